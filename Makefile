@@ -1,0 +1,65 @@
+# What each target does: make help
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.NOTPARALLEL:
+
+# Tools from crates.io, in these versions, installed under $(TOOLS).
+CARGO_DENY := 0.20.2
+CARGO_FUZZ := 0.13.2
+TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/crossfade/tools
+deny = $(TOOLS)/bin/cargo-deny
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## the program, optimized: target/release/crossfade
+	cargo build --locked --release
+
+.PHONY: demo
+demo: ## a live fade from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
+	cargo run --locked --release -- demo $(ARGS)
+
+.PHONY: test
+test: prepare fmt clippy unit deny ## install what the tests need and run everything
+	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make audit"
+
+.PHONY: prepare
+prepare: ## install what the tests need, or say what is missing
+	@tests/prepare.sh cargo-deny=$(CARGO_DENY)
+
+.PHONY: fmt
+fmt: ## check the format
+	cargo fmt --check
+
+.PHONY: clippy
+clippy: ## lint all code, warnings denied
+	cargo clippy --locked --all-targets -- -D warnings
+
+.PHONY: unit
+unit: ## unit, property, integration and doc tests, real Dynamo and the openai client among them
+	cargo test --locked --no-fail-fast
+
+.PHONY: deny
+deny: ## licenses, bans and sources of the dependencies
+	$(deny) --locked check bans licenses sources
+
+.PHONY: audit
+audit: ## security advisories of the dependencies; needs the RustSec database on GitHub
+	@tests/prepare.sh cargo-deny=$(CARGO_DENY)
+	$(deny) --locked check advisories
+
+# Fuzzing needs a sanitizer, for which a stable compiler must be told to act as a nightly one.
+# What it finds out goes to fuzz/corpus; it starts from there and from the seeds in tests/corpus.
+FUZZ_SECONDS := 20
+.PHONY: fuzz
+fuzz: ## run each fuzz target for FUZZ_SECONDS (20)
+	@tests/prepare.sh cargo-fuzz=$(CARGO_FUZZ)
+	export PATH="$(TOOLS)/bin:$$PATH" RUSTC_BOOTSTRAP=1
+	for target in $$(cargo fuzz list); do
+	  mkdir -p "fuzz/corpus/$$target" "tests/corpus/$$target"
+	  cargo fuzz run "$$target" "fuzz/corpus/$$target" "tests/corpus/$$target" -- \
+	    -max_total_time=$(FUZZ_SECONDS)
+	done

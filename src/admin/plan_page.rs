@@ -1,0 +1,85 @@
+//! `/plan`: what is in force, since when and from where, and what was refused since.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::Admin;
+use crate::snapshot::Snapshot;
+use crate::split::Generation;
+
+/// The page, as JSON. Times are seconds since 1970.
+pub fn render(admin: &Admin) -> Vec<u8> {
+    let snapshot = admin.world.load();
+    let metrics = &admin.metrics;
+    let plan = &snapshot.plan;
+    let rejection = admin.status.rejection.load();
+    let rejection = rejection.as_ref().as_ref().map(|rejection| {
+        let problems: Vec<Value> = rejection
+            .problems
+            .iter()
+            .map(|problem| {
+                json!({"path": problem.path, "line": problem.line, "message": problem.message})
+            })
+            .collect();
+        json!({
+            "source": *rejection.source,
+            "at": seconds(rejection.at),
+            "problems": problems,
+        })
+    });
+    let page = json!({
+        "phase": admin.lifecycle.phase().as_str(),
+        "epoch": snapshot.epoch,
+        "since": seconds(snapshot.since),
+        "ageSeconds": snapshot.since_instant.elapsed().as_secs_f64(),
+        "source": *snapshot.source,
+        "summary": plan.to_string(),
+        "weights": {"old": plan.weights.old(), "new": plan.weights.new_weight()},
+        "trafficSplitPercent": plan.weights.rounded_percent(),
+        "split": {
+            "wanted": plan.weights.share_of_new(),
+            "observed": metrics.window.share(metrics.second(Instant::now())),
+        },
+        "openStreams": {
+            "old": metrics.open_streams(Generation::Old),
+            "new": metrics.open_streams(Generation::New),
+        },
+        "identity": {
+            "namespace": plan.identity.namespace,
+            "name": plan.identity.name,
+            "generation": plan.identity.generation,
+        },
+        "spec": snapshot.manifest.as_ref().map(|manifest| &manifest.spec),
+        "withoutEffect": snapshot.manifest.as_ref().map(|manifest| &manifest.without_effect),
+        "endpoints": endpoints(&snapshot),
+        "lastRejection": rejection,
+    });
+    let mut text = serde_json::to_vec_pretty(&page).expect("a JSON value can be written");
+    text.push(b'\n');
+    text
+}
+
+fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
+    let now = Instant::now();
+    let pools = [("old", &snapshot.old), ("new", &snapshot.new), ("peers", &snapshot.peers)];
+    pools
+        .into_iter()
+        .filter_map(|(name, pool)| pool.as_ref().map(|pool| (name, pool)))
+        .flat_map(|(name, pool)| {
+            pool.endpoints().iter().map(move |endpoint| {
+                json!({
+                    "pool": name,
+                    "address": endpoint.address.to_string(),
+                    "tls": endpoint.server_name.is_some(),
+                    "healthy": endpoint.is_healthy(now),
+                    "open": endpoint.open(),
+                })
+            })
+        })
+        .collect()
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

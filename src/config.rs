@@ -1,0 +1,49 @@
+//! Static settings of a proxy process: what flags and environment say, checked before anything starts.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::proxy::{Limits, ProxySettings};
+use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::tls::{ClientFiles, ServerFiles};
+use crate::upstream;
+
+/// Where the plan comes from.
+#[derive(Clone, Debug)]
+pub enum PlanSource {
+    /// Nowhere: everything goes to old.
+    None,
+    /// The command line; for the life of the process.
+    Flags(Box<DynamoUpdateConfigSpec>),
+    /// A manifest, watched.
+    File(PathBuf),
+}
+
+/// The settings of a proxy.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub listen: SocketAddr,
+    pub admin: SocketAddr,
+    pub old: Vec<Target>,
+    pub peers: Vec<Target>,
+    pub plan: PlanSource,
+    /// Where the last good plan is kept over a restart.
+    pub state_dir: Option<PathBuf>,
+    pub threads: usize,
+    pub proxy: ProxySettings,
+    pub limits: Limits,
+    pub upstream: upstream::Settings,
+    pub upstream_tls: ClientFiles,
+    pub tls: Option<ServerFiles>,
+    /// Seconds between active probes, if the plan sets none.
+    pub probe_interval: Option<Duration>,
+    /// Shared by the proxies of an update, so that clients cannot forge the guard header.
+    pub guard_key: Vec<u8>,
+    /// From the word that it is not ready to the end of its listening.
+    pub settle: Duration,
+    /// What open streams get after that.
+    pub drain: Duration,
+    /// Does the process listen to SIGTERM and SIGINT?
+    pub signals: bool,
+}

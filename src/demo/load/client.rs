@@ -1,0 +1,248 @@
+//! One client: asks, listens, and says honestly how it ended.
+//!
+//! It parses events by itself, not with the proxy's decoder: a witness must not borrow the eyes of the one it watches.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+use hyper::header::{CONTENT_TYPE, HOST};
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::demo::model_server::MODEL;
+use crate::demo::voice::Listener;
+use crate::split::Generation;
+
+/// A client that hears nothing for so long hangs up.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// How an exchange ended, as its client saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::demo) enum Ending {
+    /// Every word in order, a finish reason, and `[DONE]`.
+    Completed,
+    /// The client was told: an error event, or an error status.
+    Failed,
+    /// Cut, silent, or not the words that were due: nobody said why.
+    Broken,
+    /// No connection, or no answer on it.
+    Unreachable,
+}
+
+impl Ending {
+    /// All, in the order of their numbers.
+    pub(in crate::demo) const ALL: [Self; 4] = [Self::Completed, Self::Failed, Self::Broken, Self::Unreachable];
+}
+
+/// What a client saw of one exchange.
+#[derive(Clone, Debug)]
+pub(in crate::demo) struct Report {
+    /// How it ended.
+    pub(in crate::demo) ending: Ending,
+    /// Whose text it was; `None` without any.
+    pub(in crate::demo) speaker: Option<Generation>,
+    /// From the request to the first token.
+    pub(in crate::demo) first_token: Option<Duration>,
+    /// From each token to the next.
+    pub(in crate::demo) gaps: Vec<Duration>,
+}
+
+/// A client with one connection that it uses again while it can.
+#[derive(Debug)]
+pub(super) struct Client {
+    address: SocketAddr,
+    connection: Option<SendRequest<Full<Bytes>>>,
+    tokens: u64,
+}
+
+impl Client {
+    /// Asks `address` for answers of at most `tokens` tokens.
+    pub(super) fn new(address: SocketAddr, tokens: u64) -> Self {
+        Self { address, connection: None, tokens }
+    }
+
+    /// One exchange, from the question to the end of the answer.
+    pub(super) async fn ask(&mut self) -> Report {
+        let mut hearing = Hearing::new(Instant::now());
+        let ending = match self.send().await {
+            None => Ending::Unreachable,
+            Some(response) if response.status() == StatusCode::OK => hearing.follow(response.into_body()).await,
+            Some(_) => Ending::Failed,
+        };
+        if ending != Ending::Completed {
+            self.connection = None;
+        }
+        hearing.report(ending)
+    }
+
+    async fn send(&mut self) -> Option<Response<Incoming>> {
+        let mut connection = self.connect().await?;
+        let question = json!({
+            "model": MODEL,
+            "messages": [{"role": "user", "content": "Who is speaking?"}],
+            "stream": true,
+            // Of many lengths, or clients that began together would go on in step.
+            "max_tokens": fastrand::u64(self.tokens / 3..=self.tokens),
+        });
+        let request = Request::post("/v1/chat/completions")
+            .header(HOST, self.address.to_string())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(question.to_string()))
+            .expect("a request of constant parts");
+        let response = tokio::time::timeout(PATIENCE, connection.send_request(request)).await.ok()?.ok()?;
+        self.connection = Some(connection);
+        Some(response)
+    }
+
+    async fn connect(&mut self) -> Option<SendRequest<Full<Bytes>>> {
+        if let Some(mut connection) = self.connection.take()
+            && connection.ready().await.is_ok()
+        {
+            return Some(connection);
+        }
+        let stream = TcpStream::connect(self.address).await.ok()?;
+        stream.set_nodelay(true).ok()?;
+        let (connection, io) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        tokio::spawn(io);
+        Some(connection)
+    }
+}
+
+/// What was heard of an answer so far.
+#[derive(Debug)]
+struct Hearing {
+    asked: Instant,
+    last_token: Option<Instant>,
+    first_token: Option<Duration>,
+    gaps: Vec<Duration>,
+    listener: Listener,
+    /// A finish reason was given.
+    finished: bool,
+    unparsed: Vec<u8>,
+}
+
+impl Hearing {
+    fn new(asked: Instant) -> Self {
+        Self {
+            asked,
+            last_token: None,
+            first_token: None,
+            gaps: Vec::new(),
+            listener: Listener::default(),
+            finished: false,
+            unparsed: Vec::new(),
+        }
+    }
+
+    async fn follow(&mut self, mut body: Incoming) -> Ending {
+        let mut ending = None;
+        while let Ok(Some(Ok(frame))) = tokio::time::timeout(PATIENCE, body.frame()).await {
+            // What follows the end is read, so that the connection can be used again, and ignored.
+            if let (None, Some(data)) = (ending, frame.data_ref()) {
+                ending = self.take(data, Instant::now());
+            }
+        }
+        ending.unwrap_or(Ending::Broken)
+    }
+
+    /// Takes bytes as they came; the ending, once an event says it.
+    fn take(&mut self, bytes: &[u8], now: Instant) -> Option<Ending> {
+        self.unparsed.extend_from_slice(bytes);
+        while let Some(end) = self.unparsed.windows(2).position(|pair| pair == b"\n\n") {
+            let event: Vec<u8> = self.unparsed.drain(..end + 2).collect();
+            for line in event.split(|byte| *byte == b'\n') {
+                if let Some(data) = line.strip_prefix(b"data:")
+                    && let Some(ending) = self.event(data.trim_ascii(), now)
+                {
+                    return Some(ending);
+                }
+            }
+        }
+        None
+    }
+
+    fn event(&mut self, data: &[u8], now: Instant) -> Option<Ending> {
+        if data == b"[DONE]" {
+            let whole = self.finished && self.listener.is_whole();
+            return Some(if whole { Ending::Completed } else { Ending::Broken });
+        }
+        let Ok(event) = serde_json::from_slice::<Value>(data) else {
+            return Some(Ending::Broken);
+        };
+        if event.get("error").is_some_and(|error| !error.is_null()) {
+            return Some(Ending::Failed);
+        }
+        if let Some(token) = event.pointer("/choices/0/delta/content").and_then(Value::as_str)
+            && !token.is_empty()
+        {
+            self.token(token, now);
+        }
+        self.finished |= event.pointer("/choices/0/finish_reason").is_some_and(Value::is_string);
+        None
+    }
+
+    fn token(&mut self, token: &str, now: Instant) {
+        self.listener.hear(token);
+        match self.last_token.replace(now) {
+            None => self.first_token = Some(now - self.asked),
+            Some(before) => self.gaps.push(now - before),
+        }
+    }
+
+    fn report(self, ending: Ending) -> Report {
+        Report { ending, speaker: self.listener.speaker(), first_token: self.first_token, gaps: self.gaps }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::voice;
+
+    fn token(word: &str) -> String {
+        format!("data: {}\n\n", json!({"choices": [{"delta": {"content": word}, "finish_reason": null}]}))
+    }
+
+    const FINISH: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    const DONE: &str = "data: [DONE]\n\n";
+
+    fn speech(tokens: usize) -> String {
+        voice::words(Generation::New).take(tokens).map(token).collect()
+    }
+
+    fn ending_of(stream: &str) -> Option<Ending> {
+        Hearing::new(Instant::now()).take(stream.as_bytes(), Instant::now())
+    }
+
+    #[test]
+    fn only_a_whole_answer_is_completed() {
+        assert_eq!(ending_of(&(speech(5) + FINISH + DONE)), Some(Ending::Completed));
+        assert_eq!(ending_of(&(speech(5) + DONE)), Some(Ending::Broken));
+        assert_eq!(ending_of(&(speech(3) + &speech(3) + FINISH + DONE)), Some(Ending::Broken));
+        assert_eq!(ending_of(&(speech(5) + FINISH)), None);
+        assert_eq!(ending_of("data: {nonsense\n\n"), Some(Ending::Broken));
+    }
+
+    #[test]
+    fn an_error_event_is_a_failure_whatever_follows() {
+        let error = ": comment\ndata: {\"error\":{\"message\":\"gone\",\"code\":502}}\n\n";
+        assert_eq!(ending_of(&(speech(5) + error + DONE)), Some(Ending::Failed));
+    }
+
+    #[test]
+    fn what_is_heard_does_not_depend_on_how_the_bytes_are_cut() {
+        let stream = ": ping\n\n".to_owned() + &speech(4) + FINISH + DONE;
+        let mut hearing = Hearing::new(Instant::now());
+        let mut endings = stream.as_bytes().chunks(3).filter_map(|cut| hearing.take(cut, Instant::now()));
+        assert_eq!(endings.next(), Some(Ending::Completed));
+        let report = hearing.report(Ending::Completed);
+        assert_eq!((report.speaker, report.gaps.len()), (Some(Generation::New), 3));
+        assert!(report.first_token.is_some());
+    }
+}

@@ -1,0 +1,122 @@
+//! What all clients saw together: counts and times.
+//!
+//! Pure. Must not know who reports, nor how the figures are shown.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Ending, Report};
+use crate::split::Generation;
+
+/// All reports so far.
+#[derive(Clone, Debug, Default)]
+pub(in crate::demo) struct Tally {
+    begun: u64,
+    /// By speaker (old, new, nobody), then by ending.
+    endings: [[u64; Ending::ALL.len()]; 3],
+    /// Not completed, and not while an upstream was dead.
+    lost_without_outage: u64,
+    /// From the request to the first token, by generation.
+    pub(in crate::demo) first_token: [Times; 2],
+    /// From token to token, by generation.
+    pub(in crate::demo) gap: [Times; 2],
+    /// Answers by generation, under the split (in percent) that was in force when they were asked for.
+    pub(in crate::demo) by_split: BTreeMap<u8, [u64; 2]>,
+}
+
+impl Tally {
+    /// A request is about to be sent.
+    pub(in crate::demo) fn begin(&mut self) {
+        self.begun += 1;
+    }
+
+    /// It ended: asked under the split `percent`, and with an upstream dead or not.
+    pub(in crate::demo) fn end(&mut self, report: &Report, percent: u8, outage: bool) {
+        let speaker = report.speaker.map_or(2, Generation::index);
+        self.endings[speaker][report.ending as usize] += 1;
+        if report.ending != Ending::Completed && !outage {
+            self.lost_without_outage += 1;
+        }
+        if let Some(generation) = report.speaker.map(Generation::index) {
+            self.by_split.entry(percent).or_default()[generation] += 1;
+            self.first_token[generation].0.extend(report.first_token);
+            self.gap[generation].0.extend(&report.gaps);
+        }
+    }
+
+    /// Requests that ended so, by whose text came back; `None`: no text came.
+    pub(in crate::demo) fn count(&self, speaker: Option<Generation>, ending: Ending) -> u64 {
+        self.endings[speaker.map_or(2, Generation::index)][ending as usize]
+    }
+
+    /// Requests that ended so.
+    pub(in crate::demo) fn total(&self, ending: Ending) -> u64 {
+        self.endings.iter().map(|counts| counts[ending as usize]).sum()
+    }
+
+    /// Requests that ended.
+    pub(in crate::demo) fn ended(&self) -> u64 {
+        self.endings.iter().flatten().sum()
+    }
+
+    /// Requests that have not ended.
+    pub(in crate::demo) fn open(&self) -> u64 {
+        self.begun - self.ended()
+    }
+
+    /// Requests that were not completed: all, and those of them for which no dead upstream is to blame.
+    pub(in crate::demo) fn lost(&self) -> (u64, u64) {
+        (self.ended() - self.total(Ending::Completed), self.lost_without_outage)
+    }
+}
+
+/// Times, to be sorted when they are asked for.
+#[derive(Clone, Debug, Default)]
+pub(in crate::demo) struct Times(Vec<Duration>);
+
+impl Times {
+    /// The percentiles `wanted` (0 to 100) by nearest rank; `None` without times.
+    pub(in crate::demo) fn percentiles<const N: usize>(&self, wanted: [usize; N]) -> Option<[Duration; N]> {
+        let mut sorted = self.0.clone();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        Some(wanted.map(|percent| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1).min(last)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(ending: Ending, speaker: Option<Generation>) -> Report {
+        Report { ending, speaker, first_token: None, gaps: Vec::new() }
+    }
+
+    #[test]
+    fn endings_are_counted_by_speaker_and_every_request_is_somewhere() {
+        let mut tally = Tally::default();
+        for (ending, speaker, outage) in [
+            (Ending::Completed, Some(Generation::Old), false),
+            (Ending::Completed, Some(Generation::New), true),
+            (Ending::Failed, Some(Generation::New), true),
+            (Ending::Unreachable, None, false),
+        ] {
+            tally.begin();
+            tally.end(&report(ending, speaker), 50, outage);
+        }
+        tally.begin();
+        assert_eq!((tally.ended(), tally.open(), tally.lost()), (4, 1, (2, 1)));
+        assert_eq!(tally.count(Some(Generation::New), Ending::Failed), 1);
+        assert_eq!(tally.count(None, Ending::Unreachable), 1);
+        assert_eq!(tally.total(Ending::Completed), 2);
+        assert_eq!(tally.by_split[&50], [1, 2]);
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let times = Times((1..=200).rev().map(Duration::from_millis).collect());
+        assert_eq!(times.percentiles([50, 99]), Some([100, 198].map(Duration::from_millis)));
+        assert_eq!(Times(vec![Duration::ZERO]).percentiles([0, 100]), Some([Duration::ZERO; 2]));
+        assert_eq!(Times::default().percentiles([50]), None);
+    }
+}

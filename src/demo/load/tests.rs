@@ -1,0 +1,43 @@
+use super::*;
+use crate::demo::ModelServer;
+use crate::split::Generation;
+
+/// Waits until the tally is as wanted; the test's own time limit is generous since the machine may be busy.
+async fn until(load: &Load, wanted: impl Fn(&Tally) -> bool) {
+    tokio::time::timeout(Duration::from_secs(30), async {
+        while !load.tally(&wanted) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await
+    .expect("the tally comes to what is wanted");
+}
+
+#[tokio::test]
+async fn clients_count_what_came_back_and_stop_when_told() {
+    let server = ModelServer::start(Generation::New).unwrap();
+    let load = Load::start(server.address(), 8, 4).unwrap();
+    load.set_percent(100);
+    until(&load, |tally| tally.ended() >= 8).await;
+    load.stop();
+    until(&load, |tally| tally.open() == 0).await;
+    let tally = load.tally(Tally::clone);
+    assert_eq!(tally.count(Some(Generation::New), Ending::Completed), tally.ended());
+    assert_eq!(tally.lost(), (0, 0));
+    let [gap] = tally.gap[1].percentiles([50]).unwrap();
+    assert!(gap > Duration::from_millis(10), "{gap:?}");
+}
+
+#[tokio::test]
+async fn a_server_killed_in_mid_stream_breaks_its_streams_and_is_unreachable_after() {
+    let mut server = ModelServer::start(Generation::Old).unwrap();
+    let load = Load::start(server.address(), 8, 120).unwrap();
+    until(&load, |tally| tally.open() == 8).await;
+    load.set_outage(true);
+    server.kill();
+    until(&load, |tally| tally.total(Ending::Unreachable) >= 8).await;
+    assert_eq!(load.tally(Tally::lost).1, 0);
+    server.revive().unwrap();
+    until(&load, |tally| tally.total(Ending::Completed) >= 1).await;
+    assert!(load.tally(Tally::lost).0 >= 16);
+}

@@ -1,0 +1,166 @@
+//! An OpenAI-compatible model server without a model: real HTTP, real chunks, a realistic pace, and it can be killed.
+//!
+//! It answers for what a client sees of a frontend. Must not know the proxy, the script or who watches.
+
+mod answer;
+mod speech;
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Either, Full, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Error;
+use super::worker::Worker;
+use crate::split::Generation;
+use answer::{Answer, Api};
+use speech::Speech;
+
+/// The one model that both generations serve.
+pub(super) const MODEL: &str = "demo";
+/// Largest request body, in bytes.
+const MAX_REQUEST: usize = 1 << 20;
+
+type Body = Either<Full<Bytes>, Speech>;
+
+/// One server of one generation on a port of 127.0.0.1, on a thread of its own.
+#[derive(Debug)]
+pub struct ModelServer {
+    generation: Generation,
+    address: SocketAddr,
+    /// Bound, never listening: keeps the port while the server is dead, and lets the kernel refuse connections to it.
+    reserved: Socket,
+    running: Option<Worker>,
+}
+
+impl ModelServer {
+    /// Serves on a free port.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] when no port or no thread is to be had.
+    pub fn start(generation: Generation) -> Result<Self, Error> {
+        let (reserved, address) = bind((Ipv4Addr::LOCALHOST, 0).into()).map_err(Error::Serve)?;
+        let mut server = Self { generation, address, reserved, running: None };
+        server.revive()?;
+        Ok(server)
+    }
+
+    /// Where it serves; the same after [`ModelServer::revive`].
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Closes the port and all connections at once, mid-word, as SIGKILL does. Nothing if it is dead.
+    pub fn kill(&mut self) {
+        self.running = None;
+    }
+
+    /// Serves again, on the same port. Nothing if it is alive.
+    ///
+    /// # Errors
+    /// [`Error::Serve`] when the port or a thread is not to be had.
+    pub fn revive(&mut self) -> Result<(), Error> {
+        if self.running.is_none() {
+            self.running = Some(self.serve().map_err(Error::Serve)?);
+        }
+        Ok(())
+    }
+
+    fn serve(&self) -> io::Result<Worker> {
+        let (socket, _) = bind(self.reserved.local_addr()?.as_socket().unwrap_or(self.address))?;
+        socket.listen(1024)?;
+        let listener = TcpListener::from(socket);
+        listener.set_nonblocking(true)?;
+        let generation = self.generation;
+        let name = format!("model-{}", generation.as_str());
+        Worker::spawn(&name, move || accept(listener, generation))
+    }
+}
+
+/// A socket on `address` that shares it with others of ours, of which one listens.
+fn bind(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    let bound = socket.local_addr()?.as_socket().unwrap_or(address);
+    Ok((socket, bound))
+}
+
+async fn accept(listener: TcpListener, generation: Generation) {
+    let listener =
+        tokio::net::TcpListener::from_std(listener).expect("a non-blocking listener inside of a runtime");
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of descriptors, most likely: others have to close first.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        // Without it each token would wait for the acknowledgement of the one before; if it fails it is merely slower.
+        let _ = stream.set_nodelay(true);
+        let service = service_fn(move |request| respond(request, generation));
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+async fn respond(request: Request<Incoming>, generation: Generation) -> Result<Response<Body>, Infallible> {
+    let (head, body) = request.into_parts();
+    let response = match (&head.method, head.uri.path()) {
+        (&Method::POST, "/v1/chat/completions") => generate(Api::Chat, body, generation).await,
+        (&Method::POST, "/v1/completions") => generate(Api::Completions, body, generation).await,
+        (&Method::GET, "/v1/models") => {
+            json_response(StatusCode::OK, &json!({"object": "list", "data": [answer::model(generation)]}))
+        }
+        (&Method::GET, "/health" | "/live") => json_response(StatusCode::OK, &json!({"status": "healthy"})),
+        _ => error_response(StatusCode::NOT_FOUND, "no such route"),
+    };
+    Ok(response)
+}
+
+async fn generate(api: Api, body: Incoming, generation: Generation) -> Response<Body> {
+    let body = match Limited::new(body, MAX_REQUEST).collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(_) => return error_response(StatusCode::PAYLOAD_TOO_LARGE, "the request could not be read whole"),
+    };
+    let Ok(request) = serde_json::from_slice::<Value>(&body) else {
+        return error_response(StatusCode::BAD_REQUEST, "the request is not JSON");
+    };
+    if request.get("model").and_then(Value::as_str) != Some(MODEL) {
+        return error_response(StatusCode::NOT_FOUND, "Model not found");
+    }
+    let speech = Speech::new(Answer::to(&request, api, generation));
+    if request.get("stream").and_then(Value::as_bool) == Some(true) {
+        let mut response = Response::new(Either::Right(speech));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        return response;
+    }
+    json_response(StatusCode::OK, &speech.whole().await)
+}
+
+fn error_response(status: StatusCode, message: &str) -> Response<Body> {
+    let error = json!({"message": message, "type": "invalid_request_error", "code": status.as_u16()});
+    json_response(status, &json!({ "error": error }))
+}
+
+fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
+    let mut response = Response::new(Either::Left(Full::from(value.to_string())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+#[cfg(test)]
+mod tests;

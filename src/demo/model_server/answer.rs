@@ -1,0 +1,158 @@
+//! The JSON of one answer, in the forms of chat completions and of completions.
+//!
+//! Source of the forms: `OpenAI` API reference, "Chat completion chunk" and "Completion". Must not know time or pace.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::MODEL;
+use crate::demo::voice::{self, Words};
+use crate::split::Generation;
+
+/// Tokens of an answer that nobody limited.
+const LENGTH: std::ops::RangeInclusive<usize> = 30..=120;
+
+/// Which of the two API families an answer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Api {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completions,
+}
+
+/// All that is said of one request.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    api: Api,
+    generation: Generation,
+    id: String,
+    created: u64,
+    /// How many tokens it has.
+    pub(super) tokens: usize,
+    finish_reason: &'static str,
+    /// Whether a stream ends with the usage.
+    include_usage: bool,
+    prompt_tokens: usize,
+}
+
+impl Answer {
+    /// Chooses length and identity of the answer to `request`.
+    pub(super) fn to(request: &Value, api: Api, generation: Generation) -> Self {
+        let limit = ["max_completion_tokens", "max_tokens"]
+            .iter()
+            .find_map(|field| request.get(field)?.as_u64())
+            .and_then(|limit| usize::try_from(limit).ok());
+        let wanted = fastrand::usize(LENGTH);
+        let tokens = limit.map_or(wanted, |limit| wanted.min(limit.max(1)));
+        let (prefix, prompt) = match api {
+            Api::Chat => ("chatcmpl", request.get("messages")),
+            Api::Completions => ("cmpl", request.get("prompt")),
+        };
+        Self {
+            api,
+            generation,
+            id: format!("{prefix}-{:016x}", fastrand::u64(..)),
+            created: unix_seconds(),
+            tokens,
+            finish_reason: if tokens < wanted { "length" } else { "stop" },
+            include_usage: request.pointer("/stream_options/include_usage").and_then(Value::as_bool) == Some(true),
+            prompt_tokens: prompt.map_or(0, |prompt| prompt.to_string().split_whitespace().count()),
+        }
+    }
+
+    /// The words to say, [`Answer::tokens`] of which are the answer.
+    pub(super) fn words(&self) -> Words {
+        voice::words(self.generation)
+    }
+
+    /// The event before the first content: chat only.
+    pub(super) fn opening(&self) -> Option<Value> {
+        (self.api == Api::Chat).then(|| self.chunk(&json!({"role": "assistant", "content": ""}), None))
+    }
+
+    /// The event of one token.
+    pub(super) fn token(&self, word: &str) -> Value {
+        match self.api {
+            Api::Chat => self.chunk(&json!({"content": word}), None),
+            Api::Completions => self.chunk(&json!(word), None),
+        }
+    }
+
+    /// The events after the last token, without `[DONE]`.
+    pub(super) fn closing(&self) -> Vec<Value> {
+        let last = match self.api {
+            Api::Chat => self.chunk(&json!({}), Some(self.finish_reason)),
+            Api::Completions => self.chunk(&json!(""), Some(self.finish_reason)),
+        };
+        let usage = self.include_usage.then(|| {
+            let mut usage = self.envelope(&json!([]), true);
+            usage["usage"] = self.usage();
+            usage
+        });
+        std::iter::once(last).chain(usage).collect()
+    }
+
+    /// The answer in one piece.
+    pub(super) fn whole(&self) -> Value {
+        let text: String = self.words().take(self.tokens).collect();
+        let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": self.finish_reason});
+        match self.api {
+            Api::Chat => choice["message"] = json!({"role": "assistant", "content": text}),
+            Api::Completions => choice["text"] = json!(text),
+        }
+        let mut whole = self.envelope(&json!([choice]), false);
+        whole["usage"] = self.usage();
+        whole
+    }
+
+    fn chunk(&self, content: &Value, finish_reason: Option<&str>) -> Value {
+        let field = match self.api {
+            Api::Chat => "delta",
+            Api::Completions => "text",
+        };
+        let choice = json!({"index": 0, field: content, "logprobs": null, "finish_reason": finish_reason});
+        self.envelope(&json!([choice]), true)
+    }
+
+    fn envelope(&self, choices: &Value, is_chunk: bool) -> Value {
+        let object = match (self.api, is_chunk) {
+            (Api::Chat, true) => "chat.completion.chunk",
+            (Api::Chat, false) => "chat.completion",
+            (Api::Completions, _) => "text_completion",
+        };
+        json!({
+            "id": self.id,
+            "object": object,
+            "created": self.created,
+            "model": MODEL,
+            "system_fingerprint": fingerprint(self.generation),
+            "choices": choices,
+        })
+    }
+
+    fn usage(&self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.tokens,
+            "total_tokens": self.prompt_tokens + self.tokens,
+        })
+    }
+}
+
+/// The entry of `/v1/models`.
+pub(super) fn model(generation: Generation) -> Value {
+    json!({"id": MODEL, "object": "model", "created": unix_seconds(), "owned_by": fingerprint(generation)})
+}
+
+fn fingerprint(generation: Generation) -> &'static str {
+    match generation {
+        Generation::Old => "demo-old",
+        Generation::New => "demo-new",
+    }
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

@@ -1,0 +1,80 @@
+//! The terminal: taken when the demo begins, given back whatever happens.
+//!
+//! Must not know what is drawn on it.
+
+use std::io;
+use std::time::Duration;
+
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use ratatui::{DefaultTerminal, Frame};
+
+/// A terminal in full-screen mode; dropping it gives it back. So does a panic, by a hook of ratatui.
+#[derive(Debug)]
+pub(super) struct Screen {
+    terminal: DefaultTerminal,
+}
+
+impl Screen {
+    /// Takes the terminal of this process.
+    ///
+    /// # Errors
+    /// What the terminal says when it cannot be taken.
+    pub(super) fn take() -> io::Result<Self> {
+        match ratatui::try_init() {
+            Ok(terminal) => Ok(Self { terminal }),
+            Err(error) => {
+                // It may have gone half of the way.
+                let _ = ratatui::try_restore();
+                Err(error)
+            }
+        }
+    }
+
+    /// Draws one picture.
+    pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        self.terminal.draw(picture).map(drop)
+    }
+
+    /// Whether somebody pressed q, Esc or Ctrl-C since the last time. Does not wait.
+    pub(super) fn quit_pressed() -> io::Result<bool> {
+        while event::poll(Duration::ZERO)? {
+            if let Event::Key(key) = event::read()?
+                && key.is_press()
+                && means_quit(key)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // If this fails there is no terminal any more.
+        let _ = ratatui::try_restore();
+    }
+}
+
+fn means_quit(key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => true,
+        KeyCode::Char('c') => key.modifiers.contains(KeyModifiers::CONTROL),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q_escape_and_control_c_quit_and_other_keys_do_not() {
+        let quits = |code, modifiers| means_quit(KeyEvent::new(code, modifiers));
+        assert!(quits(KeyCode::Char('q'), KeyModifiers::NONE));
+        assert!(quits(KeyCode::Esc, KeyModifiers::NONE));
+        assert!(quits(KeyCode::Char('c'), KeyModifiers::CONTROL));
+        assert!(!quits(KeyCode::Char('c'), KeyModifiers::NONE));
+        assert!(!quits(KeyCode::Enter, KeyModifiers::NONE));
+    }
+}

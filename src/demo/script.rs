@@ -1,0 +1,185 @@
+//! The demo as data: what happens when.
+//!
+//! Pure: how far the demo is, is an argument. Must not know who performs the steps.
+
+use std::time::Duration;
+
+use crate::split::Generation;
+
+/// The shortest demo that shows anything, in seconds.
+pub const SHORTEST: u64 = 5;
+/// Length of the demo for which the pauses below are given, in seconds.
+const FULL: f64 = 60.0;
+/// The split moves by this much at a time, in percent.
+const STRIDE: u8 = 5;
+/// The generation that is killed, and at which split.
+const VICTIM: Generation = Generation::New;
+const KILL_AT: u8 = 50;
+/// From the step to [`KILL_AT`] to the kill, in seconds of the full demo.
+const BEFORE_KILL: f64 = 3.0;
+/// How long the victim is dead, in seconds of the full demo, and at least: a client must have the time to ask it.
+const OUTAGE: f64 = 1.5;
+const SHORTEST_OUTAGE: Duration = Duration::from_millis(400);
+
+/// How long the demo stays at `percent`, in seconds of the full demo.
+fn pause(percent: u8) -> f64 {
+    match percent {
+        0 => 3.0,
+        25 | 75 => 4.0,
+        KILL_AT => 9.0,
+        100 => 8.0,
+        _ => 2.0,
+    }
+}
+
+/// What is done at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// This much goes to the new generation, in percent.
+    Split(u8),
+    /// The model server of a generation dies.
+    Kill(Generation),
+    /// It is back.
+    Revive(Generation),
+}
+
+/// An action and its moment, counted from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When.
+    pub at: Duration,
+    /// What.
+    pub action: Action,
+}
+
+/// Where the demo stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Situation {
+    /// The split that is wanted, in percent.
+    pub percent: u8,
+    /// Who was killed last at this split, and whether it is still dead.
+    pub victim: Option<(Generation, Life)>,
+}
+
+/// Of a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// Killed, this long ago.
+    Dead(Duration),
+    /// Alive again.
+    Back,
+}
+
+/// The whole demo, in order of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// What happens.
+    pub steps: Vec<Step>,
+    /// When it is over.
+    pub length: Duration,
+}
+
+impl Script {
+    /// The demo stretched or shortened to `seconds`, but to no less than [`SHORTEST`].
+    #[must_use]
+    pub fn new(seconds: u64) -> Self {
+        let length = Duration::from_secs(seconds.max(SHORTEST));
+        let scaled = |full: f64| length.mul_f64(full / FULL);
+        let mut steps = Vec::new();
+        let mut begun = 0.0;
+        for percent in (0..=100).step_by(usize::from(STRIDE)) {
+            steps.push(Step { at: scaled(begun), action: Action::Split(percent) });
+            if percent == KILL_AT {
+                let killed = scaled(begun + BEFORE_KILL);
+                let back = killed + scaled(OUTAGE).max(SHORTEST_OUTAGE);
+                steps.push(Step { at: killed, action: Action::Kill(VICTIM) });
+                steps.push(Step { at: back, action: Action::Revive(VICTIM) });
+            }
+            begun += pause(percent);
+        }
+        Self { steps, length }
+    }
+
+    /// Most tokens a client should ask for, so that answers are short beside the demo.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        (self.length.as_secs() * 4).clamp(30, 120)
+    }
+
+    /// Where the demo stands `elapsed` after its beginning.
+    #[must_use]
+    pub fn situation(&self, elapsed: Duration) -> Situation {
+        let past = self.steps.iter().take_while(|step| step.at <= elapsed);
+        past.fold(Situation::default(), |now, step| match step.action {
+            Action::Split(percent) => Situation { percent, victim: None },
+            Action::Kill(victim) => Situation { victim: Some((victim, Life::Dead(elapsed - step.at))), ..now },
+            Action::Revive(victim) => Situation { victim: Some((victim, Life::Back)), ..now },
+        })
+    }
+
+    /// When somebody is dead: beginnings and ends.
+    pub fn outages(&self) -> impl Iterator<Item = (Duration, Duration)> {
+        let at = |wanted: fn(&Action) -> bool| {
+            self.steps.iter().filter(move |step| wanted(&step.action)).map(|step| step.at)
+        };
+        at(|action| matches!(action, Action::Kill(_))).zip(at(|action| matches!(action, Action::Revive(_))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_split_only_rises_from_nothing_to_all_and_time_only_goes_on() {
+        for seconds in [0, 5, 7, 20, 60, 3600] {
+            let script = Script::new(seconds);
+            assert!(script.steps.windows(2).all(|pair| pair[0].at < pair[1].at), "{seconds} s");
+            assert!(script.steps.iter().all(|step| step.at < script.length));
+            let splits: Vec<u8> = script
+                .steps
+                .iter()
+                .filter_map(|step| match step.action {
+                    Action::Split(percent) => Some(percent),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!((splits[0], *splits.last().unwrap()), (0, 100));
+            assert!(splits.windows(2).all(|pair| pair[1] - pair[0] == STRIDE));
+        }
+    }
+
+    #[test]
+    fn the_pauses_fill_the_whole_time() {
+        let sum: f64 = (0..=100).step_by(usize::from(STRIDE)).map(pause).sum();
+        assert!((sum - FULL).abs() < 1e-9, "{sum}");
+    }
+
+    #[test]
+    fn another_length_moves_every_step_in_proportion() {
+        let (full, half) = (Script::new(60), Script::new(30));
+        for (full, half) in full.steps.iter().zip(&half.steps) {
+            assert_eq!(full.action, half.action);
+            assert!((full.at.as_secs_f64() / 2.0 - half.at.as_secs_f64()).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn a_demo_too_short_to_show_anything_takes_the_shortest_time() {
+        assert_eq!(Script::new(0), Script::new(SHORTEST));
+    }
+
+    #[test]
+    fn the_victim_is_dead_for_a_moment_half_way_and_then_back() {
+        let script = Script::new(60);
+        let (killed, back) = script.outages().next().unwrap();
+        assert_eq!(back - killed, Duration::from_millis(1500));
+        let at = |moment| script.situation(moment);
+        let before = at(killed - Duration::from_millis(1));
+        assert_eq!(before, Situation { percent: KILL_AT, victim: None });
+        let dead = at(killed + Duration::from_secs(1));
+        assert_eq!(dead.victim, Some((VICTIM, Life::Dead(Duration::from_secs(1)))));
+        assert_eq!(at(back).victim, Some((VICTIM, Life::Back)));
+        assert_eq!(at(script.length), Situation { percent: 100, victim: None });
+    }
+}

@@ -1,0 +1,250 @@
+//! What the demo comes to: figures that were counted, and a verdict that follows from them.
+//!
+//! Pure. Must not know how they were counted.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::load::{Ending, Tally};
+use super::scene::milliseconds;
+use crate::split::Generation;
+
+/// A step with fewer answers is not judged: one answer more or less would be many percent.
+const ENOUGH: u64 = 10;
+
+/// The end of a demo. [`fmt::Display`] gives the report for people, several lines without an end of line.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// How long it ran.
+    pub elapsed: Duration,
+    /// How many clients asked.
+    pub streams: usize,
+    /// True when somebody ended it before the script did.
+    pub interrupted: bool,
+    /// Requests that the proxy says it saved on another place than their first.
+    pub saves: u64,
+    /// All else is what the clients saw.
+    tally: Tally,
+    /// Splits (in percent) at which an upstream was dead for a while.
+    disturbed: Vec<u8>,
+}
+
+/// The split that was met worst.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorstStep {
+    /// What was wanted, in percent.
+    pub wanted: u8,
+    /// How many answers came back.
+    pub answers: u64,
+    /// How many of them were of the new generation, by their text.
+    pub new: u64,
+    /// The difference of wanted and observed, in percentage points.
+    pub off: f64,
+}
+
+impl Summary {
+    pub(super) fn new(tally: Tally, streams: usize, elapsed: Duration, saves: u64) -> Self {
+        Self { elapsed, streams, interrupted: false, saves, tally, disturbed: Vec::new() }
+    }
+
+    /// Says that an upstream was dead at these splits, and whether the script was cut short.
+    pub(super) fn with(mut self, disturbed: Vec<u8>, interrupted: bool) -> Self {
+        self.disturbed = disturbed;
+        self.interrupted = interrupted;
+        self
+    }
+
+    /// Requests that came to an end.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.tally.ended()
+    }
+
+    /// Requests that were answered whole, by the generation whose text came back.
+    #[must_use]
+    pub fn completed(&self) -> [u64; 2] {
+        Generation::ALL.map(|generation| self.tally.count(Some(generation), Ending::Completed))
+    }
+
+    /// Requests that were not: told of an error, broken without a word, never answered.
+    #[must_use]
+    pub fn lost(&self) -> [u64; 3] {
+        [Ending::Failed, Ending::Broken, Ending::Unreachable].map(|ending| self.tally.total(ending))
+    }
+
+    /// The step whose answers differed most from what was wanted, among those with at least ten answers. Steps with a
+    /// dead upstream are left out, since what is saved comes back from the other generation.
+    #[must_use]
+    pub fn worst_step(&self) -> Option<WorstStep> {
+        let undisturbed = self.tally.by_split.iter().filter(|(wanted, _)| !self.disturbed.contains(wanted));
+        let judged = undisturbed.filter(|(_, [old, new])| old + new >= ENOUGH);
+        let steps = judged.map(|(&wanted, &[old, new])| {
+            let answers = old + new;
+            let observed = 100.0 * float(new) / float(answers);
+            WorstStep { wanted, answers, new, off: (observed - f64::from(wanted)).abs() }
+        });
+        steps.max_by(|a, b| a.off.total_cmp(&b.off))
+    }
+
+    /// One sentence on what was lost, as far as the counts say.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        let [failed, broken, unreachable] = self.lost();
+        let (lost, lost_without_outage) = self.tally.lost();
+        let requests = self.requests();
+        if requests == 0 {
+            return "no request came to an end, so there is nothing to say".to_owned();
+        }
+        if lost == 0 {
+            return format!("no stream was lost: all {requests} were completed, every word of them");
+        }
+        if lost_without_outage == 0 && failed == lost {
+            return format!(
+                "the fade lost no stream; the kill cut {lost} that had begun to answer, and each client was told so"
+            );
+        }
+        format!(
+            "{lost} of {requests} streams were LOST: {failed} with an error, {broken} broken, {unreachable} never \
+             answered; {lost_without_outage} of them while no upstream was dead"
+        )
+    }
+
+    fn counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SPEAKERS: [Option<Generation>; 3] = [Some(Generation::Old), Some(Generation::New), None];
+        writeln!(f, "  {:<24}{:>10}{:>10}{:>10}{:>10}", "by the text that came", "old", "new", "none", "all")?;
+        let mut row = |name: &str, counts: [u64; 3]| {
+            write!(f, "  {name:<24}")?;
+            counts.iter().try_for_each(|count| write!(f, "{count:>10}"))?;
+            writeln!(f, "{:>10}", counts.iter().sum::<u64>())
+        };
+        let of = |ending| SPEAKERS.map(|speaker| self.tally.count(speaker, ending));
+        let requests = SPEAKERS.map(|speaker| Ending::ALL.iter().map(|end| self.tally.count(speaker, *end)).sum());
+        row("requests", requests)?;
+        row("  completed", of(Ending::Completed))?;
+        row("  told of an error", of(Ending::Failed))?;
+        row("  broken", of(Ending::Broken))?;
+        row("  never answered", of(Ending::Unreachable))?;
+        writeln!(f, "  {:<24}{:>40}", "saved by the proxy", self.saves)
+    }
+
+    fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, times, decimals) in [("first token", &self.tally.first_token, 0), ("gap", &self.tally.gap, 1)] {
+            write!(f, "  {:<24}", format!("{name} p50 / p99, ms"))?;
+            for times in times {
+                let [p50, p99] = times
+                    .percentiles([50, 99])
+                    .map_or([None; 2], |both| both.map(Some))
+                    .map(|time| milliseconds(time, decimals));
+                write!(f, "{:>16}", format!("{p50} / {p99}"))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stopped = if self.interrupted { ", stopped before its end" } else { "" };
+        writeln!(f, "crossfade demo: {:.0} s, {} clients{stopped}", self.elapsed.as_secs_f64(), self.streams)?;
+        self.counts(f)?;
+        writeln!(f, "  {:<24}{:>16}{:>16}", "as the clients saw it", "old", "new")?;
+        self.times(f)?;
+        if let Some(WorstStep { wanted, answers, new, off }) = self.worst_step() {
+            let observed = format!("{new} of {answers} answers were of new");
+            writeln!(f, "  {:<24}wanted {wanted} %, {observed}: {off:.1} points off", "worst step")?;
+        }
+        for percent in &self.disturbed {
+            writeln!(f, "  {:<24}not judged: an upstream was killed in it", format!("step to {percent} %"))?;
+        }
+        if self.tally.open() > 0 {
+            writeln!(f, "  {:<24}{} streams, not counted above", "still open at the end", self.tally.open())?;
+        }
+        write!(f, "  {:<24}{}", "verdict", self.verdict())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a demo has fewer than 2^52 requests")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::load::Report;
+
+    fn tally(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Tally {
+        let mut tally = Tally::default();
+        for &(ending, speaker, percent, outage) in ends {
+            tally.begin();
+            let (first_token, gaps) = (Some(Duration::from_millis(200)), vec![Duration::from_millis(30)]);
+            tally.end(&Report { ending, speaker, first_token, gaps }, percent, outage);
+        }
+        tally
+    }
+
+    fn summary(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Summary {
+        Summary::new(tally(ends), 4, Duration::from_secs(5), 3).with(vec![50], false)
+    }
+
+    const OLD: Option<Generation> = Some(Generation::Old);
+    const NEW: Option<Generation> = Some(Generation::New);
+
+    #[test]
+    fn no_stream_was_lost_is_said_only_when_all_were_completed() {
+        let whole = [(Ending::Completed, OLD, 0, false), (Ending::Completed, NEW, 50, true)];
+        assert!(summary(&whole).verdict().contains("no stream was lost: all 2"));
+        for ending in [Ending::Failed, Ending::Broken, Ending::Unreachable] {
+            for outage in [false, true] {
+                let ends = [whole[0], whole[1], (ending, None, 50, outage)];
+                assert!(!summary(&ends).verdict().contains("no stream was lost"), "{ending:?}");
+            }
+        }
+        assert!(summary(&[]).verdict().contains("nothing to say"));
+    }
+
+    #[test]
+    fn the_fade_is_cleared_only_of_losses_that_were_told_while_an_upstream_was_dead() {
+        let cut = |ending, outage| summary(&[(Ending::Completed, OLD, 50, false), (ending, NEW, 50, outage)]).verdict();
+        assert!(cut(Ending::Failed, true).starts_with("the fade lost no stream; the kill cut 1 "));
+        assert!(cut(Ending::Failed, false).contains("1 of 2 streams were LOST"));
+        assert!(cut(Ending::Broken, true).contains("1 of 2 streams were LOST"));
+    }
+
+    #[test]
+    fn the_worst_step_is_of_the_undisturbed_ones() {
+        let mut ends = vec![(Ending::Completed, OLD, 50, true); 8];
+        ends.extend([(Ending::Completed, OLD, 25, false); 12]);
+        ends.extend([(Ending::Completed, NEW, 25, false); 4]);
+        ends.extend([(Ending::Completed, OLD, 30, false); 6]);
+        ends.extend([(Ending::Completed, NEW, 30, false); 4]);
+        ends.extend([(Ending::Completed, OLD, 95, false); 1]);
+        let worst = summary(&ends).worst_step().unwrap();
+        assert_eq!((worst.wanted, worst.new, worst.answers), (30, 4, 10));
+        assert!((worst.off - 10.0).abs() < 1e-9);
+        assert_eq!(summary(&[]).worst_step(), None);
+    }
+
+    #[test]
+    fn the_report_adds_up() {
+        let ends = [
+            (Ending::Completed, OLD, 0, false), (Ending::Completed, NEW, 100, false), (Ending::Failed, NEW, 50, true),
+            (Ending::Unreachable, None, 50, true),
+        ];
+        let summary = summary(&ends);
+        assert_eq!((summary.requests(), summary.completed(), summary.lost()), (4, [1, 1], [1, 0, 1]));
+        let text = summary.to_string();
+        let row = |name: &str| -> Vec<u64> {
+            let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        assert_eq!(row("requests"), [1, 2, 1, 4]);
+        assert_eq!(row("completed"), [1, 1, 0, 2]);
+        assert_eq!(row("told of an error"), [0, 1, 0, 1]);
+        assert_eq!(row("never answered"), [0, 0, 1, 1]);
+        assert_eq!(row("saved by the proxy"), [3]);
+        assert!(text.contains("200 / 200") && text.contains("30.0 / 30.0"), "{text}");
+        assert!(!text.contains("still open") && !text.contains('\x1b'));
+    }
+}

@@ -1,0 +1,189 @@
+//! The demo as a picture on a terminal.
+//!
+//! Blue and orange differ for every kind of colour-blindness and on light and dark grounds; beside them stand letters,
+//! shades and figures, for who sees no colour. Everything else is in the terminal's own colours. Must not know time,
+//! terminal or proxy: a picture depends on nothing but its [`Scene`].
+
+mod area;
+mod bar;
+
+use ratatui::Frame;
+use ratatui::layout::{Alignment, Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+
+use super::scene::{Moment, Scene, milliseconds};
+use crate::split::Generation;
+use area::Past;
+use bar::SplitBar;
+
+/// Of the 256 colours, so that terminals without true colour have them too.
+const BLUE: Color = Color::Indexed(32);
+const ORANGE: Color = Color::Indexed(172);
+const OLD: Style = Style::new().fg(BLUE);
+const NEW: Style = Style::new().fg(ORANGE);
+const NEW_ON_OLD: Style = Style::new().fg(ORANGE).bg(BLUE);
+
+/// Draws `scene` on the whole of `frame`.
+pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
+    let bar = if frame.area().height >= 30 { 2 } else { 1 };
+    let [title, caption, _, wanted, observed, _, past, figures, clients, footer] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Length(bar),
+        Constraint::Length(bar),
+        Constraint::Length(1),
+        Constraint::Min(6),
+        Constraint::Length(6),
+        Constraint::Length(2),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    draw_title(frame, scene, title);
+    draw_caption(frame, scene, caption);
+    frame.render_widget(SplitBar { name: "wanted", share: Some(scene.sample.wanted) }, wanted);
+    frame.render_widget(SplitBar { name: "observed", share: scene.sample.observed }, observed);
+    draw_past(frame, scene, past);
+    draw_figures(frame, scene, figures);
+    draw_clients(frame, scene, clients);
+    frame.render_widget(Line::from(" q or Ctrl-C ends it, with a summary").dim(), footer);
+}
+
+fn draw_title(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+    let clock = format!("{} / {} s ", scene.elapsed.as_secs().min(scene.length.as_secs()), scene.length.as_secs());
+    let title = Line::from(vec![
+        " crossfade".bold(),
+        format!("  {} clients on {}", scene.streams, scene.address).into(),
+        scene.page.map(|page| format!("  page {page}")).unwrap_or_default().into(),
+    ]);
+    frame.render_widget(title, area);
+    frame.render_widget(Line::from(clock).bold().alignment(Alignment::Right), area);
+}
+
+fn draw_caption(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+    let caption = format!(" ▶ {} ", scene.caption());
+    let style = if scene.is_outage() { Style::new().bold().reversed() } else { Style::new() };
+    frame.render_widget(Span::styled(caption, style), area);
+}
+
+fn draw_past(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+    let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(area);
+    draw_share(frame, scene, left, " split as observed ", |moment| moment.observed);
+    draw_share(frame, scene, right, " open streams ", Moment::open_share);
+}
+
+fn draw_share(
+    frame: &mut Frame<'_>,
+    scene: &Scene<'_>,
+    area: Rect,
+    title: &'static str,
+    share: impl Fn(&Moment) -> Option<f64>,
+) {
+    let [old, new] = [" O old ".to_owned(), " N new ".to_owned()];
+    let block = Block::bordered()
+        .title(Line::from(title).bold())
+        .title(Line::from(vec![Span::styled(old, OLD), Span::styled(new, NEW)]).right_aligned());
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let mut moments = scene.history.iter().map(|moment| (moment.at, share(moment)));
+    let past = Past { length: scene.length, moments: &mut moments, outages: scene.outages };
+    frame.render_widget(past, inside);
+}
+
+fn draw_figures(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+    let right = |text: &str| Line::from(text.to_owned()).right_aligned();
+    let mut head: Vec<_> = ["open", "p50", "p95", "p99", "p50", "p95", "p99", "completed", "trunc.", "failed", "canc."]
+        .map(right)
+        .into();
+    head.insert(0, Line::default());
+    let over: Vec<_> = ["", "", "first", "token", "ms", "", "gap", "ms", "streams", "", "", ""].map(right).into();
+    let rows = Generation::ALL.map(|generation| {
+        let (name, style) = match generation {
+            Generation::Old => (" O old", OLD),
+            Generation::New => (" N new", NEW),
+        };
+        let side = generation.index();
+        let (first, gap) = (&scene.sample.first_event[side], &scene.sample.gap[side]);
+        let figures = [scene.sample.open[side].to_string()]
+            .into_iter()
+            .chain([first.p50, first.p95, first.p99].map(|time| milliseconds(time, 0)))
+            .chain([gap.p50, gap.p95, gap.p99].map(|time| milliseconds(time, 1)))
+            .chain(scene.sample.outcomes[side].map(|count| count.to_string()));
+        let mut cells = vec![Line::from(name).style(style).bold()];
+        cells.extend(figures.map(|figure| right(&figure)));
+        Row::new(cells)
+    });
+    let widths = [8, 5, 6, 6, 6, 6, 6, 6, 9, 6, 6, 5].map(Constraint::Max);
+    let title = Line::from(format!(" the proxy · plan {} ", scene.sample.epoch)).bold();
+    let table = Table::new([Row::new(over), Row::new(head)].into_iter().chain(rows), widths)
+        .column_spacing(0)
+        .flex(ratatui::layout::Flex::SpaceBetween)
+        .block(Block::new().borders(Borders::TOP | Borders::BOTTOM).title(title));
+    frame.render_widget(table, area);
+}
+
+fn draw_clients(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+    let seen = &scene.seen;
+    let [old, new] = seen.completed;
+    let clients = Line::from(vec![
+        " the clients".bold(),
+        format!("  completed {} (", old + new).into(),
+        Span::styled(format!("O {old}"), OLD),
+        " ".into(),
+        Span::styled(format!("N {new}"), NEW),
+        format!(")  told of an error {}  broken {}  refused {}", seen.failed, seen.broken, seen.unreachable).into(),
+    ]);
+    let saved = Line::from(vec![
+        " saved by the proxy ".bold(),
+        format!(" {}", scene.sample.saves).bold(),
+        "  requests whose first upstream could not serve them".into(),
+    ]);
+    frame.render_widget(Paragraph::new(vec![clients, saved]), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::demo::scene::tests::{example, history};
+    use crate::demo::script::Script;
+
+    fn picture(width: u16, height: u16) -> Terminal<TestBackend> {
+        let outages: Vec<_> = Script::new(60).outages().collect();
+        let history = history(outages[0].1);
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, &example(&history, &outages))).unwrap();
+        terminal
+    }
+
+    #[test]
+    fn eighty_by_twenty_four_shows_every_figure() {
+        let text = picture(80, 24).backend().to_string();
+        for figure in [
+            "48 clients on 127.0.0.1:8123", "KILLED 0.7 s ago", "50.0 %", "48.7 %", "▲ killed", "plan 12", " 27 ",
+            " 16 ", " 211 ", " 288 ", " 297 ", " 30.3 ", " 42.3 ", " 612 ", " 233 ", " 21 ", "completed 845",
+            "O 631 N 214", "told of an error 21", "broken 0", "saved by the proxy  37", "Ctrl-C", "0 s", "60 s",
+        ] {
+            assert!(text.contains(figure), "{figure:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_generations_differ_in_colour_and_without_it() {
+        let terminal = picture(80, 24);
+        let cells = &terminal.backend().buffer().content;
+        let shown = |symbol, colour| cells.iter().any(|cell| cell.symbol() == symbol && cell.fg == colour);
+        assert!(shown("▓", BLUE) && shown("█", ORANGE) && shown("O", BLUE) && shown("N", ORANGE));
+    }
+
+    #[test]
+    fn no_size_of_terminal_is_a_reason_to_panic() {
+        for (width, height) in [(1, 1), (3, 40), (20, 5), (79, 23), (200, 3), (300, 100)] {
+            picture(width, height);
+        }
+    }
+}

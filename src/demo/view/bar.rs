@@ -1,0 +1,47 @@
+//! A split as one bar: old from the left, new from the right, in colour, in letters and in figures.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::Widget;
+
+use super::{NEW, OLD};
+use crate::demo::scene::percent;
+
+/// Columns beside the bar itself: name, both letters, figure.
+const NAME: usize = 10;
+const FIGURE: usize = 9;
+
+/// How much goes to the new generation.
+pub(super) struct SplitBar {
+    pub(super) name: &'static str,
+    /// 0 to 1; none: nothing to tell from.
+    pub(super) share: Option<f64>,
+}
+
+impl Widget for SplitBar {
+    fn render(self, area: Rect, buffer: &mut Buffer) {
+        let width = usize::from(area.width).saturating_sub(NAME + FIGURE + 4);
+        let (old, new) = self.share.map_or((0, 0), |share| {
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
+            let new = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
+            (width - new, new)
+        });
+        for row in area.rows() {
+            let first = row.y == area.y;
+            let text = |text: String| if first { text } else { " ".repeat(text.chars().count()) };
+            let name = text(format!(" {:<1$}", self.name, NAME - 1));
+            Line::from(vec![
+                Span::styled(name, Style::new().bold()),
+                Span::styled(text("O ".to_owned()), OLD).bold(),
+                Span::styled("▓".repeat(old), OLD),
+                Span::styled("█".repeat(new), NEW),
+                Span::raw(" ".repeat(width - old - new)),
+                Span::styled(text(" N".to_owned()), NEW).bold(),
+                Span::styled(text(format!("{:>1$}", percent(self.share), FIGURE - 1)), Style::new().bold()),
+            ])
+            .render(row, buffer);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Where plans and addresses come from, and the one writer that folds them into snapshots.
+
+mod file;
+mod probe;
+mod publisher;
+mod resolve;
+mod state;
+
+pub use file::{read, watch};
+pub use probe::probe;
+pub use publisher::{News, Publisher, Rejection, Status, TlsFault, Wanted};
+pub use resolve::resolve;
+pub use state::State;

@@ -1,0 +1,127 @@
+//! A plan file, watched: replaced by an editor, swapped as a symlink (ConfigMap volumes), or written in place.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
+use notify::{RecursiveMode, Watcher};
+use tokio::sync::mpsc;
+
+use super::publisher::{News, Wanted};
+use crate::resource::{self, MAX_BYTES, Problems};
+
+/// How often the file is looked at without having been told of a change (a network file system tells nothing).
+const LOOK: Duration = Duration::from_secs(2);
+/// A file that someone may still be writing is left alone until it has been still for so long.
+const STILL: Duration = Duration::from_secs(1);
+
+/// Reads a plan file.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn read(path: &Path) -> Result<Wanted, Problems> {
+    let unreadable = |message: String| Problems::one("", message);
+    let length = std::fs::metadata(path)
+        .map_err(|error| unreadable(format!("cannot be read: {error}")))?
+        .len();
+    if length > MAX_BYTES as u64 {
+        return Err(unreadable(format!("is larger than {MAX_BYTES} bytes")));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| unreadable(format!("cannot be read: {error}")))?;
+    let (manifest, plan) = resource::load(&text)?;
+    Ok(Wanted {
+        plan: Arc::new(plan),
+        manifest: Some(Arc::new(manifest)),
+    })
+}
+
+/// What tells one state of a file from another, without reading it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+    target: Option<PathBuf>,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let meta = std::fs::metadata(path).ok()?;
+        Some(Self {
+            modified: meta.modified().ok(),
+            length: meta.len(),
+            target: std::fs::canonicalize(path).ok(),
+        })
+    }
+
+    fn is_still(&self) -> bool {
+        let age = self.modified.and_then(|time| time.elapsed().ok());
+        age.is_none_or(|age| age >= STILL)
+    }
+}
+
+/// Watches `path` for the life of the process and tells of every change.
+///
+/// # Errors
+/// When the directory cannot be watched.
+pub async fn watch(path: PathBuf, news: mpsc::Sender<News>) -> notify::Result<()> {
+    let (sender, mut changes) = mpsc::channel(16);
+    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        // A full channel already holds a reason to look.
+        let _ = sender.try_send(event.map(|event| is_whole(event.kind)).unwrap_or(false));
+    })?;
+    watcher.watch(directory(&path), RecursiveMode::NonRecursive)?;
+    // A link into another directory: what it points to may be written in place.
+    let mut linked = None;
+    let mut seen = Stamp::of(&path);
+    loop {
+        let target = std::fs::canonicalize(&path).ok();
+        let target = target.as_deref().map(|target| directory(target).to_path_buf());
+        if target != linked {
+            if let Some(target) = &target {
+                let _ = watcher.watch(target, RecursiveMode::NonRecursive);
+            }
+            linked = target;
+        }
+        let whole = match tokio::time::timeout(LOOK, changes.recv()).await {
+            Ok(Some(whole)) => whole,
+            Ok(None) => return Ok(()),
+            Err(_) => false,
+        };
+        let heard = Instant::now();
+        let Some(stamp) = Stamp::of(&path) else {
+            // Gone, or on its way to being replaced: the last good plan stays.
+            seen = None;
+            continue;
+        };
+        if seen.as_ref() == Some(&stamp) || !(whole || stamp.is_still()) {
+            continue;
+        }
+        let source: Arc<str> = path.display().to_string().into();
+        let told = match read(&path) {
+            Ok(wanted) => News::Plan { wanted, source, heard },
+            Err(problems) => News::Rejected { problems, source },
+        };
+        seen = Some(stamp);
+        if news.send(told).await.is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Does the event mean that a file is complete: closed after writing, or put in place by a rename or link?
+fn is_whole(kind: EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::Access(AccessKind::Close(AccessMode::Write))
+            | EventKind::Modify(ModifyKind::Name(_))
+    )
+}
+
+fn directory(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}

@@ -1,0 +1,304 @@
+//! The one writer of snapshots: folds plans and addresses, and says what it made of them.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+
+use super::resolve::{Addresses, resolve};
+use super::state::State;
+use crate::config::Config;
+use crate::guard::Guard;
+use crate::resource::{Host, Manifest, Plan, Problems, Target};
+use crate::snapshot::{Snapshot, World};
+use crate::telemetry::Metrics;
+use crate::tls::{ClientFiles, Reloading};
+use crate::upstream::{Pool, Settings};
+
+/// A plan as its source gives it.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub plan: Arc<Plan>,
+    /// The manifest it was read from, if it was.
+    pub manifest: Option<Arc<Manifest>>,
+}
+
+/// What a source has to tell.
+#[derive(Debug)]
+pub enum News {
+    Plan {
+        wanted: Wanted,
+        source: Arc<str>,
+        heard: Instant,
+    },
+    Rejected {
+        problems: Problems,
+        source: Arc<str>,
+    },
+}
+
+/// The last refusal of a plan.
+#[derive(Clone, Debug)]
+pub struct Rejection {
+    pub problems: Problems,
+    pub source: Arc<str>,
+    pub at: SystemTime,
+}
+
+/// What people are shown beside the snapshot.
+#[derive(Debug, Default)]
+pub struct Status {
+    /// Since the plan in force.
+    pub rejection: ArcSwap<Option<Rejection>>,
+}
+
+/// Why the TLS of a plan cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS towards model servers")]
+pub struct TlsFault(#[from] crate::tls::Error);
+
+/// A client TLS configuration and what it was made from.
+type Tls = Option<(ClientFiles, Arc<Reloading<ClientFiles>>)>;
+
+/// The writer.
+pub struct Publisher {
+    world: Arc<World>,
+    status: Arc<Status>,
+    metrics: Arc<Metrics>,
+    state: Option<State>,
+    old: Vec<Target>,
+    peers: Vec<Target>,
+    settings: Settings,
+    guard_key: Vec<u8>,
+    files: ClientFiles,
+    addresses: Addresses,
+    /// Of the old side and its peers, and of new.
+    tls: [Tls; 2],
+}
+
+impl Publisher {
+    /// Puts the first plan in force.
+    ///
+    /// # Errors
+    /// When its TLS files cannot be used.
+    pub async fn start(
+        config: &Config,
+        metrics: Arc<Metrics>,
+        state: Option<State>,
+        wanted: Wanted,
+        source: Arc<str>,
+    ) -> Result<Self, TlsFault> {
+        let empty = Snapshot {
+            epoch: 0,
+            plan: Arc::new(Plan::all_old()),
+            manifest: None,
+            old: None,
+            new: None,
+            peers: None,
+            since: SystemTime::now(),
+            since_instant: Instant::now(),
+            source: Arc::clone(&source),
+            guard: Guard::new(&config.guard_key, &Default::default(), &[]),
+        };
+        let mut publisher = Self {
+            world: World::new(empty),
+            status: Arc::default(),
+            metrics,
+            state,
+            old: config.old.clone(),
+            peers: config.peers.clone(),
+            settings: config.upstream.clone(),
+            guard_key: config.guard_key.clone(),
+            files: config.upstream_tls.clone(),
+            addresses: Addresses::default(),
+            tls: [None, None],
+        };
+        publisher.apply(wanted, source).await?;
+        Ok(publisher)
+    }
+
+    #[must_use]
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    #[must_use]
+    pub fn status(&self) -> &Arc<Status> {
+        &self.status
+    }
+
+    /// Takes in what a source tells.
+    pub async fn hear(&mut self, news: News) {
+        match news {
+            News::Rejected { problems, source } => self.reject(problems, source),
+            News::Plan {
+                wanted,
+                source,
+                heard,
+            } => {
+                let current = self.world.load();
+                if current.plan == wanted.plan && current.epoch > 0 {
+                    // The same again clears what was wrong in between.
+                    self.status.rejection.store(Arc::default());
+                    return;
+                }
+                match self.apply(wanted, Arc::clone(&source)).await {
+                    Ok(()) => self.metrics.plan_apply.observe(heard.elapsed().as_secs_f64()),
+                    Err(error) => {
+                        let cause = std::error::Error::source(&error).map(ToString::to_string);
+                        let message = cause.unwrap_or_else(|| error.to_string());
+                        self.reject(Problems::one("spec.tls", message), source);
+                    }
+                }
+            }
+        }
+    }
+
+    fn reject(&self, problems: Problems, source: Arc<str>) {
+        self.metrics.plans_rejected.inc();
+        for problem in problems.iter().take(20) {
+            tracing::error!(%source, %problem, "plan refused; the last good one stays in force");
+        }
+        self.status.rejection.store(Arc::new(Some(Rejection {
+            problems,
+            source,
+            at: SystemTime::now(),
+        })));
+    }
+
+    async fn apply(&mut self, wanted: Wanted, source: Arc<str>) -> Result<(), TlsFault> {
+        self.prepare_tls(&wanted.plan)?;
+        let targets = [&wanted.plan.new[..], &self.old, &self.peers].concat();
+        for (target, addresses) in resolve(self.addresses.unknown(&targets)).await {
+            self.addresses.learn(target, addresses);
+        }
+        let previous = self.world.load();
+        let snapshot = self.snapshot(&previous, wanted, source, previous.epoch + 1);
+        tracing::info!(
+            epoch = snapshot.epoch,
+            plan = %snapshot.plan,
+            source = %snapshot.source,
+            "plan in force"
+        );
+        if let Some(manifest) = &snapshot.manifest {
+            if !manifest.without_effect.is_empty() {
+                let fields = manifest.without_effect.join(", ");
+                tracing::info!(fields, "fields that only mean something in a cluster are without effect here");
+            }
+            if let Some(state) = &self.state
+                && let Err(error) = state.save(manifest)
+            {
+                tracing::error!(%error, file = %state.file().display(), "the plan could not be kept");
+            }
+        }
+        self.world.store(snapshot);
+        self.status.rejection.store(Arc::default());
+        Ok(())
+    }
+
+    fn prepare_tls(&mut self, plan: &Plan) -> Result<(), TlsFault> {
+        let own = &self.files;
+        let of_plan = plan.tls.as_ref().map_or_else(
+            || own.clone(),
+            |tls| ClientFiles {
+                ca: tls.ca_file.as_ref().map(Into::into).or_else(|| own.ca.clone()),
+                identity: tls
+                    .client
+                    .as_ref()
+                    .map(|(certificate, key)| (certificate.into(), key.into()))
+                    .or_else(|| own.identity.clone()),
+            },
+        );
+        let speaks = |targets: &[Target]| targets.iter().any(|target| target.tls);
+        let wanted = [
+            (speaks(&self.old) || speaks(&self.peers)).then(|| own.clone()),
+            speaks(&plan.new).then_some(of_plan),
+        ];
+        for (slot, files) in self.tls.iter_mut().zip(wanted) {
+            let known = slot.as_ref().map(|(files, _)| files);
+            if let Some(files) = files
+                && known != Some(&files)
+            {
+                *slot = Some((files.clone(), Arc::new(Reloading::new(files)?)));
+            }
+        }
+        Ok(())
+    }
+
+    fn snapshot(
+        &self,
+        previous: &Snapshot,
+        wanted: Wanted,
+        source: Arc<str>,
+        epoch: u64,
+    ) -> Snapshot {
+        let Wanted { plan, manifest } = wanted;
+        let pool = |targets: &[Target], side: usize, called: Option<&Host>, known: &Option<Arc<Pool>>| {
+            (!targets.is_empty()).then(|| {
+                let tls = self.tls[side].as_ref().map(|(_, tls)| Arc::clone(tls));
+                Arc::new(Pool::new(
+                    &self.addresses.of(targets),
+                    self.settings.clone(),
+                    tls,
+                    called,
+                    known.as_deref(),
+                ))
+            })
+        };
+        let called = plan.tls.as_ref().and_then(|tls| tls.server_name.as_ref());
+        Snapshot {
+            epoch,
+            old: pool(&self.old, 0, None, &previous.old),
+            new: pool(&plan.new, 1, called, &previous.new),
+            peers: pool(&self.peers, 0, None, &previous.peers),
+            guard: Guard::new(&self.guard_key, &plan.identity, &plan.new),
+            plan,
+            manifest,
+            since: SystemTime::now(),
+            since_instant: Instant::now(),
+            source,
+        }
+    }
+
+    /// Asks for all names again, and puts changed addresses in force under the same plan.
+    pub async fn refresh_addresses(&mut self) {
+        let current = self.world.load();
+        let targets = [&current.plan.new[..], &self.old, &self.peers].concat();
+        let names = targets.into_iter().filter(|target| matches!(target.host, Host::Name(_)));
+        let mut changed = false;
+        for (target, addresses) in resolve(names.collect()).await {
+            changed |= self.addresses.learn(target, addresses);
+        }
+        if changed {
+            let wanted = Wanted {
+                plan: Arc::clone(&current.plan),
+                manifest: current.manifest.clone(),
+            };
+            let source = Arc::clone(&current.source);
+            let mut snapshot = self.snapshot(&current, wanted, source, current.epoch);
+            snapshot.since = current.since;
+            snapshot.since_instant = current.since_instant;
+            self.world.store(snapshot);
+            tracing::info!("addresses changed");
+        }
+    }
+
+    /// Are all targets known by at least one address?
+    #[must_use]
+    pub fn knows_all_addresses(&self) -> bool {
+        let current = self.world.load();
+        let targets = [&current.plan.new[..], &self.old, &self.peers].concat();
+        self.addresses.unknown(&targets).is_empty()
+    }
+
+    /// Reads certificate files again that have changed.
+    pub fn refresh_tls(&self) {
+        for (_, tls) in self.tls.iter().flatten() {
+            match tls.refresh() {
+                Ok(false) => {}
+                Ok(true) => tracing::info!("certificates towards model servers were read again"),
+                Err(error) => tracing::error!(%error, "certificates towards model servers cannot be used; the last good ones stay"),
+            }
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Names to addresses: all of them, asked again now and then.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::resource::{Host, Target};
+
+/// Longest wait for an answer of the resolver.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The addresses last known for each target.
+#[derive(Debug, Default)]
+pub struct Addresses(HashMap<Target, Vec<SocketAddr>>);
+
+impl Addresses {
+    /// What is known of `targets` now; a name that was never resolved has no address.
+    #[must_use]
+    pub fn of(&self, targets: &[Target]) -> Vec<(Target, Vec<SocketAddr>)> {
+        targets
+            .iter()
+            .map(|target| (target.clone(), self.0.get(target).cloned().unwrap_or_default()))
+            .collect()
+    }
+
+    /// Notes an answer. True when it changes something.
+    pub fn learn(&mut self, target: Target, addresses: Vec<SocketAddr>) -> bool {
+        // A name that does not resolve for a moment keeps the addresses it had.
+        if addresses.is_empty() {
+            return false;
+        }
+        self.0.insert(target, addresses.clone()).as_ref() != Some(&addresses)
+    }
+
+    /// The targets that have no address yet.
+    #[must_use]
+    pub fn unknown(&self, targets: &[Target]) -> Vec<Target> {
+        targets.iter().filter(|target| !self.0.contains_key(target)).cloned().collect()
+    }
+}
+
+/// The addresses of each of `targets`, in a stable order; none for a name that does not resolve in time.
+pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Vec<SocketAddr>)> {
+    let mut asked = tokio::task::JoinSet::new();
+    for target in targets {
+        asked.spawn(async move {
+            let addresses = addresses(&target).await;
+            (target, addresses)
+        });
+    }
+    asked.join_all().await
+}
+
+async fn addresses(target: &Target) -> Vec<SocketAddr> {
+    let name = match &target.host {
+        Host::Ip(ip) => return vec![(*ip, target.port).into()],
+        Host::Name(name) => name.clone(),
+    };
+    let asked = tokio::net::lookup_host((name.as_str(), target.port));
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(found)) => {
+            let mut found: Vec<_> = found.collect();
+            found.sort_unstable();
+            found.dedup();
+            found
+        }
+        Ok(Err(error)) => {
+            tracing::warn!(%name, %error, "name does not resolve");
+            Vec::new()
+        }
+        Err(_) => {
+            tracing::warn!(%name, "the resolver does not answer");
+            Vec::new()
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! Decodes `Transfer-Encoding: chunked` in place (RFC 9112 §7.1). Strict: what a lenient parser would repair is an error.
+
+use std::ops::Range;
+
+use http::HeaderMap;
+
+/// Longest chunk extension that is read and ignored, in bytes.
+const MAX_EXTENSION: u16 = 1024;
+/// Longest trailer section, in bytes.
+const MAX_TRAILERS: usize = 16 * 1024;
+/// Most hexadecimal digits of a chunk size: below 2^60, so that nothing overflows.
+const MAX_DIGITS: u8 = 15;
+
+/// Why a chunked body cannot be read on. The connection is of no further use.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+pub enum ChunkError {
+    /// Not `1*HEXDIG`, or beyond 2^60.
+    #[error("a chunk size that is not a hexadecimal number")]
+    Size,
+    /// Something other than CRLF where a line ends.
+    #[error("a chunk that does not end where its size says")]
+    LineEnd,
+    /// A chunk extension with control characters or beyond the bound.
+    #[error("a chunk extension that is malformed or too long")]
+    Extension,
+    /// A trailer section that is malformed or beyond the bound.
+    #[error("a trailer section that is malformed or too long")]
+    Trailers,
+}
+
+#[derive(Debug)]
+enum State {
+    Size { value: u64, digits: u8 },
+    Extension { value: u64, length: u16 },
+    SizeLf { value: u64 },
+    Data { left: u64 },
+    DataCr,
+    DataLf,
+    // Boxed: a trailer section is rare, and the decoder lives in every open stream.
+    Trailers(Box<Vec<u8>>),
+    Done,
+}
+
+const SIZE: State = State::Size {
+    value: 0,
+    digits: 0,
+};
+
+/// The decoder of one body.
+#[derive(Debug)]
+pub struct Chunked {
+    state: State,
+    trailers: Option<Box<HeaderMap>>,
+}
+
+/// What one call of [`Chunked::decode`] made of its slice.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// The payload, as a range of the slice: later payloads were moved up to the first one.
+    pub payload: Range<usize>,
+    /// How much of the slice belonged to this body. Less than all only when the body is done.
+    pub consumed: usize,
+}
+
+impl Default for Chunked {
+    fn default() -> Self {
+        Self {
+            state: SIZE,
+            trailers: None,
+        }
+    }
+}
+
+impl Chunked {
+    /// True once the last chunk and its trailers were read.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// The trailer section, once the body is done, if it had one.
+    pub fn take_trailers(&mut self) -> Option<HeaderMap> {
+        self.trailers.take().map(|map| *map)
+    }
+
+    /// Reads on, in place.
+    ///
+    /// # Errors
+    /// At the first byte that RFC 9112 §7.1 does not allow.
+    pub fn decode(&mut self, slice: &mut [u8]) -> Result<Decoded, ChunkError> {
+        let mut at = 0;
+        let mut payload = 0..0;
+        while at < slice.len() && !self.is_done() {
+            if let State::Data { left } = &mut self.state {
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(slice.len() - at);
+                append(&mut payload, slice, at..at + here);
+                *left -= here as u64;
+                at += here;
+                if *left == 0 {
+                    self.state = State::DataCr;
+                }
+            } else {
+                self.framing_byte(slice[at])?;
+                at += 1;
+            }
+        }
+        Ok(Decoded {
+            payload,
+            consumed: at,
+        })
+    }
+
+    fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
+        self.state = match (&mut self.state, byte) {
+            (State::Size { value, digits }, _) if byte.is_ascii_hexdigit() => {
+                if *digits == MAX_DIGITS {
+                    return Err(ChunkError::Size);
+                }
+                State::Size {
+                    value: *value << 4 | u64::from(hex(byte)),
+                    digits: *digits + 1,
+                }
+            }
+            (State::Size { digits: 0, .. }, _) => return Err(ChunkError::Size),
+            (State::Size { value, .. } | State::Extension { value, .. }, b'\r') => {
+                State::SizeLf { value: *value }
+            }
+            (State::Size { value, .. }, b';' | b' ' | b'\t') => State::Extension {
+                value: *value,
+                length: 1,
+            },
+            (State::Size { .. }, _) => return Err(ChunkError::Size),
+            (State::Extension { value, length }, b'\t' | b' '..=b'~' | 0x80..)
+                if *length < MAX_EXTENSION =>
+            {
+                State::Extension {
+                    value: *value,
+                    length: *length + 1,
+                }
+            }
+            (State::Extension { .. }, _) => return Err(ChunkError::Extension),
+            (State::SizeLf { value: 0 }, b'\n') => State::Trailers(Box::default()),
+            (State::SizeLf { value }, b'\n') => State::Data { left: *value },
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => SIZE,
+            (State::Trailers(section), _) => {
+                section.push(byte);
+                if !section_is_whole(section)? {
+                    return Ok(());
+                }
+                self.trailers = parse_trailers(section)?;
+                State::Done
+            }
+            _ => return Err(ChunkError::LineEnd),
+        };
+        Ok(())
+    }
+}
+
+/// Moves `from` behind the payload gathered so far; the first one stays where it is.
+fn append(payload: &mut Range<usize>, slice: &mut [u8], from: Range<usize>) {
+    if payload.end == payload.start {
+        *payload = from;
+    } else {
+        let length = from.len();
+        slice.copy_within(from, payload.end);
+        payload.end += length;
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
+}
+
+fn section_is_whole(section: &[u8]) -> Result<bool, ChunkError> {
+    if section.len() > MAX_TRAILERS {
+        return Err(ChunkError::Trailers);
+    }
+    Ok(section == b"\r\n" || section.ends_with(b"\r\n\r\n"))
+}
+
+fn parse_trailers(section: &[u8]) -> Result<Option<Box<HeaderMap>>, ChunkError> {
+    if section == b"\r\n" {
+        return Ok(None);
+    }
+    if !super::line_ends_are_crlf(section) {
+        return Err(ChunkError::Trailers);
+    }
+    let mut found = [httparse::EMPTY_HEADER; super::MAX_HEADERS];
+    match httparse::parse_headers(section, &mut found) {
+        Ok(httparse::Status::Complete((_, fields))) => super::header_map(fields, section)
+            .map(|map| Some(Box::new(map)))
+            .ok_or(ChunkError::Trailers),
+        _ => Err(ChunkError::Trailers),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode_all(mut bytes: Vec<u8>) -> Result<(Vec<u8>, usize, bool), ChunkError> {
+        let mut decoder = Chunked::default();
+        let decoded = decoder.decode(&mut bytes)?;
+        Ok((
+            bytes[decoded.payload].to_vec(),
+            decoded.consumed,
+            decoder.is_done(),
+        ))
+    }
+
+    #[test]
+    fn payloads_are_joined_and_what_follows_is_left() {
+        let bytes = b"3\r\nabc\r\nA;x=\"y\"\r\n0123456789\r\n0\r\n\r\nGET".to_vec();
+        let (payload, consumed, done) = decode_all(bytes.clone()).expect("valid");
+        assert_eq!(payload, b"abc0123456789");
+        assert_eq!(&bytes[consumed..], b"GET");
+        assert!(done);
+    }
+
+    #[test]
+    fn trailers_are_kept() {
+        let mut decoder = Chunked::default();
+        let mut bytes = b"1\r\nx\r\n0\r\nx-sum: 7\r\nx-b: 8\r\n\r\n".to_vec();
+        decoder.decode(&mut bytes).expect("valid");
+        let trailers = decoder.take_trailers().expect("has trailers");
+        assert_eq!(trailers["x-sum"], "7");
+        assert_eq!(trailers["x-b"], "8");
+    }
+
+    #[test]
+    fn what_a_lenient_parser_would_repair_is_an_error() {
+        for (bytes, error) in [
+            (&b"\r\n"[..], ChunkError::Size),
+            (b"g\r\n", ChunkError::Size),
+            (b"0x3\r\nabc\r\n", ChunkError::Size),
+            (b"+3\r\nabc\r\n", ChunkError::Size),
+            (b"-1\r\n", ChunkError::Size),
+            (b" 3\r\nabc\r\n", ChunkError::Size),
+            (b"ffffffffffffffff\r\n", ChunkError::Size),
+            (b"3\nabc\r\n", ChunkError::Size),
+            (b"3\r\nabcd\r\n", ChunkError::LineEnd),
+            (b"3\r\nabc\n", ChunkError::LineEnd),
+            (b"3\r\nabc0\r\n\r\n", ChunkError::LineEnd),
+            (b"3;a\nabc\r\n", ChunkError::Extension),
+            (b"3;\0\r\nabc\r\n", ChunkError::Extension),
+            (b"0\r\nbad header\r\n\r\n", ChunkError::Trailers),
+            (b"0\r\nx: y\n\r\n\r\n", ChunkError::Trailers),
+        ] {
+            assert_eq!(
+                decode_all(bytes.to_vec()),
+                Err(error),
+                "{:?}",
+                String::from_utf8_lossy(bytes)
+            );
+        }
+        let long = [b"3;".to_vec(), vec![b'a'; 2000], b"\r\nabc\r\n".to_vec()].concat();
+        assert_eq!(decode_all(long), Err(ChunkError::Extension));
+    }
+
+    proptest! {
+        #[test]
+        fn the_result_does_not_depend_on_the_cuts(
+            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
+            cuts in prop::collection::vec(1usize..9, 1..64),
+        ) {
+            let mut wire = Vec::new();
+            for chunk in &chunks {
+                wire.extend_from_slice(format!("{:X}\r\n", chunk.len()).as_bytes());
+                wire.extend_from_slice(chunk);
+                wire.extend_from_slice(b"\r\n");
+            }
+            wire.extend_from_slice(b"0\r\n\r\n");
+            let mut decoder = Chunked::default();
+            let mut payload = Vec::new();
+            let mut rest = &wire[..];
+            for cut in cuts.iter().cycle() {
+                if rest.is_empty() { break; }
+                let (head, tail) = rest.split_at((*cut).min(rest.len()));
+                let mut head = head.to_vec();
+                let decoded = decoder.decode(&mut head).expect("valid");
+                payload.extend_from_slice(&head[decoded.payload]);
+                rest = tail;
+            }
+            prop_assert!(decoder.is_done());
+            prop_assert_eq!(payload, chunks.concat());
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Chunked::default().decode(&mut bytes);
+        }
+    }
+}

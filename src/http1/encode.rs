@@ -1,0 +1,137 @@
+//! Writes heads and chunk framing (RFC 9112 §3, §4, §7.1) at the end of a buffer.
+
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, Method, StatusCode, Uri, Version};
+
+use super::Framing;
+
+/// Appends a request head with the given framing; `headers` and `extra` must hold no framing fields of their own.
+pub fn request_head(
+    out: &mut Vec<u8>,
+    method: &Method,
+    uri: &Uri,
+    headers: &HeaderMap,
+    extra: &HeaderMap,
+    framing: Framing,
+) {
+    out.extend_from_slice(method.as_str().as_bytes());
+    out.push(b' ');
+    let target = uri.path_and_query().map_or("/", |path| path.as_str());
+    out.extend_from_slice(target.as_bytes());
+    out.extend_from_slice(b" HTTP/1.1\r\n");
+    fields(out, headers);
+    fields(out, extra);
+    match framing {
+        Framing::Length(length) => length_field(out, length),
+        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        // RFC 9110 §8.6: a method that anticipates content says so, even of none.
+        Framing::None if expects_content(method) => length_field(out, 0),
+        Framing::None | Framing::UntilClose => {}
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn expects_content(method: &Method) -> bool {
+    [Method::POST, Method::PUT, Method::PATCH].contains(method)
+}
+
+/// Appends a response head. A `content-length` among `headers` is kept unless `framing` contradicts it.
+pub fn response_head(
+    out: &mut Vec<u8>,
+    version: Version,
+    status: StatusCode,
+    headers: &HeaderMap,
+    framing: Framing,
+    close: bool,
+) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(status.as_str().as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(status.canonical_reason().unwrap_or("").as_bytes());
+    out.extend_from_slice(b"\r\n");
+    fields(out, headers);
+    match framing {
+        Framing::Length(length) if !headers.contains_key(CONTENT_LENGTH) => {
+            length_field(out, length);
+        }
+        Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+        _ => {}
+    }
+    if close {
+        out.extend_from_slice(b"connection: close\r\n");
+    } else if version == Version::HTTP_10 {
+        out.extend_from_slice(b"connection: keep-alive\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+fn fields(out: &mut Vec<u8>, headers: &HeaderMap) {
+    for (name, value) in headers {
+        if name == TRANSFER_ENCODING {
+            continue;
+        }
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn length_field(out: &mut Vec<u8>, length: u64) {
+    use std::io::Write;
+    write!(out, "content-length: {length}\r\n").expect("a Vec takes every write");
+}
+
+/// Appends the line before a chunk of `length` bytes. Follow it with the bytes and [`chunk_end`].
+pub fn chunk_head(out: &mut Vec<u8>, length: usize) {
+    let mut digits = [0u8; 18];
+    let mut at = digits.len() - 2;
+    digits[at] = b'\r';
+    digits[at + 1] = b'\n';
+    let mut left = length;
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789ABCDEF"[left & 15];
+        left >>= 4;
+        if left == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Appends what closes a chunk.
+pub fn chunk_end(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the last chunk, with trailers if there are any.
+pub fn last_chunk(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {
+    out.extend_from_slice(b"0\r\n");
+    if let Some(trailers) = trailers {
+        fields(out, trailers);
+    }
+    out.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunk_sizes_are_hexadecimal() {
+        for length in [1, 9, 10, 15, 16, 255, 4096, usize::MAX] {
+            let mut out = Vec::new();
+            chunk_head(&mut out, length);
+            assert_eq!(out, format!("{length:X}\r\n").into_bytes());
+        }
+    }
+
+    #[test]
+    fn a_post_without_a_body_says_so() {
+        let mut out = Vec::new();
+        let uri = Uri::from_static("/a?b");
+        request_head(&mut out, &Method::POST, &uri, &HeaderMap::new(), &HeaderMap::new(), Framing::None);
+        assert_eq!(out, b"POST /a?b HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
+    }
+}

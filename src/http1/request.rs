@@ -1,0 +1,329 @@
+//! A request head from a client: parsed, and refused where two parsers could read it differently (RFC 9112 §3, §6, §11.2).
+
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
+use http::uri::Authority;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
+
+use super::{Framing, MAX_HEADERS, content_length, header_map, line_ends_are_crlf, list_members};
+
+/// A request head and what follows from it for the connection.
+#[derive(Debug)]
+pub struct RequestHead {
+    pub method: Method,
+    /// The target, in origin form (or `*`).
+    pub uri: Uri,
+    pub version: Version,
+    pub headers: HeaderMap,
+    pub framing: Framing,
+    /// May the connection carry another request (RFC 9112 §9.3)?
+    pub keep_alive: bool,
+    /// Does the client wait for `100 Continue` (RFC 9110 §10.1.1)?
+    pub expects_continue: bool,
+    /// Length of the head in bytes.
+    pub length: usize,
+}
+
+/// Why a head is refused. Nothing of it is forwarded and the connection is closed.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+pub enum HeadError {
+    #[error("the request head is malformed")]
+    Malformed,
+    #[error("the request head has a line that does not end in CRLF")]
+    LineEnd,
+    #[error("the request target is malformed")]
+    Target,
+    #[error("the request needs exactly one valid Host")]
+    Host,
+    #[error("the request has more than one Content-Length, or one that is not a number")]
+    Length,
+    #[error("the request has both Content-Length and Transfer-Encoding")]
+    LengthAndEncoding,
+    #[error("the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1")]
+    Encoding,
+    #[error("the request has an Expect other than `100-continue`")]
+    Expect,
+    #[error("the request has too many header lines")]
+    TooMany,
+    #[error("this HTTP version is not spoken here")]
+    Version,
+    #[error("CONNECT is not served here")]
+    Connect,
+}
+
+impl HeadError {
+    /// The status that answers it.
+    #[must_use]
+    pub fn status(self) -> StatusCode {
+        match self {
+            Self::TooMany => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
+            Self::Expect => StatusCode::EXPECTATION_FAILED,
+            Self::Connect => StatusCode::NOT_IMPLEMENTED,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// Parses one request head from the front of `bytes`; `None` while it is not whole.
+///
+/// # Errors
+/// The first reason to refuse it.
+pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
+    let mut found = [const { std::mem::MaybeUninit::uninit() }; MAX_HEADERS];
+    let mut parsed = httparse::Request::new(&mut []);
+    let length = match parsed.parse_with_uninit_headers(bytes, &mut found) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return Err(HeadError::TooMany),
+        Err(httparse::Error::Version) => return Err(HeadError::Version),
+        Err(_) => return Err(HeadError::Malformed),
+    };
+    if !line_ends_are_crlf(&bytes[..length]) {
+        return Err(HeadError::LineEnd);
+    }
+    let version = match parsed.version {
+        Some(0) => Version::HTTP_10,
+        _ => Version::HTTP_11,
+    };
+    let method = parsed.method.unwrap_or_default();
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| HeadError::Malformed)?;
+    if method == Method::CONNECT {
+        return Err(HeadError::Connect);
+    }
+    let mut headers = header_map(parsed.headers, &bytes[..length]).ok_or(HeadError::Malformed)?;
+    let framing = framing(&headers, version)?;
+    let uri = target(
+        parsed.path.unwrap_or_default(),
+        &method,
+        version,
+        &mut headers,
+    )?;
+    let expects_continue = expectation(&headers, version)?;
+    Ok(Some(RequestHead {
+        keep_alive: keep_alive(&headers, version),
+        method,
+        uri,
+        version,
+        headers,
+        framing,
+        expects_continue,
+        length,
+    }))
+}
+
+fn framing(headers: &HeaderMap, version: Version) -> Result<Framing, HeadError> {
+    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    match (
+        lengths.next(),
+        lengths.next(),
+        encodings.next(),
+        encodings.next(),
+    ) {
+        (None, _, None, _) => Ok(Framing::None),
+        (Some(length), None, None, _) => match content_length(length) {
+            Some(0) => Ok(Framing::None),
+            Some(length) => Ok(Framing::Length(length)),
+            None => Err(HeadError::Length),
+        },
+        (Some(_), Some(_), None, _) => Err(HeadError::Length),
+        (None, _, Some(encoding), None)
+            if version == Version::HTTP_11
+                && encoding.as_bytes().eq_ignore_ascii_case(b"chunked") =>
+        {
+            Ok(Framing::Chunked)
+        }
+        (None, _, Some(_), _) => Err(HeadError::Encoding),
+        (Some(_), _, Some(_), _) => Err(HeadError::LengthAndEncoding),
+    }
+}
+
+/// The target in origin form. An absolute target's authority replaces Host (RFC 9112 §3.2.2).
+fn target(
+    text: &str,
+    method: &Method,
+    version: Version,
+    headers: &mut HeaderMap,
+) -> Result<Uri, HeadError> {
+    host(headers, version)?;
+    // http::Uri would drop a fragment in silence.
+    if text.contains('#') {
+        return Err(HeadError::Target);
+    }
+    if text == "*" && method == Method::OPTIONS {
+        return Ok(Uri::from_static("*"));
+    }
+    let uri: Uri = text.parse().map_err(|_| HeadError::Target)?;
+    if text.starts_with('/') {
+        return Ok(uri);
+    }
+    let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+        return Err(HeadError::Target);
+    };
+    let value = HeaderValue::from_str(authority.as_str()).map_err(|_| HeadError::Target)?;
+    if !host_is_valid(&value) {
+        return Err(HeadError::Target);
+    }
+    headers.insert(HOST, value);
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    path.parse().map_err(|_| HeadError::Target)
+}
+
+/// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one before.
+fn host(headers: &HeaderMap, version: Version) -> Result<(), HeadError> {
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(host), None) if host_is_valid(host) => Ok(()),
+        (None, _) if version == Version::HTTP_10 => Ok(()),
+        _ => Err(HeadError::Host),
+    }
+}
+
+fn host_is_valid(host: &HeaderValue) -> bool {
+    host.to_str()
+        .ok()
+        .and_then(|text| text.parse::<Authority>().ok())
+        .is_some_and(|authority| {
+            let port_is_valid = match authority.as_str().rsplit_once(':') {
+                Some((_, port)) if !port.ends_with(']') => {
+                    port.is_empty() || authority.port_u16().is_some()
+                }
+                _ => true,
+            };
+            !authority.as_str().contains('@') && !authority.host().is_empty() && port_is_valid
+        })
+}
+
+fn keep_alive(headers: &HeaderMap, version: Version) -> bool {
+    let says = |word: &str| {
+        list_members(headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
+    };
+    match version {
+        Version::HTTP_10 => says("keep-alive") && !says("close"),
+        _ => !says("close"),
+    }
+}
+
+fn expectation(headers: &HeaderMap, version: Version) -> Result<bool, HeadError> {
+    match headers.get(EXPECT) {
+        Some(value) if version == Version::HTTP_11 => {
+            if value.as_bytes().eq_ignore_ascii_case(b"100-continue") {
+                Ok(true)
+            } else {
+                Err(HeadError::Expect)
+            }
+        }
+        // RFC 9110 §10.1.1: a server ignores the expectation of an HTTP/1.0 client.
+        _ => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Option<RequestHead>, HeadError> {
+        parse_request(text.as_bytes())
+    }
+
+    fn whole(text: &str) -> RequestHead {
+        parse(text).expect("valid").expect("whole")
+    }
+
+    #[test]
+    fn a_plain_head_is_parsed() {
+        let head = whole(
+            "POST /v1/chat/completions?x=1 HTTP/1.1\r\nHost: a:80\r\nContent-Length: 3\r\nX-A: \r\n\r\nabc",
+        );
+        assert_eq!(head.uri, "/v1/chat/completions?x=1");
+        assert_eq!(head.framing, Framing::Length(3));
+        assert_eq!(head.headers["x-a"], "");
+        assert!(head.keep_alive && !head.expects_continue);
+        assert!(
+            parse("GET / HTTP/1.1\r\nHost: a\r\n")
+                .expect("so far valid")
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn an_absolute_target_replaces_the_host() {
+        let head = whole("GET http://real.example:81/a?b HTTP/1.1\r\nHost: other\r\n\r\n");
+        assert_eq!(head.uri, "/a?b");
+        assert_eq!(head.headers["host"], "real.example:81");
+    }
+
+    #[test]
+    fn heads_that_two_parsers_could_read_differently_are_refused() {
+        use HeadError as E;
+        let with = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+        for (text, error) in [
+            (with("Content-Length: 3\r\nContent-Length: 4\r\n"), E::Length),
+            (with("Content-Length: 3\r\nContent-Length: 3\r\n"), E::Length),
+            (with("Content-Length: 3, 3\r\n"), E::Length),
+            (with("Content-Length: +3\r\n"), E::Length),
+            (with("Content-Length: 0x3\r\n"), E::Length),
+            (with("Content-Length: \r\n"), E::Length),
+            (with("Content-Length: 99999999999999999999999\r\n"), E::Length),
+            (with("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), E::LengthAndEncoding),
+            (with("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"), E::LengthAndEncoding),
+            (with("Transfer-Encoding: chunked, chunked\r\n"), E::Encoding),
+            (with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), E::Encoding),
+            (with("Transfer-Encoding: gzip, chunked\r\n"), E::Encoding),
+            (with("Transfer-Encoding: identity\r\n"), E::Encoding),
+            (with("Transfer-Encoding: xchunked\r\n"), E::Encoding),
+            (with("X: a\r\n b\r\n"), E::Malformed),
+            (with("X : a\r\n"), E::Malformed),
+            (with(": a\r\n"), E::Malformed),
+            (with("X: a\0b\r\n"), E::Malformed),
+            (with("X: a\x07b\r\n"), E::Malformed),
+            (with("X: a\x7fb\r\n"), E::Malformed),
+            (with("X: a\nY: b\r\n"), E::LineEnd),
+            (with("X: a\rY: b\r\n"), E::Malformed),
+            (with("Expect: 200-ok\r\n"), E::Expect),
+            (with("Host: b\r\n"), E::Host),
+            ("GET / HTTP/1.1\r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: \r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: u@b\r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: a:99999\r\n\r\n".into(), E::Host),
+            ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n".into(), E::Host),
+            ("GET a HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
+            ("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
+            ("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
+            ("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
+            ("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
+            ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Malformed),
+            ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n".into(), E::Malformed),
+            ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), E::Version),
+            ("G\0T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Malformed),
+            ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Connect),
+            ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), E::Encoding),
+        ] {
+            assert_eq!(parse(&text).map(|_| ()), Err(error), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_head_at_the_bound_of_lines_is_read_and_one_more_is_431() {
+        let lines = |n: usize| "a: b\r\n".repeat(n);
+        let text = |n| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", lines(n));
+        assert!(parse(&text(MAX_HEADERS - 1)).expect("valid").is_some());
+        let error = parse(&text(MAX_HEADERS)).map(|_| ());
+        assert_eq!(error, Err(HeadError::TooMany));
+    }
+
+    #[test]
+    fn persistence_follows_version_and_connection() {
+        for (text, expected) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n", false),
+            ("GET / HTTP/1.0\r\n\r\n", false),
+            ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true),
+        ] {
+            assert_eq!(whole(text).keep_alive, expected, "{text:?}");
+        }
+    }
+}

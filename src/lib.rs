@@ -1,0 +1,20 @@
+//! crossfade (architecture page to come)
+pub mod admin;
+pub mod app;
+pub mod cli;
+pub mod config;
+pub mod discovery;
+pub mod guard;
+pub mod http1;
+pub mod lifecycle;
+pub mod request_body;
+pub mod rescue;
+pub mod resource;
+pub mod snapshot;
+pub mod split;
+pub mod sse;
+pub mod telemetry;
+pub mod tls;
+pub mod transport;
+pub mod upstream;
+pub mod proxy;

@@ -1,0 +1,167 @@
+//! The life of a process: ready, settling, draining, ending. One writer; everyone else watches.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::{Context, Poll};
+
+use tokio::sync::watch;
+
+/// Where a process is in its life. It only ever goes on to a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// Not all sockets or addresses are there yet.
+    Starting,
+    /// Serves.
+    Ready,
+    /// Asked to stop: says that it is not ready and goes on serving, until the word is out.
+    Settling,
+    /// Takes no new connections, ends idle ones, lets open streams run.
+    Draining,
+    /// Ends what is still open.
+    Ending,
+}
+
+impl Phase {
+    const ALL: [Self; 5] = [
+        Self::Starting,
+        Self::Ready,
+        Self::Settling,
+        Self::Draining,
+        Self::Ending,
+    ];
+
+    /// Its name in logs and on the admin port.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Settling => "settling",
+            Self::Draining => "draining",
+            Self::Ending => "ending",
+        }
+    }
+}
+
+/// The phase of this process, shared.
+#[derive(Clone, Debug)]
+pub struct Lifecycle {
+    // Beside the channel: a look at it must cost one load.
+    now: Arc<AtomicU8>,
+    sender: Arc<watch::Sender<Phase>>,
+}
+
+impl Default for Lifecycle {
+    fn default() -> Self {
+        Self {
+            now: Arc::default(),
+            sender: Arc::new(watch::Sender::new(Phase::Starting)),
+        }
+    }
+}
+
+impl Lifecycle {
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        Phase::ALL[usize::from(self.now.load(Ordering::Relaxed))]
+    }
+
+    /// Goes on to `phase`; going back is ignored.
+    pub fn advance(&self, phase: Phase) {
+        self.sender.send_if_modified(|current| {
+            let later = phase > *current;
+            if later {
+                *current = phase;
+                self.now.store(phase as u8, Ordering::Relaxed);
+            }
+            later
+        });
+    }
+
+    /// Waits until `phase` is reached.
+    pub fn reached(&self, phase: Phase) -> impl Future<Output = ()> + Send + use<> {
+        let mut receiver = self.sender.subscribe();
+        async move {
+            let _ = receiver.wait_for(|now| *now >= phase).await;
+        }
+    }
+
+    /// For a task that looks often: see [`Watch`].
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch {
+            lifecycle: self.clone(),
+            waiting: None,
+        }
+    }
+}
+
+/// Looks at the phase at each poll for one load, and wakes the task when draining or ending begins.
+pub struct Watch {
+    lifecycle: Lifecycle,
+    /// The wait for the next phase. Polled once only: the waker that it took stays good for the task's whole life.
+    waiting: Option<(Phase, Pin<Box<dyn Future<Output = ()> + Send>>)>,
+}
+
+impl Watch {
+    /// The phase now. The task of `cx` is woken when it reaches draining, or else ending.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
+        let now = self.lifecycle.phase();
+        let next = match now {
+            Phase::Draining => Phase::Ending,
+            Phase::Ending => return now,
+            _ => Phase::Draining,
+        };
+        if self.waiting.as_ref().is_none_or(|(phase, _)| *phase != next) {
+            let mut wait: Pin<Box<dyn Future<Output = ()> + Send>> =
+                Box::pin(self.lifecycle.reached(next));
+            if let Poll::Ready(()) = wait.as_mut().poll(cx) {
+                return self.poll(cx);
+            }
+            self.waiting = Some((next, wait));
+        }
+        now
+    }
+
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.lifecycle.phase()
+    }
+
+    /// As [`Lifecycle::reached`].
+    pub fn reached(&self, phase: Phase) -> impl Future<Output = ()> + Send + use<> {
+        self.lifecycle.reached(phase)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_watch_wakes_its_task_at_draining_and_at_ending() {
+        let lifecycle = Lifecycle::default();
+        let mut watch = lifecycle.watch();
+        let seen = tokio::spawn(async move {
+            let mut seen = Vec::new();
+            std::future::poll_fn(|cx| {
+                let phase = watch.poll(cx);
+                seen.push(phase);
+                if phase == Phase::Ending { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            seen
+        });
+        tokio::task::yield_now().await;
+        lifecycle.advance(Phase::Ready);
+        tokio::task::yield_now().await;
+        lifecycle.advance(Phase::Draining);
+        tokio::task::yield_now().await;
+        lifecycle.advance(Phase::Ready);
+        lifecycle.advance(Phase::Ending);
+        let seen = seen.await.expect("does not panic");
+        assert_eq!(seen, [Phase::Starting, Phase::Draining, Phase::Ending]);
+    }
+}

@@ -1,0 +1,67 @@
+//! Parses the command line, starts the logs, runs the subcommand, turns an error into an exit code.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use crossfade::app::{self, Ended};
+use crossfade::cli::{CheckArgs, Cli, Command, LogFormat, ProxyArgs};
+use crossfade::resource;
+use crossfade::telemetry::{access, log};
+
+/// The exit status when streams had to be ended.
+const CUT: u8 = 3;
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Proxy(args) => proxy(*args),
+        Command::Check(args) => Ok(check(&args)),
+        Command::Demo(_) => Err(anyhow::anyhow!("not built yet")),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("crossfade: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
+    let (level, format, access_lines) = args.log();
+    log::start(level, format == LogFormat::Json)?;
+    access::set_form(match (access_lines, format) {
+        (false, _) => access::Form::Off,
+        (true, LogFormat::Text) => access::Form::Text,
+        (true, LogFormat::Json) => access::Form::Json,
+    });
+    let bound = app::build(args.config()).context("cannot start")?;
+    Ok(match bound.run()? {
+        Ended::Clean => ExitCode::SUCCESS,
+        Ended::Cut => ExitCode::from(CUT),
+    })
+}
+
+fn check(args: &CheckArgs) -> ExitCode {
+    let mut good = true;
+    for path in &args.files {
+        let name = path.display();
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => {
+                eprintln!("{name}: cannot be read: {error}");
+                good = false;
+                continue;
+            }
+        };
+        let report = resource::check(&text);
+        for problem in report.problems.iter() {
+            println!("{name}: {problem}");
+        }
+        for note in &report.notes {
+            println!("{name}: note: {note}");
+        }
+        match &report.summary {
+            Some(summary) => println!("{name}: good: {summary}"),
+            None => good = false,
+        }
+    }
+    ExitCode::from(u8::from(!good))
+}

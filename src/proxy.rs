@@ -1,0 +1,27 @@
+//! The data plane: what happens to a request between a client and the two generations.
+//!
+//! `service` is the life of a request; `body` the life of its answer; `server` and below it the connections of clients.
+
+mod attempt;
+mod body;
+mod error;
+mod exchange;
+mod feed;
+mod h1;
+mod h2;
+mod head;
+mod layer;
+mod models;
+mod route;
+mod server;
+mod service;
+mod traits;
+mod tunnel;
+
+pub use body::SplitBody;
+pub use error::Error;
+pub use head::Client;
+pub use layer::{SplitLayer, SplitService};
+pub use route::Routes;
+pub use server::{Listener, Limits, serve};
+pub use service::{OldPool, OldSide, Proxy, ProxySettings, Shared};

@@ -1,0 +1,257 @@
+//! What of an event stream is forwarded, held or dropped, slice by slice.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::timers::Timers;
+use crate::proxy::attempt::Again;
+use crate::proxy::exchange::Exchange;
+use crate::rescue::{Cause, Place};
+use crate::sse::{self, Api, Decoder, Event, Late, Meaning};
+
+/// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet.
+const MAX_EVENT: usize = 1024 * 1024;
+
+/// The relay of one event stream.
+pub struct SseRelay {
+    api: Api,
+    decoder: Decoder,
+    /// The beginning of an event whose end has not come.
+    partial: Vec<u8>,
+    /// Whole events without content, until content comes.
+    held: Vec<u8>,
+    /// Content has been forwarded: the answer is this place's for good.
+    committed: bool,
+    /// Events without content went out before a switch: those of the next place are not repeated.
+    opened: bool,
+    skip: bool,
+}
+
+/// What came of a slice.
+#[derive(Default)]
+pub struct Taken {
+    pub forward: Bytes,
+    /// Content was seen just now.
+    pub committed: bool,
+    /// The stream is given up for this place.
+    pub retry: Option<(Place, Cause)>,
+}
+
+/// What to do after an early event.
+enum Early {
+    Go,
+    Commit,
+    Retry(Place, Cause),
+}
+
+impl SseRelay {
+    pub fn new(api: Api) -> Self {
+        Self {
+            api,
+            decoder: Decoder::new(MAX_EVENT),
+            partial: Vec::new(),
+            held: Vec::new(),
+            committed: false,
+            opened: false,
+            skip: false,
+        }
+    }
+
+    pub fn committed(&self) -> bool {
+        self.committed
+    }
+
+    pub fn quiet(&self) -> bool {
+        self.decoder.quiet()
+    }
+
+    /// A stream from another place follows.
+    pub fn restart(&mut self) {
+        self.decoder = Decoder::new(MAX_EVENT);
+        self.partial = Vec::new();
+        self.held = Vec::new();
+        self.skip = self.opened;
+    }
+
+    /// Events without content were held long enough.
+    pub fn release(&mut self) -> Bytes {
+        self.opened = true;
+        std::mem::take(&mut self.held).into()
+    }
+
+    /// What is still held when the stream ends by itself.
+    pub fn rest(&mut self) -> Bytes {
+        let mut rest = std::mem::take(&mut self.held);
+        rest.append(&mut self.partial);
+        rest.into()
+    }
+
+    /// The bytes of a closing event: what was held goes first, half an event is dropped, or ended if it already went out.
+    pub fn closing(&mut self, event: Vec<u8>) -> Bytes {
+        let mut bytes = std::mem::take(&mut self.held);
+        if self.quiet() {
+            bytes.extend_from_slice(b"\n\n");
+        }
+        self.partial = Vec::new();
+        bytes.extend_from_slice(&event);
+        bytes.into()
+    }
+
+    /// Takes a slice of the stream.
+    pub fn take(
+        &mut self,
+        data: Bytes,
+        now: Instant,
+        exchange: &mut Exchange,
+        mut tries: Option<&mut (dyn Again + 'static)>,
+        timers: &mut Timers,
+    ) -> Taken {
+        if self.quiet() {
+            return Taken {
+                forward: data,
+                ..Taken::default()
+            };
+        }
+        let mut taken = Taken::default();
+        let mut out = Vec::new();
+        // Everything before this offset is dealt with.
+        let mut from = 0;
+        let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
+        let mut events = decoder.feed(&data);
+        while let Some(event) = events.next() {
+            if self.committed {
+                note(self.api, &event, now, exchange);
+                continue;
+            }
+            let end = event.end;
+            match self.early(&event, &data[from..end], &mut out, now, exchange, tries.as_deref_mut(), timers) {
+                Early::Go => from = end,
+                Early::Commit => {
+                    self.committed = true;
+                    taken.committed = true;
+                    note(self.api, &event, now, exchange);
+                }
+                Early::Retry(place, cause) => {
+                    taken.retry = Some((place, cause));
+                    break;
+                }
+            }
+        }
+        drop(events);
+        self.decoder = decoder;
+        if taken.retry.is_none() {
+            taken.committed |= self.settle(&data, from, &mut out, &mut taken.forward, exchange);
+            if self.committed {
+                timers.last_data = Some(now);
+            }
+        } else {
+            taken.forward = out.into();
+        }
+        taken
+    }
+
+    /// Deals with an event before the first content. `bytes` is what of it lies in this slice.
+    #[expect(clippy::too_many_arguments)]
+    fn early(
+        &mut self,
+        event: &Event<'_>,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        now: Instant,
+        exchange: &mut Exchange,
+        tries: Option<&mut (dyn Again + 'static)>,
+        timers: &mut Timers,
+    ) -> Early {
+        let place = match sse::meaning(self.api, event) {
+            Meaning::Comment => out,
+            Meaning::Preamble => {
+                if let Some(usage) = sse::usage(self.api, event.data) {
+                    exchange.usage.merge(usage);
+                }
+                if self.skip {
+                    self.partial.clear();
+                    return Early::Go;
+                }
+                if timers.hold.is_zero() || self.opened {
+                    self.opened = true;
+                    out
+                } else {
+                    timers.held_since.get_or_insert(now);
+                    &mut self.held
+                }
+            }
+            Meaning::Error { code } => {
+                let cause = Cause::of_error_event(code);
+                if let (Some(tries), Some(cause)) = (tries, cause)
+                    && let Some(place) = tries.refuge(cause)
+                {
+                    return Early::Retry(place, cause);
+                }
+                return Early::Commit;
+            }
+            Meaning::Content | Meaning::Terminal => return Early::Commit,
+        };
+        place.append(&mut self.partial);
+        place.extend_from_slice(bytes);
+        Early::Go
+    }
+
+    /// Decides about the rest of the slice, from `from` on. True when this commits the stream.
+    fn settle(
+        &mut self,
+        data: &Bytes,
+        from: usize,
+        out: &mut Vec<u8>,
+        forward: &mut Bytes,
+        exchange: &mut Exchange,
+    ) -> bool {
+        let gave_up = self.decoder.quiet();
+        let commits = gave_up && !self.committed;
+        if gave_up {
+            exchange.quiet = true;
+            self.committed = true;
+        }
+        let boundary = self.decoder.boundary().max(from);
+        if !self.committed {
+            // A stray LF that completes the line end of the last event goes where that event went.
+            let place = if self.held.is_empty() { &mut *out } else { &mut self.held };
+            place.extend_from_slice(&data[from..boundary]);
+            self.partial.extend_from_slice(&data[boundary..]);
+            *forward = std::mem::take(out).into();
+            return false;
+        }
+        out.append(&mut self.held);
+        if boundary > from {
+            out.append(&mut self.partial);
+        }
+        *forward = if out.is_empty() {
+            data.slice(from..boundary)
+        } else {
+            out.extend_from_slice(&data[from..boundary]);
+            std::mem::take(out).into()
+        };
+        self.partial.extend_from_slice(&data[boundary..]);
+        if self.partial.is_empty() {
+            // An idle stream keeps no buffer.
+            self.partial = Vec::new();
+        }
+        commits
+    }
+}
+
+/// Notes an event that is forwarded.
+fn note(api: Api, event: &Event<'_>, now: Instant, exchange: &mut Exchange) {
+    if let Some(usage) = sse::usage(api, event.data) {
+        exchange.usage.merge(usage);
+    }
+    match sse::late_meaning(api, event) {
+        Late::Error { code } => exchange.timeline.set_error(code),
+        Late::Terminal => exchange.timeline.set_terminal(),
+        Late::Nothing if event.has_data => exchange.content(now),
+        Late::Nothing => {}
+    }
+    if matches!(api, Api::Responses) && sse::is_terminal(api, event) {
+        exchange.timeline.set_terminal();
+    }
+}

@@ -1,0 +1,87 @@
+//! The deadlines of an event stream, on one timer. Silence is noticed late rather than by resetting a timer per event.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use tokio::time::Sleep;
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Due {
+    /// Events without content were held long enough.
+    Hold,
+    /// No content within the first-event deadline.
+    FirstEvent,
+    /// Silence after the first content.
+    Gap,
+    /// Silence towards the client: a keep-alive comment is wanted.
+    Comment,
+}
+
+/// Limits and marks; all are absent by default, and then there is no timer.
+#[derive(Default)]
+pub struct Timers {
+    pub hold: Duration,
+    pub held_since: Option<Instant>,
+    pub first_event: Option<Instant>,
+    pub gap: Option<Duration>,
+    /// When the last bytes came after the first content.
+    pub last_data: Option<Instant>,
+    pub comments: Option<Duration>,
+    /// When something was last forwarded.
+    pub forwarded: Option<Instant>,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Timers {
+    /// The earliest deadline and what it is for. While another attempt is being made only comments are due.
+    fn next(&self, flowing: bool) -> Option<(Instant, Due)> {
+        let only_flowing = [
+            self.held_since.map(|since| (since + self.hold, Due::Hold)),
+            self.first_event.map(|at| (at, Due::FirstEvent)),
+            self.gap.zip(self.last_data).map(|(gap, last)| (last + gap, Due::Gap)),
+        ];
+        let comment = self
+            .comments
+            .zip(self.forwarded)
+            .map(|(every, last)| (last + every, Due::Comment));
+        only_flowing
+            .into_iter()
+            .filter(|_| flowing)
+            .chain([comment])
+            .flatten()
+            .min_by_key(|(at, _)| *at)
+    }
+
+    /// Waits for what is due next.
+    pub fn poll(&mut self, cx: &mut Context<'_>, flowing: bool) -> Poll<Due> {
+        loop {
+            let Some((at, due)) = self.next(flowing) else {
+                return Poll::Pending;
+            };
+            let sleep = self
+                .sleep
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
+            if sleep.deadline() > at.into() {
+                sleep.as_mut().reset(at.into());
+            }
+            ready!(sleep.as_mut().poll(cx));
+            let now = Instant::now();
+            if now < at {
+                // It was armed for something that has moved on since.
+                sleep.as_mut().reset(at.into());
+                continue;
+            }
+            // An elapsed timer must not be polled again.
+            self.sleep = None;
+            match due {
+                Due::Hold => self.held_since = None,
+                Due::FirstEvent => self.first_event = None,
+                Due::Gap => self.last_data = None,
+                Due::Comment => self.forwarded = Some(now),
+            }
+            return Poll::Ready(due);
+        }
+    }
+}

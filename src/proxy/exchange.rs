@@ -1,0 +1,169 @@
+//! One exchange, from its head to the end of its body: the guard that counts it while it lives and records, exactly once,
+//! how it ended.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{Method, StatusCode};
+
+use super::service::Shared;
+use crate::rescue::Cause;
+use crate::split::{Assignment, Generation};
+use crate::sse::{self, Api, End, Timeline, Usage};
+use crate::telemetry::{Reject, access};
+use crate::upstream::Head;
+
+/// The record of an exchange. Dropped unfinished it means that the client went away.
+pub struct Exchange {
+    shared: Arc<Shared>,
+    assignment: Assignment,
+    /// The side that carries it now.
+    answering: Generation,
+    api: Api,
+    // Of the head only what the access line needs: the head itself is let go once the exchange is committed.
+    method: Method,
+    path: Box<str>,
+    trace: Option<Box<str>>,
+    pub timeline: Timeline,
+    pub usage: Usage,
+    status: StatusCode,
+    attempts: u32,
+    cause: Option<Cause>,
+    why: Option<Box<str>>,
+    pub is_sse: bool,
+    pub quiet: bool,
+    end: Option<End>,
+}
+
+impl Exchange {
+    pub fn open(
+        shared: Arc<Shared>,
+        assignment: Assignment,
+        api: Api,
+        head: &Head,
+        now: Instant,
+    ) -> Self {
+        shared.metrics.opened(assignment.generation);
+        Self {
+            shared,
+            assignment,
+            answering: assignment.generation,
+            api,
+            method: head.method.clone(),
+            path: head.uri.path().into(),
+            trace: trace_id(head).map(Into::into),
+            timeline: Timeline::new(now),
+            usage: Usage::default(),
+            status: StatusCode::OK,
+            attempts: 1,
+            cause: None,
+            why: None,
+            is_sse: false,
+            quiet: false,
+            end: None,
+        }
+    }
+
+    pub fn api(&self) -> Api {
+        self.api
+    }
+
+    pub fn answering(&self) -> Generation {
+        self.answering
+    }
+
+    /// Another attempt is made, on `generation`.
+    pub fn moved(&mut self, generation: Generation, cause: Cause) {
+        self.attempts += 1;
+        self.cause = Some(cause);
+        self.carried_by(generation);
+        self.shared.metrics.saved(cause);
+    }
+
+    /// The answer of `generation` is passed on.
+    pub fn answered(&mut self, generation: Generation, status: StatusCode) {
+        self.carried_by(generation);
+        self.status = status;
+    }
+
+    fn carried_by(&mut self, generation: Generation) {
+        if generation != self.answering {
+            self.shared.metrics.closed(self.answering);
+            self.shared.metrics.opened(generation);
+            self.answering = generation;
+        }
+    }
+
+    pub fn rejected(&self, cause: Reject) {
+        self.shared.metrics.rejected(cause);
+    }
+
+    /// An event with content is forwarded.
+    pub fn content(&mut self, now: Instant) {
+        let metrics = &self.shared.metrics;
+        match self.timeline.content(now) {
+            Some(gap) => metrics.gap(self.answering, gap),
+            None => {
+                let first = self.timeline.time_to_first_event();
+                metrics.first_event(self.answering, first.unwrap_or(Duration::ZERO));
+            }
+        }
+    }
+
+    /// The token counts of a unary answer, when `last` is all of its body.
+    pub fn unary_usage(&self, last: &[u8]) -> Option<Usage> {
+        let whole = self.timeline.bytes() == last.len() as u64;
+        if !whole || self.is_sse || self.api == Api::Other || self.status != StatusCode::OK {
+            return None;
+        }
+        sse::usage_of_json_body(last)
+    }
+
+    /// What went wrong, for the access line. The first reason counts.
+    pub fn because(&mut self, why: impl Into<Box<str>>) {
+        self.why.get_or_insert(why.into());
+    }
+
+    /// The body has ended. The first end counts.
+    pub fn ended(&mut self, end: End) {
+        self.end.get_or_insert(end);
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let end = self.end.unwrap_or(End::Gone);
+        let failed = self.status.is_server_error();
+        let outcome = self.timeline.outcome(self.is_sse, self.quiet, failed, end);
+        let metrics = &self.shared.metrics;
+        metrics.closed(self.answering);
+        metrics.ended(self.assignment, self.api, outcome);
+        let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
+        metrics.delivered(self.answering, events, bytes, self.usage);
+        self.shared.release();
+        access::log(&access::Line {
+            assignment: self.assignment,
+            answered: self.answering,
+            method: self.method.as_str(),
+            path: &self.path,
+            class: self.api,
+            status: self.status.as_u16(),
+            attempts: self.attempts,
+            cause: self.cause,
+            outcome,
+            first_event: self.timeline.time_to_first_event(),
+            duration: self.timeline.started().elapsed(),
+            events,
+            bytes,
+            usage: self.usage,
+            why: self.why.as_deref(),
+            trace: self.trace.as_deref(),
+        });
+    }
+}
+
+/// The trace id of the W3C trace context (`traceparent`: version-traceid-parentid-flags).
+fn trace_id(head: &Head) -> Option<&str> {
+    let value = head.headers.get("traceparent")?.to_str().ok()?;
+    value.split('-').nth(1).filter(|id| id.len() == 32)
+}

@@ -1,0 +1,217 @@
+//! The head that a model server gets: what belongs to the client's connection is taken off, what a gateway owes is put on
+//! (RFC 9110 §7.6, RFC 7239); Host, credentials and trace context stay as they are.
+
+use std::net::IpAddr;
+
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE,
+    TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use http::{HeaderMap, Request, Version};
+
+use crate::http1::list_members;
+use crate::upstream::Head;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// Who a request came from. Made once per connection.
+#[derive(Clone, Debug)]
+pub struct Client {
+    address: IpAddr,
+    address_value: HeaderValue,
+    tls: bool,
+}
+
+impl Client {
+    /// # Panics
+    /// Never: an address is a valid header value.
+    #[must_use]
+    pub fn new(address: IpAddr, tls: bool) -> Self {
+        let address = address.to_canonical();
+        Self {
+            address,
+            address_value: HeaderValue::try_from(address.to_string())
+                .expect("an address is a valid header value"),
+            tls,
+        }
+    }
+
+    fn proto(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+}
+
+/// Turns a client's head into a model server's.
+pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: bool) -> Head {
+    let http::request::Parts {
+        method,
+        uri,
+        version,
+        mut headers,
+        ..
+    } = parts;
+    let expects_continue = headers.remove(EXPECT).is_some();
+    // HTTP/2 names the authority in the target.
+    if !headers.contains_key(HOST)
+        && let Some(value) = uri.authority().and_then(|name| name.as_str().try_into().ok())
+    {
+        headers.insert(HOST, value);
+    }
+    let upgrade = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
+    remove_hop_by_hop(&mut headers);
+    headers.remove(CONTENT_LENGTH);
+    if let Some(protocol) = upgrade {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
+    }
+    if let Some(client) = client {
+        forwarded(&mut headers, client);
+    }
+    headers.append(VIA, via(version));
+    Head {
+        method,
+        uri,
+        headers,
+        expects_continue,
+    }
+}
+
+/// RFC 9110 §7.6.1: `Connection`, what it names, and what is known to be meant for one connection.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    if headers.contains_key(CONNECTION) {
+        let named: Vec<HeaderName> = list_members(headers, &CONNECTION)
+            .filter_map(|name| name.parse().ok())
+            .collect();
+        for name in named {
+            // A field that a gateway or the server itself relies on is not a client's to take away.
+            if ![HOST, X_FORWARDED_FOR, crate::guard::GUARD].contains(&name) {
+                headers.remove(name);
+            }
+        }
+        headers.remove(CONNECTION);
+    }
+    for name in [KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
+        headers.remove(name);
+    }
+}
+
+fn forwarded(headers: &mut HeaderMap, client: &Client) {
+    match list(headers, &X_FORWARDED_FOR) {
+        None => {
+            headers.insert(X_FORWARDED_FOR, client.address_value.clone());
+        }
+        Some(list) => set(headers, X_FORWARDED_FOR, format!("{list}, {}", client.address)),
+    }
+    if !headers.contains_key(X_FORWARDED_PROTO) {
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.proto()));
+    }
+    if !headers.contains_key(X_FORWARDED_HOST)
+        && let Some(host) = headers.get(HOST).cloned()
+    {
+        headers.insert(X_FORWARDED_HOST, host);
+    }
+    // RFC 7239: where someone before us began the list, it is continued.
+    if let Some(list) = list(headers, &FORWARDED) {
+        let address = match client.address {
+            IpAddr::V4(address) => address.to_string(),
+            IpAddr::V6(address) => format!("\"[{address}]\""),
+        };
+        let element = format!("{list}, for={address};proto={}", client.proto());
+        set(headers, FORWARDED, element);
+    }
+}
+
+fn list(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    let lines: Vec<&str> = headers
+        .get_all(name)
+        .iter()
+        .filter_map(|line| line.to_str().ok())
+        .collect();
+    (!lines.is_empty()).then(|| lines.join(", "))
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.insert(name, value);
+    }
+}
+
+/// RFC 9110 §7.6.3: a gateway says which version it received the message in.
+fn via(version: Version) -> HeaderValue {
+    HeaderValue::from_static(match version {
+        Version::HTTP_2 => "2.0 crossfade",
+        Version::HTTP_10 => "1.0 crossfade",
+        _ => "1.1 crossfade",
+    })
+}
+
+/// Takes a request apart into the head for model servers and its body.
+pub fn split<B>(request: Request<B>, client: Option<&Client>, upgrade: bool) -> (Head, B) {
+    let (parts, body) = request.into_parts();
+    (outgoing(parts, client, upgrade), body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut request = Request::builder().uri("/a");
+        for (name, value) in lines {
+            request = request.header(*name, *value);
+        }
+        let client = Client::new([10, 0, 0, 9].into(), false);
+        let request = request.body(()).expect("valid");
+        split(request, Some(&client), false).0.headers
+    }
+
+    #[test]
+    fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
+        let seen = headers(&[
+            ("host", "api.example"),
+            ("connection", "close, X-Mine, host"),
+            ("x-mine", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "trailers"),
+            ("upgrade", "h2c"),
+            ("content-length", "3"),
+            ("authorization", "Bearer x"),
+            ("traceparent", "00-1-2-01"),
+        ]);
+        let mut names: Vec<_> = seen.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(
+            names,
+            [
+                "authorization",
+                "host",
+                "traceparent",
+                "via",
+                "x-forwarded-for",
+                "x-forwarded-host",
+                "x-forwarded-proto"
+            ]
+        );
+        assert_eq!(seen["x-forwarded-for"], "10.0.0.9");
+        assert_eq!(seen["x-forwarded-host"], "api.example");
+    }
+
+    #[test]
+    fn lists_that_others_began_are_continued() {
+        let seen = headers(&[
+            ("x-forwarded-for", "1.1.1.1"),
+            ("x-forwarded-for", "2.2.2.2"),
+            ("x-forwarded-proto", "https"),
+            ("forwarded", "for=1.1.1.1"),
+            ("via", "1.0 edge"),
+        ]);
+        assert_eq!(seen["x-forwarded-for"], "1.1.1.1, 2.2.2.2, 10.0.0.9");
+        assert_eq!(seen["x-forwarded-proto"], "https");
+        assert_eq!(seen["forwarded"], "for=1.1.1.1, for=10.0.0.9;proto=http");
+        assert_eq!(seen.get_all("via").iter().count(), 2);
+    }
+}

@@ -1,0 +1,104 @@
+//! The proxy as a tower layer: old is a service in this process, so a Rust frontend that embeds crossfade pays no extra hop.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::BodyExt;
+use tower::{BoxError, Layer, Service, ServiceExt};
+
+use super::body::SplitBody;
+use super::service::{OldSide, Proxy, Shared};
+use crate::request_body::RequestBody;
+use crate::snapshot::Snapshot;
+use crate::upstream::{Error, Outgoing, UpstreamBody};
+
+/// Wraps the service that is the old generation.
+#[derive(Clone)]
+pub struct SplitLayer {
+    shared: Arc<Shared>,
+}
+
+impl SplitLayer {
+    /// A layer over what `shared` holds in force.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+}
+
+impl<S> Layer<S> for SplitLayer
+where
+    InProcess<S>: OldSide,
+{
+    type Service = SplitService<S>;
+
+    fn layer(&self, inner: S) -> SplitService<S> {
+        SplitService {
+            proxy: Proxy::new(Arc::clone(&self.shared), InProcess(inner)),
+        }
+    }
+}
+
+/// The old generation in this process.
+#[derive(Clone)]
+pub struct InProcess<S>(S);
+
+impl<S, B> OldSide for InProcess<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    async fn send(
+        &self,
+        _: &Snapshot,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        _: bool,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let mut request = Request::new(body);
+        *request.method_mut() = outgoing.head.method.clone();
+        *request.uri_mut() = outgoing.head.uri.clone();
+        *request.headers_mut() = outgoing.head.headers.clone();
+        let answered = self.0.clone().oneshot(request).await;
+        let response = answered.map_err(|error| Error::Local(error.into()))?;
+        Ok(response.map(|body| {
+            UpstreamBody::Local(body.map_err(Into::into).boxed_unsync())
+        }))
+    }
+}
+
+/// A service that splits requests between the one it wraps and the new generation.
+#[derive(Clone)]
+pub struct SplitService<S> {
+    proxy: Proxy<InProcess<S>>,
+}
+
+impl<S, B> Service<Request<B>> for SplitService<S>
+where
+    InProcess<S>: OldSide,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<SplitBody>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        // Whether old is ready is found out by the attempt that goes to it.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let proxy = self.proxy.clone();
+        let request = request.map(RequestBody::stream);
+        Box::pin(async move { Ok(proxy.handle(request, None).await) })
+    }
+}

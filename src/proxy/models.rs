@@ -1,0 +1,158 @@
+//! `GET /v1/models` while both generations serve: the union by model id.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use serde_json::Value;
+
+use super::SplitBody;
+use super::attempt::Tries;
+use super::error::Error;
+use super::exchange::Exchange;
+use super::service::{OldSide, refuse};
+use crate::rescue::Place;
+use crate::upstream::{Head, Outgoing, UpstreamBody};
+use crate::request_body::RequestBody;
+
+/// Largest list that is read, in bytes.
+const MAX_LIST: usize = 4 * 1024 * 1024;
+
+/// One side's list, as it came.
+struct List {
+    place: Place,
+    response: Response<Bytes>,
+}
+
+/// Answers with the models of both generations; with one side's answer while the other fails.
+pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
+    let head = readable(&tries.head);
+    let (old, new) = tokio::join!(ask(&tries, &head, Place::Old), ask(&tries, &head, Place::New));
+    let mut stories = Vec::new();
+    let mut lists: Vec<List> = [old, new]
+        .into_iter()
+        .filter_map(|list| list.map_err(|story| stories.push(story)).ok())
+        .collect();
+    // What answers well goes before what answers at all, old before new.
+    lists.sort_by_key(|list| list.response.status() != StatusCode::OK);
+    let mut lists = lists.into_iter();
+    let Some(List { place, mut response }) = lists.next() else {
+        let error = Error::Upstream {
+            story: stories.join("; "),
+            status: StatusCode::BAD_GATEWAY,
+        };
+        return refuse(exchange, &error);
+    };
+    if let Some(other) = lists.next().filter(|other| other.response.status() == StatusCode::OK)
+        && let Some(merged) = merge(response.body(), other.response.body())
+    {
+        *response.body_mut() = merged;
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+    tries.movable = false;
+    tries.respond(exchange, place, response.map(UpstreamBody::Whole), false)
+}
+
+/// Answers for one model: old's answer where old has it, else new's where new has it.
+pub async fn one<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
+    let head = readable(&tries.head);
+    let mut refusal = Err(String::new());
+    for place in [Place::Old, Place::New] {
+        match ask(&tries, &head, place).await {
+            Ok(list) if list.response.status().is_success() => {
+                refusal = Ok(list);
+                break;
+            }
+            other if refusal.is_err() => refusal = other,
+            _ => {}
+        }
+    }
+    match refusal {
+        Ok(List { place, response }) => {
+            tries.movable = false;
+            tries.respond(exchange, place, response.map(UpstreamBody::Whole), false)
+        }
+        Err(story) => {
+            let status = StatusCode::BAD_GATEWAY;
+            refuse(exchange, &Error::Upstream { story, status })
+        }
+    }
+}
+
+/// The head to ask with: the answer must be one that can be read here, whole.
+fn readable(head: &Head) -> Head {
+    let mut headers = head.headers.clone();
+    for name in [ACCEPT_ENCODING, IF_NONE_MATCH, IF_MODIFIED_SINCE] {
+        headers.remove(name);
+    }
+    Head {
+        method: head.method.clone(),
+        uri: head.uri.clone(),
+        headers,
+        expects_continue: false,
+    }
+}
+
+async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<List, String> {
+    let body = RequestBody::empty();
+    let extra = tries.guard.as_ref().filter(|_| place != Place::Old);
+    let outgoing = Outgoing { head, extra };
+    let sent = match (place, tries.world.pool(place)) {
+        (Place::Old, _) => tries.proxy.old.send(&tries.world, outgoing, body, true).await,
+        (_, Some(pool)) => pool.send(outgoing, body, true).await,
+        (_, None) => Err(crate::upstream::Error::NoEndpoint),
+    };
+    let name = place.generation();
+    let (parts, body) = sent
+        .map_err(|error| format!("{name}: {}", error.story()))?
+        .into_parts();
+    let whole = Limited::new(body, MAX_LIST)
+        .collect()
+        .await
+        .map_err(|error| format!("{name}: {error}"))?;
+    Ok(List {
+        place,
+        response: Response::from_parts(parts, whole.to_bytes()),
+    })
+}
+
+/// The first list with those models of the second that it lacks; `None` where either is no list.
+fn merge(first: &[u8], second: &[u8]) -> Option<Bytes> {
+    let mut list: Value = serde_json::from_slice(first).ok()?;
+    let mut other: Value = serde_json::from_slice(second).ok()?;
+    let others = std::mem::take(other.get_mut("data")?.as_array_mut()?);
+    let data = list.get_mut("data")?.as_array_mut()?;
+    let known: HashSet<String> = data.iter().filter_map(id).collect();
+    data.extend(
+        others
+            .into_iter()
+            .filter(|model| id(model).is_none_or(|id| !known.contains(&id))),
+    );
+    serde_json::to_vec(&list).ok().map(Bytes::from)
+}
+
+fn id(model: &Value) -> Option<String> {
+    model.get("id")?.as_str().map(String::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_united_by_id_and_the_first_list_wins() {
+        let merged = merge(
+            br#"{"object":"list","data":[{"id":"a","x":1},{"id":"b"}]}"#,
+            br#"{"object":"list","data":[{"id":"a","x":2},{"id":"c"}]}"#,
+        );
+        let merged: Value = serde_json::from_slice(&merged.expect("two lists")).expect("JSON");
+        assert_eq!(
+            merged,
+            serde_json::json!({"object":"list","data":[{"id":"a","x":1},{"id":"b"},{"id":"c"}]})
+        );
+        assert_eq!(merge(b"{}", b"{\"data\":[]}"), None);
+        assert_eq!(merge(b"x", b"y"), None);
+    }
+}

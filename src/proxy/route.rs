@@ -1,0 +1,105 @@
+//! What kind of request it is, by method and path alone.
+
+use http::header::UPGRADE;
+use http::{HeaderMap, Method};
+
+use crate::sse::Api;
+
+/// Which paths are inference. Configurable because a frontend's paths are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Routes {
+    prefixes: Vec<String>,
+}
+
+/// The paths of OpenAI-style frontends and of Dynamo's engine-native ones.
+pub const DEFAULT_PREFIXES: [&str; 3] = ["/v1/", "/generate", "/inference/"];
+
+impl Default for Routes {
+    fn default() -> Self {
+        Self::new(DEFAULT_PREFIXES.map(String::from).into())
+    }
+}
+
+/// The kinds of request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// Split between the generations.
+    Inference(Api),
+    /// Split, and then a tunnel.
+    Upgrade,
+    /// The union of both generations.
+    Models,
+    /// One model of the union.
+    Model,
+    /// Always old.
+    Local,
+}
+
+impl Routes {
+    /// Inference is what is posted below one of `prefixes`.
+    #[must_use]
+    pub fn new(prefixes: Vec<String>) -> Self {
+        Self { prefixes }
+    }
+
+    /// What a request is.
+    #[must_use]
+    pub fn of(&self, method: &Method, path: &str, headers: &HeaderMap) -> Route {
+        if method == Method::POST && self.covers(path) {
+            return Route::Inference(Api::of_path(path));
+        }
+        if method == Method::GET {
+            if path == "/v1/models" {
+                return Route::Models;
+            }
+            if path.starts_with("/v1/models/") {
+                return Route::Model;
+            }
+            if path == "/v1/realtime" && headers.contains_key(UPGRADE) {
+                return Route::Upgrade;
+            }
+        }
+        Route::Local
+    }
+
+    fn covers(&self, path: &str) -> bool {
+        self.prefixes.iter().any(|prefix| {
+            path.strip_prefix(prefix.as_str()).is_some_and(|rest| {
+                rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/')
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::HeaderValue;
+
+    #[test]
+    fn what_is_posted_below_a_prefix_is_inference_and_the_rest_is_old() {
+        let routes = Routes::default();
+        let upgrade = HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static("websocket"))]);
+        let plain = HeaderMap::new();
+        for (method, path, headers, expected) in [
+            ("POST", "/v1/chat/completions", &plain, Route::Inference(Api::Chat)),
+            ("POST", "/v1/completions", &plain, Route::Inference(Api::Completions)),
+            ("POST", "/v1/embeddings", &plain, Route::Inference(Api::Other)),
+            ("POST", "/generate", &plain, Route::Inference(Api::Other)),
+            ("POST", "/generate/x", &plain, Route::Inference(Api::Other)),
+            ("POST", "/generated", &plain, Route::Local),
+            ("POST", "/inference/v1/generate", &plain, Route::Inference(Api::Other)),
+            ("POST", "/busy_threshold", &plain, Route::Local),
+            ("GET", "/v1/models", &plain, Route::Models),
+            ("GET", "/v1/models/a/b", &plain, Route::Model),
+            ("GET", "/v1/modelsx", &plain, Route::Local),
+            ("GET", "/v1/realtime", &plain, Route::Local),
+            ("GET", "/v1/realtime", &upgrade, Route::Upgrade),
+            ("GET", "/v1/chat/completions", &plain, Route::Local),
+            ("GET", "/health", &plain, Route::Local),
+        ] {
+            let method = Method::from_bytes(method.as_bytes()).expect("a method");
+            assert_eq!(routes.of(&method, path, headers), expected, "{method} {path}");
+        }
+    }
+}

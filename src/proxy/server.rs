@@ -1,0 +1,230 @@
+//! The door for clients: listeners, one per thread, and what speaks on a new connection.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, TlsStream};
+
+use super::h1::Connection;
+use super::h2;
+use super::head::Client;
+use super::service::{OldSide, Proxy};
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::tls::{Reloading, ServerFiles};
+use crate::transport::{Rewound, Transport};
+
+/// What an HTTP/2 connection by prior knowledge begins with (RFC 9113 §3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Connections that the kernel keeps until they are accepted.
+const BACKLOG: i32 = 4096;
+
+/// Bounds on clients.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Largest request head, in bytes.
+    pub max_head: usize,
+    /// Time that a head, or a TLS handshake, may take.
+    pub head_timeout: Duration,
+    /// Time that a connection may rest between two requests.
+    pub idle_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_head: 64 * 1024,
+            head_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(90),
+        }
+    }
+}
+
+/// Sockets that listen on one address, one for each thread.
+pub struct Listener {
+    address: SocketAddr,
+    sockets: Vec<std::net::TcpListener>,
+}
+
+impl Listener {
+    /// Listens on `address` with `threads` sockets, between which the kernel shares the connections (`SO_REUSEPORT`).
+    ///
+    /// # Errors
+    /// As binding and listening; also when another process listens there, which the shared port would hide.
+    pub fn bind(address: SocketAddr, threads: usize) -> io::Result<Self> {
+        let first = bind(address, false)?;
+        let address = first.local_addr()?;
+        if threads == 1 {
+            let sockets = vec![first];
+            return Ok(Self { address, sockets });
+        }
+        drop(first);
+        let sockets = (0..threads)
+            .map(|_| bind(address, true))
+            .collect::<io::Result<_>>()?;
+        Ok(Self { address, sockets })
+    }
+
+    /// The address, with the real port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A socket for each thread.
+    #[must_use]
+    pub fn into_sockets(self) -> Vec<std::net::TcpListener> {
+        self.sockets
+    }
+}
+
+fn bind(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Serves clients on one socket until the process drains and the last connection has ended.
+pub async fn serve<O: OldSide>(
+    socket: std::net::TcpListener,
+    proxy: Proxy<O>,
+    limits: Arc<Limits>,
+    tls: Option<Arc<Reloading<ServerFiles>>>,
+    lifecycle: Lifecycle,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(socket)?;
+    let mut draining = std::pin::pin!(lifecycle.reached(Phase::Draining));
+    let mut connections = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = draining.as_mut() => break,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, peer)) => {
+                    let door = Door {
+                        proxy: proxy.clone(),
+                        limits: Arc::clone(&limits),
+                        tls: tls.clone(),
+                        lifecycle: lifecycle.clone(),
+                    };
+                    connections.spawn(door.open(stream, peer));
+                }
+                Err(error) => pause_after(&error).await,
+            },
+            // Joined as they end, so that the set does not grow.
+            Some(_) = connections.join_next(), if !connections.is_empty() => {}
+        }
+    }
+    // What the kernel has accepted is not ours to drop.
+    while let Ok(Ok((stream, peer))) =
+        tokio::time::timeout(Duration::ZERO, listener.accept()).await
+    {
+        let door = Door {
+            proxy: proxy.clone(),
+            limits: Arc::clone(&limits),
+            tls: tls.clone(),
+            lifecycle: lifecycle.clone(),
+        };
+        connections.spawn(door.open(stream, peer));
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+    Ok(())
+}
+
+/// Out of file descriptors: accepting at once again would only spin.
+async fn pause_after(error: &io::Error) {
+    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
+        tracing::warn!(%error, "cannot accept connections");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+struct Door<O> {
+    proxy: Proxy<O>,
+    limits: Arc<Limits>,
+    tls: Option<Arc<Reloading<ServerFiles>>>,
+    lifecycle: Lifecycle,
+}
+
+impl<O: OldSide> Door<O> {
+    async fn open(self, stream: TcpStream, peer: SocketAddr) {
+        if stream.set_nodelay(true).is_err() {
+            return;
+        }
+        let Some(tls) = &self.tls else {
+            let client = Client::new(peer.ip(), false);
+            return self.clear(Transport::Tcp(stream), client).await;
+        };
+        let handshake = TlsAcceptor::from(tls.current()).accept(stream);
+        let stream = match tokio::time::timeout(self.limits.head_timeout, handshake).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
+        };
+        let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+        let client = Client::new(peer.ip(), true);
+        let transport = Transport::Tls(Box::new(TlsStream::Server(stream)));
+        if http2 {
+            return self.http2(BytesMut::new(), transport, client).await;
+        }
+        self.clear(transport, client).await;
+    }
+
+    /// HTTP/1.1, unless the first bytes say HTTP/2.
+    async fn clear(self, mut transport: Transport, client: Client) {
+        let mut watch = self.lifecycle.watch();
+        let mut first = BytesMut::new();
+        let begun = tokio::time::timeout(self.limits.head_timeout, async {
+            loop {
+                let read = std::future::poll_fn(|cx| {
+                    if watch.poll(cx) >= Phase::Draining && first.is_empty() {
+                        return std::task::Poll::Ready(Ok(BytesMut::new()));
+                    }
+                    transport.poll_read_shared(cx)
+                })
+                .await;
+                match read {
+                    Ok(bytes) if bytes.is_empty() => return false,
+                    Ok(bytes) if first.is_empty() => first = bytes,
+                    Ok(bytes) => first.extend_from_slice(&bytes),
+                    Err(_) => return false,
+                }
+                let shared = first.len().min(PREFACE.len());
+                if first[..shared] != PREFACE[..shared] || shared == PREFACE.len() {
+                    return true;
+                }
+            }
+        });
+        if !begun.await.unwrap_or(false) {
+            return;
+        }
+        if first.starts_with(PREFACE) {
+            return Box::pin(self.http2(first, transport, client)).await;
+        }
+        let connection = Connection::new(
+            self.proxy,
+            Arc::new(client),
+            &self.limits,
+            transport,
+            first,
+            watch,
+        );
+        connection.run().await;
+    }
+
+    async fn http2(self, first: BytesMut, transport: Transport, client: Client) {
+        let transport = Rewound::new(first.freeze(), transport);
+        h2::run(self.proxy, Arc::new(client), self.limits, transport, self.lifecycle).await;
+    }
+}

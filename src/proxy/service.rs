@@ -1,0 +1,351 @@
+//! The life of a request: one snapshot, one assignment, its attempts, and the answer that is passed on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use http_body::Body;
+
+use super::attempt::Tries;
+use super::body::{Relay, SplitBody, is_event_stream, is_readable};
+use super::error::Error;
+use super::exchange::Exchange;
+use super::head::{self, Client};
+use super::route::{Route, Routes};
+use super::{models, traits, tunnel};
+use crate::guard::{GUARD, Seen};
+use crate::request_body::{ReplayBudget, RequestBody};
+use crate::rescue::{Place, RetryBudget, Tried};
+use crate::snapshot::{Snapshot, World};
+use crate::split::{Assignment, Diffusion, Generation, Reason, Traits, assign};
+use crate::sse::{Api, End};
+use crate::telemetry::{Metrics, Reject};
+use crate::upstream::{Error as UpstreamError, Outgoing, UpstreamBody};
+
+/// Says in each answer whose head it is.
+pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
+
+/// Largest body that is read for an affinity field, in bytes.
+const MAX_PEEK: usize = 1024 * 1024;
+
+/// What a process sets once for all plans.
+#[derive(Clone, Debug)]
+pub struct ProxySettings {
+    pub routes: Routes,
+    /// A header that chooses a generation for one request; off when absent.
+    pub override_header: Option<HeaderName>,
+    /// Most exchanges that are open at once.
+    pub max_requests: usize,
+    /// Largest request body, in bytes.
+    pub max_body: u64,
+    /// Bytes that all bodies kept for another attempt may take.
+    pub replay_budget: usize,
+    /// How long a client hears nothing before it is sent a comment; never when absent.
+    pub comments: Option<Duration>,
+}
+
+impl Default for ProxySettings {
+    fn default() -> Self {
+        Self {
+            routes: Routes::default(),
+            override_header: None,
+            max_requests: 100_000,
+            max_body: 256 * 1024 * 1024,
+            replay_budget: 256 * 1024 * 1024,
+            comments: None,
+        }
+    }
+}
+
+/// What all requests of a process share.
+pub struct Shared {
+    pub world: Arc<World>,
+    pub metrics: Arc<Metrics>,
+    pub settings: ProxySettings,
+    /// Outside the plan, so that a plan change does not begin the count anew.
+    diffusion: Diffusion,
+    retries: RetryBudget,
+    replay: Arc<ReplayBudget>,
+    open: AtomicUsize,
+}
+
+impl Shared {
+    /// `phase` is a random draw: proxies that start together must not all begin with old.
+    #[must_use]
+    pub fn new(
+        world: Arc<World>,
+        metrics: Arc<Metrics>,
+        settings: ProxySettings,
+        phase: u64,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            world,
+            metrics,
+            diffusion: Diffusion::new(phase),
+            retries: RetryBudget::default(),
+            replay: Arc::new(ReplayBudget::new(settings.replay_budget)),
+            settings,
+            open: AtomicUsize::new(0),
+        })
+    }
+
+    /// Exchanges that are open now.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    fn admit(&self) -> Result<(), Error> {
+        if self.open.fetch_add(1, Ordering::Relaxed) < self.settings.max_requests {
+            return Ok(());
+        }
+        self.release();
+        Err(Error::TooManyRequests)
+    }
+
+    pub(super) fn release(&self) {
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn may_retry(&self, world: &Snapshot) -> bool {
+        let percent = world.plan.failover.retry_budget_percent;
+        let allowed = self.retries.spend(percent, self.metrics.second(Instant::now()));
+        if !allowed {
+            self.metrics.retries_refused.inc();
+        }
+        allowed
+    }
+}
+
+/// How the old generation is reached.
+pub trait OldSide: Clone + Send + Sync + 'static {
+    /// Sends one request to it. With `fail_fast` an attempt that is bound to fail is not made.
+    fn send(
+        &self,
+        world: &Snapshot,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        fail_fast: bool,
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, UpstreamError>> + Send;
+}
+
+/// The old generation behind an HTTP pool: the sidecar.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OldPool;
+
+impl OldSide for OldPool {
+    async fn send(
+        &self,
+        world: &Snapshot,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        fail_fast: bool,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        match &world.old {
+            Some(pool) => pool.send(outgoing, body, fail_fast).await,
+            None => Err(UpstreamError::NoEndpoint),
+        }
+    }
+}
+
+/// Splits requests between an old side and the pools of the plan in force.
+#[derive(Clone)]
+pub struct Proxy<O> {
+    pub(super) shared: Arc<Shared>,
+    pub(super) old: O,
+}
+
+impl<O: OldSide> Proxy<O> {
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, old: O) -> Self {
+        Self { shared, old }
+    }
+
+    /// What all requests share.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Answers one request. Whatever goes wrong becomes an answer.
+    pub async fn handle(
+        self,
+        request: Request<RequestBody>,
+        client: Option<Arc<Client>>,
+    ) -> Response<SplitBody> {
+        let world = self.shared.world.load();
+        let (method, path) = (request.method(), request.uri().path());
+        let route = self.shared.settings.routes.of(method, path, request.headers());
+        let api = match route {
+            Route::Inference(api) => api,
+            _ => Api::Other,
+        };
+        let shared = Arc::clone(&self.shared);
+        match self.admitted(world, route, api, request, client).await {
+            Ok(response) => response,
+            Err(error) => {
+                if let Some(cause) = error.reject() {
+                    shared.metrics.rejected(cause);
+                }
+                error.answer(api).map(SplitBody::own)
+            }
+        }
+    }
+
+    async fn admitted(
+        self,
+        world: Arc<Snapshot>,
+        route: Route,
+        api: Api,
+        mut request: Request<RequestBody>,
+        client: Option<Arc<Client>>,
+    ) -> Result<Response<SplitBody>, Error> {
+        let settings = &self.shared.settings;
+        if request.body().size_hint().lower() > settings.max_body {
+            return Err(Error::BodyTooLarge(settings.max_body));
+        }
+        let keep = world.plan.failover.max_replay_bytes;
+        request
+            .body_mut()
+            .bound(settings.max_body, keep, &self.shared.replay);
+        let guard = match world.guard.look(request.headers()) {
+            Seen::Fresh(value) => Some(value),
+            Seen::Forwarded => None,
+            Seen::Circling => return Err(Error::Loop),
+        };
+        self.shared.admit()?;
+        let now = Instant::now();
+        let assignment = match route {
+            Route::Inference(_) | Route::Upgrade => {
+                self.assignment(&world, &mut request, guard.is_none(), now).await
+            }
+            Route::Models | Route::Model => old_because(Reason::Models),
+            Route::Local => old_because(Reason::Local),
+        };
+        let is_head = request.method() == Method::HEAD;
+        let upgrade = request.headers().contains_key(header::UPGRADE)
+            && request.headers().contains_key(header::CONNECTION);
+        let (head, body) = head::split(request, client.as_deref(), upgrade);
+        let exchange = Exchange::open(Arc::clone(&self.shared), assignment, api, &head, now);
+        // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
+        let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
+        let tries = Tries {
+            movable: splits && guard.is_some(),
+            guard: guard.map(|value| (GUARD, value)),
+            head: Arc::new(head),
+            body,
+            place: Place::of(assignment.generation),
+            tried: Tried::default(),
+            started: now,
+            story: String::new(),
+            proxy: self,
+            world,
+        };
+        let union = !tries.world.plan.weights.is_all_old() && tries.guard.is_some();
+        match route {
+            Route::Models if union => Ok(models::union(tries, exchange).await),
+            Route::Model if union => Ok(models::one(tries, exchange).await),
+            _ => Ok(tries.pass_on(exchange, is_head).await),
+        }
+    }
+
+    async fn assignment(
+        &self,
+        world: &Snapshot,
+        request: &mut Request<RequestBody>,
+        guarded: bool,
+        now: Instant,
+    ) -> Assignment {
+        let plan = &world.plan;
+        let headers = request.headers();
+        let mut traits = Traits {
+            forced: traits::forced(headers, self.shared.settings.override_header.as_ref())
+                .filter(|_| world.new.is_some()),
+            guarded,
+            pinned: traits::is_pinned(headers),
+            key: traits::header_key(headers, &plan.affinity),
+        };
+        if traits.key.is_none() && !plan.affinity.body_fields.is_empty() {
+            let body = std::mem::replace(request.body_mut(), RequestBody::empty());
+            let (body, whole) = body.peek(MAX_PEEK).await;
+            *request.body_mut() = body;
+            let settings = &self.shared.settings;
+            let keep = plan.failover.max_replay_bytes;
+            request.body_mut().bound(settings.max_body, keep, &self.shared.replay);
+            traits.key = whole.and_then(|body| traits::body_key(&body, &plan.affinity));
+        }
+        let assignment = assign(&plan.weights, &self.shared.diffusion, &traits);
+        self.shared.retries.earn(plan.failover.retry_budget_percent);
+        if assignment.open_to_split() {
+            let metrics = &self.shared.metrics;
+            let to_new = assignment.generation == Generation::New;
+            metrics.window.count(metrics.second(now), to_new);
+        }
+        assignment
+    }
+}
+
+fn old_because(reason: Reason) -> Assignment {
+    Assignment {
+        generation: Generation::Old,
+        reason,
+    }
+}
+
+impl<O: OldSide> Tries<O> {
+    /// Makes the attempts and passes the answer on.
+    async fn pass_on(mut self, mut exchange: Exchange, is_head: bool) -> Response<SplitBody> {
+        match self.run(&mut exchange).await {
+            Ok((place, response)) => self.respond(exchange, place, response, is_head),
+            Err(error) => refuse(exchange, &error),
+        }
+    }
+
+    /// The answer to the client: its head now, its body as it comes.
+    pub fn respond(
+        self,
+        mut exchange: Exchange,
+        place: Place,
+        response: Response<UpstreamBody>,
+        is_head: bool,
+    ) -> Response<SplitBody> {
+        let (mut parts, source) = response.into_parts();
+        exchange.answered(place.generation(), parts.status);
+        let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+        if !switched {
+            head::remove_hop_by_hop(&mut parts.headers);
+        }
+        mark(&mut parts.headers, place.generation());
+        if switched {
+            return tunnel::respond(parts, exchange);
+        }
+        let movable = self.movable && parts.status == StatusCode::OK;
+        let streams = movable && is_event_stream(&parts.headers) && is_readable(&parts.headers);
+        if streams && !is_head {
+            // Another place may go on with it, or an event of ours end it.
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+        let comments = self.proxy.shared.settings.comments;
+        let relay = Relay::new(&parts.headers, source, exchange, Box::new(self), comments);
+        Response::from_parts(parts, SplitBody::relay(relay))
+    }
+}
+
+fn mark(headers: &mut HeaderMap, generation: Generation) {
+    headers.insert(GENERATION, HeaderValue::from_static(generation.as_str()));
+}
+
+/// Ends an exchange with an answer of the proxy itself.
+pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
+    if error.reject() == Some(Reject::BodyTooLarge) {
+        exchange.rejected(Reject::BodyTooLarge);
+    }
+    exchange.answered(exchange.answering(), error.status());
+    exchange.because(error.to_string());
+    exchange.ended(End::Eof);
+    let mut response = error.answer(exchange.api()).map(SplitBody::own);
+    mark(response.headers_mut(), exchange.answering());
+    response
+}

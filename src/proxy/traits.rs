@@ -1,0 +1,145 @@
+//! What a request says of itself that bears on the split: its session, the worker it names, an override.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName};
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+
+use crate::resource::Affinity;
+use crate::split::{Generation, Key};
+
+/// Headers that name a worker, which one generation only has (Dynamo's frontend and the Gateway API inference extension).
+const PINNING: [&str; 8] = [
+    "x-dynamo-worker-instance-id",
+    "x-dynamo-prefill-instance-id",
+    "x-worker-instance-id",
+    "x-prefill-instance-id",
+    "x-gateway-worker-id",
+    "x-gateway-prefill-worker-id",
+    "x-gateway-decode-worker-id",
+    "x-gateway-worker-instance-id",
+];
+
+/// Does it name a worker?
+pub fn is_pinned(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| {
+        let name = name.as_str();
+        name.starts_with("x-") && PINNING.contains(&name)
+    })
+}
+
+/// The generation that the override header asks for.
+pub fn forced(headers: &HeaderMap, name: Option<&HeaderName>) -> Option<Generation> {
+    let value = headers.get(name?)?.as_bytes();
+    Generation::ALL
+        .into_iter()
+        .find(|generation| value.eq_ignore_ascii_case(generation.as_str().as_bytes()))
+}
+
+/// The key of the first affinity header present.
+pub fn header_key(headers: &HeaderMap, affinity: &Affinity) -> Option<Key> {
+    let value = affinity.headers.iter().find_map(|name| {
+        let value = headers.get(name)?;
+        (!value.is_empty()).then_some(value)
+    })?;
+    Some(Key::of(value.as_bytes()))
+}
+
+/// The key of the first affinity field present in a JSON body.
+pub fn body_key(body: &Bytes, affinity: &Affinity) -> Option<Key> {
+    let mut found = vec![None; affinity.body_fields.len()];
+    let fields = Fields {
+        names: &affinity.body_fields,
+        found: &mut found,
+    };
+    // A body that is no JSON object is the model server's to refuse.
+    fields
+        .deserialize(&mut serde_json::Deserializer::from_slice(body))
+        .ok()?;
+    let value = found.into_iter().flatten().find(|value| !value.is_empty())?;
+    Some(Key::of(value.as_bytes()))
+}
+
+/// Reads the named text fields of an object and skips all else.
+struct Fields<'a> {
+    names: &'a [String],
+    found: &'a mut [Option<String>],
+}
+
+impl<'de> DeserializeSeed<'de> for Fields<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Fields<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(name) = map.next_key::<String>()? {
+            match self.names.iter().position(|wanted| *wanted == name) {
+                Some(index) => {
+                    if let serde_json::Value::String(text) = map.next_value()? {
+                        self.found[index] = Some(text);
+                    }
+                }
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn affinity() -> Affinity {
+        let mut affinity = crate::resource::Plan::all_old().affinity;
+        affinity.body_fields = vec!["prompt_cache_key".into(), "user".into()];
+        affinity
+    }
+
+    #[test]
+    fn the_first_header_of_the_list_that_is_present_counts() {
+        let mut headers = HeaderMap::new();
+        assert_eq!(header_key(&headers, &affinity()), None);
+        headers.insert("x-session-id", "b".parse().expect("valid"));
+        assert_eq!(header_key(&headers, &affinity()), Some(Key::of(b"b")));
+        headers.insert("x-dynamo-session-id", "a".parse().expect("valid"));
+        assert_eq!(header_key(&headers, &affinity()), Some(Key::of(b"a")));
+    }
+
+    #[test]
+    fn the_first_field_of_the_list_that_is_a_text_counts() {
+        for (body, expected) in [
+            (r#"{"user":"u","messages":[{"user":"x"}]}"#, Some("u")),
+            (r#"{"user":"u","prompt_cache_key":"k"}"#, Some("k")),
+            (r#"{"user":"u","prompt_cache_key":7}"#, Some("u")),
+            (r#"{"messages":[{"user":"x"}]}"#, None),
+            (r#"["user"]"#, None),
+            ("{\"user\":\"u\"", None),
+            ("", None),
+        ] {
+            let key = body_key(&Bytes::from(body), &affinity());
+            assert_eq!(key, expected.map(|text| Key::of(text.as_bytes())), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_names_a_worker_is_pinned() {
+        let named = |name: &'static str| {
+            HeaderMap::from_iter([(HeaderName::from_static(name), "7".parse().expect("valid"))])
+        };
+        assert!(is_pinned(&named("x-dynamo-worker-instance-id")));
+        assert!(is_pinned(&named("x-gateway-worker-id")));
+        assert!(!is_pinned(&named("x-request-id")));
+    }
+}

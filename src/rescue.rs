@@ -1,0 +1,318 @@
+//! When a request whose first generation failed it is tried on another place, and where.
+//!
+//! Pure: the caller says what failed, what was tried and what the plan allows. Must not know how an attempt is made.
+
+mod budget;
+
+pub use budget::RetryBudget;
+
+use crate::split::{Generation, Weights};
+
+/// Why an attempt is given up. A closed set: metric label and log field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// No connection was made: nothing was sent.
+    Connect,
+    /// Reset, or the end of the stream, before the first content.
+    Broken,
+    /// Status 502.
+    BadGateway,
+    /// Status 503.
+    Unavailable,
+    /// Status 504.
+    GatewayTimeout,
+    /// Status 404 with an empty body: a frontend without workers.
+    NoWorkers,
+    /// Status 404 that says `Model not found`.
+    ModelNotFound,
+    /// A stream whose first data event is an error with code 502, 503 or 504.
+    ErrorEvent,
+    /// No content before the first-event deadline.
+    Deadline,
+    /// Status or first event 529.
+    Overloaded,
+    /// Status or first event 500.
+    ServerError,
+}
+
+impl Cause {
+    /// Every cause, in declaration order.
+    pub const ALL: [Self; 11] = [
+        Self::Connect,
+        Self::Broken,
+        Self::BadGateway,
+        Self::Unavailable,
+        Self::GatewayTimeout,
+        Self::NoWorkers,
+        Self::ModelNotFound,
+        Self::ErrorEvent,
+        Self::Deadline,
+        Self::Overloaded,
+        Self::ServerError,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Broken => "broken",
+            Self::BadGateway => "bad_gateway",
+            Self::Unavailable => "unavailable",
+            Self::GatewayTimeout => "gateway_timeout",
+            Self::NoWorkers => "no_workers",
+            Self::ModelNotFound => "model_not_found",
+            Self::ErrorEvent => "error_event",
+            Self::Deadline => "deadline",
+            Self::Overloaded => "overloaded",
+            Self::ServerError => "server_error",
+        }
+    }
+
+    /// What a response status says by itself. A 404 needs its body: see [`Cause::of_not_found`].
+    #[must_use]
+    pub const fn of_status(status: u16) -> Option<Self> {
+        match status {
+            502 => Some(Self::BadGateway),
+            503 => Some(Self::Unavailable),
+            504 => Some(Self::GatewayTimeout),
+            529 => Some(Self::Overloaded),
+            500 => Some(Self::ServerError),
+            _ => None,
+        }
+    }
+
+    /// What a 404 with this body says: nothing, unless the frontend has no workers or not this model.
+    #[must_use]
+    pub fn of_not_found(body: &[u8]) -> Option<Self> {
+        if body.is_empty() {
+            return Some(Self::NoWorkers);
+        }
+        memchr::memmem::find(body, b"Model not found").map(|_| Self::ModelNotFound)
+    }
+
+    /// What an error with this code says when it is the first data event of a stream.
+    #[must_use]
+    pub const fn of_error_event(code: Option<u16>) -> Option<Self> {
+        match code {
+            Some(502..=504) => Some(Self::ErrorEvent),
+            Some(529) => Some(Self::Overloaded),
+            Some(500) => Some(Self::ServerError),
+            _ => None,
+        }
+    }
+
+    /// Did no model server see the request? Such a retry adds no load, so it costs no budget.
+    #[must_use]
+    pub const fn nothing_sent(self) -> bool {
+        matches!(self, Self::Connect)
+    }
+}
+
+/// Where an attempt goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// The old generation.
+    Old,
+    /// The new generation.
+    New,
+    /// The old generation by the Service of the sibling pods.
+    Peers,
+}
+
+impl Place {
+    /// The generation that a place belongs to.
+    #[must_use]
+    pub const fn generation(self) -> Generation {
+        match self {
+            Self::New => Generation::New,
+            Self::Old | Self::Peers => Generation::Old,
+        }
+    }
+
+    /// Where a generation is tried first.
+    #[must_use]
+    pub const fn of(generation: Generation) -> Self {
+        match generation {
+            Generation::Old => Self::Old,
+            Generation::New => Self::New,
+        }
+    }
+}
+
+/// The places an exchange has tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tried(u8);
+
+impl Tried {
+    /// Also `place`.
+    #[must_use]
+    pub const fn and(self, place: Place) -> Self {
+        Self(self.0 | 1 << place as u8)
+    }
+
+    const fn has(self, place: Place) -> bool {
+        self.0 & 1 << place as u8 != 0
+    }
+
+    /// How many.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+}
+
+/// What the plan allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Is anything tried again at all?
+    pub enabled: bool,
+    pub weights: Weights,
+    /// Old drains: it is no refuge any more.
+    pub old_drains: bool,
+    pub has_new: bool,
+    pub has_peers: bool,
+    /// Is a 529 tried elsewhere?
+    pub overloaded: bool,
+    /// Is a 500 from old tried on new? A poisonous prompt would then reach both sides.
+    pub old_server_errors: bool,
+}
+
+/// Where to try next, after the attempt at `failed` ended by `cause`; `None` when it cannot be saved.
+///
+/// A generation of weight 0 is no refuge, except old while new is all, until old drains.
+#[must_use]
+pub fn refuge(rules: &Rules, tried: Tried, failed: Place, cause: Cause) -> Option<Place> {
+    let may_move = rules.enabled
+        && match cause {
+            Cause::Overloaded => rules.overloaded,
+            // New is on trial: its own fault must not reach a client while old can answer.
+            Cause::ServerError => failed == Place::New || rules.old_server_errors,
+            _ => true,
+        };
+    let old_serves = !rules.weights.is_all_new() || !rules.old_drains;
+    [Place::Old, Place::New, Place::Peers]
+        .into_iter()
+        .filter(|place| may_move && !tried.has(*place))
+        .find(|place| match place {
+            Place::Old => old_serves,
+            Place::New => rules.has_new && !rules.weights.is_all_old(),
+            Place::Peers => rules.has_peers && old_serves,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(percent: u8) -> Rules {
+        Rules {
+            enabled: true,
+            weights: Weights::percent(percent).expect("valid"),
+            old_drains: false,
+            has_new: true,
+            has_peers: false,
+            overloaded: false,
+            old_server_errors: false,
+        }
+    }
+
+    fn next(rules: &Rules, failed: Place, cause: Cause) -> Option<Place> {
+        refuge(rules, Tried::default().and(failed), failed, cause)
+    }
+
+    #[test]
+    fn each_generation_is_the_others_refuge_while_both_have_weight() {
+        for cause in Cause::ALL {
+            let moves = !matches!(cause, Cause::Overloaded);
+            assert_eq!(
+                next(&rules(50), Place::New, cause),
+                moves.then_some(Place::Old)
+            );
+            let moves = moves && cause != Cause::ServerError;
+            assert_eq!(
+                next(&rules(50), Place::Old, cause),
+                moves.then_some(Place::New)
+            );
+        }
+    }
+
+    #[test]
+    fn a_generation_of_weight_0_is_no_refuge_except_old_until_it_drains() {
+        assert_eq!(next(&rules(0), Place::Old, Cause::Connect), None);
+        assert_eq!(
+            next(&rules(100), Place::New, Cause::Connect),
+            Some(Place::Old)
+        );
+        let draining = Rules {
+            old_drains: true,
+            has_peers: true,
+            ..rules(100)
+        };
+        assert_eq!(next(&draining, Place::New, Cause::Connect), None);
+        let not_yet = Rules {
+            old_drains: true,
+            ..rules(99)
+        };
+        assert_eq!(
+            next(&not_yet, Place::New, Cause::Connect),
+            Some(Place::Old)
+        );
+    }
+
+    #[test]
+    fn the_sibling_pods_are_the_second_refuge_of_old() {
+        let rules = Rules {
+            has_peers: true,
+            ..rules(25)
+        };
+        let tried = Tried::default().and(Place::Old);
+        assert_eq!(
+            refuge(&rules, tried, Place::Old, Cause::Connect),
+            Some(Place::New)
+        );
+        let tried = tried.and(Place::New);
+        assert_eq!(
+            refuge(&rules, tried, Place::New, Cause::Connect),
+            Some(Place::Peers)
+        );
+        let tried = tried.and(Place::Peers);
+        assert_eq!(refuge(&rules, tried, Place::Peers, Cause::Connect), None);
+        let all_old = Rules {
+            weights: Weights::ALL_OLD,
+            ..rules
+        };
+        assert_eq!(
+            next(&all_old, Place::Old, Cause::Unavailable),
+            Some(Place::Peers)
+        );
+    }
+
+    #[test]
+    fn what_is_off_by_default_can_be_enabled() {
+        let rules = Rules {
+            overloaded: true,
+            old_server_errors: true,
+            ..rules(50)
+        };
+        assert_eq!(next(&rules, Place::Old, Cause::Overloaded), Some(Place::New));
+        assert_eq!(
+            next(&rules, Place::Old, Cause::ServerError),
+            Some(Place::New)
+        );
+        let off = Rules {
+            enabled: false,
+            ..rules
+        };
+        assert_eq!(next(&off, Place::Old, Cause::Connect), None);
+    }
+
+    #[test]
+    fn a_404_is_a_cause_only_when_it_is_about_workers_or_the_model() {
+        assert_eq!(Cause::of_not_found(b""), Some(Cause::NoWorkers));
+        let body = br#"{"message":"Model not found","type":"Not Found","code":404}"#;
+        assert_eq!(Cause::of_not_found(body), Some(Cause::ModelNotFound));
+        let body = br#"{"message":"Route not found: POST /v1/x","code":404}"#;
+        assert_eq!(Cause::of_not_found(body), None);
+    }
+}

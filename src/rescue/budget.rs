@@ -1,0 +1,98 @@
+//! How many retries a process may make: a share of its requests, so that a dying side never doubles the load.
+//!
+//! A token bucket (as Finagle's `RetryBudget`): every request puts in `percent` hundredths, every retry takes one out. It
+//! holds the credit of [`DEPTH`] requests and starts full; an idle process earns as though [`FLOOR`] requests came each
+//! second, so that the few requests of a quiet hour can be saved, too.
+
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+
+/// Requests whose credit the bucket can hold.
+const DEPTH: i64 = 300;
+/// Requests per second that are credited though none came.
+const FLOOR: u64 = 10;
+/// A retry, in the bucket's unit: hundredths of a request.
+const RETRY: i64 = 100;
+
+/// The bucket of a process. Plans change its percentage; what is in it stays.
+#[derive(Debug)]
+pub struct RetryBudget {
+    hundredths: AtomicI64,
+    /// Seconds since the start, up to which the floor was credited.
+    credited: AtomicU64,
+}
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self {
+            hundredths: AtomicI64::new(i64::MAX),
+            credited: AtomicU64::new(0),
+        }
+    }
+}
+
+impl RetryBudget {
+    /// A request came.
+    pub fn earn(&self, percent: u8) {
+        self.add(i64::from(percent), percent);
+    }
+
+    /// May a retry be made, `seconds` after the process started? Takes it out of the bucket if so.
+    pub fn spend(&self, percent: u8, seconds: u64) -> bool {
+        let credited = self.credited.fetch_max(seconds, Ordering::Relaxed);
+        let owed = seconds.saturating_sub(credited).min(DEPTH as u64) * FLOOR;
+        self.add(owed as i64 * i64::from(percent), percent);
+        self.hundredths
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                (left >= RETRY).then(|| left - RETRY)
+            })
+            .is_ok()
+    }
+
+    fn add(&self, hundredths: i64, percent: u8) {
+        let full = DEPTH * i64::from(percent);
+        let left = self.hundredths.load(Ordering::Relaxed);
+        // A full bucket, the usual case, is not written: that line is shared by all cores.
+        if left != full {
+            let _ = self
+                .hundredths
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                    Some(left.saturating_add(hundredths).min(full))
+                });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_stay_a_share_of_the_requests_beyond_the_depth() {
+        let budget = RetryBudget::default();
+        let retries = (0..10_000)
+            .filter(|_| {
+                budget.earn(20);
+                budget.spend(20, 0)
+            })
+            .count();
+        assert!((2000..=2060).contains(&retries), "{retries}");
+    }
+
+    #[test]
+    fn a_percentage_of_0_allows_none() {
+        let budget = RetryBudget::default();
+        assert!((0..100).all(|second| {
+            budget.earn(0);
+            !budget.spend(0, second)
+        }));
+    }
+
+    #[test]
+    fn an_idle_process_earns_some() {
+        let budget = RetryBudget::default();
+        budget.earn(20);
+        while budget.spend(20, 0) {}
+        assert!(!budget.spend(20, 0));
+        assert!(budget.spend(20, 1) && budget.spend(20, 1) && !budget.spend(20, 1));
+    }
+}

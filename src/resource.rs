@@ -1,0 +1,128 @@
+//! The `DynamoUpdateConfig` as people write it, and what it means: resource → plan, with every
+//! problem at once.
+//!
+//! One language for flags, files and clusters: the types of the `spec` are the schema, a file is
+//! held against that schema with its lines, and whatever the source, one function makes the
+//! [`Plan`]. Must not know where a manifest comes from nor what becomes of its plan.
+
+mod judge;
+mod manifest;
+mod plan;
+mod problems;
+mod schema;
+mod spec;
+mod target;
+mod tree;
+mod yaml;
+
+use serde_json::Value as Json;
+
+pub use self::{
+    manifest::{API_VERSION, Identity, KIND, Manifest},
+    plan::{Affinity, Failover, Plan, Probe, Question, Tls},
+    problems::{Problem, Problems},
+    schema::schema,
+    spec::{
+        AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
+        TlsSpec, WeightsSpec, WorkerSourceSpec, WorkersSpec,
+    },
+    target::{Host, Target, TargetError, parse_targets},
+    yaml::MAX_BYTES,
+};
+
+/// Reads the text of a manifest, YAML or JSON, of at most [`MAX_BYTES`].
+///
+/// # Errors
+///
+/// Everything that is wrong with it, in the order of its lines. Only what makes the text
+/// unreadable as a whole (invalid YAML, several documents) hides other problems.
+pub fn load(text: &str) -> Result<(Manifest, Plan), Problems> {
+    let mut problems = Problems::default();
+    let loaded = read(text, &mut problems);
+    problems.sort();
+    match loaded {
+        Some(loaded) if problems.is_empty() => Ok(loaded),
+        _ => Err(problems),
+    }
+}
+
+fn read(text: &str, problems: &mut Problems) -> Option<(Manifest, Plan)> {
+    let root = yaml::parse(text, problems)?;
+    let resource = manifest::only_resource(&root, problems)?;
+    let (identity, node) = manifest::open(resource, problems);
+    let mut fields = schema::read(node?, problems)?;
+    // A stand-in for the one required field, so that the others are still judged.
+    fields
+        .entry("newFrontendService")
+        .or_insert_with(|| Json::from(""));
+    let spec: DynamoUpdateConfigSpec = serde_json::from_value(Json::Object(fields))
+        .map_err(|error| problems.push(Problem::new("spec", error.to_string())))
+        .ok()?;
+
+    let mut found = Problems::default();
+    let plan = judge::judge(identity.clone(), &spec, &mut found);
+    let known: Vec<String> = problems.iter().map(|known| known.path.clone()).collect();
+    for problem in found.into_iter().filter(|found| !follows(found, &known)) {
+        let line = resource.line_of(&problem.path);
+        problems.push(problem.at(line));
+    }
+    let without_effect = spec.cluster_only();
+    let manifest = Manifest {
+        identity,
+        spec,
+        without_effect,
+    };
+    plan.map(|plan| (manifest, plan))
+}
+
+/// Whether `found` only follows from a field having been left out for a problem that is known.
+fn follows(found: &Problem, known: &[String]) -> bool {
+    // The two forms of the split: a wrong one is not a missing one.
+    const SPLIT: [&str; 2] = ["spec.trafficSplitPercent", "spec.weights"];
+    let is_split = SPLIT.contains(&&*found.path);
+    known.iter().any(|path| {
+        is_within(path, &found.path) || is_split && SPLIT.iter().any(|split| is_within(path, split))
+    })
+}
+
+/// Whether the field at `path` is the one at `parent` or within it.
+fn is_within(path: &str, parent: &str) -> bool {
+    path.strip_prefix(parent)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+}
+
+/// What there is to say about a manifest to the person who wrote it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is wrong; nothing if the manifest can be used.
+    pub problems: Problems,
+    /// What is right but perhaps not what was meant.
+    pub notes: Vec<String>,
+    /// In one line what the manifest does; none if it cannot be used.
+    pub summary: Option<String>,
+}
+
+/// Judges the text of a manifest file without using it.
+#[must_use]
+pub fn check(text: &str) -> Report {
+    match load(text) {
+        Err(problems) => Report {
+            problems,
+            ..Report::default()
+        },
+        Ok((manifest, plan)) => Report {
+            problems: Problems::default(),
+            notes: manifest
+                .without_effect
+                .iter()
+                .map(|field| {
+                    format!("spec.{field}: only means something in a cluster; without effect here")
+                })
+                .collect(),
+            summary: Some(plan.to_string()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! Spec → plan: what the schema cannot say, such as contradictions and the form of texts.
+//!
+//! Must not know files or lines, nor check again what the schema bounds.
+
+use std::{collections::HashSet, time::Duration};
+
+use http::{HeaderName, uri::PathAndQuery};
+
+use super::{
+    manifest::Identity,
+    plan::{Affinity, Failover, Plan, Probe, Question, Tls},
+    problems::{Problem, Problems},
+    schema,
+    spec::{AffinitySpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec, TlsSpec},
+    target::{Host, Target, parse_targets},
+    tree::Node,
+};
+use crate::split::Weights;
+
+impl Plan {
+    /// The plan that `spec` describes.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, without lines.
+    pub fn of(identity: Identity, spec: &DynamoUpdateConfigSpec) -> Result<Self, Problems> {
+        let mut problems = Problems::default();
+        match serde_json::to_value(spec) {
+            Ok(json) => {
+                schema::read(&Node::from(json), &mut problems);
+            }
+            Err(error) => problems.push(Problem::new("spec", error.to_string())),
+        }
+        match judge(identity, spec, &mut problems) {
+            Some(plan) if problems.is_empty() => Ok(plan),
+            _ => Err(problems),
+        }
+    }
+
+    /// What stands in for a plan while there is none: no new generation, everything to old.
+    #[must_use]
+    pub fn all_old() -> Self {
+        let spec = DynamoUpdateConfigSpec {
+            traffic_split_percent: Some(0),
+            ..DynamoUpdateConfigSpec::to("none:1")
+        };
+        let mut plan =
+            Self::of(Identity::default(), &spec).expect("this literal spec is a valid one");
+        plan.new.clear();
+        plan
+    }
+}
+
+/// Notes every problem, and gives the plan if it found none.
+///
+/// An empty `newFrontendService` gives no plan and no problem: the schema has spoken.
+pub(super) fn judge(
+    identity: Identity,
+    spec: &DynamoUpdateConfigSpec,
+    problems: &mut Problems,
+) -> Option<Plan> {
+    let before = problems.len();
+    let weights = weights(spec, problems);
+    let new = targets(&spec.new_frontend_service, problems);
+    let speaks_tls = new.as_ref().is_none_or(|new| new[0].tls);
+    let affinity = affinity(&spec.affinity, problems);
+    let failover = failover(&spec.failover, problems);
+    let probe = spec.probe.as_ref().and_then(|spec| probe(spec, problems));
+    let tls = spec
+        .tls
+        .as_ref()
+        .map(|spec| tls(spec, speaks_tls, problems));
+    if problems.len() > before {
+        return None;
+    }
+    let wanted = weights?;
+    let weights = capped(wanted, spec.max_traffic_split_percent);
+    Some(Plan {
+        identity,
+        weights,
+        capped_from: (weights != wanted).then_some(wanted),
+        new: new?,
+        affinity,
+        failover,
+        old_drains: spec.old_draining,
+        probe,
+        tls,
+    })
+}
+
+fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Weights> {
+    let Some(ratio) = spec.weights else {
+        let Some(percent) = spec.traffic_split_percent else {
+            problems.push(Problem::new(
+                "spec.trafficSplitPercent",
+                "is required, unless weights is given",
+            ));
+            return None;
+        };
+        // A percentage above 100 has been refused by the schema.
+        return Weights::percent(percent).ok();
+    };
+    let Ok(weights) = Weights::new(ratio.old, ratio.new) else {
+        problems.push(Problem::new(
+            "spec.weights",
+            "at least one of old and new must be more than 0",
+        ));
+        return None;
+    };
+    let rounded = weights.rounded_percent();
+    match spec.traffic_split_percent {
+        Some(percent) if percent != rounded => {
+            let message = format!(
+                "is {percent}, but weights {}:{} are {rounded} % (0 and 100 only if exact); \
+                 give one of the two or make them agree",
+                ratio.old, ratio.new
+            );
+            problems.push(Problem::new("spec.trafficSplitPercent", message));
+            None
+        }
+        _ => Some(weights),
+    }
+}
+
+/// The lower share of new of the two.
+fn capped(wanted: Weights, cap: Option<u8>) -> Weights {
+    let share = |weights: Weights| {
+        let new = u64::from(weights.new_weight());
+        (new, new + u64::from(weights.old()))
+    };
+    match cap.and_then(|percent| Weights::percent(percent).ok()) {
+        Some(cap) => {
+            let ((new, total), (cap_new, cap_total)) = (share(wanted), share(cap));
+            let above = new * cap_total > cap_new * total;
+            if above { cap } else { wanted }
+        }
+        None => wanted,
+    }
+}
+
+fn targets(list: &str, problems: &mut Problems) -> Option<Vec<Target>> {
+    if list.is_empty() {
+        return None;
+    }
+    let mut problem = |message| problems.push(Problem::new("spec.newFrontendService", message));
+    let targets = parse_targets(list)
+        .map_err(|errors| errors.iter().for_each(|error| problem(error.to_string())))
+        .ok()?;
+    let mut seen = HashSet::new();
+    for target in targets.iter().filter(|target| !seen.insert(*target)) {
+        problem(format!("names {target} twice"));
+    }
+    if targets.iter().any(|target| target.tls != targets[0].tls) {
+        problem("mixes http and https; all targets must have the same scheme".into());
+    }
+    Some(targets)
+}
+
+fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {
+    let mut headers = Vec::with_capacity(spec.headers.len());
+    for (index, name) in spec.headers.iter().enumerate() {
+        let problem = match HeaderName::from_bytes(name.as_bytes()) {
+            Ok(header) if headers.contains(&header) => format!("names '{header}' twice"),
+            Ok(header) => {
+                headers.push(header);
+                continue;
+            }
+            // The schema has said that it must not be empty.
+            Err(_) if name.is_empty() => continue,
+            Err(_) => format!("'{}' is no name of a header", name.escape_debug()),
+        };
+        let path = format!("spec.affinity.headers[{index}]");
+        problems.push(Problem::new(path, problem));
+    }
+    for (index, name) in spec.body_fields.iter().enumerate() {
+        if spec.body_fields[..index].contains(name) {
+            let path = format!("spec.affinity.bodyFields[{index}]");
+            problems.push(Problem::new(path, format!("names '{name}' twice")));
+        }
+    }
+    Affinity {
+        headers,
+        body_fields: spec.body_fields.clone(),
+    }
+}
+
+fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover {
+    let mut seconds = |field: &str, value: Option<f64>| {
+        value.map(|value| seconds(&format!("spec.failover.{field}"), value, problems))
+    };
+    Failover {
+        enabled: spec.enabled,
+        // Where it does not fit no body can be as large either.
+        max_replay_bytes: usize::try_from(spec.max_replay_bytes).unwrap_or(usize::MAX),
+        first_event_timeout: seconds("firstEventTimeoutSeconds", spec.first_event_timeout_seconds),
+        gap_timeout: seconds("gapTimeoutSeconds", spec.gap_timeout_seconds),
+        retry_budget_percent: spec.retry_budget_percent,
+        hold: seconds("holdSeconds", Some(spec.hold_seconds)).unwrap_or_default(),
+        retry_overloaded: spec.retry_overloaded,
+        retry_old_server_errors: spec.retry_old_server_errors,
+    }
+}
+
+fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> {
+    let interval = seconds(
+        "spec.probe.intervalSeconds",
+        spec.interval_seconds,
+        problems,
+    );
+    let timeout = seconds("spec.probe.timeoutSeconds", spec.timeout_seconds, problems);
+    let question = match (&spec.path, &spec.model) {
+        (Some(_), Some(_)) => {
+            Err("cannot be given beside 'model'; a model has its own path".into())
+        }
+        (None, Some(model)) => Ok(Question::Model(model.clone())),
+        (None, None) => Ok(Question::AnyModel),
+        (Some(path), None) if !path.starts_with('/') => {
+            Err(format!("must start with '/', is '{}'", path.escape_debug()))
+        }
+        (Some(path), None) => PathAndQuery::try_from(path.as_str())
+            .map(Question::Path)
+            .map_err(|error| format!("'{}' is no path: {error}", path.escape_debug())),
+    };
+    question
+        .map(|question| Probe {
+            question,
+            interval,
+            timeout,
+        })
+        .map_err(|message| problems.push(Problem::new("spec.probe.path", message)))
+        .ok()
+}
+
+fn tls(spec: &TlsSpec, speaks_tls: bool, problems: &mut Problems) -> Tls {
+    let mut problem = |path: &str, message: &str| problems.push(Problem::new(path, message));
+    if !speaks_tls {
+        problem(
+            "spec.tls",
+            "is given, but newFrontendService is not https://",
+        );
+    }
+    let server_name = spec.server_name.as_deref().and_then(|name| {
+        name.parse::<Host>()
+            .map_err(|error| problem("spec.tls.serverName", &error.to_string()))
+            .ok()
+    });
+    let client = match (&spec.client_cert_file, &spec.client_key_file) {
+        (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+        (None, None) => None,
+        (Some(_), None) => {
+            problem("spec.tls", "clientCertFile needs clientKeyFile beside it");
+            None
+        }
+        (None, Some(_)) => {
+            problem("spec.tls", "clientKeyFile needs clientCertFile beside it");
+            None
+        }
+    };
+    Tls {
+        ca_file: spec.ca_file.clone(),
+        server_name,
+        client,
+    }
+}
+
+/// The schema bounds what is written; a value made in code may still be no number.
+fn seconds(path: &str, value: f64, problems: &mut Problems) -> Duration {
+    Duration::try_from_secs_f64(value).unwrap_or_else(|_| {
+        let unless_known = !problems.iter().any(|problem| problem.path == path);
+        if unless_known {
+            problems.push(Problem::new(path, format!("is no duration: {value}")));
+        }
+        Duration::ZERO
+    })
+}

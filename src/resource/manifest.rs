@@ -1,0 +1,117 @@
+//! The envelope of the `spec`: `apiVersion`, `kind`, `metadata` and `status`, as a person writes
+//! it or as `kubectl get -o yaml` prints it.
+//!
+//! Must not know the fields of the `spec`.
+
+use super::{
+    problems::{Problem, Problems},
+    schema::nearest,
+    spec::DynamoUpdateConfigSpec,
+    tree::{Node, Value},
+};
+
+/// The group and version of the resource.
+pub const API_VERSION: &str = "nvidia.com/v1alpha1";
+/// The kind of the resource.
+pub const KIND: &str = "DynamoUpdateConfig";
+
+/// A manifest that was read without a problem.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Manifest {
+    /// Whose manifest it is.
+    pub identity: Identity,
+    /// What it says, with the defaults filled in.
+    pub spec: DynamoUpdateConfigSpec,
+    /// Fields of the `spec` that were given but only mean something in a cluster.
+    pub without_effect: Vec<&'static str>,
+}
+
+/// What of `metadata` tells one update from another. A file may leave out any of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// `metadata.namespace`
+    pub namespace: Option<String>,
+    /// `metadata.name`
+    pub name: Option<String>,
+    /// `metadata.uid`
+    pub uid: Option<String>,
+    /// `metadata.generation`: which edit of the `spec` this is.
+    pub generation: Option<i64>,
+}
+
+/// The one resource that `root` is or, as a `List`, holds.
+pub(super) fn only_resource<'a>(root: &'a Node, problems: &mut Problems) -> Option<&'a Node> {
+    if root.text("kind") != Some("List") {
+        return Some(root);
+    }
+    match root.get("items").map(|items| &items.value) {
+        Some(Value::List(items)) if items.len() == 1 => items.first(),
+        Some(Value::List(items)) => {
+            let message = format!("must hold exactly one {KIND}, holds {}", items.len());
+            problems.push(Problem::new("items", message).at(root.line_of("items")));
+            None
+        }
+        _ => {
+            problems.push(Problem::new("items", "must be a list").at(root.line_of("items")));
+            None
+        }
+    }
+}
+
+/// Holds the envelope of `resource` against what it must be and gives what is in it.
+pub(super) fn open<'a>(
+    resource: &'a Node,
+    problems: &mut Problems,
+) -> (Identity, Option<&'a Node>) {
+    let Value::Map(entries) = &resource.value else {
+        let message = format!("the text must be a {KIND}, is {}", resource.value);
+        problems.push(Problem::new("", message).at(resource.line));
+        return (Identity::default(), None);
+    };
+    let known = ["apiVersion", "kind", "metadata", "spec", "status"];
+    for entry in entries {
+        if !known.contains(&entry.key.as_str()) {
+            let message = match nearest(&entry.key, known.into_iter()) {
+                Some(known) => format!("unknown field; did you mean '{known}'?"),
+                None if schema_has(&entry.key) => "unknown field; it belongs under 'spec'".into(),
+                None => "unknown field".into(),
+            };
+            problems.push(Problem::new(&entry.key, message).at(entry.node.line));
+        }
+    }
+    for (key, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+        let problem = match resource.get(key) {
+            None => format!("is required, and must be {wanted}"),
+            Some(_) if resource.text(key) == Some(wanted) => continue,
+            Some(node) => format!("must be {wanted}, is {}", node.value),
+        };
+        problems.push(Problem::new(key, problem).at(resource.line_of(key)));
+    }
+    let spec = resource.get("spec");
+    if spec.is_none() {
+        problems.push(Problem::new("spec", "is required").at(resource.line));
+    }
+    (identity(resource), spec)
+}
+
+fn schema_has(field: &str) -> bool {
+    !super::schema()["properties"][field].is_null()
+}
+
+/// `metadata` may have any shape: what is not of the right type is left out.
+fn identity(resource: &Node) -> Identity {
+    let Some(metadata) = resource.get("metadata") else {
+        return Identity::default();
+    };
+    let text = |key| metadata.text(key).map(str::to_owned);
+    let generation = match metadata.get("generation").map(|node| &node.value) {
+        Some(Value::Integer(generation)) => Some(*generation),
+        _ => None,
+    };
+    Identity {
+        namespace: text("namespace"),
+        name: text("name"),
+        uid: text("uid"),
+        generation,
+    }
+}

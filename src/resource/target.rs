@@ -1,0 +1,338 @@
+//! Where a frontend is reached: `host:port`, `http://host[:port]`, `https://host[:port]`.
+//!
+//! Must not know how names are resolved or connections made.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    str::FromStr,
+};
+
+/// The address of a frontend, as a person wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    /// Whether TLS is spoken.
+    pub tls: bool,
+    /// The host.
+    pub host: Host,
+    /// The TCP port, never 0.
+    pub port: u16,
+}
+
+/// The host of a [`Target`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// A DNS name in lower case; may end with a dot (absolute).
+    Name(String),
+    /// An IP address.
+    Ip(IpAddr),
+}
+
+/// Why a text is no [`Target`]; the message is for the person who wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' {reason}")]
+pub struct TargetError {
+    text: String,
+    reason: String,
+}
+
+impl Target {
+    /// Host and port for the `Host` header and `:authority` (RFC 9110 §7.2): without the port if
+    /// it is the default of the scheme, IPv6 addresses in brackets.
+    #[must_use]
+    pub fn authority(&self) -> String {
+        if self.port == default_port(self.tls) {
+            self.host.to_string()
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+}
+
+fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
+}
+
+impl fmt::Display for Target {
+    /// The whole URL, with its port.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+impl fmt::Display for Host {
+    /// As it stands in a URL: IPv6 addresses in brackets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Host::Name(name) => f.write_str(name),
+            Host::Ip(IpAddr::V4(ip)) => ip.fmt(f),
+            Host::Ip(IpAddr::V6(ip)) => write!(f, "[{ip}]"),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        parse(text.trim()).map_err(|reason| TargetError {
+            // A password does not belong into a log.
+            text: match text.rsplit_once('@') {
+                Some((_, host)) => format!("…@{}", host.trim()),
+                None => text.trim().to_owned(),
+            },
+            reason,
+        })
+    }
+}
+
+impl FromStr for Host {
+    type Err = TargetError;
+
+    /// A DNS name or IP address; IPv6 addresses in brackets.
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        parse_host(text).map_err(|reason| TargetError {
+            text: text.to_owned(),
+            reason,
+        })
+    }
+}
+
+/// The targets of a comma-separated list, at least one.
+///
+/// # Errors
+///
+/// Every element that is no target; an empty list is one empty element.
+pub fn parse_targets(list: &str) -> Result<Vec<Target>, Vec<TargetError>> {
+    let (good, bad): (Vec<_>, Vec<_>) = list
+        .split(',')
+        .map(str::parse::<Target>)
+        .partition(Result::is_ok);
+    if bad.is_empty() {
+        Ok(good.into_iter().filter_map(Result::ok).collect())
+    } else {
+        Err(bad.into_iter().filter_map(Result::err).collect())
+    }
+}
+
+fn parse(text: &str) -> Result<Target, String> {
+    let (scheme, rest) = match text.split_once("://") {
+        Some((scheme, rest)) => (Some(scheme.to_ascii_lowercase()), rest),
+        None => (None, text),
+    };
+    let tls = match scheme.as_deref() {
+        None | Some("http") => false,
+        Some("https") => true,
+        Some(other) => {
+            return Err(format!(
+                "has the scheme '{other}'; it must be http or https"
+            ));
+        }
+    };
+    // `http://host/` is the same URL as `http://host` (RFC 3986 §6.2.3).
+    let authority = match scheme {
+        Some(_) => rest.strip_suffix('/').unwrap_or(rest),
+        None => rest,
+    };
+    refuse_more_than_an_authority(authority)?;
+    let (host, port) = split_port(authority)?;
+    let host = parse_host(host)?;
+    let port = match port {
+        Some(port) => parse_port(port)?,
+        None if scheme.is_some() => default_port(tls),
+        None => return Err("has no port; write host:port, or http://host for port 80".into()),
+    };
+    Ok(Target { tls, host, port })
+}
+
+fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {
+    if text.is_empty() {
+        return Err("names no host; write host:port".into());
+    }
+    if text.contains('@') {
+        return Err("carries a user or password; leave it out".into());
+    }
+    if text.contains('?') || text.contains('#') {
+        return Err("has a query or fragment; only a host and port make sense here".into());
+    }
+    if text.contains('/') {
+        return Err(
+            "has a path; only a host and port make sense here, paths are passed on as they come"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// The host, still in its brackets if it has some, and the port's digits.
+fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
+    if authority.starts_with('[') {
+        let end = authority.find(']').ok_or("has a '[' without its ']'")? + 1;
+        return match authority[end..].strip_prefix(':') {
+            Some(port) => Ok((&authority[..end], Some(port))),
+            None if end == authority.len() => Ok((authority, None)),
+            None => Err("has more after its ']' than a port".into()),
+        };
+    }
+    match authority.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => {
+            Err("has several colons; an IPv6 address stands in brackets, as in [::1]:8000".into())
+        }
+        Some((host, port)) => Ok((host, Some(port))),
+        None => Ok((authority, None)),
+    }
+}
+
+fn parse_port(digits: &str) -> Result<u16, String> {
+    // `parse` alone would take a sign.
+    let number = match digits.as_bytes() {
+        [first, ..] if first.is_ascii_digit() => digits.parse().ok(),
+        _ => None,
+    };
+    match number {
+        Some(port) if port > 0 => Ok(port),
+        _ => Err(format!(
+            "has the port '{digits}'; it must be 1..={}",
+            u16::MAX
+        )),
+    }
+}
+
+fn parse_host(text: &str) -> Result<Host, String> {
+    if let Some(inner) = text.strip_prefix('[') {
+        let inner = inner.strip_suffix(']').ok_or("has a '[' without its ']'")?;
+        return inner
+            .parse::<Ipv6Addr>()
+            .map(|ip| Host::Ip(ip.into()))
+            .map_err(|_| format!("has '{inner}' in brackets, which is no IPv6 address"));
+    }
+    if let Ok(ip) = text.parse::<Ipv4Addr>() {
+        return Ok(Host::Ip(ip.into()));
+    }
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let last = name.rsplit('.').next().unwrap_or_default();
+    if !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()) {
+        // A host whose last label is a number is an IPv4 address (WHATWG URL §3.5).
+        return Err(format!("has the host '{text}', which is no IPv4 address"));
+    }
+    // RFC 1123 §2.1, and underscores, which resolvers take.
+    if name.len() > 253 || !name.split('.').all(is_label) {
+        return Err(format!(
+            "has the host '{text}', which is no DNS name; a name is made of letters, digits, '-' and '.'"
+        ));
+    }
+    Ok(Host::Name(text.to_ascii_lowercase()))
+}
+
+fn is_label(label: &str) -> bool {
+    (1..=63).contains(&label.len())
+        && !label.starts_with('-')
+        && !label.ends_with('-')
+        && label
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn every_form_of_a_target_is_read_and_shown() {
+        for (text, shown, authority) in [
+            ("frontend:8000", "http://frontend:8000", "frontend:8000"),
+            (
+                " A.b-c.svc_x.local.:80 ",
+                "http://a.b-c.svc_x.local.:80",
+                "a.b-c.svc_x.local.",
+            ),
+            ("http://frontend", "http://frontend:80", "frontend"),
+            ("HTTP://frontend/", "http://frontend:80", "frontend"),
+            ("https://f.example", "https://f.example:443", "f.example"),
+            (
+                "https://f.example:80",
+                "https://f.example:80",
+                "f.example:80",
+            ),
+            ("10.0.0.1:8000", "http://10.0.0.1:8000", "10.0.0.1:8000"),
+            ("[::1]:8000", "http://[::1]:8000", "[::1]:8000"),
+            (
+                "https://[2001:DB8::1]",
+                "https://[2001:db8::1]:443",
+                "[2001:db8::1]",
+            ),
+            ("1password:1", "http://1password:1", "1password:1"),
+        ] {
+            let target: Target = text.parse().expect(text);
+            assert_eq!(target.to_string(), shown, "{text}");
+            assert_eq!(target.authority(), authority, "{text}");
+            assert_eq!(target.to_string().parse(), Ok(target), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_target_is_refused_with_its_reason() {
+        for (text, reason) in [
+            ("", "no host"),
+            ("http://", "no host"),
+            ("frontend", "no port"),
+            ("[::1]", "no port"),
+            ("ftp://frontend:21", "scheme 'ftp'"),
+            ("http://frontend/v1", "path"),
+            ("frontend:80/", "path"),
+            ("http://frontend//", "path"),
+            ("http://frontend?x=1", "query"),
+            ("http://frontend#x", "query or fragment"),
+            ("http://me:secret@frontend", "user or password"),
+            ("frontend:", "port ''"),
+            ("frontend:0", "port '0'"),
+            ("frontend:65536", "port '65536'"),
+            ("frontend:+80", "port '+80'"),
+            ("frontend:http", "port 'http'"),
+            ("::1:8000", "brackets"),
+            ("[::1:8000", "without its ']'"),
+            ("[::1]8000", "after its ']'"),
+            ("[frontend]:80", "no IPv6 address"),
+            ("[fe80::1%eth0]:80", "no IPv6 address"),
+            ("[]:80", "no IPv6 address"),
+            ("256.0.0.1:80", "no IPv4 address"),
+            ("10.0.1:80", "no IPv4 address"),
+            (":80", "no DNS name"),
+            ("a..b:80", "no DNS name"),
+            (".:80", "no DNS name"),
+            ("-a:80", "no DNS name"),
+            ("a b:80", "no DNS name"),
+            ("fröntend:80", "no DNS name"),
+            (&format!("{}:80", "a".repeat(64)), "no DNS name"),
+            (&format!("{}a:80", "a.".repeat(127)), "no DNS name"),
+        ] {
+            let error = text.parse::<Target>().expect_err(text).to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_not_repeated() {
+        let error = "http://me:secret@frontend".parse::<Target>().unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn a_list_gives_all_targets_or_all_errors() {
+        assert_eq!(parse_targets("a:1, b:2").unwrap().len(), 2);
+        assert_eq!(parse_targets("a:1,,b,c:0").unwrap_err().len(), 3);
+        assert_eq!(parse_targets("").unwrap_err().len(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "[a-z0-9:/\\[\\].@%, \u{e9}-]{0,24}") {
+            if let Ok(target) = text.parse::<Target>() {
+                prop_assert_eq!(target.to_string().parse(), Ok(target));
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What is served now: the plan with the pools it needs, replaced as a whole by one writer and loaded once per request.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+
+use crate::guard::Guard;
+use crate::resource::{Manifest, Plan};
+use crate::rescue::{Place, Rules};
+use crate::upstream::Pool;
+
+/// A plan in force. Immutable; an open stream keeps the one it started with.
+pub struct Snapshot {
+    /// Counts the plans put in force by this process, from 1.
+    pub epoch: u64,
+    pub plan: Arc<Plan>,
+    /// The manifest that the plan was read from, for people; none where it came from flags.
+    pub manifest: Option<Arc<Manifest>>,
+    /// `None` where old is a service in this process.
+    pub old: Option<Arc<Pool>>,
+    pub new: Option<Arc<Pool>>,
+    /// The Service of the sibling pods: a second refuge for old.
+    pub peers: Option<Arc<Pool>>,
+    /// When this plan came in force.
+    pub since: SystemTime,
+    pub since_instant: Instant,
+    /// Where the plan came from, for people.
+    pub source: Arc<str>,
+    /// Marks what is forwarded under this plan.
+    pub guard: Guard,
+}
+
+impl Snapshot {
+    /// What the plan allows when an attempt fails.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        let failover = &self.plan.failover;
+        Rules {
+            enabled: failover.enabled,
+            weights: self.plan.weights,
+            old_drains: self.plan.old_drains,
+            has_new: self.new.is_some(),
+            has_peers: self.peers.is_some(),
+            overloaded: failover.retry_overloaded,
+            old_server_errors: failover.retry_old_server_errors,
+        }
+    }
+
+    /// The pool of a place; `None` where there is none, and for an old that is served in this process.
+    #[must_use]
+    pub fn pool(&self, place: Place) -> Option<&Arc<Pool>> {
+        match place {
+            Place::Old => self.old.as_ref(),
+            Place::New => self.new.as_ref(),
+            Place::Peers => self.peers.as_ref(),
+        }
+    }
+}
+
+/// The one place that holds what is in force.
+pub struct World(ArcSwap<Snapshot>);
+
+impl World {
+    #[must_use]
+    pub fn new(snapshot: Snapshot) -> Arc<Self> {
+        Arc::new(Self(ArcSwap::from_pointee(snapshot)))
+    }
+
+    /// What is in force. Call it once per request.
+    #[must_use]
+    pub fn load(&self) -> Arc<Snapshot> {
+        self.0.load_full()
+    }
+
+    /// Puts a snapshot in force. Only the one writer of plans calls it.
+    pub fn store(&self, snapshot: Snapshot) {
+        self.0.store(Arc::new(snapshot));
+    }
+}

@@ -1,0 +1,135 @@
+//! Affinity: a session stays on one side, whichever proxy it comes through.
+//!
+//! The side of a key is a fixed threshold on its hash, so raising the weight moves keys only from
+//! old to new, lowering it only back, and no proxy has to remember a session or ask another one.
+//!
+//! Must not know where a key was read from (header, cookie, body).
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::{Generation, Weights};
+
+/// The seed of the hash of keys: the bytes `crossfad`, big endian.
+///
+/// Beware: proxies of different versions serve one session side by side. A change of this number,
+/// or of the hash, moves sessions between generations.
+const SEED: u64 = u64::from_be_bytes(*b"crossfad");
+
+/// What a session is recognised by, hashed.
+///
+/// The hash is XXH3 (64 bits, stable since xxHash 0.8.0), the same in every process. It is no
+/// secret and keeps none: a client that may choose its key may choose its generation.
+///
+/// Beware: keys of one generation share a range of hashes. To spread them over endpoints, hash
+/// the bytes anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key(u64);
+
+impl Key {
+    /// The key of a session named by `bytes`.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Key {
+        Key(xxh3_64_with_seed(bytes, SEED))
+    }
+
+    /// The generation this key belongs to at `weights`: new exactly when
+    /// `hash / 2^64 < new / (old + new)`, compared without rounding.
+    #[must_use]
+    pub fn side(&self, weights: &Weights) -> Generation {
+        let place = u128::from(self.0) * u128::from(weights.total());
+        let threshold = u128::from(weights.new_weight()) << u64::BITS;
+        if place < threshold {
+            Generation::New
+        } else {
+            Generation::Old
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::split::weights::testing::any_weights;
+
+    /// Orders by the share of the new generation, exactly.
+    fn by_share(a: &Weights, b: &Weights) -> std::cmp::Ordering {
+        let cross = |x: &Weights, y: &Weights| u64::from(x.new_weight()) * u64::from(y.old());
+        cross(a, b).cmp(&cross(b, a))
+    }
+
+    #[test]
+    fn the_hash_of_a_key_never_changes() {
+        assert_eq!(SEED, 0x6372_6f73_7366_6164);
+        // Golden values, from the reference implementation (xxHash, XXH3_64bits_withSeed).
+        for (bytes, hash) in [
+            ("", 0xf874_be8c_f86d_aecc),
+            ("session-1", 0x08f9_906d_6fe1_d94d),
+            (
+                "7f1c0c9e-3f55-4f6e-9a53-0b6f0f9d2c11",
+                0x4d25_cc5c_3156_f398,
+            ),
+        ] {
+            assert_eq!(Key::of(bytes.as_bytes()), Key(hash), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn the_ends_leave_no_key_behind() {
+        for hash in [0, 1, u64::MAX / 2, u64::MAX] {
+            assert_eq!(Key(hash).side(&Weights::ALL_OLD), Generation::Old);
+            assert_eq!(Key(hash).side(&Weights::ALL_NEW), Generation::New);
+        }
+    }
+
+    #[test]
+    fn the_threshold_is_exact() {
+        let half = Weights::percent(50).unwrap();
+        assert_eq!(Key((1 << 63) - 1).side(&half), Generation::New);
+        assert_eq!(Key(1 << 63).side(&half), Generation::Old);
+    }
+
+    #[test]
+    fn the_share_of_many_keys_is_the_weight() {
+        let keys: Vec<Key> = (0..20_000)
+            .map(|n| Key::of(format!("session-{n}").as_bytes()))
+            .collect();
+        for percent in 0..=100 {
+            let weights = Weights::percent(percent).unwrap();
+            let new = keys
+                .iter()
+                .filter(|key| key.side(&weights) == Generation::New)
+                .count();
+            let share = new as f64 / keys.len() as f64;
+            // Three and a half standard deviations at most are 1.25 %; the keys are fixed.
+            assert!(
+                (share - weights.share_of_new()).abs() < 0.0125,
+                "{percent} %: {share}"
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn raising_the_weight_never_moves_a_key_to_old(
+            hash in any::<u64>(), a in any_weights(), b in any_weights(),
+        ) {
+            let (low, high) = if by_share(&a, &b).is_lt() { (a, b) } else { (b, a) };
+            let moved_back = Key(hash).side(&low) == Generation::New
+                && Key(hash).side(&high) == Generation::Old;
+            prop_assert!(!moved_back);
+        }
+
+        #[test]
+        fn a_key_moves_at_most_once_while_the_weight_rises(
+            bytes in any::<Vec<u8>>(), mut rise in prop::collection::vec(any_weights(), 1..40),
+        ) {
+            rise.sort_by(by_share);
+            let key = Key::of(&bytes);
+            let sides: Vec<Generation> = rise.iter().map(|weights| key.side(weights)).collect();
+            let moves = sides.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            prop_assert!(moves <= 1, "{:?}", sides);
+        }
+    }
+}

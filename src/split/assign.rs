@@ -1,0 +1,236 @@
+//! The order of reasons: what sends a request to a generation before the weight is asked.
+//!
+//! Must not know how a request shows its traits (headers, path, body), or what is done with the
+//! assignment.
+
+use super::{Diffusion, Generation, Key, Weights};
+
+/// Why a request goes to its generation. A closed set: metric label and log field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The weight decided, and nothing else.
+    Weighted,
+    /// The side of the request's affinity key.
+    Sticky,
+    /// The request names a worker of the old generation: it stays on old until the weight is all
+    /// new, when there is no old to stay on.
+    Pinned,
+    /// Chosen by the override header.
+    Override,
+    /// Already forwarded once by a crossfade for this update: served by old, never split again.
+    Guarded,
+    /// The second attempt of an exchange whose first generation could not serve it.
+    Failover,
+    /// Not inference: always old.
+    Local,
+    /// `GET /v1/models`: the union of what both generations serve.
+    Models,
+}
+
+impl Reason {
+    /// Every reason, in declaration order.
+    pub const ALL: [Reason; 8] = [
+        Reason::Weighted,
+        Reason::Sticky,
+        Reason::Pinned,
+        Reason::Override,
+        Reason::Guarded,
+        Reason::Failover,
+        Reason::Local,
+        Reason::Models,
+    ];
+
+    /// The metric label, in lower case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Reason::Weighted => "weighted",
+            Reason::Sticky => "sticky",
+            Reason::Pinned => "pinned",
+            Reason::Override => "override",
+            Reason::Guarded => "guarded",
+            Reason::Failover => "failover",
+            Reason::Local => "local",
+            Reason::Models => "models",
+        }
+    }
+}
+
+/// The generation a request goes to, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Assignment {
+    /// Where it goes.
+    pub generation: Generation,
+    /// Why it goes there.
+    pub reason: Reason,
+}
+
+impl Assignment {
+    /// Whether the weight had a say: of these assignments, and only these, the weight is a promise.
+    #[must_use]
+    pub const fn open_to_split(&self) -> bool {
+        matches!(self.reason, Reason::Weighted | Reason::Sticky)
+    }
+}
+
+/// What a request says of itself that bears on the split. The default is a plain request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traits {
+    /// The generation the override header asks for.
+    pub forced: Option<Generation>,
+    /// A crossfade has already forwarded it for this update.
+    pub guarded: bool,
+    /// It names a worker of the old generation.
+    pub pinned: bool,
+    /// What its session is recognised by.
+    pub key: Option<Key>,
+}
+
+/// Assigns a request: guarded, then forced, then pinned, then sticky, then by weight.
+///
+/// Only the last two are counted in `diffusion`.
+#[must_use]
+pub fn assign(weights: &Weights, diffusion: &Diffusion, traits: &Traits) -> Assignment {
+    let (generation, reason) = if traits.guarded {
+        (Generation::Old, Reason::Guarded)
+    } else if let Some(generation) = traits.forced {
+        (generation, Reason::Override)
+    } else if traits.pinned {
+        let generation = if weights.is_all_new() {
+            Generation::New
+        } else {
+            Generation::Old
+        };
+        (generation, Reason::Pinned)
+    } else if let Some(key) = traits.key {
+        let generation = key.side(weights);
+        diffusion.counted(weights, generation);
+        (generation, Reason::Sticky)
+    } else {
+        (diffusion.free(weights), Reason::Weighted)
+    };
+    Assignment { generation, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::split::weights::testing::any_weights;
+
+    const HALF: u64 = 1 << 63;
+
+    fn any_traits() -> impl Strategy<Value = Traits> {
+        (
+            prop::option::of(prop::sample::select(&Generation::ALL[..])),
+            any::<bool>(),
+            any::<bool>(),
+            prop::option::of(any::<[u8; 8]>().prop_map(|bytes| Key::of(&bytes))),
+        )
+            .prop_map(|(forced, guarded, pinned, key)| Traits {
+                forced,
+                guarded,
+                pinned,
+                key,
+            })
+    }
+
+    #[test]
+    fn reasons_are_a_closed_set_of_distinct_lower_case_labels() {
+        let labels: std::collections::HashSet<_> =
+            Reason::ALL.iter().map(|reason| reason.as_str()).collect();
+        assert_eq!(labels.len(), Reason::ALL.len());
+        for reason in Reason::ALL {
+            assert_eq!(reason.as_str(), format!("{reason:?}").to_lowercase());
+        }
+    }
+
+    #[test]
+    fn a_guarded_request_is_served_by_old_even_when_all_is_new_and_new_is_forced() {
+        let traits = Traits {
+            forced: Some(Generation::New),
+            guarded: true,
+            pinned: true,
+            key: Some(Key::of(b"session")),
+        };
+        let assignment = assign(&Weights::ALL_NEW, &Diffusion::new(0), &traits);
+        assert_eq!(assignment.generation, Generation::Old);
+        assert_eq!(assignment.reason, Reason::Guarded);
+    }
+
+    #[test]
+    fn a_forced_request_goes_where_it_asks_though_pinned_elsewhere() {
+        for generation in Generation::ALL {
+            let traits = Traits {
+                forced: Some(generation),
+                pinned: true,
+                ..Traits::default()
+            };
+            for weights in [Weights::ALL_OLD, Weights::ALL_NEW] {
+                let assignment = assign(&weights, &Diffusion::new(0), &traits);
+                assert_eq!(assignment.generation, generation);
+                assert_eq!(assignment.reason, Reason::Override);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pinned_request_stays_on_old_until_there_is_no_old() {
+        let traits = Traits {
+            pinned: true,
+            key: Some(Key::of(b"session")),
+            ..Traits::default()
+        };
+        let generation_at = |weights: &Weights| {
+            let assignment = assign(weights, &Diffusion::new(0), &traits);
+            assert_eq!(assignment.reason, Reason::Pinned);
+            assignment.generation
+        };
+        for percent in 0..100 {
+            let weights = Weights::percent(percent).unwrap();
+            assert_eq!(generation_at(&weights), Generation::Old);
+        }
+        assert_eq!(
+            generation_at(&Weights::new(1, u32::MAX).unwrap()),
+            Generation::Old
+        );
+        assert_eq!(generation_at(&Weights::ALL_NEW), Generation::New);
+    }
+
+    #[test]
+    fn free_requests_make_up_for_sticky_ones() {
+        let weights = Weights::percent(50).unwrap();
+        let diffusion = Diffusion::new(HALF);
+        let key = (0_u32..)
+            .map(|n| Key::of(&n.to_be_bytes()))
+            .find(|key| key.side(&weights) == Generation::New);
+        let sticky = assign(
+            &weights,
+            &diffusion,
+            &Traits {
+                key,
+                ..Traits::default()
+            },
+        );
+        assert_eq!(sticky.generation, Generation::New);
+        assert_eq!(sticky.reason, Reason::Sticky);
+        let free = assign(&weights, &diffusion, &Traits::default());
+        assert_eq!(free.generation, Generation::Old);
+        assert_eq!(free.reason, Reason::Weighted);
+    }
+
+    proptest! {
+        #[test]
+        fn only_requests_open_to_the_split_are_counted(
+            weights in any_weights(), phase in any::<u64>(), traits in any_traits(),
+        ) {
+            let diffusion = Diffusion::new(phase);
+            let before = diffusion.accumulated();
+            let assignment = assign(&weights, &diffusion, &traits);
+            let counted = diffusion.accumulated() != before;
+            let split = !weights.is_all_old() && !weights.is_all_new();
+            prop_assert_eq!(counted, split && assignment.open_to_split());
+        }
+    }
+}

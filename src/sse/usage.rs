@@ -1,0 +1,172 @@
+//! The token counts that an upstream reports.
+//!
+//! Must not know: events that carry none are the rule, so the look that finds none has to be cheap.
+
+use std::sync::LazyLock;
+
+use memchr::memmem;
+use serde::Deserialize;
+
+use super::Api;
+
+/// Token counts of one exchange, as far as they are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the request (`prompt_tokens`, `input_tokens`).
+    pub prompt_tokens: u64,
+    /// Tokens of the answer (`completion_tokens`, `output_tokens`).
+    pub completion_tokens: u64,
+}
+
+impl Usage {
+    /// Takes the greater of both counts: reports within a stream are cumulative, and each may lack one count.
+    pub fn merge(&mut self, other: Self) {
+        self.prompt_tokens = self.prompt_tokens.max(other.prompt_tokens);
+        self.completion_tokens = self.completion_tokens.max(other.completion_tokens);
+    }
+}
+
+/// The token counts in the data of an event, if it reports any. Only one pass over the bytes if it does not.
+///
+/// Chat and Completions report in the last chunk (`stream_options.include_usage`), Responses in `response.completed`,
+/// Messages the request's tokens in `message_start` and the answer's in `message_delta`.
+#[must_use]
+#[inline]
+pub fn usage(api: Api, data: &[u8]) -> Option<Usage> {
+    if !may_have_usage(data) {
+        return None;
+    }
+    let report = Report::parse(data)?;
+    match api {
+        Api::Chat | Api::Completions | Api::Other => report.usage,
+        Api::Responses => report.response.and_then(|response| response.usage),
+        Api::Messages => report
+            .message
+            .and_then(|message| message.usage)
+            .or(report.usage),
+    }
+    .and_then(Tokens::known)
+}
+
+/// The token counts of an answer that is one JSON document, of whatever family.
+#[must_use]
+pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
+    if !may_have_usage(body) {
+        return None;
+    }
+    Report::parse(body)?.usage.and_then(Tokens::known)
+}
+
+/// Whether some key `usage` has an object for its value. Generated text cannot raise this: its quotes are escaped.
+fn may_have_usage(data: &[u8]) -> bool {
+    static KEY: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
+    KEY.find_iter(data).any(|at| {
+        data[at + KEY.needle().len()..]
+            .trim_ascii_start()
+            .strip_prefix(b":")
+            .is_some_and(|value| value.trim_ascii_start().starts_with(b"{"))
+    })
+}
+
+#[derive(Deserialize)]
+struct Report {
+    usage: Option<Tokens>,
+    response: Option<Holder>,
+    message: Option<Holder>,
+}
+
+#[derive(Deserialize)]
+struct Holder {
+    usage: Option<Tokens>,
+}
+
+/// Both namings; a server may send both at once.
+#[derive(Deserialize)]
+struct Tokens {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+}
+
+impl Report {
+    #[cold]
+    fn parse(data: &[u8]) -> Option<Self> {
+        serde_json::from_slice(data).ok()
+    }
+}
+
+impl Tokens {
+    fn known(self) -> Option<Usage> {
+        let prompt = self.prompt_tokens.or(self.input_tokens);
+        let completion = self.completion_tokens.or(self.output_tokens);
+        (prompt.is_some() || completion.is_some()).then(|| Usage {
+            prompt_tokens: prompt.unwrap_or(0),
+            completion_tokens: completion.unwrap_or(0),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn tokens(prompt_tokens: u64, completion_tokens: u64) -> Option<Usage> {
+        Some(Usage {
+            prompt_tokens,
+            completion_tokens,
+        })
+    }
+
+    #[test]
+    fn each_family_reports_at_its_own_place() {
+        let dynamo = br#"{"id":"chatcmpl-1","choices":[],"created":1,"model":"tiny","object":"chat.completion.chunk","usage":{"prompt_tokens":16,"completion_tokens":3,"total_tokens":19,"prompt_tokens_details":{"cached_tokens":0}}}"#;
+        let completed = br#"{"type":"response.completed","response":{"status":"completed","usage":{"input_tokens":16,"output_tokens":4,"total_tokens":20}}}"#;
+        let start = br#"{"type":"message_start","message":{"role":"assistant","content":[],"usage":{"input_tokens":25,"output_tokens":1}}}"#;
+        let delta = br#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage": {"output_tokens":15}}"#;
+        assert_eq!(usage(Api::Chat, dynamo), tokens(16, 3));
+        assert_eq!(usage(Api::Completions, dynamo), tokens(16, 3));
+        assert_eq!(usage(Api::Responses, dynamo), None);
+        assert_eq!(usage(Api::Responses, completed), tokens(16, 4));
+        assert_eq!(usage(Api::Messages, start), tokens(25, 1));
+        assert_eq!(usage(Api::Messages, delta), tokens(0, 15));
+    }
+
+    #[test]
+    fn no_object_is_no_usage() {
+        for data in [
+            &br#"{"choices":[],"usage":null}"#[..],
+            br#"{"choices":[],"usage" : null}"#,
+            br#"{"choices":[{"delta":{"content":"\"usage\":{"}}]}"#,
+            br#"{"choices":[],"usage":{}}"#,
+            br#"{"choices":[],"usage":{"prompt_tokens":"many"}}"#,
+            br#"{"usage":{"#,
+            b"[DONE]",
+            b"",
+        ] {
+            assert_eq!(usage(Api::Chat, data), None, "{}", data.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn unary_answers_report_in_both_namings() {
+        let chat = br#"{"object":"chat.completion","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16}}"#;
+        let message = br#"{"type":"message","usage":{"input_tokens":7,"cache_read_input_tokens":0,"output_tokens":9}}"#;
+        assert_eq!(usage_of_json_body(chat), tokens(7, 9));
+        assert_eq!(usage_of_json_body(message), tokens(7, 9));
+        assert_eq!(usage_of_json_body(b"{}"), None);
+    }
+
+    #[test]
+    fn merging_keeps_the_greater_counts() {
+        let mut total = Usage {
+            prompt_tokens: 25,
+            completion_tokens: 1,
+        };
+        total.merge(Usage {
+            prompt_tokens: 0,
+            completion_tokens: 15,
+        });
+        assert_eq!(Some(total), tokens(25, 15));
+    }
+}

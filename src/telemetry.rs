@@ -1,0 +1,9 @@
+//! What the process tells about itself: metrics, access lines, logs.
+
+pub mod access;
+pub mod log;
+mod metrics;
+mod window;
+
+pub use metrics::{Metrics, Observed, Reject};
+pub use window::Window;

@@ -1,0 +1,238 @@
+//! Access lines: one per exchange, at its end. Each thread gathers its lines and writes them together, so that a line costs
+//! no system call. Prompts, credentials and header values of clients are not in it.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::rescue::Cause;
+use crate::split::{Assignment, Generation};
+use crate::sse::{Api, Outcome, Usage};
+
+/// A thread writes its lines out once they are this long, in bytes.
+const ENOUGH: usize = 16 * 1024;
+
+/// How access lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Off,
+    Text,
+    Json,
+}
+
+static FORM: OnceLock<Form> = OnceLock::new();
+
+/// Lines of a thread, written out when the thread ends.
+struct Lines(Vec<u8>);
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        write_out(&mut self.0);
+    }
+}
+
+thread_local! {
+    static LINES: RefCell<Lines> = const { RefCell::new(Lines(Vec::new())) };
+}
+
+/// Sets the form for the process. The first call counts; without one no lines are written.
+pub fn set_form(form: Form) {
+    let _ = FORM.set(form);
+}
+
+/// What an access line says.
+#[derive(Debug)]
+pub struct Line<'a> {
+    pub assignment: Assignment,
+    /// The side that answered in the end.
+    pub answered: Generation,
+    pub method: &'a str,
+    pub path: &'a str,
+    pub class: Api,
+    pub status: u16,
+    pub attempts: u32,
+    /// Why the last attempt but one was given up.
+    pub cause: Option<Cause>,
+    pub outcome: Outcome,
+    pub first_event: Option<Duration>,
+    pub duration: Duration,
+    pub events: u64,
+    pub bytes: u64,
+    pub usage: Usage,
+    /// What went wrong, in words of this program.
+    pub why: Option<&'a str>,
+    /// `trace-id` of the W3C trace context, if the request carried one.
+    pub trace: Option<&'a str>,
+}
+
+/// Notes a line.
+pub fn log(line: &Line<'_>) {
+    let form = FORM.get().copied().unwrap_or(Form::Off);
+    if form == Form::Off {
+        return;
+    }
+    LINES.with_borrow_mut(|lines| {
+        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        line.write(&mut lines.0, form == Form::Json, time)
+            .expect("a Vec takes every write");
+        if lines.0.len() >= ENOUGH {
+            write_out(&mut lines.0);
+        }
+    });
+}
+
+/// Writes out what this thread has gathered. Call it now and then on each thread.
+pub fn flush() {
+    LINES.with_borrow_mut(|lines| write_out(&mut lines.0));
+}
+
+fn write_out(lines: &mut Vec<u8>) {
+    if !lines.is_empty() {
+        // A closed log is no reason to stop serving.
+        let _ = std::io::stdout().lock().write_all(lines);
+        lines.clear();
+    }
+}
+
+impl Line<'_> {
+    fn write(&self, out: &mut Vec<u8>, json: bool, time: Duration) -> std::io::Result<()> {
+        let mut fields = Fields { out, json, first: true };
+        fields.open(time)?;
+        fields.text("generation", self.assignment.generation.as_str())?;
+        fields.text("reason", self.assignment.reason.as_str())?;
+        fields.text("answered", self.answered.as_str())?;
+        fields.text("method", self.method)?;
+        fields.text("path", self.path)?;
+        fields.text("class", self.class.as_str())?;
+        fields.number("status", u64::from(self.status))?;
+        fields.number("attempts", u64::from(self.attempts))?;
+        if let Some(cause) = self.cause {
+            fields.text("cause", cause.as_str())?;
+        }
+        fields.text("outcome", self.outcome.as_str())?;
+        if let Some(first) = self.first_event {
+            fields.seconds("first_event_seconds", first)?;
+        }
+        fields.seconds("duration_seconds", self.duration)?;
+        fields.number("events", self.events)?;
+        fields.number("bytes", self.bytes)?;
+        if self.usage != Usage::default() {
+            fields.number("prompt_tokens", self.usage.prompt_tokens)?;
+            fields.number("completion_tokens", self.usage.completion_tokens)?;
+        }
+        if let Some(why) = self.why {
+            fields.text("why", why)?;
+        }
+        if let Some(trace) = self.trace {
+            fields.text("trace_id", trace)?;
+        }
+        fields.close()
+    }
+}
+
+struct Fields<'a> {
+    out: &'a mut Vec<u8>,
+    json: bool,
+    first: bool,
+}
+
+impl Fields<'_> {
+    fn open(&mut self, time: Duration) -> std::io::Result<()> {
+        let (seconds, micros) = (time.as_secs(), time.subsec_micros());
+        if self.json {
+            write!(self.out, "{{\"time\":{seconds}.{micros:06},\"target\":\"access\"")?;
+            self.first = false;
+            return Ok(());
+        }
+        write!(self.out, "{seconds}.{micros:06} access")
+    }
+
+    fn name(&mut self, name: &str) -> std::io::Result<()> {
+        match self.json {
+            true => write!(self.out, ",\"{name}\":"),
+            false => write!(self.out, " {name}="),
+        }
+    }
+
+    /// Quoted as JSON where it needs to be: nothing that a request carried can forge a line.
+    fn text(&mut self, name: &str, text: &str) -> std::io::Result<()> {
+        self.name(name)?;
+        let plain = !text.is_empty()
+            && text
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
+        if plain && !self.json {
+            return self.out.write_all(text.as_bytes());
+        }
+        serde_json::to_writer(&mut *self.out, text).map_err(Into::into)
+    }
+
+    fn number(&mut self, name: &str, number: u64) -> std::io::Result<()> {
+        self.name(name)?;
+        write!(self.out, "{number}")
+    }
+
+    fn seconds(&mut self, name: &str, duration: Duration) -> std::io::Result<()> {
+        self.name(name)?;
+        write!(self.out, "{}.{:06}", duration.as_secs(), duration.subsec_micros())
+    }
+
+    fn close(&mut self) -> std::io::Result<()> {
+        self.out.write_all(if self.json { b"}\n" } else { b"\n" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split::Reason;
+
+    fn line(path: &str, json: bool) -> String {
+        let line = Line {
+            assignment: Assignment {
+                generation: Generation::New,
+                reason: Reason::Sticky,
+            },
+            answered: Generation::Old,
+            method: "POST",
+            path,
+            class: Api::Chat,
+            status: 200,
+            attempts: 2,
+            cause: Some(Cause::Connect),
+            outcome: Outcome::Completed,
+            first_event: Some(Duration::from_micros(1_200_034)),
+            duration: Duration::from_secs(3),
+            events: 7,
+            bytes: 99,
+            usage: Usage::default(),
+            why: None,
+            trace: None,
+        };
+        let mut out = Vec::new();
+        line.write(&mut out, json, Duration::from_millis(1500)).expect("written");
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn a_line_in_text_and_in_json() {
+        assert_eq!(
+            line("/v1/chat/completions", false),
+            "1.500000 access generation=new reason=sticky answered=old method=POST \
+             path=/v1/chat/completions class=chat status=200 attempts=2 cause=connect \
+             outcome=completed first_event_seconds=1.200034 duration_seconds=3.000000 events=7 bytes=99\n"
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&line("/v1/chat/completions", true)).expect("JSON");
+        assert_eq!(json["answered"], "old");
+        assert_eq!(json["events"], 7);
+    }
+
+    #[test]
+    fn a_path_cannot_forge_a_line() {
+        let text = line("/a b\n1.0 access outcome=completed \"", false);
+        assert_eq!(text.lines().count(), 1);
+        assert!(text.contains(r#"path="/a b\n1.0 access outcome=completed \"""#));
+    }
+}

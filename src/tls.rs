@@ -1,0 +1,207 @@
+//! TLS towards clients and model servers: rustls configurations from files, read again when the files change.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arc_swap::ArcSwap;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+/// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
+const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+
+/// Why a TLS configuration cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot read {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("{} holds no certificate", path.display())]
+    NoCertificate { path: PathBuf },
+    #[error("certificate and key cannot be used")]
+    Unusable(#[source] rustls::Error),
+    #[error("the client verifier cannot be made")]
+    Verifier(#[source] rustls::server::VerifierBuilderError),
+    #[error("the system has no root certificates; name a CA file")]
+    NoRoots,
+}
+
+/// How a model server is trusted, and what it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientFiles {
+    /// PEM file of the authorities to trust; the system's when absent.
+    pub ca: Option<PathBuf>,
+    /// PEM files of a certificate chain and its key to show (mutual TLS).
+    pub identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// What clients are shown, and whether they must show something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+    /// PEM file of the authorities that clients must be signed by (mutual TLS).
+    pub client_ca: Option<PathBuf>,
+}
+
+/// Files of which a configuration can be made.
+pub trait Files {
+    type Config;
+
+    /// # Errors
+    /// What is missing or wrong in the files.
+    fn load(&self) -> Result<Self::Config, Error>;
+
+    fn paths(&self) -> Vec<&Path>;
+}
+
+impl Files for ClientFiles {
+    type Config = ClientConfig;
+
+    fn load(&self) -> Result<ClientConfig, Error> {
+        let mut roots = RootCertStore::empty();
+        match &self.ca {
+            Some(path) => {
+                roots.add_parsable_certificates(certificates(path)?);
+            }
+            None => {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
+        }
+        if roots.is_empty() {
+            return Err(Error::NoRoots);
+        }
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports the default versions")
+            .with_root_certificates(roots);
+        let mut config = match &self.identity {
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(certificates(certificate)?, private_key(key)?)
+                .map_err(Error::Unusable)?,
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+        Ok(config)
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        let identity = self.identity.iter().flat_map(|(a, b)| [a, b]);
+        self.ca.iter().chain(identity).map(PathBuf::as_path).collect()
+    }
+}
+
+impl Files for ServerFiles {
+    type Config = ServerConfig;
+
+    fn load(&self) -> Result<ServerConfig, Error> {
+        let builder = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .expect("the provider supports the default versions");
+        let builder = match &self.client_ca {
+            Some(path) => {
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(certificates(path)?);
+                let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(
+                    Arc::new(roots),
+                    provider(),
+                );
+                builder.with_client_cert_verifier(verifier.build().map_err(Error::Verifier)?)
+            }
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder
+            .with_single_cert(certificates(&self.certificate)?, private_key(&self.key)?)
+            .map_err(Error::Unusable)?;
+        config.alpn_protocols = ALPN.map(<[u8]>::to_vec).into();
+        Ok(config)
+    }
+
+    fn paths(&self) -> Vec<&Path> {
+        [&self.certificate, &self.key]
+            .into_iter()
+            .chain(&self.client_ca)
+            .map(PathBuf::as_path)
+            .collect()
+    }
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read = |source| Error::Read {
+        path: path.into(),
+        source,
+    };
+    let found: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(read)?
+        .collect::<Result<_, _>>()
+        .map_err(read)?;
+    if found.is_empty() {
+        return Err(Error::NoCertificate { path: path.into() });
+    }
+    Ok(found)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
+    PrivateKeyDer::from_pem_file(path).map_err(|source| Error::Read {
+        path: path.into(),
+        source,
+    })
+}
+
+/// A configuration in force and the files it came from. New connections take what is in force.
+pub struct Reloading<F: Files> {
+    files: F,
+    current: ArcSwap<F::Config>,
+    seen: std::sync::Mutex<Vec<Option<SystemTime>>>,
+}
+
+impl<F: Files> Reloading<F> {
+    /// # Errors
+    /// As [`Files::load`].
+    pub fn new(files: F) -> Result<Self, Error> {
+        let seen = stamps(&files);
+        let current = ArcSwap::from_pointee(files.load()?);
+        Ok(Self {
+            files,
+            current,
+            seen: std::sync::Mutex::new(seen),
+        })
+    }
+
+    pub fn current(&self) -> Arc<F::Config> {
+        self.current.load_full()
+    }
+
+    /// Looks at the files, and loads them if one has changed. `Ok(true)`: a new configuration is in force.
+    ///
+    /// # Errors
+    /// As [`Files::load`]; the last good configuration stays in force.
+    pub fn refresh(&self) -> Result<bool, Error> {
+        let now = stamps(&self.files);
+        let mut seen = self.seen.lock().expect("no holder of this lock can panic");
+        if *seen == now {
+            return Ok(false);
+        }
+        let config = self.files.load();
+        *seen = now;
+        self.current.store(Arc::new(config?));
+        Ok(true)
+    }
+}
+
+fn stamps(files: &impl Files) -> Vec<Option<SystemTime>> {
+    files
+        .paths()
+        .into_iter()
+        .map(|path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok())
+        .collect()
+}

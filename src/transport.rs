@@ -1,0 +1,163 @@
+//! One connection, plain or TLS, and the read buffer that all connections of a thread share.
+//!
+//! A stream that waits owns no read buffer: bytes are read into the thread's buffer once the socket has some, and the
+//! slice that was filled is handed on without a copy.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
+
+/// Size of the shared read buffer, in bytes. It is renewed when a reader holds on to the last one.
+const READ_BUFFER: usize = 64 * 1024;
+/// Renew the buffer once less than this is left, so that a read never asks for less, in bytes.
+const MIN_READ: usize = 16 * 1024;
+/// Capacity that the thread's write buffer may keep, in bytes.
+const WRITE_BUFFER: usize = 64 * 1024;
+
+thread_local! {
+    static READ: RefCell<BytesMut> = RefCell::new(BytesMut::new());
+    static WRITE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A byte stream to a client or to a model server.
+pub enum Transport {
+    Tcp(TcpStream),
+    // Boxed: a TLS session is some KiB, and most streams are plain.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Transport {
+    /// Reads what is there into the thread's shared buffer. An empty result is the end of the stream.
+    pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
+        READ.with_borrow_mut(|shared| {
+            if shared.capacity() < MIN_READ {
+                shared.reserve(READ_BUFFER);
+            }
+            let mut buffer = ReadBuf::uninit(shared.spare_capacity_mut());
+            std::task::ready!(Pin::new(self).poll_read(cx, &mut buffer))?;
+            let filled = buffer.filled().len();
+            // SAFETY: `ReadBuf::filled` promises that this many bytes from the start were initialised.
+            unsafe { shared.set_len(filled) };
+            Poll::Ready(Ok(shared.split_to(filled)))
+        })
+    }
+
+    /// Is an idle connection still good? One that has something to read, an end or bytes nobody asked for, is not.
+    pub fn is_quiet(&mut self) -> bool {
+        let mut byte = [0u8; 1];
+        match self {
+            Self::Tcp(stream) => {
+                matches!(stream.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
+            }
+            Self::Tls(stream) => {
+                let mut cx = Context::from_waker(std::task::Waker::noop());
+                let mut buffer = ReadBuf::new(&mut byte);
+                Pin::new(stream).poll_read(&mut cx, &mut buffer).is_pending()
+            }
+        }
+    }
+}
+
+/// Lends the thread's write buffer, empty, to compose one write in. A borrower within gets one of its own.
+pub fn with_write_buffer<T>(compose: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    let mut buffer = WRITE.take();
+    buffer.clear();
+    let result = compose(&mut buffer);
+    if buffer.capacity() <= WRITE_BUFFER {
+        WRITE.set(buffer);
+    }
+    result
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A transport of which some bytes were read already: they come first.
+pub struct Rewound {
+    first: Bytes,
+    transport: Transport,
+}
+
+impl Rewound {
+    #[must_use]
+    pub fn new(first: Bytes, transport: Transport) -> Self {
+        Self { first, transport }
+    }
+}
+
+impl AsyncRead for Rewound {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.first.is_empty() {
+            return Pin::new(&mut self.transport).poll_read(cx, buffer);
+        }
+        let length = self.first.len().min(buffer.remaining());
+        buffer.put_slice(&self.first[..length]);
+        self.first.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Rewound {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.transport).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,108 @@
+//! The body of an answer, from wherever it comes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use tower::BoxError;
+
+use super::endpoint::Lease;
+use super::{h1, h2};
+use crate::http1::ChunkError;
+
+/// Why a body ended before its end.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    #[error("the connection broke")]
+    Broken(#[source] std::io::Error),
+    #[error("the body's framing is malformed")]
+    Malformed(#[source] ChunkError),
+    #[error("the HTTP/2 stream broke")]
+    Http2(#[source] hyper::Error),
+    #[error("the service in this process broke the body off")]
+    Local(#[source] BoxError),
+}
+
+/// The body of an answer. Reading it reads the model server's connection: there is no task in between.
+pub enum UpstreamBody {
+    /// Something already there.
+    Whole(Bytes),
+    /// Something already read, and what follows it.
+    Begun(Bytes, Box<UpstreamBody>),
+    Http1(h1::Incoming),
+    Http2 {
+        incoming: hyper::body::Incoming,
+        lease: Lease,
+        stream: h2::Stream,
+    },
+    /// Of a service in this process.
+    Local(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl UpstreamBody {
+    /// No body.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self::Whole(Bytes::new())
+    }
+
+    /// Does the end of the connection mean the end of the body? Then a death looks like an end.
+    #[must_use]
+    pub fn ends_with_connection(&self) -> bool {
+        matches!(self, Self::Http1(incoming) if incoming.ends_with_connection())
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Self::Whole(bytes) => {
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            Self::Begun(bytes, rest) => {
+                if bytes.is_empty() {
+                    return Pin::new(&mut **rest).poll_frame(cx);
+                }
+                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
+            }
+            Self::Http1(incoming) => incoming.poll_frame(cx),
+            Self::Http2 { incoming, .. } => {
+                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http2)))
+            }
+            Self::Local(body) => {
+                let frame = ready!(Pin::new(body).poll_frame(cx));
+                Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Local)))
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Begun(bytes, rest) => bytes.is_empty() && rest.is_end_stream(),
+            Self::Http1(incoming) => incoming.is_end_stream(),
+            Self::Http2 { incoming, .. } => incoming.is_end_stream(),
+            Self::Local(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Self::Begun(..) => SizeHint::default(),
+            Self::Http1(incoming) => incoming.size_hint(),
+            Self::Http2 { incoming, .. } => incoming.size_hint(),
+            Self::Local(body) => body.size_hint(),
+        }
+    }
+}

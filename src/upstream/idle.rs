@@ -1,0 +1,60 @@
+//! Idle connections to model servers, per thread: what a thread opened it keeps, so that nothing is locked and no wake-up
+//! crosses cores. The most recently used one is taken first.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::transport::Transport;
+
+/// Most idle connections that a thread keeps to one endpoint.
+const MAX_IDLE: usize = 512;
+/// How long an idle connection is kept.
+const IDLE: Duration = Duration::from_secs(60);
+
+struct Idle {
+    transport: Transport,
+    since: Instant,
+}
+
+thread_local! {
+    static IDLES: RefCell<HashMap<u64, Vec<Idle>>> = RefCell::new(HashMap::new());
+}
+
+/// A connection to the endpoint that is still good, if this thread has one.
+pub(super) fn take(endpoint: u64) -> Option<Transport> {
+    IDLES.with_borrow_mut(|idles| {
+        let stack = idles.get_mut(&endpoint)?;
+        while let Some(mut idle) = stack.pop() {
+            if idle.transport.is_quiet() {
+                return Some(idle.transport);
+            }
+        }
+        None
+    })
+}
+
+/// Keeps a connection on which an exchange has just ended.
+pub(super) fn put(endpoint: u64, transport: Transport, now: Instant) {
+    IDLES.with_borrow_mut(|idles| {
+        let stack = idles.entry(endpoint).or_default();
+        if stack.len() < MAX_IDLE {
+            stack.push(Idle {
+                transport,
+                since: now,
+            });
+        }
+    });
+}
+
+/// Drops what is too old, closed by the other side, or of an endpoint that is gone. Call it now and then on each thread.
+pub fn sweep(now: Instant) {
+    IDLES.with_borrow_mut(|idles| {
+        idles.retain(|_, stack| {
+            stack.retain_mut(|idle| {
+                now.saturating_duration_since(idle.since) < IDLE && idle.transport.is_quiet()
+            });
+            !stack.is_empty()
+        });
+    });
+}

@@ -1,0 +1,278 @@
+//! A generation's pool: the less loaded of two endpoints, and one attempt at it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Uri};
+
+use super::endpoint::Lease;
+use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
+use crate::request_body::RequestBody;
+use crate::resource::{Host, Target};
+use crate::tls::{ClientFiles, Reloading};
+use rustls::pki_types::ServerName;
+
+/// Which HTTP is spoken to a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Protocol {
+    /// HTTP/1.1 in clear text, what ALPN chooses with TLS.
+    #[default]
+    Auto,
+    /// HTTP/1.1 always.
+    Http1,
+    /// HTTP/2 always; in clear text by prior knowledge (RFC 9113 §3.3).
+    Http2,
+}
+
+/// How a pool connects.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub protocol: Protocol,
+    pub connect_timeout: Duration,
+    /// Time that a response head may take; none when absent (a unary answer takes as long as its generation).
+    pub head_timeout: Option<Duration>,
+}
+
+/// The endpoints of one side. Immutable: a changed address makes a new pool that shares the endpoints that stayed.
+pub struct Pool {
+    endpoints: Vec<Arc<Endpoint>>,
+    settings: Settings,
+    tls: Option<Arc<Reloading<ClientFiles>>>,
+}
+
+/// A target with the addresses that its name has now.
+pub type Resolved = (Target, Vec<SocketAddr>);
+
+impl Pool {
+    /// A pool over `resolved`, whose servers TLS calls `called` where that is given; endpoints that `previous` had keep their state and connections.
+    #[must_use]
+    pub fn new(
+        resolved: &[Resolved],
+        settings: Settings,
+        tls: Option<Arc<Reloading<ClientFiles>>>,
+        called: Option<&Host>,
+        previous: Option<&Pool>,
+    ) -> Self {
+        let mut endpoints: Vec<Arc<Endpoint>> = Vec::new();
+        for (target, addresses) in resolved {
+            let called = called.unwrap_or(&target.host);
+            let server_name = target.tls.then(|| server_name(called)).flatten();
+            if target.tls && server_name.is_none() {
+                tracing::error!(%target, "TLS cannot verify this name; the target is left out");
+                continue;
+            }
+            for &address in addresses {
+                let same =
+                    |known: &&Arc<Endpoint>| known.address == address && known.server_name == server_name;
+                if endpoints.iter().any(|known| same(&known)) {
+                    continue;
+                }
+                let known = previous.and_then(|pool| pool.endpoints.iter().find(same));
+                endpoints.push(known.cloned().unwrap_or_else(|| {
+                    Arc::new(Endpoint::new(address, server_name.clone()))
+                }));
+            }
+        }
+        Self {
+            endpoints,
+            settings,
+            tls,
+        }
+    }
+
+    #[must_use]
+    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
+        &self.endpoints
+    }
+
+    /// Has it an endpoint that may be tried at `now`?
+    #[must_use]
+    pub fn is_healthy(&self, now: Instant) -> bool {
+        self.endpoints.iter().any(|endpoint| endpoint.is_healthy(now))
+    }
+
+    /// The less loaded of two healthy endpoints chosen by `draw` (Mitzenmacher 2001); of all, when none is healthy:
+    /// a request that has nowhere else to go is better tried than refused.
+    fn pick(&self, now: Instant, draw: u32) -> Option<&Arc<Endpoint>> {
+        if let [only] = &self.endpoints[..] {
+            return Some(only);
+        }
+        let healthy = self.endpoints.iter().filter(|endpoint| endpoint.is_healthy(now));
+        match healthy.clone().count() {
+            0 => two_choices(self.endpoints.iter(), self.endpoints.len(), draw),
+            count => two_choices(healthy, count, draw),
+        }
+    }
+
+    /// Sends one request to one endpoint. With `fail_fast` a pool without a healthy endpoint is not tried.
+    ///
+    /// # Errors
+    /// Why there is no response head.
+    pub async fn send(
+        &self,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        fail_fast: bool,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let now = Instant::now();
+        if fail_fast && !self.endpoints.is_empty() && !self.is_healthy(now) {
+            return Err(Error::Resting);
+        }
+        let endpoint = self.pick(now, fastrand::u32(..)).ok_or(Error::NoEndpoint)?;
+        let lease = Lease::new(Arc::clone(endpoint));
+        let attempt = self.attempt(lease, outgoing, body);
+        let result = match self.settings.head_timeout {
+            None => attempt.await,
+            Some(limit) => tokio::time::timeout(limit, attempt)
+                .await
+                .unwrap_or(Err(Error::HeadTimeout(limit))),
+        };
+        let ejected = match &result {
+            Ok(response) if !matches!(response.status().as_u16(), 502..=504) => {
+                endpoint.succeeded();
+                false
+            }
+            _ => endpoint.failed(Instant::now()),
+        };
+        if ejected {
+            let error = result.as_ref().err().map(Error::story);
+            tracing::warn!(endpoint = %endpoint.address, error, "endpoint ejected");
+        }
+        result
+    }
+
+    /// Sends to one endpoint of this pool, healthy or not: how it is probed.
+    ///
+    /// # Errors
+    /// As [`Pool::send`].
+    pub async fn send_to(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        self.attempt(Lease::new(Arc::clone(endpoint)), outgoing, body).await
+    }
+
+    async fn attempt(
+        &self,
+        lease: Lease,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let http2 = match self.settings.protocol {
+            Protocol::Http1 => Some(false),
+            Protocol::Http2 => Some(true),
+            Protocol::Auto if lease.server_name.is_none() => Some(false),
+            Protocol::Auto => lease.speaks_http2(),
+        };
+        if http2 == Some(true) {
+            let endpoint = Arc::clone(&lease);
+            return h2::send(lease, &self.connector(&endpoint), outgoing, body).await;
+        }
+        if let Some(transport) = idle::take(lease.id) {
+            return match h1::exchange(lease, transport, outgoing, body).await {
+                // The server closed the connection as we took it: not a word of an answer, so a new one is tried.
+                Err((error @ Error::Broken(_), lease, body)) => match body.again() {
+                    Some(body) => self.fresh(lease, outgoing, body, http2).await,
+                    None => Err(error),
+                },
+                other => other.map_err(|(error, ..)| error),
+            };
+        }
+        self.fresh(lease, outgoing, body, http2).await
+    }
+
+    async fn fresh(
+        &self,
+        lease: Lease,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        http2: Option<bool>,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let (transport, agreed) = self.connector(&lease).connect().await?;
+        if http2.is_none() {
+            lease.spoke(agreed);
+        }
+        if agreed && http2 != Some(false) {
+            return h2::send_over(lease, transport, outgoing, body).await;
+        }
+        h1::exchange(lease, transport, outgoing, body)
+            .await
+            .map_err(|(error, ..)| error)
+    }
+
+    fn connector<'a>(&'a self, endpoint: &'a Endpoint) -> Connector<'a> {
+        Connector {
+            endpoint,
+            tls: self.tls.as_ref(),
+            http2: match self.settings.protocol {
+                Protocol::Auto => None,
+                Protocol::Http1 => Some(false),
+                Protocol::Http2 => Some(true),
+            },
+            limit: self.settings.connect_timeout,
+        }
+    }
+}
+
+/// The head of a request as a model server gets it. The same head serves every attempt of an exchange.
+#[derive(Debug)]
+pub struct Head {
+    pub method: Method,
+    /// In origin form.
+    pub uri: Uri,
+    /// Without hop-by-hop fields and framing.
+    pub headers: HeaderMap,
+    /// The client waits for `100 Continue`, so the model server is asked first (RFC 9110 §10.1.1).
+    pub expects_continue: bool,
+}
+
+/// A head, with the field that only this attempt carries.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    pub head: &'a Head,
+    pub extra: Option<&'a (HeaderName, HeaderValue)>,
+}
+
+/// What it takes to open a connection to an endpoint.
+pub(super) struct Connector<'a> {
+    endpoint: &'a Endpoint,
+    tls: Option<&'a Arc<Reloading<ClientFiles>>>,
+    /// What is offered by ALPN: only HTTP/2, only HTTP/1.1, or both.
+    http2: Option<bool>,
+    limit: Duration,
+}
+
+impl Connector<'_> {
+    pub(super) async fn connect(&self) -> Result<(crate::transport::Transport, bool), Error> {
+        connect::connect(self.endpoint, self.tls, self.http2, self.limit).await
+    }
+}
+
+fn two_choices<'a>(
+    mut endpoints: impl Iterator<Item = &'a Arc<Endpoint>>,
+    count: usize,
+    draw: u32,
+) -> Option<&'a Arc<Endpoint>> {
+    if count < 2 {
+        return endpoints.next();
+    }
+    let first = (draw >> 16) as usize % count;
+    let second = (first + 1 + (draw & 0xffff) as usize % (count - 1)) % count;
+    let (low, high) = (first.min(second), first.max(second));
+    let a = endpoints.nth(low)?;
+    let b = endpoints.nth(high - low - 1)?;
+    // The order of the pair is itself drawn, so that a tie favours neither.
+    let (a, b) = if first < second { (a, b) } else { (b, a) };
+    Some(if a.open() <= b.open() { a } else { b })
+}
+
+/// What a target is called in TLS. An absolute name's last dot is not part of it (RFC 6066 §3).
+fn server_name(host: &Host) -> Option<ServerName<'static>> {
+    match host {
+        Host::Ip(ip) => Some((*ip).into()),
+        Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned()).ok(),
+    }
+}

@@ -1,0 +1,152 @@
+"""A Dynamo worker that says what it is told to: `old:0 old:1 old:2 …`, one event per word.
+
+The text names the generation that answered, and is known beforehand to the byte. A prompt
+may carry orders between double angle brackets; of several, the last counts:
+
+    <<tag=a7 words=20 first_ms=50 each_ms=10 die_after=5>>
+
+    words=N        how many words (10)
+    first_ms=N     wait before the first word (0)
+    each_ms=N      wait between words (0)
+    die_after=N    the process is gone after N words; 0: before the first
+    raise_after=N  the engine raises after N words
+    hang_after=N   silence after N words, until the request is cancelled
+    http_error=N   the engine refuses with this HTTP status
+    tag=WORD       names the request in the events file
+
+Each request leaves lines in the events file: `started TAG`, then `finished TAG WORDS`,
+`cancelled TAG WORDS` or `failed TAG WORDS`.
+"""
+
+import argparse
+import asyncio
+import os
+import re
+import signal
+from pathlib import Path
+
+import uvloop
+from tokenizers import Tokenizer
+
+from dynamo.llm import ModelInput, ModelRuntimeConfig, ModelType, WorkerType, register_model
+from dynamo.llm.exceptions import HttpError
+from dynamo.runtime import DistributedRuntime
+from dynamo.runtime.logging import configure_dynamo_logging
+
+# Time for words already said to leave the process before it dies.
+FLUSH_SECONDS = 0.05
+
+
+class Orders:
+    def __init__(self, prompt: str):
+        found = re.findall(r"<<(.*?)>>", prompt)
+        given = dict(pair.split("=", 1) for pair in found[-1].split()) if found else {}
+        self.tag = given.pop("tag", "-")
+        numbers = {key: int(value) for key, value in given.items()}
+        self.words = numbers.pop("words", 10)
+        self.first = numbers.pop("first_ms", 0) / 1000
+        self.each = numbers.pop("each_ms", 0) / 1000
+        self.die_after = numbers.pop("die_after", None)
+        self.raise_after = numbers.pop("raise_after", None)
+        self.hang_after = numbers.pop("hang_after", None)
+        self.http_error = numbers.pop("http_error", None)
+        if numbers:
+            raise ValueError(f"unknown orders: {sorted(numbers)}")
+
+
+class Cancelled(Exception):
+    pass
+
+
+class Worker:
+    def __init__(self, name: str, tokenizer: Tokenizer, events: Path):
+        self.name = name
+        self.tokenizer = tokenizer
+        self.events = events
+
+    def note(self, what: str) -> None:
+        with self.events.open("a") as file:
+            file.write(what + "\n")
+
+    async def pause(self, seconds: float | None, context) -> None:
+        """Waits, for ever if None; raises Cancelled as soon as nobody wants the answer."""
+        if seconds != 0:
+            stopped = asyncio.ensure_future(context.async_killed_or_stopped())
+            await asyncio.wait([stopped], timeout=seconds)
+            stopped.cancel()
+        if context.is_stopped():
+            raise Cancelled
+
+    async def generate(self, request, context):
+        orders = Orders(self.tokenizer.decode(request["token_ids"]))
+        self.note(f"started {orders.tag}")
+        said, end = 0, "failed"
+        try:
+            if orders.http_error is not None:
+                raise HttpError(orders.http_error, "ordered by the test")
+            await self.pause(orders.first, context)
+            for event in self.words(orders, request):
+                if said == orders.die_after:
+                    await asyncio.sleep(FLUSH_SECONDS)
+                    os._exit(9)
+                if said == orders.raise_after:
+                    raise RuntimeError("ordered by the test")
+                if said == orders.hang_after:
+                    await self.pause(None, context)
+                yield event
+                said += 1
+                if "finish_reason" not in event:
+                    await self.pause(orders.each, context)
+            end = "finished"
+        except (Cancelled, GeneratorExit, asyncio.CancelledError):
+            end = "cancelled"
+        finally:
+            self.note(f"{end} {orders.tag} {said}")
+
+    def words(self, orders: Orders, request):
+        """The engine outputs, one per word; the last one carries the finish reason."""
+        left = (request.get("stop_conditions") or {}).get("max_tokens")
+        for index in range(orders.words):
+            ids = self.tokenizer.encode(f"{' ' if index else ''}{self.name}:{index}").ids
+            if left is not None and len(ids) > left:
+                yield {"token_ids": ids[:left], "finish_reason": "length"}
+                return
+            if left is not None:
+                left -= len(ids)
+            last = index == orders.words - 1
+            yield {"token_ids": ids, **({"finish_reason": "stop"} if last else {})}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model-path", type=Path, required=True)
+    parser.add_argument("--model-name", required=True)
+    parser.add_argument("--namespace", required=True)
+    parser.add_argument("--name", required=True, help="what the words begin with")
+    parser.add_argument("--events", type=Path, required=True)
+    args = parser.parse_args()
+
+    configure_dynamo_logging()
+    loop = asyncio.get_running_loop()
+    runtime = DistributedRuntime(loop, "file", "tcp", event_plane="zmq")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, runtime.shutdown)
+    endpoint = runtime.endpoint(f"{args.namespace}.backend.generate")
+    await register_model(
+        ModelInput.Tokens,
+        ModelType.Chat | ModelType.Completions,
+        endpoint,
+        str(args.model_path),
+        args.model_name,
+        worker_type=WorkerType.Aggregated,
+        runtime_config=ModelRuntimeConfig(),
+        self_host_metadata=False,
+        ignore_weights=True,
+    )
+    tokenizer = Tokenizer.from_file(str(args.model_path / "tokenizer.json"))
+    worker = Worker(args.name, tokenizer, args.events)
+    await endpoint.serve_endpoint(worker.generate, graceful_shutdown=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

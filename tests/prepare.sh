@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Puts in place what `make` needs beside a Rust toolchain: nothing outside the user's cache,
+# save Debian packages where root runs this. What is missing and cannot be installed is named.
+#
+# usage: prepare.sh [TOOL=VERSION]...
+#
+# Checks the machine, installs Dynamo and the openai client for the tests, and each TOOL from
+# crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+tools=${XDG_CACHE_HOME:-$HOME/.cache}/crossfade/tools
+
+wanted=$*
+missing=()  # for people to read
+packages=() # what Debian calls it
+need() {    # need WHAT DEBIAN_PACKAGES COMMAND...
+  local what=$1 debian=$2
+  shift 2
+  if ! "$@" >/dev/null 2>&1; then
+    missing+=("$what")
+    read -ra debian <<<"$debian"
+    packages+=("${debian[@]}")
+  fi
+}
+
+compiles() { # compiles COMPILER LANGUAGE HEADER
+  printf '#include <%s>\nint main() { return 0; }\n' "$3" | "$1" -x "$2" -o /dev/null -
+}
+check() {
+  missing=() packages=()
+  need "a C compiler (for the ring crate)" "gcc libc6-dev" compiles "${CC:-cc}" c stdio.h
+  if [[ $wanted == *cargo-fuzz=* ]]; then
+    need "a C++ compiler (for libFuzzer)" "g++" compiles "${CXX:-c++}" c++ vector
+  fi
+  need "Python 3.10 or later (for Dynamo)" "python3" \
+    python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'
+  need "Python's venv with pip" "python3-venv" python3 -c 'import ensurepip, venv'
+}
+
+rust() {
+  if ! command -v cargo >/dev/null; then
+    echo "error: Rust is missing: see https://rustup.rs" >&2
+    exit 1
+  fi
+  local component
+  for component in rustfmt clippy; do
+    cargo "${component/rust/}" --version >/dev/null 2>&1 && continue
+    if ! command -v rustup >/dev/null || ! rustup component add "$component"; then
+      echo "error: $component is missing: rustup component add $component" >&2
+      exit 1
+    fi
+  done
+}
+
+machine() {
+  check
+  [ ${#missing[@]} -gt 0 ] || return 0
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing Debian packages: ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq && apt-get install -qq -y --no-install-recommends "${packages[@]}" || true
+    check
+  fi
+  if [ ${#missing[@]} -gt 0 ]; then
+    printf 'error: missing: %s\n' "${missing[@]}" >&2
+    echo "on Debian or Ubuntu: sudo apt-get install ${packages[*]}" >&2
+    exit 1
+  fi
+}
+
+tool() { # tool NAME VERSION
+  local program=$tools/bin/$1
+  if "$program" --version 2>/dev/null | grep -qwF "$2"; then
+    return
+  fi
+  echo "installing $1 $2 in $tools"
+  # A debug build takes a minute where a release build takes many, and is quick enough.
+  CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --force \
+    --root "$tools" --version "$2" "$1"
+}
+
+rust
+machine
+"$here/dynamo/install.sh"
+for pair in "$@"; do
+  tool "${pair%%=*}" "${pair#*=}"
+done

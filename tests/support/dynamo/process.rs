@@ -1,0 +1,93 @@
+//! Child processes that never outlive the test process, and ports for them.
+//!
+//! Must not know what runs in them.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{LazyLock, mpsc};
+use std::time::Duration;
+use std::{io, thread};
+
+use tokio::time::{Instant, sleep};
+
+/// A port below those that the kernel gives to outgoing connections, so that none of these takes
+/// it between here and the frontend.
+pub fn free_address() -> SocketAddr {
+    const FIRST: u16 = 12_000;
+    const COUNT: u16 = 20_000;
+    static NEXT: LazyLock<AtomicU16> =
+        // Test processes that run side by side begin apart.
+        LazyLock::new(|| AtomicU16::new((std::process::id() % 300) as u16 * 61));
+    loop {
+        let port = FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// Starts a process that the kernel kills when this one ends.
+///
+/// Beware: the kernel means the thread that forked, and a test's thread may end before the
+/// process it started. So one thread, which never ends, starts them all.
+pub fn spawn(command: Command) -> Child {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
+        let (orders, inbox) = mpsc::channel::<Order>();
+        thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                // SAFETY: `prctl` is a mere system call: it neither allocates nor takes a lock.
+                unsafe {
+                    command.pre_exec(
+                        || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
+                            0 => Ok(()),
+                            _ => Err(io::Error::last_os_error()),
+                        },
+                    );
+                }
+                answer.send(command.spawn()).expect("who ordered waits");
+            }
+        });
+        orders
+    });
+    let (answer, child) = mpsc::channel();
+    STARTER
+        .send((command, answer))
+        .expect("the starter never ends");
+    let child = child.recv().expect("the starter never ends");
+    child.expect("the Python of the installation starts")
+}
+
+/// Sends a signal to a process that has not been waited for.
+pub fn signal(child: &Child, signal: i32) {
+    let pid = i32::try_from(child.id()).expect("a process id is positive");
+    // SAFETY: no memory is involved, and `child` is not reaped while we hold it: the id is its own.
+    let done = unsafe { libc::kill(pid, signal) };
+    assert_eq!(
+        done,
+        0,
+        "signal {signal} to {pid}: {}",
+        io::Error::last_os_error()
+    );
+}
+
+/// Kills and reaps; nothing if it has ended already.
+pub fn end(child: &mut Child) {
+    child.kill().expect("our own child");
+    child.wait().expect("our own child");
+}
+
+/// How it ended; nothing if it does not end in so long.
+pub async fn exit(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
+    let deadline = Instant::now() + patience;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().expect("our own child") {
+            return Some(status);
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    None
+}

@@ -1,0 +1,378 @@
+//! The program itself as a process: its ports, what it says, what it counts, how it ends.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::client::{self, Response};
+use super::upstream::Upstream;
+use super::wait::{PATIENCE, eventually, until};
+
+/// A running proxy. It is killed when dropped; if the test is panicking, what it said is printed.
+pub struct Proxy {
+    child: Child,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+    stdout: Arc<Mutex<Vec<String>>>,
+    stderr: Arc<Mutex<String>>,
+}
+
+/// What a proxy in a test gets when the test does not say otherwise.
+const DEFAULTS: [(&str, &str); 6] = [
+    ("--listen", "127.0.0.1:0"),
+    ("--admin", "127.0.0.1:0"),
+    ("--threads", "1"),
+    ("--settle", "0"),
+    ("--log-format", "json"),
+    ("--log", "info"),
+];
+
+/// The program with nothing of the test's own environment that it could take for its.
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_crossfade"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("CROSSFADE_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Runs the program to its end.
+pub fn run(args: &[&str]) -> Output {
+    let mut child = program()
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("does not end: {args:?}: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
+impl Proxy {
+    /// Between two servers, `percent` to the new one.
+    pub async fn split(old: &Upstream, new: &Upstream, percent: u8) -> Self {
+        Self::split_with(old, new, percent, &[]).await
+    }
+
+    /// The same with more flags.
+    pub async fn split_with(old: &Upstream, new: &Upstream, percent: u8, more: &[&str]) -> Self {
+        let (old, new, percent) = (old.url(), new.url(), percent.to_string());
+        let mut args = vec!["--old", &old, "--new", &new, "--split", &percent];
+        args.extend(more);
+        Self::start(&args).await
+    }
+
+    /// In front of one server, to which all goes.
+    pub async fn before(old: &Upstream, more: &[&str]) -> Self {
+        // Nobody listens at the discard port.
+        let old = old.url();
+        let mut args = vec!["--old", &old, "--new", "127.0.0.1:9", "--split", "0"];
+        args.extend(more);
+        Self::start(&args).await
+    }
+
+    /// In front of an old server with the rest from a file.
+    pub async fn planned(old: &Upstream, plan: &super::PlanFile, more: &[&str]) -> Self {
+        let (old, plan) = (old.url(), plan.as_str());
+        let mut args = vec!["--old", &old, "--plan", &plan];
+        args.extend(more);
+        Self::start(&args).await
+    }
+
+    /// With these flags, and the defaults of tests where they say nothing.
+    pub async fn start(args: &[&str]) -> Self {
+        Self::start_with_env(args, &[]).await
+    }
+
+    /// The same with more environment; what it sets gets no default flag.
+    pub async fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut command = program();
+        command.arg("proxy");
+        let given = |flag: &str| {
+            let name = format!("CROSSFADE_{}", flag[2..].replace('-', "_").to_uppercase());
+            args.contains(&flag) || env.iter().any(|(known, _)| *known == name)
+        };
+        for (flag, value) in DEFAULTS {
+            if !given(flag) {
+                command.args([flag, value]);
+            }
+        }
+        command.args(args).envs(env.iter().copied());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        // So that it also dies with a test process that was killed.
+        unsafe {
+            command.pre_exec(|| {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                Ok(())
+            });
+        }
+        let mut child = command.spawn().unwrap();
+        let stdout = Arc::new(Mutex::new(Vec::new()));
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        std::thread::spawn({
+            let stdout = stdout.clone();
+            move || {
+                for line in lines.map_while(Result::ok) {
+                    stdout.lock().unwrap().push(line);
+                }
+            }
+        });
+        let stderr = Arc::new(Mutex::new(String::new()));
+        let mut pipe = child.stderr.take().unwrap();
+        std::thread::spawn({
+            let stderr = stderr.clone();
+            move || {
+                let mut chunk = [0; 4096];
+                while let Ok(count @ 1..) = pipe.read(&mut chunk) {
+                    let text = String::from_utf8_lossy(&chunk[..count]);
+                    stderr.lock().unwrap().push_str(&text);
+                }
+            }
+        });
+        let mut proxy = Self {
+            child,
+            address: SocketAddr::from(([0, 0, 0, 0], 0)),
+            admin: SocketAddr::from(([0, 0, 0, 0], 0)),
+            stdout,
+            stderr,
+        };
+        (proxy.address, proxy.admin) = until("the proxy says `serving`", async || {
+            if let Some(status) = proxy.child.try_wait().unwrap() {
+                panic!("{status}: {}", proxy.stderr());
+            }
+            proxy.lines().iter().find_map(|line| addresses(line))
+        })
+        .await;
+        proxy
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The lines it wrote so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.stdout.lock().unwrap().clone()
+    }
+
+    pub fn stderr(&self) -> String {
+        self.stderr.lock().unwrap().clone()
+    }
+
+    /// The fields of each access line so far.
+    pub fn access(&self) -> Vec<Value> {
+        self.lines()
+            .iter()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .filter(|line| line["target"] == "access")
+            .map(|mut line| match line["fields"].take() {
+                Value::Null => line,
+                fields => fields,
+            })
+            .collect()
+    }
+
+    /// The `n`-th access line, counted from 1, once it is there.
+    pub async fn access_line(&self, n: usize) -> Value {
+        until("an access line", async || self.access().into_iter().nth(n - 1)).await
+    }
+
+    /// GET on the admin port.
+    pub async fn admin(&self, path: &str) -> Response {
+        client::get(self.admin, path).await
+    }
+
+    /// What `/plan` says, as text: what it says about may be anywhere in it.
+    pub async fn plan(&self) -> String {
+        let response = self.admin("/plan").await;
+        assert_eq!(response.status, 200);
+        response.json();
+        response.text()
+    }
+
+    pub async fn metrics(&self) -> Metrics {
+        let response = self.admin("/metrics").await;
+        assert_eq!(response.status, 200);
+        Metrics::parse(&response.text())
+    }
+
+    /// Waits until the series of `name` with these labels add up to `value`.
+    pub async fn counts(&self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let metrics = self.metrics().await;
+            let sum = metrics.sum(name, labels);
+            if sum == value {
+                return;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{name}{labels:?} is {sum}, not {value}: {:#?}",
+                metrics.of(name)
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until `count` exchanges ended with this outcome.
+    pub async fn outcomes(&self, outcome: &str, count: u32) {
+        let labels = [("outcome", outcome)];
+        self.counts("crossfade_requests_total", &labels, count.into())
+            .await;
+    }
+
+    /// One streaming chat through it.
+    pub async fn chat(&self) -> Response {
+        client::chat(self.address).await
+    }
+
+    /// Waits until requests go by `share`: chats until one comes from `generation`.
+    pub async fn serves(&self, generation: &str) {
+        eventually(&format!("{generation} serves"), async || {
+            self.chat().await.generation() == generation
+        })
+        .await;
+    }
+
+    pub fn signal(&self, signal: i32) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    }
+
+    pub fn terminate(&self) {
+        self.signal(libc::SIGTERM);
+    }
+
+    /// Has it ended, and how?
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().unwrap()
+    }
+
+    /// Waits for its end; its exit status, or `None` if a signal killed it.
+    pub async fn end(&mut self) -> Option<i32> {
+        let status = until("the proxy ends", async || self.child.try_wait().unwrap()).await;
+        assert!(!status.core_dumped(), "{status}");
+        status.code()
+    }
+
+    /// Its resident memory in bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+        kib * 1024
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let lines = self.lines();
+            for line in &lines[lines.len().saturating_sub(40)..] {
+                eprintln!("proxy: {line}");
+            }
+            eprintln!("proxy: {}", self.stderr());
+        }
+    }
+}
+
+/// The addresses in a `serving` line, be it text or JSON.
+fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
+    if !line.contains("serving") {
+        return None;
+    }
+    let value = |name: &str| {
+        let rest = &line[line.find(&format!("{name}=")).or_else(|| line.find(&format!("\"{name}\":")))?..];
+        let rest = rest.trim_start_matches(['"', '=', ':']);
+        let rest = rest.strip_prefix(name)?.trim_start_matches(['"', '=', ':', ' ']);
+        let end = rest.find(['"', ' ', ',', '}']).unwrap_or(rest.len());
+        rest[..end].parse().ok()
+    };
+    Some((value("listen")?, value("admin")?))
+}
+
+/// One scrape.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Name, labels, value.
+    pub series: Vec<(String, BTreeMap<String, String>, f64)>,
+    pub text: String,
+}
+
+impl Metrics {
+    /// # Panics
+    /// If the text is not in Prometheus' text format.
+    pub fn parse(text: &str) -> Self {
+        let series = text
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty())
+            .map(|line| {
+                let (series, value) = line.rsplit_once(' ').expect("a value");
+                let (name, labels) = match series.split_once('{') {
+                    None => (series, BTreeMap::new()),
+                    Some((name, labels)) => {
+                        let labels = labels.strip_suffix('}').expect("labels end");
+                        let labels = labels.split("\",").filter(|label| !label.is_empty());
+                        let labels = labels.map(|label| {
+                            let (name, value) = label.split_once("=\"").expect("a label");
+                            (name.to_owned(), value.trim_end_matches('"').to_owned())
+                        });
+                        (name, labels.collect())
+                    }
+                };
+                (name.to_owned(), labels, value.parse().expect("a number"))
+            })
+            .collect();
+        Self {
+            series,
+            text: text.to_owned(),
+        }
+    }
+
+    /// The series of a name.
+    pub fn of(&self, name: &str) -> Vec<(&BTreeMap<String, String>, f64)> {
+        self.series
+            .iter()
+            .filter(|(known, _, _)| known == name)
+            .map(|(_, labels, value)| (labels, *value))
+            .collect()
+    }
+
+    /// The sum over the series of a name that have all these labels.
+    pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        self.of(name)
+            .iter()
+            .filter(|(known, _)| {
+                labels
+                    .iter()
+                    .all(|(name, value)| known.get(*name).is_some_and(|known| known == value))
+            })
+            .map(|(_, value)| value)
+            .sum()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.series.iter().any(|(known, _, _)| known == name)
+    }
+}

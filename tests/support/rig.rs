@@ -1,0 +1,20 @@
+//! All that a test of the running program needs: model servers that do as told, clients that see every byte, and the
+//! program itself.
+//!
+//! Test files include this one by `#[path]`; it knows no test.
+#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+
+pub mod client;
+pub mod plan_file;
+pub mod proxy;
+pub mod scripts;
+pub mod tls;
+pub mod upstream;
+pub mod wait;
+
+pub use client::{Client, End, Response};
+pub use plan_file::{PlanFile, manifest};
+pub use proxy::Proxy;
+pub use scripts::*;
+pub use upstream::{Gate, Received, Script, Upstream};
+pub use wait::{eventually, until, within};
