@@ -1,5 +1,7 @@
 //! Puts a proxy process together: the only file that knows every room.
 
+pub mod demo;
+
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;

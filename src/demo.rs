@@ -61,7 +61,11 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seconds: 60, plain: false, streams: 48 }
+        Self {
+            seconds: 60,
+            plain: false,
+            streams: 48,
+        }
     }
 }
 
@@ -126,10 +130,19 @@ impl Output {
     }
 
     fn show(&mut self, scene: &Scene<'_>) -> io::Result<Wish> {
+        if let Self::Screen(screen) = self
+            && !screen.is_ours()
+        {
+            *self = Self::Plain(Plain::new(io::stdout()));
+        }
         match self {
             Self::Screen(screen) => {
                 screen.draw(|frame| view::draw(frame, scene))?;
-                Ok(if Screen::quit_pressed()? { Wish::Quit } else { Wish::GoOn })
+                Ok(if Screen::quit_pressed()? {
+                    Wish::Quit
+                } else {
+                    Wish::GoOn
+                })
             }
             Self::Plain(plain) => match plain.show(scene) {
                 // Whoever read has read enough, as `head` does.

@@ -3,6 +3,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod discovery;
 pub mod guard;
 pub mod http1;

@@ -1,11 +1,13 @@
 //! Parses the command line, starts the logs, runs the subcommand, turns an error into an exit code.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
 use crossfade::app::{self, Ended};
-use crossfade::cli::{CheckArgs, Cli, Command, LogFormat, ProxyArgs};
+use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, LogFormat, ProxyArgs};
+use crossfade::demo::Options;
 use crossfade::resource;
 use crossfade::telemetry::{access, log};
 
@@ -16,7 +18,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Proxy(args) => proxy(*args),
         Command::Check(args) => Ok(check(&args)),
-        Command::Demo(_) => Err(anyhow::anyhow!("not built yet")),
+        Command::Demo(args) => demo(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("crossfade: {error:#}");
@@ -37,6 +39,17 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
         Ended::Clean => ExitCode::SUCCESS,
         Ended::Cut => ExitCode::from(CUT),
     })
+}
+
+fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
+    let summary = app::demo::run(Options {
+        seconds: args.seconds,
+        plain: args.plain,
+        streams: usize::from(args.streams),
+    })?;
+    // A reader that has gone, as `head` does, is no error.
+    let _ = writeln!(std::io::stdout(), "{summary}");
+    Ok(ExitCode::SUCCESS)
 }
 
 fn check(args: &CheckArgs) -> ExitCode {

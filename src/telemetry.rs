@@ -3,7 +3,9 @@
 pub mod access;
 pub mod log;
 mod metrics;
+mod quantile;
 mod window;
 
 pub use metrics::{Metrics, Observed, Reject};
+pub use quantile::quantile;
 pub use window::Window;

@@ -70,7 +70,7 @@ async fn an_http2_connection_that_breaks_cancels_all_its_upstreams() {
         })
         .collect();
     old.request(5).await;
-    client.connection.abort();
+    client.break_off();
     eventually("all are cancelled", async || old.requests().iter().all(|request| request.is_gone())).await;
     proxy.outcomes("cancelled", 5).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);

@@ -54,12 +54,18 @@ impl Load {
         let theirs = Arc::clone(&shared);
         let worker = Worker::spawn("clients", move || async move {
             for _ in 0..streams {
-                tokio::spawn(ask_again_and_again(Arc::clone(&theirs), Client::new(address, tokens)));
+                tokio::spawn(ask_again_and_again(
+                    Arc::clone(&theirs),
+                    Client::new(address, tokens),
+                ));
             }
-            std::future::pending().await
+            std::future::pending::<()>().await;
         })
         .map_err(Error::Load)?;
-        Ok(Self { shared, _worker: worker })
+        Ok(Self {
+            shared,
+            _worker: worker,
+        })
     }
 
     /// Counts the requests that begin from now on under `percent`.
@@ -92,7 +98,9 @@ async fn ask_again_and_again(shared: Arc<Shared>, mut client: Client) {
         let percent = shared.percent.load(Relaxed);
         shared.tally().begin();
         let report = client.ask().await;
-        shared.tally().end(&report, percent, shared.outage.load(Relaxed));
+        shared
+            .tally()
+            .end(&report, percent, shared.outage.load(Relaxed));
     }
 }
 

@@ -50,7 +50,12 @@ impl ModelServer {
     /// [`Error::Serve`] when no port or no thread is to be had.
     pub fn start(generation: Generation) -> Result<Self, Error> {
         let (reserved, address) = bind((Ipv4Addr::LOCALHOST, 0).into()).map_err(Error::Serve)?;
-        let mut server = Self { generation, address, reserved, running: None };
+        let mut server = Self {
+            generation,
+            address,
+            reserved,
+            running: None,
+        };
         server.revive()?;
         Ok(server)
     }
@@ -78,7 +83,12 @@ impl ModelServer {
     }
 
     fn serve(&self) -> io::Result<Worker> {
-        let (socket, _) = bind(self.reserved.local_addr()?.as_socket().unwrap_or(self.address))?;
+        let (socket, _) = bind(
+            self.reserved
+                .local_addr()?
+                .as_socket()
+                .unwrap_or(self.address),
+        )?;
         socket.listen(1024)?;
         let listener = TcpListener::from(socket);
         listener.set_nonblocking(true)?;
@@ -99,8 +109,8 @@ fn bind(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
 }
 
 async fn accept(listener: TcpListener, generation: Generation) {
-    let listener =
-        tokio::net::TcpListener::from_std(listener).expect("a non-blocking listener inside of a runtime");
+    let listener = tokio::net::TcpListener::from_std(listener)
+        .expect("a non-blocking listener inside of a runtime");
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, most likely: others have to close first.
@@ -110,19 +120,28 @@ async fn accept(listener: TcpListener, generation: Generation) {
         // Without it each token would wait for the acknowledgement of the one before; if it fails it is merely slower.
         let _ = stream.set_nodelay(true);
         let service = service_fn(move |request| respond(request, generation));
-        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        tokio::spawn(
+            hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service),
+        );
     }
 }
 
-async fn respond(request: Request<Incoming>, generation: Generation) -> Result<Response<Body>, Infallible> {
+async fn respond(
+    request: Request<Incoming>,
+    generation: Generation,
+) -> Result<Response<Body>, Infallible> {
     let (head, body) = request.into_parts();
     let response = match (&head.method, head.uri.path()) {
         (&Method::POST, "/v1/chat/completions") => generate(Api::Chat, body, generation).await,
         (&Method::POST, "/v1/completions") => generate(Api::Completions, body, generation).await,
-        (&Method::GET, "/v1/models") => {
-            json_response(StatusCode::OK, &json!({"object": "list", "data": [answer::model(generation)]}))
+        (&Method::GET, "/v1/models") => json_response(
+            StatusCode::OK,
+            &json!({"object": "list", "data": [answer::model(generation)]}),
+        ),
+        (&Method::GET, "/health" | "/live") => {
+            json_response(StatusCode::OK, &json!({"status": "healthy"}))
         }
-        (&Method::GET, "/health" | "/live") => json_response(StatusCode::OK, &json!({"status": "healthy"})),
         _ => error_response(StatusCode::NOT_FOUND, "no such route"),
     };
     Ok(response)
@@ -131,7 +150,12 @@ async fn respond(request: Request<Incoming>, generation: Generation) -> Result<R
 async fn generate(api: Api, body: Incoming, generation: Generation) -> Response<Body> {
     let body = match Limited::new(body, MAX_REQUEST).collect().await {
         Ok(body) => body.to_bytes(),
-        Err(_) => return error_response(StatusCode::PAYLOAD_TOO_LARGE, "the request could not be read whole"),
+        Err(_) => {
+            return error_response(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "the request could not be read whole",
+            );
+        }
     };
     let Ok(request) = serde_json::from_slice::<Value>(&body) else {
         return error_response(StatusCode::BAD_REQUEST, "the request is not JSON");
@@ -151,14 +175,17 @@ async fn generate(api: Api, body: Incoming, generation: Generation) -> Response<
 }
 
 fn error_response(status: StatusCode, message: &str) -> Response<Body> {
-    let error = json!({"message": message, "type": "invalid_request_error", "code": status.as_u16()});
+    let error =
+        json!({"message": message, "type": "invalid_request_error", "code": status.as_u16()});
     json_response(status, &json!({ "error": error }))
 }
 
 fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
     let mut response = Response::new(Either::Left(Full::from(value.to_string())));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 

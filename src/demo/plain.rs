@@ -18,7 +18,11 @@ pub(super) struct Plain<W> {
 
 impl<W: Write> Plain<W> {
     pub(super) fn new(out: W) -> Self {
-        Self { out, next_second: 0, event: None }
+        Self {
+            out,
+            next_second: 0,
+            event: None,
+        }
     }
 
     /// Writes what is new since the last picture; pairs of figures are old/new.
@@ -42,14 +46,42 @@ impl<W: Write> Plain<W> {
     }
 
     fn head(&mut self, scene: &Scene<'_>) -> io::Result<()> {
-        write!(self.out, "crossfade demo: {} clients on http://{}", scene.streams, scene.address)?;
+        write!(
+            self.out,
+            "crossfade demo: {} clients on http://{}",
+            scene.streams, scene.address
+        )?;
         match scene.page {
             Some(page) => writeln!(self.out, ", live page {page}")?,
             None => writeln!(self.out)?,
         }
-        for [time, wanted, observed, open, first, gap, completed, failed, broken, saved] in [
-            ["time", "wanted", "observed", "open", "first token", "gap", "completed", "failed", "broken", "saved"],
-            ["", "", "", "old/new", "p50, ms", "p50, ms", "old/new", "", "", ""],
+        for [
+            time,
+            wanted,
+            observed,
+            open,
+            first,
+            gap,
+            completed,
+            failed,
+            broken,
+            saved,
+        ] in [
+            [
+                "time",
+                "wanted",
+                "observed",
+                "open",
+                "first token",
+                "gap",
+                "completed",
+                "failed",
+                "broken",
+                "saved",
+            ],
+            [
+                "", "", "", "old/new", "p50, ms", "p50, ms", "old/new", "", "", "",
+            ],
         ] {
             writeln!(
                 self.out,
@@ -64,9 +96,16 @@ impl<W: Write> Plain<W> {
         let sample = &scene.sample;
         let [old, new] = sample.open;
         let open = format!("{old}/{new}");
-        let first = sample.first_event.map(|times| milliseconds(times.p50, 0)).join("/");
+        let first = sample
+            .first_event
+            .map(|times| milliseconds(times.p50, 0))
+            .join("/");
         let gap = sample.gap.map(|times| milliseconds(times.p50, 1)).join("/");
-        let completed = scene.seen.completed.map(|count| count.to_string()).join("/");
+        let completed = scene
+            .seen
+            .completed
+            .map(|count| count.to_string())
+            .join("/");
         writeln!(
             self.out,
             "{:>4} s {:>7} {:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {:>6} {:>6} {:>5}",
@@ -85,7 +124,10 @@ fn event(scene: &Scene<'_>) -> Option<String> {
     match scene.situation.victim {
         _ if scene.is_over() => Some(scene.caption()),
         None => None,
-        Some((victim, Life::Dead(_))) => Some(format!("the {} upstream is KILLED", victim.as_str().to_uppercase())),
+        Some((victim, Life::Dead(_))) => Some(format!(
+            "the {} upstream is KILLED",
+            victim.as_str().to_uppercase()
+        )),
         Some((_, Life::Back)) => Some(scene.caption()),
     }
 }
@@ -105,14 +147,26 @@ mod tests {
         let scene = example(&[], &outages);
         plain.show(&scene).unwrap();
         plain.show(&scene).unwrap();
-        let next = Scene { elapsed: scene.elapsed + Duration::from_secs(1), ..scene };
+        let next = Scene {
+            elapsed: scene.elapsed + Duration::from_secs(1),
+            ..scene
+        };
         plain.show(&next).unwrap();
         let text = String::from_utf8(plain.out).unwrap();
         assert_eq!(text.lines().count(), 3 + 1 + 2, "{text}");
         assert!(!text.contains('\x1b'));
         assert!(text.contains("the NEW upstream is KILLED"));
         let line = text.lines().last().unwrap();
-        for figure in ["50.0 %", "48.7 %", "27/16", "211/209", "30.3/31.3", "631/214", " 21 ", " 37"] {
+        for figure in [
+            "50.0 %",
+            "48.7 %",
+            "27/16",
+            "211/209",
+            "30.3/31.3",
+            "631/214",
+            " 21 ",
+            " 37",
+        ] {
             assert!(line.contains(figure), "{figure} in {line}");
         }
     }

@@ -26,7 +26,8 @@ pub(super) struct Seen {
 impl From<&Tally> for Seen {
     fn from(tally: &Tally) -> Self {
         Self {
-            completed: Generation::ALL.map(|generation| tally.count(Some(generation), Ending::Completed)),
+            completed: Generation::ALL
+                .map(|generation| tally.count(Some(generation), Ending::Completed)),
             failed: tally.total(Ending::Failed),
             broken: tally.total(Ending::Broken),
             unreachable: tally.total(Ending::Unreachable),
@@ -78,7 +79,7 @@ pub(super) struct Scene<'a> {
     pub(super) seen: Seen,
     /// All moments so far, in order.
     pub(super) history: &'a [Moment],
-    /// When an upstream is dead.
+    /// When an upstream was dead, as far as that has begun.
     pub(super) outages: &'a [(Duration, Duration)],
 }
 
@@ -97,9 +98,14 @@ impl Scene<'_> {
         match (victim, percent) {
             (Some((victim, Life::Dead(since))), _) => {
                 let side = victim.as_str().to_uppercase();
-                format!("the {side} upstream was KILLED {:.1} s ago: its requests are saved", since.as_secs_f64())
+                format!(
+                    "the {side} upstream was KILLED {:.1} s ago: its requests are saved",
+                    since.as_secs_f64()
+                )
             }
-            (Some((victim, Life::Back)), _) => format!("the {} upstream is back", victim.as_str().to_uppercase()),
+            (Some((victim, Life::Back)), _) => {
+                format!("the {} upstream is back", victim.as_str().to_uppercase())
+            }
             (None, 0) => "the OLD generation serves alone".to_owned(),
             (None, 100) => "all that begins now goes to the NEW generation".to_owned(),
             (None, percent) => format!("{percent} % of what begins now goes to the NEW generation"),
@@ -119,7 +125,10 @@ pub(super) fn percent(share: Option<f64>) -> String {
 
 /// A time in milliseconds, with as many decimals; a dash without one.
 pub(super) fn milliseconds(time: Option<Duration>, decimals: usize) -> String {
-    time.map_or_else(|| "-".to_owned(), |time| format!("{:.decimals$}", time.as_secs_f64() * 1000.0))
+    time.map_or_else(
+        || "-".to_owned(),
+        |time| format!("{:.decimals$}", time.as_secs_f64() * 1000.0),
+    )
 }
 
 #[cfg(test)]
@@ -129,12 +138,25 @@ pub(super) mod tests {
     use crate::demo::script::Script;
 
     /// A picture from the middle of a fade, with a figure everywhere.
-    pub(in crate::demo) fn example<'a>(history: &'a [Moment], outages: &'a [(Duration, Duration)]) -> Scene<'a> {
+    pub(in crate::demo) fn example<'a>(
+        history: &'a [Moment],
+        outages: &'a [(Duration, Duration)],
+    ) -> Scene<'a> {
         let script = Script::new(60);
-        let elapsed = outages.first().map_or(Duration::from_secs(20), |(from, _)| *from + Duration::from_millis(700));
+        let elapsed = outages
+            .first()
+            .map_or(Duration::from_secs(20), |(from, _)| {
+                *from + Duration::from_millis(700)
+            });
         let times = |p50, p95, p99| {
-            let [p50, p95, p99] = [p50, p95, p99].map(|ms: u64| Some(Duration::from_micros(ms * 1000 + 300)));
-            Percentiles { p50, p95, p99, count: 100 }
+            let [p50, p95, p99] =
+                [p50, p95, p99].map(|ms: u64| Some(Duration::from_micros(ms * 1000 + 300)));
+            Percentiles {
+                p50,
+                p95,
+                p99,
+                count: 100,
+            }
         };
         Scene {
             address: ([127, 0, 0, 1], 8123).into(),
@@ -153,7 +175,12 @@ pub(super) mod tests {
                 saves: 37,
                 epoch: 12,
             },
-            seen: Seen { completed: [631, 214], failed: 21, broken: 0, unreachable: 0 },
+            seen: Seen {
+                completed: [631, 214],
+                failed: 21,
+                broken: 0,
+                unreachable: 0,
+            },
             history,
             outages,
         }
@@ -167,7 +194,11 @@ pub(super) mod tests {
                 let at = Duration::from_millis(u64::try_from(tick).unwrap() * 100);
                 let percent = script.situation(at).percent;
                 let new = i64::from(percent) * 44 / 100;
-                Moment { at, observed: Some(f64::from(percent) / 100.0), open: [44 - new, new] }
+                Moment {
+                    at,
+                    observed: Some(f64::from(percent) / 100.0),
+                    open: [44 - new, new],
+                }
             })
             .collect()
     }
@@ -177,8 +208,14 @@ pub(super) mod tests {
         let outages: Vec<_> = Script::new(60).outages().collect();
         let scene = example(&[], &outages);
         assert!(scene.is_outage());
-        assert_eq!(scene.caption(), "the NEW upstream was KILLED 0.7 s ago: its requests are saved");
-        let over = Scene { elapsed: scene.length, ..scene };
+        assert_eq!(
+            scene.caption(),
+            "the NEW upstream was KILLED 0.7 s ago: its requests are saved"
+        );
+        let over = Scene {
+            elapsed: scene.length,
+            ..scene
+        };
         assert!(over.caption().starts_with("over"));
     }
 }

@@ -30,6 +30,11 @@ impl Screen {
         }
     }
 
+    /// False once the terminal was given back behind our back: a panic on whatever thread does so, to be readable.
+    pub(super) fn is_ours(&self) -> bool {
+        crossterm::terminal::is_raw_mode_enabled().unwrap_or(false)
+    }
+
     /// Draws one picture.
     pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         self.terminal.draw(picture).map(drop)
@@ -51,8 +56,10 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // If this fails there is no terminal any more.
-        let _ = ratatui::try_restore();
+        if self.is_ours() {
+            // If this fails there is no terminal any more.
+            let _ = ratatui::try_restore();
+        }
     }
 }
 

@@ -88,12 +88,21 @@ impl Script {
         let mut steps = Vec::new();
         let mut begun = 0.0;
         for percent in (0..=100).step_by(usize::from(STRIDE)) {
-            steps.push(Step { at: scaled(begun), action: Action::Split(percent) });
+            steps.push(Step {
+                at: scaled(begun),
+                action: Action::Split(percent),
+            });
             if percent == KILL_AT {
                 let killed = scaled(begun + BEFORE_KILL);
                 let back = killed + scaled(OUTAGE).max(SHORTEST_OUTAGE);
-                steps.push(Step { at: killed, action: Action::Kill(VICTIM) });
-                steps.push(Step { at: back, action: Action::Revive(VICTIM) });
+                steps.push(Step {
+                    at: killed,
+                    action: Action::Kill(VICTIM),
+                });
+                steps.push(Step {
+                    at: back,
+                    action: Action::Revive(VICTIM),
+                });
             }
             begun += pause(percent);
         }
@@ -111,18 +120,31 @@ impl Script {
     pub fn situation(&self, elapsed: Duration) -> Situation {
         let past = self.steps.iter().take_while(|step| step.at <= elapsed);
         past.fold(Situation::default(), |now, step| match step.action {
-            Action::Split(percent) => Situation { percent, victim: None },
-            Action::Kill(victim) => Situation { victim: Some((victim, Life::Dead(elapsed - step.at))), ..now },
-            Action::Revive(victim) => Situation { victim: Some((victim, Life::Back)), ..now },
+            Action::Split(percent) => Situation {
+                percent,
+                victim: None,
+            },
+            Action::Kill(victim) => Situation {
+                victim: Some((victim, Life::Dead(elapsed.saturating_sub(step.at)))),
+                ..now
+            },
+            Action::Revive(victim) => Situation {
+                victim: Some((victim, Life::Back)),
+                ..now
+            },
         })
     }
 
     /// When somebody is dead: beginnings and ends.
     pub fn outages(&self) -> impl Iterator<Item = (Duration, Duration)> {
         let at = |wanted: fn(&Action) -> bool| {
-            self.steps.iter().filter(move |step| wanted(&step.action)).map(|step| step.at)
+            self.steps
+                .iter()
+                .filter(move |step| wanted(&step.action))
+                .map(|step| step.at)
         };
-        at(|action| matches!(action, Action::Kill(_))).zip(at(|action| matches!(action, Action::Revive(_))))
+        at(|action| matches!(action, Action::Kill(_)))
+            .zip(at(|action| matches!(action, Action::Revive(_))))
     }
 }
 
@@ -134,7 +156,10 @@ mod tests {
     fn the_split_only_rises_from_nothing_to_all_and_time_only_goes_on() {
         for seconds in [0, 5, 7, 20, 60, 3600] {
             let script = Script::new(seconds);
-            assert!(script.steps.windows(2).all(|pair| pair[0].at < pair[1].at), "{seconds} s");
+            assert!(
+                script.steps.windows(2).all(|pair| pair[0].at < pair[1].at),
+                "{seconds} s"
+            );
             assert!(script.steps.iter().all(|step| step.at < script.length));
             let splits: Vec<u8> = script
                 .steps
@@ -176,10 +201,25 @@ mod tests {
         assert_eq!(back - killed, Duration::from_millis(1500));
         let at = |moment| script.situation(moment);
         let before = at(killed - Duration::from_millis(1));
-        assert_eq!(before, Situation { percent: KILL_AT, victim: None });
+        assert_eq!(
+            before,
+            Situation {
+                percent: KILL_AT,
+                victim: None
+            }
+        );
         let dead = at(killed + Duration::from_secs(1));
-        assert_eq!(dead.victim, Some((VICTIM, Life::Dead(Duration::from_secs(1)))));
+        assert_eq!(
+            dead.victim,
+            Some((VICTIM, Life::Dead(Duration::from_secs(1))))
+        );
         assert_eq!(at(back).victim, Some((VICTIM, Life::Back)));
-        assert_eq!(at(script.length), Situation { percent: 100, victim: None });
+        assert_eq!(
+            at(script.length),
+            Situation {
+                percent: 100,
+                victim: None
+            }
+        );
     }
 }

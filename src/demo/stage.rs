@@ -70,7 +70,12 @@ impl<S: Subject> Stage<S> {
     pub(super) async fn goes_on(&mut self) -> Result<bool, Error> {
         self.ticks.tick().await;
         let elapsed = self.begun.elapsed();
-        while let Some(step) = self.script.steps.get(self.performed).filter(|step| step.at <= elapsed) {
+        while let Some(step) = self
+            .script
+            .steps
+            .get(self.performed)
+            .filter(|step| step.at <= elapsed)
+        {
             let action = step.action;
             self.performed += 1;
             self.perform(action)?;
@@ -106,8 +111,13 @@ impl<S: Subject> Stage<S> {
         let mut sample = self.subject.sample();
         sample.saves = sample.saves.saturating_sub(self.saves_before);
         if elapsed < self.script.length {
-            self.history.push(Moment { at: elapsed, observed: sample.observed, open: sample.open });
+            self.history.push(Moment {
+                at: elapsed,
+                observed: sample.observed,
+                open: sample.open,
+            });
         }
+        let begun = self.outages.partition_point(|(from, _)| *from <= elapsed);
         Scene {
             address: self.address,
             streams: self.streams,
@@ -118,16 +128,22 @@ impl<S: Subject> Stage<S> {
             sample,
             seen: self.load.tally(|tally| Seen::from(tally)),
             history: &self.history,
-            outages: &self.outages,
+            outages: &self.outages[..begun],
         }
     }
 
     /// Counts up. What is open still is hung up on.
     pub(super) fn end(self) -> Summary {
         let elapsed = self.begun.elapsed();
-        let saves = self.subject.sample().saves.saturating_sub(self.saves_before);
+        let saves = self
+            .subject
+            .sample()
+            .saves
+            .saturating_sub(self.saves_before);
         let killed = self.outages.iter().filter(|(from, _)| *from <= elapsed);
-        let disturbed = killed.map(|(from, _)| self.script.situation(*from).percent).collect();
+        let disturbed = killed
+            .map(|(from, _)| self.script.situation(*from).percent)
+            .collect();
         let interrupted = elapsed < self.script.length;
         let tally = self.load.tally(Tally::clone);
         Summary::new(tally, self.streams, elapsed, saves).with(disturbed, interrupted)

@@ -44,7 +44,14 @@ pub struct WorstStep {
 
 impl Summary {
     pub(super) fn new(tally: Tally, streams: usize, elapsed: Duration, saves: u64) -> Self {
-        Self { elapsed, streams, interrupted: false, saves, tally, disturbed: Vec::new() }
+        Self {
+            elapsed,
+            streams,
+            interrupted: false,
+            saves,
+            tally,
+            disturbed: Vec::new(),
+        }
     }
 
     /// Says that an upstream was dead at these splits, and whether the script was cut short.
@@ -76,12 +83,21 @@ impl Summary {
     /// dead upstream are left out, since what is saved comes back from the other generation.
     #[must_use]
     pub fn worst_step(&self) -> Option<WorstStep> {
-        let undisturbed = self.tally.by_split.iter().filter(|(wanted, _)| !self.disturbed.contains(wanted));
+        let undisturbed = self
+            .tally
+            .by_split
+            .iter()
+            .filter(|(wanted, _)| !self.disturbed.contains(wanted));
         let judged = undisturbed.filter(|(_, [old, new])| old + new >= ENOUGH);
         let steps = judged.map(|(&wanted, &[old, new])| {
             let answers = old + new;
             let observed = 100.0 * float(new) / float(answers);
-            WorstStep { wanted, answers, new, off: (observed - f64::from(wanted)).abs() }
+            WorstStep {
+                wanted,
+                answers,
+                new,
+                off: (observed - f64::from(wanted)).abs(),
+            }
         });
         steps.max_by(|a, b| a.off.total_cmp(&b.off))
     }
@@ -96,29 +112,45 @@ impl Summary {
             return "no request came to an end, so there is nothing to say".to_owned();
         }
         if lost == 0 {
-            return format!("no stream was lost: all {requests} were completed, every word of them");
+            return format!(
+                "no stream was lost: all {requests} were completed, every word of them"
+            );
         }
         if lost_without_outage == 0 && failed == lost {
+            let mute = self.tally.count(None, Ending::Failed);
             return format!(
-                "the fade lost no stream; the kill cut {lost} that had begun to answer, and each client was told so"
+                "the fade lost no stream; the kill cut {lost} ({} in mid-answer), all were told so",
+                lost - mute
             );
         }
         format!(
-            "{lost} of {requests} streams were LOST: {failed} with an error, {broken} broken, {unreachable} never \
-             answered; {lost_without_outage} of them while no upstream was dead"
+            "{lost} of {requests} streams were LOST: {failed} failed, {broken} broken, {unreachable} unanswered; \
+             {lost_without_outage} without an outage"
         )
     }
 
     fn counts(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SPEAKERS: [Option<Generation>; 3] = [Some(Generation::Old), Some(Generation::New), None];
-        writeln!(f, "  {:<24}{:>10}{:>10}{:>10}{:>10}", "by the text that came", "old", "new", "none", "all")?;
+        const SPEAKERS: [Option<Generation>; 3] =
+            [Some(Generation::Old), Some(Generation::New), None];
+        writeln!(
+            f,
+            "  {:<24}{:>10}{:>10}{:>10}{:>10}",
+            "by the text that came", "old", "new", "none", "all"
+        )?;
         let mut row = |name: &str, counts: [u64; 3]| {
             write!(f, "  {name:<24}")?;
-            counts.iter().try_for_each(|count| write!(f, "{count:>10}"))?;
+            counts
+                .iter()
+                .try_for_each(|count| write!(f, "{count:>10}"))?;
             writeln!(f, "{:>10}", counts.iter().sum::<u64>())
         };
         let of = |ending| SPEAKERS.map(|speaker| self.tally.count(speaker, ending));
-        let requests = SPEAKERS.map(|speaker| Ending::ALL.iter().map(|end| self.tally.count(speaker, *end)).sum());
+        let requests = SPEAKERS.map(|speaker| {
+            Ending::ALL
+                .iter()
+                .map(|end| self.tally.count(speaker, *end))
+                .sum()
+        });
         row("requests", requests)?;
         row("  completed", of(Ending::Completed))?;
         row("  told of an error", of(Ending::Failed))?;
@@ -128,7 +160,10 @@ impl Summary {
     }
 
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, times, decimals) in [("first token", &self.tally.first_token, 0), ("gap", &self.tally.gap, 1)] {
+        for (name, times, decimals) in [
+            ("first token", &self.tally.first_token, 0),
+            ("gap", &self.tally.gap, 1),
+        ] {
             write!(f, "  {:<24}", format!("{name} p50 / p99, ms"))?;
             for times in times {
                 let [p50, p99] = times
@@ -145,26 +180,61 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let stopped = if self.interrupted { ", stopped before its end" } else { "" };
-        writeln!(f, "crossfade demo: {:.0} s, {} clients{stopped}", self.elapsed.as_secs_f64(), self.streams)?;
+        let stopped = if self.interrupted {
+            ", stopped before its end"
+        } else {
+            ""
+        };
+        writeln!(
+            f,
+            "crossfade demo: {:.0} s, {} clients{stopped}",
+            self.elapsed.as_secs_f64(),
+            self.streams
+        )?;
         self.counts(f)?;
-        writeln!(f, "  {:<24}{:>16}{:>16}", "as the clients saw it", "old", "new")?;
+        writeln!(
+            f,
+            "  {:<24}{:>16}{:>16}",
+            "as the clients saw it", "old", "new"
+        )?;
         self.times(f)?;
-        if let Some(WorstStep { wanted, answers, new, off }) = self.worst_step() {
+        if let Some(WorstStep {
+            wanted,
+            answers,
+            new,
+            off,
+        }) = self.worst_step()
+        {
             let observed = format!("{new} of {answers} answers were of new");
-            writeln!(f, "  {:<24}wanted {wanted} %, {observed}: {off:.1} points off", "worst step")?;
+            writeln!(
+                f,
+                "  {:<24}wanted {wanted} %, {observed}: {off:.1} points off",
+                "worst step"
+            )?;
         }
         for percent in &self.disturbed {
-            writeln!(f, "  {:<24}not judged: an upstream was killed in it", format!("step to {percent} %"))?;
+            writeln!(
+                f,
+                "  {:<24}not judged: an upstream was killed in it",
+                format!("step to {percent} %")
+            )?;
         }
         if self.tally.open() > 0 {
-            writeln!(f, "  {:<24}{} streams, not counted above", "still open at the end", self.tally.open())?;
+            writeln!(
+                f,
+                "  {:<24}{} streams, not counted above",
+                "still open at the end",
+                self.tally.open()
+            )?;
         }
-        write!(f, "  {:<24}{}", "verdict", self.verdict())
+        write!(f, "verdict: {}", self.verdict())
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a demo has fewer than 2^52 requests")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a demo has fewer than 2^52 requests"
+)]
 fn float(count: u64) -> f64 {
     count as f64
 }
@@ -178,8 +248,20 @@ mod tests {
         let mut tally = Tally::default();
         for &(ending, speaker, percent, outage) in ends {
             tally.begin();
-            let (first_token, gaps) = (Some(Duration::from_millis(200)), vec![Duration::from_millis(30)]);
-            tally.end(&Report { ending, speaker, first_token, gaps }, percent, outage);
+            let (first_token, gaps) = (
+                Some(Duration::from_millis(200)),
+                vec![Duration::from_millis(30)],
+            );
+            tally.end(
+                &Report {
+                    ending,
+                    speaker,
+                    first_token,
+                    gaps,
+                },
+                percent,
+                outage,
+            );
         }
         tally
     }
@@ -193,12 +275,22 @@ mod tests {
 
     #[test]
     fn no_stream_was_lost_is_said_only_when_all_were_completed() {
-        let whole = [(Ending::Completed, OLD, 0, false), (Ending::Completed, NEW, 50, true)];
-        assert!(summary(&whole).verdict().contains("no stream was lost: all 2"));
+        let whole = [
+            (Ending::Completed, OLD, 0, false),
+            (Ending::Completed, NEW, 50, true),
+        ];
+        assert!(
+            summary(&whole)
+                .verdict()
+                .contains("no stream was lost: all 2")
+        );
         for ending in [Ending::Failed, Ending::Broken, Ending::Unreachable] {
             for outage in [false, true] {
                 let ends = [whole[0], whole[1], (ending, None, 50, outage)];
-                assert!(!summary(&ends).verdict().contains("no stream was lost"), "{ending:?}");
+                assert!(
+                    !summary(&ends).verdict().contains("no stream was lost"),
+                    "{ending:?}"
+                );
             }
         }
         assert!(summary(&[]).verdict().contains("nothing to say"));
@@ -206,8 +298,17 @@ mod tests {
 
     #[test]
     fn the_fade_is_cleared_only_of_losses_that_were_told_while_an_upstream_was_dead() {
-        let cut = |ending, outage| summary(&[(Ending::Completed, OLD, 50, false), (ending, NEW, 50, outage)]).verdict();
-        assert!(cut(Ending::Failed, true).starts_with("the fade lost no stream; the kill cut 1 "));
+        let cut = |ending, outage| {
+            summary(&[
+                (Ending::Completed, OLD, 50, false),
+                (ending, NEW, 50, outage),
+            ])
+            .verdict()
+        };
+        assert!(
+            cut(Ending::Failed, true)
+                .starts_with("the fade lost no stream; the kill cut 1 (1 in mid-answer)")
+        );
         assert!(cut(Ending::Failed, false).contains("1 of 2 streams were LOST"));
         assert!(cut(Ending::Broken, true).contains("1 of 2 streams were LOST"));
     }
@@ -229,22 +330,35 @@ mod tests {
     #[test]
     fn the_report_adds_up() {
         let ends = [
-            (Ending::Completed, OLD, 0, false), (Ending::Completed, NEW, 100, false), (Ending::Failed, NEW, 50, true),
+            (Ending::Completed, OLD, 0, false),
+            (Ending::Completed, NEW, 100, false),
+            (Ending::Failed, NEW, 50, true),
             (Ending::Unreachable, None, 50, true),
         ];
         let summary = summary(&ends);
-        assert_eq!((summary.requests(), summary.completed(), summary.lost()), (4, [1, 1], [1, 0, 1]));
+        assert_eq!(
+            (summary.requests(), summary.completed(), summary.lost()),
+            (4, [1, 1], [1, 0, 1])
+        );
         let text = summary.to_string();
         let row = |name: &str| -> Vec<u64> {
-            let line = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
-            line.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+            let line = text
+                .lines()
+                .find(|line| line.trim_start().starts_with(name))
+                .unwrap();
+            line.split_whitespace()
+                .filter_map(|word| word.parse().ok())
+                .collect()
         };
         assert_eq!(row("requests"), [1, 2, 1, 4]);
         assert_eq!(row("completed"), [1, 1, 0, 2]);
         assert_eq!(row("told of an error"), [0, 1, 0, 1]);
         assert_eq!(row("never answered"), [0, 0, 1, 1]);
         assert_eq!(row("saved by the proxy"), [3]);
-        assert!(text.contains("200 / 200") && text.contains("30.0 / 30.0"), "{text}");
+        assert!(
+            text.contains("200 / 200") && text.contains("30.0 / 30.0"),
+            "{text}"
+        );
         assert!(!text.contains("still open") && !text.contains('\x1b'));
     }
 }

@@ -11,7 +11,7 @@ use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, Borders, Paragraph, Row, Table};
+use ratatui::widgets::{Block, Borders, Paragraph};
 
 use super::scene::{Moment, Scene, milliseconds};
 use crate::split::Generation;
@@ -20,7 +20,7 @@ use bar::SplitBar;
 
 /// Of the 256 colours, so that terminals without true colour have them too.
 const BLUE: Color = Color::Indexed(32);
-const ORANGE: Color = Color::Indexed(172);
+const ORANGE: Color = Color::Indexed(166);
 const OLD: Style = Style::new().fg(BLUE);
 const NEW: Style = Style::new().fg(ORANGE);
 const NEW_ON_OLD: Style = Style::new().fg(ORANGE).bg(BLUE);
@@ -28,7 +28,18 @@ const NEW_ON_OLD: Style = Style::new().fg(ORANGE).bg(BLUE);
 /// Draws `scene` on the whole of `frame`.
 pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     let bar = if frame.area().height >= 30 { 2 } else { 1 };
-    let [title, caption, _, wanted, observed, _, past, figures, clients, footer] = Layout::vertical([
+    let [
+        title,
+        caption,
+        _,
+        wanted,
+        observed,
+        _,
+        past,
+        figures,
+        clients,
+        footer,
+    ] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
         Constraint::Length(1),
@@ -43,20 +54,42 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     .areas(frame.area());
     draw_title(frame, scene, title);
     draw_caption(frame, scene, caption);
-    frame.render_widget(SplitBar { name: "wanted", share: Some(scene.sample.wanted) }, wanted);
-    frame.render_widget(SplitBar { name: "observed", share: scene.sample.observed }, observed);
+    frame.render_widget(
+        SplitBar {
+            name: "wanted",
+            share: Some(scene.sample.wanted),
+        },
+        wanted,
+    );
+    frame.render_widget(
+        SplitBar {
+            name: "observed",
+            share: scene.sample.observed,
+        },
+        observed,
+    );
     draw_past(frame, scene, past);
     draw_figures(frame, scene, figures);
     draw_clients(frame, scene, clients);
-    frame.render_widget(Line::from(" q or Ctrl-C ends it, with a summary").dim(), footer);
+    let page = scene
+        .page
+        .map(|page| format!(" · page {page}"))
+        .unwrap_or_default();
+    frame.render_widget(
+        Line::from(format!(" q or Ctrl-C ends it{page}")).dim(),
+        footer,
+    );
 }
 
 fn draw_title(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
-    let clock = format!("{} / {} s ", scene.elapsed.as_secs().min(scene.length.as_secs()), scene.length.as_secs());
+    let clock = format!(
+        "{} / {} s ",
+        scene.elapsed.as_secs().min(scene.length.as_secs()),
+        scene.length.as_secs()
+    );
     let title = Line::from(vec![
         " crossfade".bold(),
         format!("  {} clients on {}", scene.streams, scene.address).into(),
-        scene.page.map(|page| format!("  page {page}")).unwrap_or_default().into(),
     ]);
     frame.render_widget(title, area);
     frame.render_widget(Line::from(clock).bold().alignment(Alignment::Right), area);
@@ -64,13 +97,19 @@ fn draw_title(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
 
 fn draw_caption(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
     let caption = format!(" ▶ {} ", scene.caption());
-    let style = if scene.is_outage() { Style::new().bold().reversed() } else { Style::new() };
+    let style = if scene.is_outage() {
+        Style::new().bold().reversed()
+    } else {
+        Style::new()
+    };
     frame.render_widget(Span::styled(caption, style), area);
 }
 
 fn draw_past(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(area);
-    draw_share(frame, scene, left, " split as observed ", |moment| moment.observed);
+    draw_share(frame, scene, left, " split as observed ", |moment| {
+        moment.observed
+    });
     draw_share(frame, scene, right, " open streams ", Moment::open_share);
 }
 
@@ -87,58 +126,88 @@ fn draw_share(
         .title(Line::from(vec![Span::styled(old, OLD), Span::styled(new, NEW)]).right_aligned());
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let mut moments = scene.history.iter().map(|moment| (moment.at, share(moment)));
-    let past = Past { length: scene.length, moments: &mut moments, outages: scene.outages };
+    let mut moments = scene
+        .history
+        .iter()
+        .map(|moment| (moment.at, share(moment)));
+    let past = Past {
+        length: scene.length,
+        moments: &mut moments,
+        outages: scene.outages,
+    };
     frame.render_widget(past, inside);
 }
 
 fn draw_figures(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
-    let right = |text: &str| Line::from(text.to_owned()).right_aligned();
-    let mut head: Vec<_> = ["open", "p50", "p95", "p99", "p50", "p95", "p99", "completed", "trunc.", "failed", "canc."]
-        .map(right)
-        .into();
-    head.insert(0, Line::default());
-    let over: Vec<_> = ["", "", "first", "token", "ms", "", "gap", "ms", "streams", "", "", ""].map(right).into();
-    let rows = Generation::ALL.map(|generation| {
+    let title = Line::from(format!(" the proxy · plan {} ", scene.sample.epoch)).bold();
+    let block = Block::new()
+        .borders(Borders::TOP | Borders::BOTTOM)
+        .title(title);
+    let [groups, heads] = [
+        format!(
+            "{:7}{:6}{:^19}{:^19}{:^28}",
+            "", "", "first token, ms", "gap, ms", "streams that ended"
+        ),
+        format!(
+            "{:7}{:>6}{:>7}{:>6}{:>6}{:>7}{:>6}{:>6}{:>9}{:>7}{:>6}{:>6}",
+            "",
+            "open",
+            "p50",
+            "p95",
+            "p99",
+            "p50",
+            "p95",
+            "p99",
+            "whole",
+            "trunc.",
+            "fail.",
+            "canc."
+        ),
+    ]
+    .map(Line::from);
+    let sides = Generation::ALL.map(|generation| {
         let (name, style) = match generation {
-            Generation::Old => (" O old", OLD),
-            Generation::New => (" N new", NEW),
+            Generation::Old => (" O old ", OLD),
+            Generation::New => (" N new ", NEW),
         };
         let side = generation.index();
         let (first, gap) = (&scene.sample.first_event[side], &scene.sample.gap[side]);
-        let figures = [scene.sample.open[side].to_string()]
-            .into_iter()
-            .chain([first.p50, first.p95, first.p99].map(|time| milliseconds(time, 0)))
-            .chain([gap.p50, gap.p95, gap.p99].map(|time| milliseconds(time, 1)))
-            .chain(scene.sample.outcomes[side].map(|count| count.to_string()));
-        let mut cells = vec![Line::from(name).style(style).bold()];
-        cells.extend(figures.map(|figure| right(&figure)));
-        Row::new(cells)
+        let [f50, f95, f99] = [first.p50, first.p95, first.p99].map(|time| milliseconds(time, 0));
+        let [g50, g95, g99] = [gap.p50, gap.p95, gap.p99].map(|time| milliseconds(time, 1));
+        let [completed, truncated, failed, cancelled] = scene.sample.outcomes[side];
+        let figures = format!(
+            "{:>6}{f50:>7}{f95:>6}{f99:>6}{g50:>7}{g95:>6}{g99:>6}{completed:>9}{truncated:>7}{failed:>6}{cancelled:>6}",
+            scene.sample.open[side]
+        );
+        Line::from(vec![Span::styled(name, style).bold(), figures.into()])
     });
-    let widths = [8, 5, 6, 6, 6, 6, 6, 6, 9, 6, 6, 5].map(Constraint::Max);
-    let title = Line::from(format!(" the proxy · plan {} ", scene.sample.epoch)).bold();
-    let table = Table::new([Row::new(over), Row::new(head)].into_iter().chain(rows), widths)
-        .column_spacing(0)
-        .flex(ratatui::layout::Flex::SpaceBetween)
-        .block(Block::new().borders(Borders::TOP | Borders::BOTTOM).title(title));
-    frame.render_widget(table, area);
+    let [old, new] = sides;
+    frame.render_widget(
+        Paragraph::new(vec![groups, heads, old, new]).block(block),
+        area,
+    );
 }
 
 fn draw_clients(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
     let seen = &scene.seen;
     let [old, new] = seen.completed;
     let clients = Line::from(vec![
-        " the clients".bold(),
-        format!("  completed {} (", old + new).into(),
+        " seen by the clients ".bold(),
+        format!(" completed {} (", old + new).into(),
         Span::styled(format!("O {old}"), OLD),
         " ".into(),
         Span::styled(format!("N {new}"), NEW),
-        format!(")  told of an error {}  broken {}  refused {}", seen.failed, seen.broken, seen.unreachable).into(),
+        format!(
+            ")  failed {}  broken {}",
+            seen.failed,
+            seen.broken + seen.unreachable
+        )
+        .into(),
     ]);
     let saved = Line::from(vec![
-        " saved by the proxy ".bold(),
+        " saved by the proxy  ".bold(),
         format!(" {}", scene.sample.saves).bold(),
-        "  requests whose first upstream could not serve them".into(),
+        " requests whose first upstream could not serve".into(),
     ]);
     frame.render_widget(Paragraph::new(vec![clients, saved]), area);
 }
@@ -156,7 +225,9 @@ mod tests {
         let outages: Vec<_> = Script::new(60).outages().collect();
         let history = history(outages[0].1);
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &example(&history, &outages))).unwrap();
+        terminal
+            .draw(|frame| draw(frame, &example(&history, &outages)))
+            .unwrap();
         terminal
     }
 
@@ -164,9 +235,32 @@ mod tests {
     fn eighty_by_twenty_four_shows_every_figure() {
         let text = picture(80, 24).backend().to_string();
         for figure in [
-            "48 clients on 127.0.0.1:8123", "KILLED 0.7 s ago", "50.0 %", "48.7 %", "▲ killed", "plan 12", " 27 ",
-            " 16 ", " 211 ", " 288 ", " 297 ", " 30.3 ", " 42.3 ", " 612 ", " 233 ", " 21 ", "completed 845",
-            "O 631 N 214", "told of an error 21", "broken 0", "saved by the proxy  37", "Ctrl-C", "0 s", "60 s",
+            "48 clients on 127.0.0.1:8123",
+            "KILLED 0.7 s ago",
+            "50.0 %",
+            "48.7 %",
+            "▲ killed",
+            "plan 12",
+            "page http://127.0.0.1:9090/",
+            "26 / 60 s",
+            " 27 ",
+            " 16 ",
+            " 211 ",
+            " 288 ",
+            " 297 ",
+            " 30.3 ",
+            " 42.3 ",
+            " 612 ",
+            " 233 ",
+            " 21 ",
+            "completed 845",
+            "O 631 N 214",
+            "failed 21",
+            "broken 0",
+            "saved by the proxy   37",
+            "Ctrl-C",
+            "0 s",
+            "60 s",
         ] {
             assert!(text.contains(figure), "{figure:?} in\n{text}");
         }
@@ -176,7 +270,11 @@ mod tests {
     fn the_generations_differ_in_colour_and_without_it() {
         let terminal = picture(80, 24);
         let cells = &terminal.backend().buffer().content;
-        let shown = |symbol, colour| cells.iter().any(|cell| cell.symbol() == symbol && cell.fg == colour);
+        let shown = |symbol, colour| {
+            cells
+                .iter()
+                .any(|cell| cell.symbol() == symbol && cell.fg == colour)
+        };
         assert!(shown("▓", BLUE) && shown("█", ORANGE) && shown("O", BLUE) && shown("N", ORANGE));
     }
 

@@ -17,21 +17,31 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Runs what `main` gives on a new thread; tasks that it spawns stay on that thread.
-    pub(super) fn spawn<F>(name: &str, main: impl FnOnce() -> F + Send + 'static) -> io::Result<Self>
+    pub(super) fn spawn<F>(
+        name: &str,
+        main: impl FnOnce() -> F + Send + 'static,
+    ) -> io::Result<Self>
     where
         F: Future<Output = ()>,
     {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let (stop, stopped) = oneshot::channel();
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    () = async { main().await } => {}
-                    _ = stopped => {}
-                }
-            });
-        })?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = async { main().await } => {}
+                        _ = stopped => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 

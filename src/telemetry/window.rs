@@ -34,10 +34,10 @@ impl Window {
         let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
     }
 
-    /// Assignments and how many of them went to new, in the last minute before `second`, that one included.
+    /// Assignments and how many of them went to new, in the last `seconds` up to `second`, at most a minute.
     #[must_use]
-    pub fn totals(&self, second: u64) -> (u64, u64) {
-        let oldest = second.saturating_sub(SECONDS - 1);
+    pub fn totals(&self, second: u64, seconds: u64) -> (u64, u64) {
+        let oldest = (second + 1).saturating_sub(seconds.min(SECONDS));
         (oldest..=second).fold((0, 0), |(all, new), second| {
             let slot = self.0[(second % 64) as usize].load(Ordering::Relaxed);
             if slot >> 48 != stamp(second) {
@@ -47,10 +47,16 @@ impl Window {
         })
     }
 
-    /// The share of new; `None` without traffic.
+    /// The share of new in the last minute; `None` without traffic.
     #[must_use]
     pub fn share(&self, second: u64) -> Option<f64> {
-        let (all, new) = self.totals(second);
+        self.share_over(second, SECONDS)
+    }
+
+    /// As [`Window::share`], in the last `seconds`.
+    #[must_use]
+    pub fn share_over(&self, second: u64, seconds: u64) -> Option<f64> {
+        let (all, new) = self.totals(second, seconds);
         (all > 0).then(|| new as f64 / all as f64)
     }
 }
@@ -74,7 +80,7 @@ mod tests {
                 window.count(second, request == 0 && second >= 100);
             }
         }
-        assert_eq!(window.totals(199), (240, 60));
+        assert_eq!(window.totals(199, 60), (240, 60));
         assert_eq!(window.share(129), Some(0.125));
         assert_eq!(window.share(258), Some(0.25));
         assert_eq!(window.share(259), None);

@@ -1,10 +1,12 @@
 """A Dynamo worker that says what it is told to: `old:0 old:1 old:2 …`, one event per word.
 
 The text names the generation that answered, and is known beforehand to the byte. A prompt
-may carry orders between double angle brackets; of several, the last counts:
+may carry orders between double angle brackets; of several, the last counts that is for this
+worker:
 
     <<tag=a7 words=20 first_ms=50 each_ms=10 die_after=5>>
 
+    for=NAME       only for the workers of this name
     words=N        how many words (10)
     first_ms=N     wait before the first word (0)
     each_ms=N      wait between words (0)
@@ -38,9 +40,11 @@ FLUSH_SECONDS = 0.05
 
 
 class Orders:
-    def __init__(self, prompt: str):
+    def __init__(self, prompt: str, name: str):
         found = re.findall(r"<<(.*?)>>", prompt)
-        given = dict(pair.split("=", 1) for pair in found[-1].split()) if found else {}
+        blocks = [dict(pair.split("=", 1) for pair in block.split()) for block in found]
+        mine = [block for block in blocks if block.pop("for", name) == name]
+        given = mine[-1] if mine else {}
         self.tag = given.pop("tag", "-")
         numbers = {key: int(value) for key, value in given.items()}
         self.words = numbers.pop("words", 10)
@@ -78,7 +82,7 @@ class Worker:
             raise Cancelled
 
     async def generate(self, request, context):
-        orders = Orders(self.tokenizer.decode(request["token_ids"]))
+        orders = Orders(self.tokenizer.decode(request["token_ids"]), self.name)
         self.note(f"started {orders.tag}")
         said, end = 0, "failed"
         try:

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep};
 #[path = "dynamo/process.rs"]
 mod process;
 
-/// The one model that every stack serves.
+/// The model that a stack serves by default.
 pub const MODEL: &str = "tiny";
 
 /// How long a condition may take to come true.
@@ -85,6 +85,8 @@ pub enum Kind {
 pub struct Options {
     pub kind: Kind,
     pub workers: usize,
+    /// What its model is called.
+    pub model: String,
     /// More arguments of `dynamo.frontend`, such as `--migration-limit`.
     pub frontend_args: Vec<String>,
     /// More environment of all its processes, such as `DYN_HTTP_BODY_LIMIT_MB`.
@@ -96,6 +98,7 @@ impl Default for Options {
         Self {
             kind: Kind::Scripted,
             workers: 1,
+            model: MODEL.to_owned(),
             frontend_args: Vec::new(),
             env: Vec::new(),
         }
@@ -253,7 +256,7 @@ impl Stack {
     /// Whether the frontend lists the model. (Its `/health` says "healthy" even without workers.)
     pub async fn is_ready(&self) -> bool {
         let answer = self.get("/v1/models").await;
-        answer.is_ok_and(|(_, body)| body.contains(&format!("\"id\":\"{MODEL}\"")))
+        answer.is_ok_and(|(_, body)| body.contains(&format!("\"id\":\"{}\"", self.options.model)))
     }
 
     /// Waits until the frontend lists the model.
@@ -417,7 +420,7 @@ impl Stack {
                 .args(["--speedup-ratio", &speedup.to_string()]),
         };
         command
-            .args(["--model-name", MODEL, "--model-path"])
+            .args(["--model-name", &self.options.model, "--model-path"])
             .arg(&self.dynamo.model);
         self.workers.push(process::spawn(command));
         number

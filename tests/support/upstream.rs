@@ -137,6 +137,18 @@ impl Upstream {
         }
     }
 
+    /// A server at the address of one that was dropped.
+    pub async fn again(
+        address: SocketAddr,
+        handler: impl Fn(&Received) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        super::wait::eventually("the address is free", async || {
+            TcpListener::bind(address).await.is_ok()
+        })
+        .await;
+        Self::listen(&address.to_string(), None, handler).await
+    }
+
     /// An address where nobody listens.
     pub async fn nobody() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -183,7 +195,7 @@ impl Upstream {
 
     /// Waits for the `n`-th request, counted from 1.
     pub async fn request(&self, n: usize) -> Arc<Received> {
-        super::until("a request reaches the upstream", async || {
+        super::wait::until("a request reaches the upstream", async || {
             self.log.requests.lock().unwrap().get(n - 1).cloned()
         })
         .await

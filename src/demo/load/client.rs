@@ -37,7 +37,12 @@ pub(in crate::demo) enum Ending {
 
 impl Ending {
     /// All, in the order of their numbers.
-    pub(in crate::demo) const ALL: [Self; 4] = [Self::Completed, Self::Failed, Self::Broken, Self::Unreachable];
+    pub(in crate::demo) const ALL: [Self; 4] = [
+        Self::Completed,
+        Self::Failed,
+        Self::Broken,
+        Self::Unreachable,
+    ];
 }
 
 /// What a client saw of one exchange.
@@ -64,7 +69,11 @@ pub(super) struct Client {
 impl Client {
     /// Asks `address` for answers of at most `tokens` tokens.
     pub(super) fn new(address: SocketAddr, tokens: u64) -> Self {
-        Self { address, connection: None, tokens }
+        Self {
+            address,
+            connection: None,
+            tokens,
+        }
     }
 
     /// One exchange, from the question to the end of the answer.
@@ -72,7 +81,9 @@ impl Client {
         let mut hearing = Hearing::new(Instant::now());
         let ending = match self.send().await {
             None => Ending::Unreachable,
-            Some(response) if response.status() == StatusCode::OK => hearing.follow(response.into_body()).await,
+            Some(response) if response.status() == StatusCode::OK => {
+                hearing.follow(response.into_body()).await
+            }
             Some(_) => Ending::Failed,
         };
         if ending != Ending::Completed {
@@ -95,7 +106,10 @@ impl Client {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(question.to_string()))
             .expect("a request of constant parts");
-        let response = tokio::time::timeout(PATIENCE, connection.send_request(request)).await.ok()?.ok()?;
+        let response = tokio::time::timeout(PATIENCE, connection.send_request(request))
+            .await
+            .ok()?
+            .ok()?;
         self.connection = Some(connection);
         Some(response)
     }
@@ -108,7 +122,9 @@ impl Client {
         }
         let stream = TcpStream::connect(self.address).await.ok()?;
         stream.set_nodelay(true).ok()?;
-        let (connection, io) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.ok()?;
+        let (connection, io) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .ok()?;
         tokio::spawn(io);
         Some(connection)
     }
@@ -170,7 +186,11 @@ impl Hearing {
     fn event(&mut self, data: &[u8], now: Instant) -> Option<Ending> {
         if data == b"[DONE]" {
             let whole = self.finished && self.listener.is_whole();
-            return Some(if whole { Ending::Completed } else { Ending::Broken });
+            return Some(if whole {
+                Ending::Completed
+            } else {
+                Ending::Broken
+            });
         }
         let Ok(event) = serde_json::from_slice::<Value>(data) else {
             return Some(Ending::Broken);
@@ -178,12 +198,16 @@ impl Hearing {
         if event.get("error").is_some_and(|error| !error.is_null()) {
             return Some(Ending::Failed);
         }
-        if let Some(token) = event.pointer("/choices/0/delta/content").and_then(Value::as_str)
+        if let Some(token) = event
+            .pointer("/choices/0/delta/content")
+            .and_then(Value::as_str)
             && !token.is_empty()
         {
             self.token(token, now);
         }
-        self.finished |= event.pointer("/choices/0/finish_reason").is_some_and(Value::is_string);
+        self.finished |= event
+            .pointer("/choices/0/finish_reason")
+            .is_some_and(Value::is_string);
         None
     }
 
@@ -196,7 +220,12 @@ impl Hearing {
     }
 
     fn report(self, ending: Ending) -> Report {
-        Report { ending, speaker: self.listener.speaker(), first_token: self.first_token, gaps: self.gaps }
+        Report {
+            ending,
+            speaker: self.listener.speaker(),
+            first_token: self.first_token,
+            gaps: self.gaps,
+        }
     }
 }
 
@@ -206,14 +235,20 @@ mod tests {
     use crate::demo::voice;
 
     fn token(word: &str) -> String {
-        format!("data: {}\n\n", json!({"choices": [{"delta": {"content": word}, "finish_reason": null}]}))
+        format!(
+            "data: {}\n\n",
+            json!({"choices": [{"delta": {"content": word}, "finish_reason": null}]})
+        )
     }
 
     const FINISH: &str = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
     const DONE: &str = "data: [DONE]\n\n";
 
     fn speech(tokens: usize) -> String {
-        voice::words(Generation::New).take(tokens).map(token).collect()
+        voice::words(Generation::New)
+            .take(tokens)
+            .map(token)
+            .collect()
     }
 
     fn ending_of(stream: &str) -> Option<Ending> {
@@ -222,9 +257,15 @@ mod tests {
 
     #[test]
     fn only_a_whole_answer_is_completed() {
-        assert_eq!(ending_of(&(speech(5) + FINISH + DONE)), Some(Ending::Completed));
+        assert_eq!(
+            ending_of(&(speech(5) + FINISH + DONE)),
+            Some(Ending::Completed)
+        );
         assert_eq!(ending_of(&(speech(5) + DONE)), Some(Ending::Broken));
-        assert_eq!(ending_of(&(speech(3) + &speech(3) + FINISH + DONE)), Some(Ending::Broken));
+        assert_eq!(
+            ending_of(&(speech(3) + &speech(3) + FINISH + DONE)),
+            Some(Ending::Broken)
+        );
         assert_eq!(ending_of(&(speech(5) + FINISH)), None);
         assert_eq!(ending_of("data: {nonsense\n\n"), Some(Ending::Broken));
     }
@@ -239,10 +280,16 @@ mod tests {
     fn what_is_heard_does_not_depend_on_how_the_bytes_are_cut() {
         let stream = ": ping\n\n".to_owned() + &speech(4) + FINISH + DONE;
         let mut hearing = Hearing::new(Instant::now());
-        let mut endings = stream.as_bytes().chunks(3).filter_map(|cut| hearing.take(cut, Instant::now()));
+        let mut endings = stream
+            .as_bytes()
+            .chunks(3)
+            .filter_map(|cut| hearing.take(cut, Instant::now()));
         assert_eq!(endings.next(), Some(Ending::Completed));
         let report = hearing.report(Ending::Completed);
-        assert_eq!((report.speaker, report.gaps.len()), (Some(Generation::New), 3));
+        assert_eq!(
+            (report.speaker, report.gaps.len()),
+            (Some(Generation::New), 3)
+        );
         assert!(report.first_token.is_some());
     }
 }

@@ -51,7 +51,10 @@ impl Tally {
 
     /// Requests that ended so.
     pub(in crate::demo) fn total(&self, ending: Ending) -> u64 {
-        self.endings.iter().map(|counts| counts[ending as usize]).sum()
+        self.endings
+            .iter()
+            .map(|counts| counts[ending as usize])
+            .sum()
     }
 
     /// Requests that ended.
@@ -66,7 +69,10 @@ impl Tally {
 
     /// Requests that were not completed: all, and those of them for which no dead upstream is to blame.
     pub(in crate::demo) fn lost(&self) -> (u64, u64) {
-        (self.ended() - self.total(Ending::Completed), self.lost_without_outage)
+        (
+            self.ended() - self.total(Ending::Completed),
+            self.lost_without_outage,
+        )
     }
 }
 
@@ -76,11 +82,19 @@ pub(in crate::demo) struct Times(Vec<Duration>);
 
 impl Times {
     /// The percentiles `wanted` (0 to 100) by nearest rank; `None` without times.
-    pub(in crate::demo) fn percentiles<const N: usize>(&self, wanted: [usize; N]) -> Option<[Duration; N]> {
+    pub(in crate::demo) fn percentiles<const N: usize>(
+        &self,
+        wanted: [usize; N],
+    ) -> Option<[Duration; N]> {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         let last = sorted.len().checked_sub(1)?;
-        Some(wanted.map(|percent| sorted[(sorted.len() * percent).div_ceil(100).saturating_sub(1).min(last)]))
+        Some(wanted.map(|percent| {
+            sorted[(sorted.len() * percent)
+                .div_ceil(100)
+                .saturating_sub(1)
+                .min(last)]
+        }))
     }
 }
 
@@ -89,7 +103,12 @@ mod tests {
     use super::*;
 
     fn report(ending: Ending, speaker: Option<Generation>) -> Report {
-        Report { ending, speaker, first_token: None, gaps: Vec::new() }
+        Report {
+            ending,
+            speaker,
+            first_token: None,
+            gaps: Vec::new(),
+        }
     }
 
     #[test]
@@ -115,8 +134,14 @@ mod tests {
     #[test]
     fn percentiles_are_of_the_nearest_rank() {
         let times = Times((1..=200).rev().map(Duration::from_millis).collect());
-        assert_eq!(times.percentiles([50, 99]), Some([100, 198].map(Duration::from_millis)));
-        assert_eq!(Times(vec![Duration::ZERO]).percentiles([0, 100]), Some([Duration::ZERO; 2]));
+        assert_eq!(
+            times.percentiles([50, 99]),
+            Some([100, 198].map(Duration::from_millis))
+        );
+        assert_eq!(
+            Times(vec![Duration::ZERO]).percentiles([0, 100]),
+            Some([Duration::ZERO; 2])
+        );
         assert_eq!(Times::default().percentiles([50]), None);
     }
 }

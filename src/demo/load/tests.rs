@@ -22,7 +22,10 @@ async fn clients_count_what_came_back_and_stop_when_told() {
     load.stop();
     until(&load, |tally| tally.open() == 0).await;
     let tally = load.tally(Tally::clone);
-    assert_eq!(tally.count(Some(Generation::New), Ending::Completed), tally.ended());
+    assert_eq!(
+        tally.count(Some(Generation::New), Ending::Completed),
+        tally.ended()
+    );
     assert_eq!(tally.lost(), (0, 0));
     let [gap] = tally.gap[1].percentiles([50]).unwrap();
     assert!(gap > Duration::from_millis(10), "{gap:?}");

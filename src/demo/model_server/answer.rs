@@ -57,7 +57,10 @@ impl Answer {
             created: unix_seconds(),
             tokens,
             finish_reason: if tokens < wanted { "length" } else { "stop" },
-            include_usage: request.pointer("/stream_options/include_usage").and_then(Value::as_bool) == Some(true),
+            include_usage: request
+                .pointer("/stream_options/include_usage")
+                .and_then(Value::as_bool)
+                == Some(true),
             prompt_tokens: prompt.map_or(0, |prompt| prompt.to_string().split_whitespace().count()),
         }
     }
@@ -69,7 +72,8 @@ impl Answer {
 
     /// The event before the first content: chat only.
     pub(super) fn opening(&self) -> Option<Value> {
-        (self.api == Api::Chat).then(|| self.chunk(&json!({"role": "assistant", "content": ""}), None))
+        (self.api == Api::Chat)
+            .then(|| self.chunk(&json!({"role": "assistant", "content": ""}), None))
     }
 
     /// The event of one token.
@@ -112,7 +116,8 @@ impl Answer {
             Api::Chat => "delta",
             Api::Completions => "text",
         };
-        let choice = json!({"index": 0, field: content, "logprobs": null, "finish_reason": finish_reason});
+        let choice =
+            json!({"index": 0, field: content, "logprobs": null, "finish_reason": finish_reason});
         self.envelope(&json!([choice]), true)
     }
 
@@ -154,5 +159,7 @@ fn fingerprint(generation: Generation) -> &'static str {
 }
 
 fn unix_seconds() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs())
 }

@@ -46,7 +46,13 @@ impl Speech {
     pub(super) fn new(answer: Answer) -> Self {
         let words = answer.words();
         let due = Box::pin(tokio::time::sleep(draw(FIRST_TOKEN)));
-        Self { answer, words, said: 0, next: Next::Opening, due }
+        Self {
+            answer,
+            words,
+            said: 0,
+            next: Next::Opening,
+            due,
+        }
     }
 
     /// The answer in one piece, when the last token would have been said.
@@ -62,7 +68,10 @@ impl Body for Speech {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         let this = self.get_mut();
         if this.next == Next::Opening {
             this.next = Next::Token;

@@ -22,7 +22,11 @@ pub(super) struct Past<'a> {
 }
 
 impl Past<'_> {
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a number of columns"
+    )]
     fn column(&self, at: Duration, width: u16) -> u16 {
         let column = (at.as_secs_f64() / self.length.as_secs_f64() * f64::from(width)) as u16;
         column.min(width.saturating_sub(1))
@@ -34,37 +38,53 @@ impl Widget for Past<'_> {
         if area.height < 2 || area.width == 0 {
             return;
         }
-        let picture = Rect { height: area.height - 1, ..area };
-        let mut columns = vec![(0.0, 0_u32); usize::from(area.width)];
+        let picture = Rect {
+            height: area.height - 1,
+            ..area
+        };
+        let mut before = None;
         while let Some((at, share)) = self.moments.next() {
-            if let Some(share) = share {
-                let (sum, count) = &mut columns[usize::from(self.column(at, area.width))];
-                *sum += share;
-                *count += 1;
+            let column = self.column(at, area.width);
+            let Some(share) = share else {
+                before = None;
+                continue;
+            };
+            // A wide picture has columns between two moments.
+            for column in before.map_or(column, |last: u16| column.min(last + 1))..=column {
+                pile(area.x + column, share, picture, buffer);
             }
-        }
-        for (x, (sum, count)) in (area.x..).zip(columns) {
-            if count > 0 {
-                pile(x, sum / f64::from(count), picture, buffer);
-            }
+            before = Some(column);
         }
         let axis = area.bottom() - 1;
         buffer.set_stringn(area.x, axis, "0 s", usize::from(area.width), Style::new());
         let end = format!("{} s", self.length.as_secs());
-        let x = area.right().saturating_sub(u16::try_from(end.len()).unwrap_or(0)).max(area.x);
+        let x = area
+            .right()
+            .saturating_sub(u16::try_from(end.len()).unwrap_or(0))
+            .max(area.x);
         buffer.set_stringn(x, axis, end, usize::from(area.width), Style::new());
         for (from, to) in self.outages {
             let (from, to) = (self.column(*from, area.width), self.column(*to, area.width));
             for column in from..=to {
                 buffer[(area.x + column, axis)].set_char('▲');
             }
-            buffer.set_stringn(area.x + to + 1, axis, " killed", usize::from(area.width - to - 1), Style::new());
+            buffer.set_stringn(
+                area.x + to + 1,
+                axis,
+                " killed",
+                usize::from(area.width - to - 1),
+                Style::new(),
+            );
         }
     }
 }
 
 /// One column, in eighths of a row.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of eighths of rows")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a number of eighths of rows"
+)]
 fn pile(x: u16, share: f64, picture: Rect, buffer: &mut Buffer) {
     let eighths = (share.clamp(0.0, 1.0) * f64::from(picture.height) * 8.0).round() as usize;
     for (row, y) in picture.rows().rev().map(|row| row.y).enumerate() {

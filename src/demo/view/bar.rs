@@ -11,7 +11,7 @@ use crate::demo::scene::percent;
 
 /// Columns beside the bar itself: name, both letters, figure.
 const NAME: usize = 10;
-const FIGURE: usize = 9;
+const FIGURE: usize = 8;
 
 /// How much goes to the new generation.
 pub(super) struct SplitBar {
@@ -22,15 +22,20 @@ pub(super) struct SplitBar {
 
 impl Widget for SplitBar {
     fn render(self, area: Rect, buffer: &mut Buffer) {
-        let width = usize::from(area.width).saturating_sub(NAME + FIGURE + 4);
+        let width = usize::from(area.width).saturating_sub(NAME + FIGURE + 5);
         let (old, new) = self.share.map_or((0, 0), |share| {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of columns")]
-            let new = (share.clamp(0.0, 1.0) * width as f64).round() as usize;
+            let new = columns(share, width);
             (width - new, new)
         });
         for row in area.rows() {
             let first = row.y == area.y;
-            let text = |text: String| if first { text } else { " ".repeat(text.chars().count()) };
+            let text = |text: String| {
+                if first {
+                    text
+                } else {
+                    " ".repeat(text.chars().count())
+                }
+            };
             let name = text(format!(" {:<1$}", self.name, NAME - 1));
             Line::from(vec![
                 Span::styled(name, Style::new().bold()),
@@ -39,9 +44,22 @@ impl Widget for SplitBar {
                 Span::styled("█".repeat(new), NEW),
                 Span::raw(" ".repeat(width - old - new)),
                 Span::styled(text(" N".to_owned()), NEW).bold(),
-                Span::styled(text(format!("{:>1$}", percent(self.share), FIGURE - 1)), Style::new().bold()),
+                Span::styled(
+                    text(format!("{:>1$}", percent(self.share), FIGURE)),
+                    Style::new().bold(),
+                ),
             ])
             .render(row, buffer);
         }
     }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::cast_precision_loss,
+    reason = "a number of columns"
+)]
+fn columns(share: f64, width: usize) -> usize {
+    (share.clamp(0.0, 1.0) * width as f64).round() as usize
 }

@@ -13,12 +13,14 @@ use tokio::task::JoinHandle;
 
 use super::{End, Headers, Response};
 use crate::rig::upstream::Io;
-use crate::rig::wait::within;
+use crate::rig::wait::{eventually, within};
 
 /// One connection. Dropping it closes it.
 pub struct Client {
     sender: SendRequest<Full<Bytes>>,
-    pub connection: JoinHandle<hyper::Result<()>>,
+    connection: JoinHandle<hyper::Result<()>>,
+    /// The same socket, where there is one.
+    socket: Option<std::net::TcpStream>,
 }
 
 impl Drop for Client {
@@ -39,8 +41,23 @@ pub struct Stream {
 impl Client {
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
+        let stream = stream.into_std().unwrap();
         stream.set_nodelay(true).unwrap();
-        Self::over(stream).await
+        let socket = stream.try_clone().unwrap();
+        let mut client = Self::over(TcpStream::from_std(stream).unwrap()).await;
+        client.socket = Some(socket);
+        client
+    }
+
+    /// Breaks the connection, with all that is open on it.
+    pub fn break_off(&self) {
+        let socket = self.socket.as_ref().expect("made by `connect`");
+        socket.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+
+    /// Waits until the connection has ended.
+    pub async fn ended(&self) {
+        eventually("the connection ends", async || self.connection.is_finished()).await;
     }
 
     pub async fn over(io: impl Io) -> Self {
@@ -50,6 +67,7 @@ impl Client {
         Self {
             sender,
             connection: tokio::spawn(connection),
+            socket: None,
         }
     }
 

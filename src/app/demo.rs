@@ -1,0 +1,133 @@
+//! The demo's proxy: the real one, in this process, between the demo's two model servers.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use super::{Error, Handle, build};
+use crate::config::{Config, PlanSource};
+use crate::demo::{self, ModelServer, Options, Percentiles, Sample, Subject, Summary};
+use crate::lifecycle::Phase;
+use crate::proxy::{Limits, ProxySettings};
+use crate::resource::{DynamoUpdateConfigSpec, Identity, Plan, Target};
+use crate::split::Generation;
+use crate::sse::Outcome;
+use crate::telemetry::quantile;
+use crate::tls::ClientFiles;
+use crate::upstream;
+
+/// The observed split of the demo is of the last few seconds: a minute would hide the fade.
+const RECENT: u64 = 3;
+
+/// Why the demo did not work.
+#[derive(Debug, thiserror::Error)]
+pub enum DemoError {
+    #[error("the proxy of the demo")]
+    Proxy(#[from] Error),
+    #[error("the demo")]
+    Demo(#[from] demo::Error),
+    #[error("the demo has no thread")]
+    Thread(#[source] std::io::Error),
+}
+
+/// The proxy under demonstration.
+struct Running {
+    address: SocketAddr,
+    new: SocketAddr,
+    handle: Handle,
+}
+
+/// Runs the demo to its end.
+///
+/// # Errors
+/// What could not be started or shown.
+pub fn run(options: Options) -> Result<Summary, DemoError> {
+    let old = ModelServer::start(Generation::Old)?;
+    let new = ModelServer::start(Generation::New)?;
+    let bound = build(config(old.address(), new.address()))?;
+    let page = format!("http://{}/metrics and /plan", bound.admin());
+    let subject = Running {
+        address: bound.listens(),
+        new: new.address(),
+        handle: bound.handle(),
+    };
+    let lifecycle = subject.handle.lifecycle.clone();
+    let proxy = std::thread::Builder::new()
+        .name("proxy".into())
+        .spawn(move || bound.run())
+        .map_err(DemoError::Thread)?;
+    let summary = super::runtime()?.block_on(demo::run(options, old, new, subject, Some(page)));
+    lifecycle.advance(Phase::Ending);
+    let _ = proxy.join();
+    Ok(summary?)
+}
+
+fn spec(new: SocketAddr, percent: u8) -> DynamoUpdateConfigSpec {
+    let mut spec = DynamoUpdateConfigSpec::to(new.to_string());
+    spec.traffic_split_percent = Some(percent);
+    spec
+}
+
+fn config(old: SocketAddr, new: SocketAddr) -> Config {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let old: Target = old.to_string().parse().expect("a socket address is a target");
+    Config {
+        listen: any,
+        admin: any,
+        old: vec![old],
+        peers: Vec::new(),
+        plan: PlanSource::Flags(Box::new(spec(new, 0))),
+        state_dir: None,
+        threads: 1,
+        proxy: ProxySettings::default(),
+        limits: Limits::default(),
+        upstream: upstream::Settings {
+            protocol: upstream::Protocol::Auto,
+            connect_timeout: Duration::from_secs(2),
+            head_timeout: None,
+        },
+        upstream_tls: ClientFiles::default(),
+        tls: None,
+        probe_interval: None,
+        guard_key: Vec::new(),
+        settle: Duration::ZERO,
+        drain: Duration::ZERO,
+        signals: false,
+    }
+}
+
+impl Subject for Running {
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn set_percent(&self, percent: u8) {
+        let spec = spec(self.new, percent.min(100));
+        let plan = Plan::of(Identity::default(), &spec).expect("the first such plan was good");
+        self.handle.wants(plan, "the demo");
+    }
+
+    fn sample(&self) -> Sample {
+        let metrics = &self.handle.shared.metrics;
+        let snapshot = self.handle.shared.world.load();
+        let percentiles = |buckets: Vec<(f64, u64)>| {
+            let at = |q| quantile(&buckets, q).map(Duration::from_secs_f64);
+            Percentiles {
+                p50: at(0.5),
+                p95: at(0.95),
+                p99: at(0.99),
+                count: buckets.last().map_or(0, |(_, count)| *count),
+            }
+        };
+        let each = Generation::ALL;
+        Sample {
+            wanted: snapshot.plan.weights.share_of_new(),
+            observed: metrics.window.share_over(metrics.second(Instant::now()), RECENT),
+            open: each.map(|generation| metrics.open_streams(generation)),
+            first_event: each.map(|side| percentiles(metrics.first_event_buckets(side))),
+            gap: each.map(|side| percentiles(metrics.gap_buckets(side))),
+            outcomes: each.map(|side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome))),
+            saves: metrics.saves(),
+            epoch: snapshot.epoch,
+        }
+    }
+}

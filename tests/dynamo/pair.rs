@@ -1,0 +1,207 @@
+//! Two stacks with proxies in front, requests to them, and what was said in an answer.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::dynamo::{MODEL, Options, Stack};
+use crate::rig::{Client, End, Family, Proxy, Response};
+
+/// The header by which a test chooses the generation that is tried first.
+pub const SIDE: &str = "x-side";
+
+/// Both ways in which a model server is spoken to.
+pub const PROTOCOLS: [&str; 2] = ["http1", "http2"];
+
+/// Two generations.
+pub struct Pair {
+    pub old: Stack,
+    pub new: Stack,
+}
+
+impl Pair {
+    pub async fn start() -> Self {
+        Self::start_with(Options::default(), Options::default()).await
+    }
+
+    pub async fn start_with(old: Options, new: Options) -> Self {
+        let (old, new) = tokio::join!(
+            Stack::start("old", "dynamo-v1", old),
+            Stack::start("new", "dynamo-v2", new)
+        );
+        Self { old, new }
+    }
+
+    /// A proxy that sends `percent` to new, and what names its [`SIDE`] there.
+    pub async fn proxy(&self, percent: u8, more: &[&str]) -> Proxy {
+        let (old, new, percent) = (self.old.url(), self.new.url(), percent.to_string());
+        let mut args = vec!["--old", &old, "--new", &new, "--split", &percent];
+        args.extend(["--override-header", SIDE]);
+        args.extend(more);
+        Proxy::start(&args).await
+    }
+
+    /// Half and half, over either protocol.
+    pub async fn proxies(&self) -> [Proxy; 2] {
+        let [one, two] = PROTOCOLS.map(|protocol| ["--upstream-protocol", protocol]);
+        [self.proxy(50, &one).await, self.proxy(50, &two).await]
+    }
+}
+
+/// One way to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    pub family: Family,
+    pub stream: bool,
+}
+
+impl Way {
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::streams().chain(Family::ALL.map(|family| Self {
+            family,
+            stream: false,
+        }))
+    }
+
+    pub fn streams() -> impl Iterator<Item = Self> + Clone {
+        Family::ALL.into_iter().map(|family| Self {
+            family,
+            stream: true,
+        })
+    }
+
+    pub fn body(self, prompt: &str) -> String {
+        self.body_for(MODEL, prompt).to_string()
+    }
+
+    pub fn body_for(self, model: &str, prompt: &str) -> Value {
+        let messages = json!([{"role": "user", "content": prompt}]);
+        let mut body = json!({"model": model, "stream": self.stream});
+        match self.family {
+            Family::Chat => body["messages"] = messages,
+            Family::Completions => body["prompt"] = prompt.into(),
+            Family::Responses => body["input"] = prompt.into(),
+            Family::Messages => {
+                body["messages"] = messages;
+                body["max_tokens"] = 2000.into();
+            }
+        }
+        body
+    }
+
+    /// Sends a request that `side` is to answer; its response is yet to read.
+    pub async fn open(self, address: SocketAddr, side: &str, prompt: &str) -> Client {
+        let mut client = Client::connect(address).await;
+        self.send(&mut client, &[(SIDE, side)], prompt).await;
+        client
+    }
+
+    pub async fn send(self, client: &mut Client, headers: &[(&str, &str)], prompt: &str) {
+        client.post(self.family.path(), headers, self.body(prompt)).await;
+    }
+
+    pub async fn ask(self, address: SocketAddr, side: &str, prompt: &str) -> Response {
+        self.open(address, side, prompt).await.response().await
+    }
+
+    /// The text that an answer amounts to.
+    pub fn said(self, response: &Response) -> String {
+        if self.stream {
+            return self.said_in(&response.text());
+        }
+        let body = response.json();
+        let text = match self.family {
+            Family::Chat => &body["choices"][0]["message"]["content"],
+            Family::Completions => &body["choices"][0]["text"],
+            Family::Responses => &body["output"][0]["content"][0]["text"],
+            Family::Messages => &body["content"][0]["text"],
+        };
+        let text = text.as_str();
+        text.unwrap_or_else(|| panic!("no text: {body}")).to_owned()
+    }
+
+    /// The text of events.
+    pub fn said_in(self, events: &str) -> String {
+        data(events)
+            .filter_map(|data| serde_json::from_str::<Value>(data).ok())
+            .filter_map(|data| {
+                let text = match self.family {
+                    Family::Chat => &data["choices"][0]["delta"]["content"],
+                    Family::Completions => &data["choices"][0]["text"],
+                    Family::Responses if data["type"] == "response.output_text.delta" => &data["delta"],
+                    Family::Messages if data["type"] == "content_block_delta" => &data["delta"]["text"],
+                    Family::Responses | Family::Messages => &Value::Null,
+                };
+                text.as_str().map(str::to_owned)
+            })
+            .collect()
+    }
+
+    /// Has a stream come to the end that its family knows?
+    pub fn is_complete(self, events: &str) -> bool {
+        match self.family {
+            Family::Chat | Family::Completions => data(events).any(|data| data == "[DONE]"),
+            Family::Responses => events.contains("event: response.completed\n"),
+            Family::Messages => events.contains("event: message_stop\n"),
+        }
+    }
+
+    /// Asserts that this is all of what `stack` says when it is to say so many words.
+    pub fn assert_says(self, response: &Response, stack: &Stack, words: usize) {
+        let text = response.text();
+        assert_eq!((response.status, response.end), (200, End::Clean), "{self:?}: {text}");
+        assert_eq!(self.said(response), stack.text(words), "{self:?}: {text}");
+        assert!(!self.stream || self.is_complete(&text), "{self:?}: {text}");
+    }
+}
+
+/// The data of events that have one line of it.
+pub fn data(events: &str) -> impl Iterator<Item = &str> {
+    events.lines().filter_map(|line| line.strip_prefix("data: "))
+}
+
+/// Reads on until `needle` is in what came of the body.
+pub async fn read_until(client: &mut Client, needle: &str) -> String {
+    let mut seen = Vec::new();
+    loop {
+        let piece = client.piece().await;
+        let text = String::from_utf8_lossy(&seen).into_owned();
+        seen.extend(piece.unwrap_or_else(|| panic!("before {needle:?} only {text:?}")));
+        let text = String::from_utf8_lossy(&seen);
+        if text.contains(needle) {
+            return text.into_owned();
+        }
+    }
+}
+
+/// A text without what differs from request to request: ids and times.
+pub fn normal(text: &str) -> String {
+    const KEYS: [&str; 6] = ["id", "item_id", "response_id", "created", "created_at", "completed_at"];
+    KEYS.iter().fold(text.to_owned(), |text, key| {
+        let key = format!("\"{key}\":");
+        let mut pieces = text.split(&key);
+        let mut normal = pieces.next().unwrap_or_default().to_owned();
+        for piece in pieces {
+            let end = piece.find([',', '}']).unwrap_or(piece.len());
+            normal += &key;
+            normal += "*";
+            normal += &piece[end..];
+        }
+        normal
+    })
+}
+
+/// The access lines of a proxy once there are so many, as the values of `fields`, sorted.
+pub async fn access(proxy: &Proxy, count: usize, fields: &[&str]) -> Vec<String> {
+    proxy.access_line(count).await;
+    let line = |line: &Value| {
+        let values = fields.iter().map(|field| match &line[*field] {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+        values.collect::<Vec<_>>().join(" ")
+    };
+    let mut lines: Vec<_> = proxy.access().iter().map(line).collect();
+    lines.sort();
+    lines
+}
