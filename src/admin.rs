@@ -71,7 +71,10 @@ impl Admin {
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
             "/readyz" if reads => match self.lifecycle.phase() {
                 Phase::Ready => text(StatusCode::OK, "ready\n"),
-                phase => text(StatusCode::SERVICE_UNAVAILABLE, &format!("not ready: {}\n", phase.as_str())),
+                phase => text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    &format!("not ready: {}\n", phase.as_str()),
+                ),
             },
             "/plan" if reads => page("application/json", plan_page::render(self)),
             "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
@@ -100,7 +103,10 @@ fn observed(world: &World) -> Observed {
         plan_age: snapshot.since_instant.elapsed(),
         endpoints: pools.map(|pool| {
             let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
-            let healthy = endpoints.iter().filter(|endpoint| endpoint.is_healthy(now)).count();
+            let healthy = endpoints
+                .iter()
+                .filter(|endpoint| endpoint.is_healthy(now))
+                .count();
             (healthy, endpoints.len())
         }),
     }
@@ -108,10 +114,16 @@ fn observed(world: &World) -> Observed {
 
 async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
     if !peer.ip().to_canonical().is_loopback() {
-        return text(StatusCode::FORBIDDEN, "the log level is set from this machine only\n");
+        return text(
+            StatusCode::FORBIDDEN,
+            "the log level is set from this machine only\n",
+        );
     }
     let Ok(body) = Limited::new(request.into_body(), 1024).collect().await else {
-        return text(StatusCode::PAYLOAD_TOO_LARGE, "a level is a few bytes long\n");
+        return text(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "a level is a few bytes long\n",
+        );
     };
     match log::set_level(&String::from_utf8_lossy(&body.to_bytes())) {
         Ok(()) => text(StatusCode::OK, "set\n"),
@@ -135,6 +147,8 @@ fn text(status: StatusCode, body: &str) -> Answer {
 
 fn not_allowed(methods: &'static str) -> Answer {
     let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "not allowed here\n");
-    answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    answer
+        .headers_mut()
+        .insert(ALLOW, HeaderValue::from_static(methods));
     answer
 }

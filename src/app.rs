@@ -5,6 +5,7 @@ pub mod demo;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::admin::{self, Admin};
 use crate::config::{Config, PlanSource};
 use crate::discovery::{self, News, Publisher, State, TlsFault, Wanted};
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::proxy::{self, Listener, OldPool, Proxy, Shared};
+use crate::proxy::{self, Listener, OldPool, Proxy, Shared, SplitLayer};
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
@@ -74,9 +75,7 @@ pub struct Bound {
     listener: Listener,
     admin: std::net::TcpListener,
     runtime: tokio::runtime::Runtime,
-    publisher: Publisher,
-    news: (mpsc::Sender<News>, mpsc::Receiver<News>),
-    shared: Arc<Shared>,
+    core: Core,
     lifecycle: Lifecycle,
     tls: Option<Arc<Reloading<ServerFiles>>>,
 }
@@ -88,40 +87,100 @@ pub struct Bound {
 pub fn build(config: Config) -> Result<Bound, Error> {
     raise_file_limit();
     let runtime = runtime()?;
-    let _entered = runtime.enter();
-    let state = config.state_dir.as_ref().map(|path| {
-        State::open(path).map_err(|source| Error::State { path: path.clone(), source })
-    });
-    let state = state.transpose()?;
-    let (wanted, source) = first_plan(&config.plan, state.as_ref())?;
-    let tls = config.tls.clone().map(Reloading::new).transpose()?.map(Arc::new);
-    let metrics = Arc::new(Metrics::default());
-    let publisher = runtime.block_on(Publisher::start(
-        &config,
-        Arc::clone(&metrics),
-        state,
-        wanted,
-        source,
-    ))?;
+    let core = runtime.block_on(Core::start(&config))?;
+    let tls = config
+        .tls
+        .clone()
+        .map(Reloading::new)
+        .transpose()?
+        .map(Arc::new);
     let listen = |address| move |source| Error::Listen { address, source };
     let listener = Listener::bind(config.listen, config.threads).map_err(listen(config.listen))?;
     let admin = std::net::TcpListener::bind(config.admin).map_err(listen(config.admin))?;
     admin.set_nonblocking(true).map_err(listen(config.admin))?;
-    let world = Arc::clone(publisher.world());
-    let shared = Shared::new(world, metrics, config.proxy.clone(), fastrand::u64(..));
     Ok(Bound {
         listener,
         admin,
-        publisher,
-        news: mpsc::channel(16),
-        shared,
+        core,
         lifecycle: Lifecycle::default(),
         tls,
         config,
-        runtime: {
-            drop(_entered);
-            runtime
-        },
+        runtime,
+    })
+}
+
+/// What every form of the proxy has: the writer of plans, and what requests share.
+struct Core {
+    publisher: Publisher,
+    shared: Arc<Shared>,
+    told: mpsc::Sender<News>,
+    news: mpsc::Receiver<News>,
+}
+
+impl Core {
+    async fn start(config: &Config) -> Result<Self, Error> {
+        let state = config.state_dir.as_ref().map(|path| {
+            State::open(path).map_err(|source| Error::State {
+                path: path.clone(),
+                source,
+            })
+        });
+        let state = state.transpose()?;
+        let (wanted, source) = first_plan(&config.plan, state.as_ref())?;
+        let metrics = Arc::new(Metrics::default());
+        let publisher =
+            Publisher::start(config, Arc::clone(&metrics), state, wanted, source).await?;
+        let world = Arc::clone(publisher.world());
+        let shared = Shared::new(world, metrics, config.proxy.clone(), fastrand::u64(..));
+        let (told, news) = mpsc::channel(16);
+        Ok(Self {
+            publisher,
+            shared,
+            told,
+            news,
+        })
+    }
+
+    /// Follows the sources of plans and addresses for as long as it is polled.
+    async fn follow(self, config: &Config, tls: Option<Arc<Reloading<ServerFiles>>>) {
+        let probing = discovery::probe(Arc::clone(self.publisher.world()), config.probe_interval);
+        let watching = async {
+            if let PlanSource::File(path) = &config.plan
+                && let Err(error) = discovery::watch(path.clone(), self.told.clone()).await
+            {
+                tracing::error!(%error, "the plan file cannot be watched");
+            }
+            std::future::pending::<()>().await;
+        };
+        tokio::join!(probing, watching, publish(self.publisher, self.news, tls));
+    }
+}
+
+/// A proxy inside a frontend: the layer, and what keeps its plan up to date.
+pub struct Embedded {
+    /// Wraps the frontend's own service, which is the old generation.
+    pub layer: SplitLayer,
+    pub handle: Handle,
+    /// Follows the sources of plans; spawn it.
+    pub follow: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+/// Makes a proxy to be embedded: of `config` the plan, the policies and what concerns model servers count. Call it on the
+/// runtime that serves.
+///
+/// # Errors
+/// Why there is no plan to begin with.
+pub async fn embed(config: Config) -> Result<Embedded, Error> {
+    let core = Core::start(&config).await?;
+    let handle = Handle {
+        shared: Arc::clone(&core.shared),
+        lifecycle: Lifecycle::default(),
+        told: core.told.clone(),
+    };
+    Ok(Embedded {
+        layer: SplitLayer::new(Arc::clone(&core.shared)),
+        handle,
+        follow: Box::pin(async move { core.follow(&config, None).await }),
     })
 }
 
@@ -134,7 +193,10 @@ fn runtime() -> Result<tokio::runtime::Runtime, Error> {
 
 /// Thousands of streams need thousands of descriptors; the soft limit is often 1,024.
 fn raise_file_limit() {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: both calls only read or write the struct that they are given.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
@@ -148,19 +210,35 @@ fn first_plan(source: &PlanSource, state: Option<&State>) -> Result<(Wanted, Arc
     match source {
         PlanSource::None => {
             let plan = Arc::new(Plan::all_old());
-            Ok((Wanted { plan, manifest: None }, "none".into()))
+            Ok((
+                Wanted {
+                    plan,
+                    manifest: None,
+                },
+                "none".into(),
+            ))
         }
         PlanSource::Flags(spec) => {
             let plan = Plan::of(Identity::default(), spec).map_err(Error::Flags)?;
             let plan = Arc::new(plan);
-            Ok((Wanted { plan, manifest: None }, "flags".into()))
+            Ok((
+                Wanted {
+                    plan,
+                    manifest: None,
+                },
+                "flags".into(),
+            ))
         }
         PlanSource::File(path) => match discovery::read(path) {
             Ok(wanted) => Ok((wanted, path.display().to_string().into())),
             Err(problems) => {
-                let kept = state.and_then(|state| Some((discovery::read(state.file()).ok()?, state)));
+                let kept =
+                    state.and_then(|state| Some((discovery::read(state.file()).ok()?, state)));
                 let Some((wanted, state)) = kept else {
-                    return Err(Error::Plan { path: path.clone(), problems });
+                    return Err(Error::Plan {
+                        path: path.clone(),
+                        problems,
+                    });
                 };
                 tracing::error!(
                     file = %path.display(),
@@ -178,16 +256,23 @@ fn first_plan(source: &PlanSource, state: Option<&State>) -> Result<(Wanted, Arc
 pub struct Handle {
     pub shared: Arc<Shared>,
     pub lifecycle: Lifecycle,
-    news: mpsc::Sender<News>,
+    told: mpsc::Sender<News>,
 }
 
 impl Handle {
     /// Puts a plan in force, soon.
     pub fn wants(&self, plan: Plan, source: &str) {
-        let wanted = Wanted { plan: Arc::new(plan), manifest: None };
-        let news = News::Plan { wanted, source: source.into(), heard: Instant::now() };
+        let wanted = Wanted {
+            plan: Arc::new(plan),
+            manifest: None,
+        };
+        let news = News::Plan {
+            wanted,
+            source: source.into(),
+            heard: Instant::now(),
+        };
         // A full channel is a flood of plans: the last of them is told again by whoever floods.
-        let _ = self.news.try_send(news);
+        let _ = self.told.try_send(news);
     }
 }
 
@@ -207,9 +292,9 @@ impl Bound {
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
-            shared: Arc::clone(&self.shared),
+            shared: Arc::clone(&self.core.shared),
             lifecycle: self.lifecycle.clone(),
-            news: self.news.0.clone(),
+            told: self.core.told.clone(),
         }
     }
 
@@ -224,12 +309,11 @@ impl Bound {
             listener,
             admin,
             runtime,
-            publisher,
-            news,
-            shared,
+            core,
             lifecycle,
             tls,
         } = self;
+        let shared = Arc::clone(&core.shared);
         let limits = Arc::new(config.limits.clone());
         let mut threads = Vec::new();
         for socket in listener.into_sockets() {
@@ -256,22 +340,14 @@ impl Bound {
         runtime.block_on(async {
             let admin = TcpListener::from_std(admin).map_err(Error::Runtime)?;
             let page = Admin {
-                world: Arc::clone(publisher.world()),
-                status: Arc::clone(publisher.status()),
+                world: Arc::clone(core.publisher.world()),
+                status: Arc::clone(core.publisher.status()),
                 metrics: Arc::clone(&shared.metrics),
                 lifecycle: lifecycle.clone(),
             };
             tokio::spawn(admin::serve(admin, page));
-            tokio::spawn(discovery::probe(Arc::clone(publisher.world()), config.probe_interval));
-            if let PlanSource::File(path) = &config.plan {
-                let watching = discovery::watch(path.clone(), news.0.clone());
-                tokio::spawn(async {
-                    if let Err(error) = watching.await {
-                        tracing::error!(%error, "the plan file cannot be watched");
-                    }
-                });
-            }
-            tokio::spawn(publish(publisher, news.1, tls));
+            let following = config.clone();
+            tokio::spawn(async move { core.follow(&following, tls).await });
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             Ok(live(&config, &lifecycle, &shared, threads).await)
@@ -359,7 +435,9 @@ async fn look_after(metrics: Arc<Metrics>) {
         tokio::time::sleep_until(due.into()).await;
         let now = Instant::now();
         // The timer itself is a millisecond coarse.
-        let late = now.saturating_duration_since(due).saturating_sub(Duration::from_millis(1));
+        let late = now
+            .saturating_duration_since(due)
+            .saturating_sub(Duration::from_millis(1));
         metrics.loop_lag.observe(late.as_secs_f64());
         access::flush();
         ticks += 1;
@@ -378,7 +456,11 @@ async fn publish(
     let mut resolve = Instant::now();
     let mut certificates = tokio::time::interval(CERTIFICATES);
     loop {
-        let pause = if publisher.knows_all_addresses() { RESOLVE } else { RESOLVE_UNKNOWN };
+        let pause = if publisher.knows_all_addresses() {
+            RESOLVE
+        } else {
+            RESOLVE_UNKNOWN
+        };
         tokio::select! {
             told = news.recv() => match told {
                 Some(told) => publisher.hear(told).await,

@@ -62,10 +62,22 @@ pub struct ProxyArgs {
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
     /// The old generation: host:port, http://… or https://…; repeat it or separate by commas
-    #[arg(long, env = "CROSSFADE_OLD", required = true, value_name = "URL", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "CROSSFADE_OLD",
+        required = true,
+        value_name = "URL",
+        value_delimiter = ','
+    )]
     old: Vec<Target>,
     /// The new generation, likewise
-    #[arg(long, env = "CROSSFADE_NEW", value_name = "URL", value_delimiter = ',', conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_NEW",
+        value_name = "URL",
+        value_delimiter = ',',
+        conflicts_with = "plan"
+    )]
     new: Vec<Target>,
     /// Share of requests that goes to new, in percent: 0 is none, 100 is all
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with = "plan",
@@ -75,7 +87,12 @@ pub struct ProxyArgs {
     #[arg(long, env = "CROSSFADE_PLAN", value_name = "FILE")]
     plan: Option<PathBuf>,
     /// The Service of the sibling pods: a second refuge when the frontend of one's own pod cannot serve
-    #[arg(long, env = "CROSSFADE_OLD_PEERS", value_name = "URL", value_delimiter = ',')]
+    #[arg(
+        long,
+        env = "CROSSFADE_OLD_PEERS",
+        value_name = "URL",
+        value_delimiter = ','
+    )]
     old_peers: Vec<Target>,
     /// Keep the last good plan here over a restart
     #[arg(long, env = "CROSSFADE_STATE_DIR", value_name = "DIR")]
@@ -91,7 +108,13 @@ pub struct ProxyArgs {
     #[arg(long, env = "CROSSFADE_OVERRIDE_HEADER", value_name = "NAME")]
     override_header: Option<HeaderName>,
     /// A secret that the proxies of an update share, so that no client can forge the guard header
-    #[arg(long, env = "CROSSFADE_GUARD_KEY", value_name = "TEXT", hide_env_values = true, default_value = "")]
+    #[arg(
+        long,
+        env = "CROSSFADE_GUARD_KEY",
+        value_name = "TEXT",
+        hide_env_values = true,
+        default_value = ""
+    )]
     guard_key: String,
 
     #[command(flatten)]
@@ -111,25 +134,62 @@ pub struct ProxyArgs {
 #[command(next_help_heading = "Affinity and failover (a plan file says these itself)")]
 struct PolicyArgs {
     /// Headers that name a session, the first present counts [default: the plan's default list]
-    #[arg(long, env = "CROSSFADE_AFFINITY_HEADER", value_name = "NAME", value_delimiter = ',', conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_AFFINITY_HEADER",
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with = "plan"
+    )]
     affinity_header: Option<Vec<String>>,
     /// Fields of the JSON body that name a session, looked at after the headers
-    #[arg(long, env = "CROSSFADE_AFFINITY_BODY_FIELD", value_name = "NAME", value_delimiter = ',', conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_AFFINITY_BODY_FIELD",
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with = "plan"
+    )]
     affinity_body_field: Vec<String>,
     /// Largest request body that is kept for another attempt, in bytes [default: 8388608]
-    #[arg(long, env = "CROSSFADE_MAX_REPLAY_BYTES", value_name = "N", conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_MAX_REPLAY_BYTES",
+        value_name = "N",
+        conflicts_with = "plan"
+    )]
     max_replay_bytes: Option<u64>,
     /// Other attempts allowed, in percent of all requests [default: 20]
-    #[arg(long, env = "CROSSFADE_RETRY_BUDGET_PERCENT", value_name = "N", conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_RETRY_BUDGET_PERCENT",
+        value_name = "N",
+        conflicts_with = "plan"
+    )]
     retry_budget_percent: Option<u8>,
     /// Limit for the first event with content [default: off]
-    #[arg(long, env = "CROSSFADE_FIRST_EVENT_TIMEOUT", value_name = "SECONDS", conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
+        value_name = "SECONDS",
+        conflicts_with = "plan"
+    )]
     first_event_timeout: Option<f64>,
     /// Limit for silence after the first content [default: off]
-    #[arg(long, env = "CROSSFADE_GAP_TIMEOUT", value_name = "SECONDS", conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_GAP_TIMEOUT",
+        value_name = "SECONDS",
+        conflicts_with = "plan"
+    )]
     gap_timeout: Option<f64>,
     /// How long events without content are held, so that the request can still be saved [default: 5]
-    #[arg(long, env = "CROSSFADE_HOLD", value_name = "SECONDS", conflicts_with = "plan")]
+    #[arg(
+        long,
+        env = "CROSSFADE_HOLD",
+        value_name = "SECONDS",
+        conflicts_with = "plan"
+    )]
     hold: Option<f64>,
     /// Also try a 529 on the other generation
     #[arg(long, env = "CROSSFADE_RETRY_OVERLOADED", conflicts_with = "plan", value_parser = BoolishValueParser::new())]
@@ -147,13 +207,28 @@ struct LimitArgs {
           value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
     max_header_bytes: u32,
     /// Largest request body, in bytes; beyond it 413
-    #[arg(long, env = "CROSSFADE_MAX_BODY_BYTES", value_name = "N", default_value_t = 268_435_456)]
+    #[arg(
+        long,
+        env = "CROSSFADE_MAX_BODY_BYTES",
+        value_name = "N",
+        default_value_t = 268_435_456
+    )]
     max_body_bytes: u64,
     /// Most requests that are open at once; beyond it 503 with Retry-After
-    #[arg(long, env = "CROSSFADE_MAX_REQUESTS", value_name = "N", default_value_t = 100_000)]
+    #[arg(
+        long,
+        env = "CROSSFADE_MAX_REQUESTS",
+        value_name = "N",
+        default_value_t = 100_000
+    )]
     max_requests: usize,
     /// Bytes that all request bodies kept for another attempt may take
-    #[arg(long, env = "CROSSFADE_REPLAY_BUDGET_BYTES", value_name = "N", default_value_t = 268_435_456)]
+    #[arg(
+        long,
+        env = "CROSSFADE_REPLAY_BUDGET_BYTES",
+        value_name = "N",
+        default_value_t = 268_435_456
+    )]
     replay_budget_bytes: usize,
     /// Time that a request head may take
     #[arg(long, env = "CROSSFADE_HEAD_TIMEOUT", value_name = "SECONDS", default_value = "10", value_parser = seconds)]
@@ -176,16 +251,31 @@ struct UpstreamArgs {
     #[arg(long, env = "CROSSFADE_UPSTREAM_HEAD_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
     upstream_head_timeout: Option<Duration>,
     /// HTTP towards model servers; auto is HTTP/1.1, or what ALPN chooses with TLS
-    #[arg(long, env = "CROSSFADE_UPSTREAM_PROTOCOL", value_name = "PROTOCOL", default_value = "auto")]
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_PROTOCOL",
+        value_name = "PROTOCOL",
+        default_value = "auto"
+    )]
     upstream_protocol: Protocol,
     /// Authorities to trust instead of the system's (PEM); read again when the file changes
     #[arg(long, env = "CROSSFADE_UPSTREAM_CA", value_name = "FILE")]
     upstream_ca: Option<PathBuf>,
     /// Certificate to show to model servers (PEM)
-    #[arg(long, env = "CROSSFADE_UPSTREAM_CERT", value_name = "FILE", requires = "upstream_key")]
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_CERT",
+        value_name = "FILE",
+        requires = "upstream_key"
+    )]
     upstream_cert: Option<PathBuf>,
     /// Its key (PEM)
-    #[arg(long, env = "CROSSFADE_UPSTREAM_KEY", value_name = "FILE", requires = "upstream_cert")]
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_KEY",
+        value_name = "FILE",
+        requires = "upstream_cert"
+    )]
     upstream_key: Option<PathBuf>,
     /// Ask each endpoint this often whether /v1/models lists a model [default: off]
     #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = seconds)]
@@ -196,13 +286,28 @@ struct UpstreamArgs {
 #[command(next_help_heading = "TLS towards clients")]
 struct TlsArgs {
     /// Certificate to show to clients (PEM); read again when the file changes
-    #[arg(long, env = "CROSSFADE_TLS_CERT", value_name = "FILE", requires = "tls_key")]
+    #[arg(
+        long,
+        env = "CROSSFADE_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
     tls_cert: Option<PathBuf>,
     /// Its key (PEM)
-    #[arg(long, env = "CROSSFADE_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "CROSSFADE_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     tls_key: Option<PathBuf>,
     /// Authorities that clients must be signed by (PEM)
-    #[arg(long, env = "CROSSFADE_TLS_CLIENT_CA", value_name = "FILE", requires = "tls_cert")]
+    #[arg(
+        long,
+        env = "CROSSFADE_TLS_CLIENT_CA",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
     tls_client_ca: Option<PathBuf>,
 }
 
@@ -216,10 +321,20 @@ struct LifeArgs {
     #[arg(long, env = "CROSSFADE_DRAIN", value_name = "SECONDS", default_value = "3600", value_parser = seconds_or_none)]
     drain: Duration,
     /// error, warn, info, debug, trace, or target=level,…
-    #[arg(long, env = "CROSSFADE_LOG", value_name = "LEVEL", default_value = "info")]
+    #[arg(
+        long,
+        env = "CROSSFADE_LOG",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
     log: String,
     /// How logs are written
-    #[arg(long, env = "CROSSFADE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        env = "CROSSFADE_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
     log_format: LogFormat,
     /// Write no access lines
     #[arg(long, env = "CROSSFADE_NO_ACCESS_LOG", value_parser = BoolishValueParser::new())]
@@ -236,7 +351,11 @@ impl ProxyArgs {
     /// How logs are wanted: level, format, access lines.
     #[must_use]
     pub fn log(&self) -> (&str, LogFormat, bool) {
-        (&self.life.log, self.life.log_format, !self.life.no_access_log)
+        (
+            &self.life.log,
+            self.life.log_format,
+            !self.life.no_access_log,
+        )
     }
 
     /// The settings of the process.
@@ -286,11 +405,15 @@ impl ProxyArgs {
                 ca: upstream_ca,
                 identity: upstream_cert.zip(upstream_key),
             },
-            tls: self.tls.tls_cert.zip(self.tls.tls_key).map(|(certificate, key)| ServerFiles {
-                certificate,
-                key,
-                client_ca: self.tls.tls_client_ca,
-            }),
+            tls: self
+                .tls
+                .tls_cert
+                .zip(self.tls.tls_key)
+                .map(|(certificate, key)| ServerFiles {
+                    certificate,
+                    key,
+                    client_ca: self.tls.tls_client_ca,
+                }),
             probe_interval,
             guard_key: self.guard_key.into_bytes(),
             settle: self.life.settle,
@@ -314,7 +437,9 @@ impl ProxyArgs {
         if let Some(headers) = &policy.affinity_header {
             spec.affinity.headers.clone_from(headers);
         }
-        spec.affinity.body_fields.clone_from(&policy.affinity_body_field);
+        spec.affinity
+            .body_fields
+            .clone_from(&policy.affinity_body_field);
         let failover = &mut spec.failover;
         if let Some(bytes) = policy.max_replay_bytes {
             failover.max_replay_bytes = bytes;
@@ -342,7 +467,9 @@ fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
         return Ok(address);
     }
-    let mut found = text.to_socket_addrs().map_err(|error| format!("{error}; {hint}"))?;
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| format!("{error}; {hint}"))?;
     found.next().ok_or_else(|| hint.to_owned())
 }
 
@@ -361,7 +488,9 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn seconds_or_none(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "is no number of seconds".to_owned())?;
+    let number: f64 = text
+        .parse()
+        .map_err(|_| "is no number of seconds".to_owned())?;
     if !(0.0..=86_400.0 * 30.0).contains(&number) {
         return Err("must be from 0 to 2592000 seconds".to_owned());
     }
@@ -377,11 +506,20 @@ mod tests {
     fn the_command_line_is_consistent_and_every_flag_of_the_proxy_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
-        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "check") {
-            for argument in sub.get_arguments().filter(|argument| argument.get_id() != "help") {
+        for sub in command
+            .get_subcommands()
+            .filter(|sub| sub.get_name() != "check")
+        {
+            for argument in sub
+                .get_arguments()
+                .filter(|argument| argument.get_id() != "help")
+            {
                 let name = argument.get_long().expect("has a long name");
                 let expected = format!("CROSSFADE_{}", name.to_uppercase().replace('-', "_"));
-                assert_eq!(argument.get_env().and_then(|env| env.to_str()), Some(&*expected));
+                assert_eq!(
+                    argument.get_env().and_then(|env| env.to_str()),
+                    Some(&*expected)
+                );
                 assert!(argument.get_help().is_some(), "{name}");
             }
         }

@@ -47,3 +47,29 @@ pub struct Config {
     /// Does the process listen to SIGTERM and SIGINT?
     pub signals: bool,
 }
+
+impl Default for Config {
+    /// The defaults of the command line, without any generation.
+    fn default() -> Self {
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        Self {
+            listen: loopback(0),
+            admin: loopback(0),
+            old: Vec::new(),
+            peers: Vec::new(),
+            plan: PlanSource::None,
+            state_dir: None,
+            threads: 1,
+            proxy: ProxySettings::default(),
+            limits: Limits::default(),
+            upstream: upstream::Settings::default(),
+            upstream_tls: ClientFiles::default(),
+            tls: None,
+            probe_interval: None,
+            guard_key: Vec::new(),
+            settle: Duration::from_secs(5),
+            drain: Duration::from_secs(3600),
+            signals: false,
+        }
+    }
+}

@@ -111,18 +111,34 @@ mod tests {
         let first = fresh(&guard("", "a"), &HeaderMap::new());
         let second = fresh(&guard("", "b"), &headers(first));
         assert!(second.to_str().expect("text").ends_with(";hop=2"));
-        assert_eq!(guard("", "a").look(&headers(second.clone())), Seen::Forwarded);
+        assert_eq!(
+            guard("", "a").look(&headers(second.clone())),
+            Seen::Forwarded
+        );
         assert_eq!(guard("", "b").look(&headers(second)), Seen::Forwarded);
     }
 
     #[test]
     fn a_mark_that_is_made_up_means_nothing() {
-        for text in ["", "1", "true", "00000000000000000000000000000000;hop=99", ";,;", "\u{e9}"] {
+        for text in [
+            "",
+            "1",
+            "true",
+            "00000000000000000000000000000000;hop=99",
+            ";,;",
+            "\u{e9}",
+        ] {
             let forged = headers(HeaderValue::from_bytes(text.as_bytes()).expect("a value"));
-            assert!(matches!(guard("", "a").look(&forged), Seen::Fresh(_)), "{text:?}");
+            assert!(
+                matches!(guard("", "a").look(&forged), Seen::Fresh(_)),
+                "{text:?}"
+            );
         }
         let other = fresh(&guard("other key", "a"), &HeaderMap::new());
-        assert!(matches!(guard("key", "a").look(&headers(other)), Seen::Fresh(_)));
+        assert!(matches!(
+            guard("key", "a").look(&headers(other)),
+            Seen::Fresh(_)
+        ));
     }
 
     #[test]

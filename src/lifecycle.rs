@@ -98,11 +98,13 @@ impl Lifecycle {
     }
 }
 
+type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Looks at the phase at each poll for one load, and wakes the task when draining or ending begins.
 pub struct Watch {
     lifecycle: Lifecycle,
     /// The wait for the next phase. Polled once only: the waker that it took stays good for the task's whole life.
-    waiting: Option<(Phase, Pin<Box<dyn Future<Output = ()> + Send>>)>,
+    waiting: Option<(Phase, Wait)>,
 }
 
 impl Watch {
@@ -114,9 +116,12 @@ impl Watch {
             Phase::Ending => return now,
             _ => Phase::Draining,
         };
-        if self.waiting.as_ref().is_none_or(|(phase, _)| *phase != next) {
-            let mut wait: Pin<Box<dyn Future<Output = ()> + Send>> =
-                Box::pin(self.lifecycle.reached(next));
+        if self
+            .waiting
+            .as_ref()
+            .is_none_or(|(phase, _)| *phase != next)
+        {
+            let mut wait: Wait = Box::pin(self.lifecycle.reached(next));
             if let Poll::Ready(()) = wait.as_mut().poll(cx) {
                 return self.poll(cx);
             }
@@ -149,7 +154,11 @@ mod tests {
             std::future::poll_fn(|cx| {
                 let phase = watch.poll(cx);
                 seen.push(phase);
-                if phase == Phase::Ending { Poll::Ready(()) } else { Poll::Pending }
+                if phase == Phase::Ending {
+                    Poll::Ready(())
+                } else {
+                    Poll::Pending
+                }
             })
             .await;
             seen

@@ -23,5 +23,5 @@ pub use error::Error;
 pub use head::Client;
 pub use layer::{SplitLayer, SplitService};
 pub use route::Routes;
-pub use server::{Listener, Limits, serve};
+pub use server::{Limits, Listener, serve};
 pub use service::{OldPool, OldSide, Proxy, ProxySettings, Shared};

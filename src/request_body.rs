@@ -51,8 +51,15 @@ pub struct RequestBody {
 enum Kind {
     Empty,
     /// The whole body was there with the head.
-    Whole { bytes: Bytes, sent: bool },
-    Stream { shared: Arc<Mutex<Stream>>, next: usize, length: SizeHint },
+    Whole {
+        bytes: Bytes,
+        sent: bool,
+    },
+    Stream {
+        shared: Arc<Mutex<Stream>>,
+        next: usize,
+        length: SizeHint,
+    },
 }
 
 /// Why a body cannot be read on: the client's fault, so nothing is tried again.
@@ -168,7 +175,7 @@ impl RequestBody {
                 Kind::Stream {
                     shared: Arc::clone(shared),
                     next: 0,
-                    length: length.clone(),
+                    length: *length,
                 }
             }
         };
@@ -358,7 +365,7 @@ impl Body for RequestBody {
             Kind::Whole { bytes, sent } => {
                 SizeHint::with_exact(if *sent { 0 } else { bytes.len() as u64 })
             }
-            Kind::Stream { length, .. } => length.clone(),
+            Kind::Stream { length, .. } => *length,
         }
     }
 }
@@ -382,7 +389,7 @@ mod tests {
     }
 
     fn chunks(parts: &[&'static str]) -> Chunks {
-        Chunks(parts.to_vec().into_iter())
+        Chunks(Vec::from(parts).into_iter())
     }
 
     fn bounded(parts: &[&'static str], keep: usize, budget: &Arc<ReplayBudget>) -> RequestBody {
@@ -424,7 +431,9 @@ mod tests {
         let (body, whole) = RequestBody::stream(chunks(&["ab", "cd"])).peek(4).await;
         assert_eq!(whole.as_deref(), Some(&b"abcd"[..]));
         assert_eq!(text(body).await, "abcd");
-        let (body, whole) = RequestBody::stream(chunks(&["ab", "cd", "ef"])).peek(3).await;
+        let (body, whole) = RequestBody::stream(chunks(&["ab", "cd", "ef"]))
+            .peek(3)
+            .await;
         assert_eq!(whole, None);
         assert_eq!(text(body).await, "abcdef");
     }

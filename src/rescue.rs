@@ -254,10 +254,7 @@ mod tests {
             old_drains: true,
             ..rules(99)
         };
-        assert_eq!(
-            next(&not_yet, Place::New, Cause::Connect),
-            Some(Place::Old)
-        );
+        assert_eq!(next(&not_yet, Place::New, Cause::Connect), Some(Place::Old));
     }
 
     #[test]
@@ -295,7 +292,10 @@ mod tests {
             old_server_errors: true,
             ..rules(50)
         };
-        assert_eq!(next(&rules, Place::Old, Cause::Overloaded), Some(Place::New));
+        assert_eq!(
+            next(&rules, Place::Old, Cause::Overloaded),
+            Some(Place::New)
+        );
         assert_eq!(
             next(&rules, Place::Old, Cause::ServerError),
             Some(Place::New)

@@ -6,8 +6,8 @@ use std::time::{Instant, SystemTime};
 use arc_swap::ArcSwap;
 
 use crate::guard::Guard;
-use crate::resource::{Manifest, Plan};
 use crate::rescue::{Place, Rules};
+use crate::resource::{Manifest, Plan};
 use crate::upstream::Pool;
 
 /// A plan in force. Immutable; an open stream keeps the one it started with.

@@ -92,7 +92,11 @@ impl Files for ClientFiles {
 
     fn paths(&self) -> Vec<&Path> {
         let identity = self.identity.iter().flat_map(|(a, b)| [a, b]);
-        self.ca.iter().chain(identity).map(PathBuf::as_path).collect()
+        self.ca
+            .iter()
+            .chain(identity)
+            .map(PathBuf::as_path)
+            .collect()
     }
 }
 
@@ -202,6 +206,10 @@ fn stamps(files: &impl Files) -> Vec<Option<SystemTime>> {
     files
         .paths()
         .into_iter()
-        .map(|path| std::fs::metadata(path).and_then(|meta| meta.modified()).ok())
+        .map(|path| {
+            std::fs::metadata(path)
+                .and_then(|meta| meta.modified())
+                .ok()
+        })
         .collect()
 }

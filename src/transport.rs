@@ -58,7 +58,9 @@ impl Transport {
             Self::Tls(stream) => {
                 let mut cx = Context::from_waker(std::task::Waker::noop());
                 let mut buffer = ReadBuf::new(&mut byte);
-                Pin::new(stream).poll_read(&mut cx, &mut buffer).is_pending()
+                Pin::new(stream)
+                    .poll_read(&mut cx, &mut buffer)
+                    .is_pending()
             }
         }
     }

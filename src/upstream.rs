@@ -34,7 +34,10 @@ pub enum Error {
         source: std::io::Error,
     },
     #[error("cannot connect to {address} within {limit:?}")]
-    ConnectTimeout { address: SocketAddr, limit: Duration },
+    ConnectTimeout {
+        address: SocketAddr,
+        limit: Duration,
+    },
     #[error("the connection broke before the response head")]
     Broken(#[source] std::io::Error),
     #[error("no response head within {0:?}")]
@@ -56,10 +59,7 @@ impl Error {
     pub fn nothing_sent(&self) -> bool {
         matches!(
             self,
-            Self::NoEndpoint
-                | Self::Resting
-                | Self::Connect { .. }
-                | Self::ConnectTimeout { .. }
+            Self::NoEndpoint | Self::Resting | Self::Connect { .. } | Self::ConnectTimeout { .. }
         )
     }
 

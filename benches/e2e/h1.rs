@@ -5,7 +5,9 @@ use memchr::memmem;
 /// What was found.
 pub enum Piece<'a> {
     /// The status is 200; which side served it, when that is told.
-    Head { new: bool },
+    Head {
+        new: bool,
+    },
     Body(&'a [u8]),
     End,
 }
@@ -44,11 +46,15 @@ impl Reader {
         while !input.is_empty() {
             match self.state {
                 State::Head => {
-                    let Some(head) = self.take(&mut input, b"\r\n\r\n") else { return Ok(()) };
+                    let Some(head) = self.take(&mut input, b"\r\n\r\n") else {
+                        return Ok(());
+                    };
                     self.head(&head, &mut on)?;
                 }
                 State::Size => {
-                    let Some(line) = self.take(&mut input, b"\r\n") else { return Ok(()) };
+                    let Some(line) = self.take(&mut input, b"\r\n") else {
+                        return Ok(());
+                    };
                     let text = str::from_utf8(&line).unwrap_or("?").trim_end();
                     let size = usize::from_str_radix(text, 16);
                     self.state = match size.map_err(|_| format!("a chunk size of {text:?}"))? {
@@ -66,7 +72,9 @@ impl Reader {
                     };
                 }
                 State::ChunkEnd | State::LastLine => {
-                    let Some(line) = self.take(&mut input, b"\r\n") else { return Ok(()) };
+                    let Some(line) = self.take(&mut input, b"\r\n") else {
+                        return Ok(());
+                    };
                     if line.len() != 2 {
                         return Err(format!("after a chunk: {}", line.escape_ascii()));
                     }
@@ -107,7 +115,9 @@ impl Reader {
             let length = value(&head, "content-length").and_then(|text| text.parse().ok());
             State::Length(length.ok_or("neither chunked nor of a known length")?)
         };
-        on(Piece::Head { new: value(&head, "x-side") == Some("new") })
+        on(Piece::Head {
+            new: value(&head, "x-side") == Some("new"),
+        })
     }
 
     /// Everything up to and with `end`, once it is there.

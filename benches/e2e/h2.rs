@@ -28,9 +28,25 @@ impl Reader {
     pub fn new(out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         // No push; each stream's window as large as can be.
-        frame(out, SETTINGS, 0, 0, &[0, 2, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff]);
-        frame(out, WINDOW_UPDATE, 0, 0, &(LARGEST_WINDOW - 65_535).to_be_bytes());
-        Self { held: Vec::new(), next: 1, received: 0 }
+        frame(
+            out,
+            SETTINGS,
+            0,
+            0,
+            &[0, 2, 0, 0, 0, 0, 0, 4, 0x7f, 0xff, 0xff, 0xff],
+        );
+        frame(
+            out,
+            WINDOW_UPDATE,
+            0,
+            0,
+            &(LARGEST_WINDOW - 65_535).to_be_bytes(),
+        );
+        Self {
+            held: Vec::new(),
+            next: 1,
+            received: 0,
+        }
     }
 
     /// Writes a request and returns its stream. The body must fit the peer's first window.
@@ -74,8 +90,11 @@ impl Reader {
             &held
         };
         while let Some((head, more)) = rest.split_first_chunk::<HEAD>() {
-            let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-            let Some((body, after)) = more.split_at_checked(length) else { break };
+            let length =
+                usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+            let Some((body, after)) = more.split_at_checked(length) else {
+                break;
+            };
             self.frame(head, body, out, &mut on)?;
             rest = after;
         }
@@ -139,6 +158,11 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, body: &[u8]) {
 
 fn literal(out: &mut Vec<u8>, prefix: &[u8], text: &str) {
     out.extend_from_slice(prefix);
-    out.push(u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("a short text"));
+    out.push(
+        u8::try_from(text.len())
+            .ok()
+            .filter(|length| *length < 127)
+            .expect("a short text"),
+    );
     out.extend_from_slice(text.as_bytes());
 }

@@ -4,10 +4,14 @@ use std::time::Duration;
 
 /// Nanoseconds on the monotonic clock, which is one for all processes of a machine.
 pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: the pointer is to a timespec of ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000
+        + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
 pub fn nanos(duration: Duration) -> u64 {
@@ -26,17 +30,16 @@ pub struct Histogram {
 
 impl Histogram {
     pub fn new() -> Self {
-        Self { counts: vec![0; 40 * 128], total: 0 }
+        Self {
+            counts: vec![0; 40 * 128],
+            total: 0,
+        }
     }
 
     pub fn record(&mut self, nanos: u64) {
         let last = self.counts.len() - 1;
         self.counts[slot(nanos).min(last)] += 1;
         self.total += 1;
-    }
-
-    pub fn len(&self) -> u64 {
-        self.total
     }
 
     /// The value in microseconds below which a share of `part` lies; 0 when nothing was recorded.
@@ -60,7 +63,10 @@ fn slot(nanos: u64) -> usize {
     usize::try_from(u64::from(shift) * STEPS + steps).expect("below 64 * 128")
 }
 
-#[expect(clippy::cast_precision_loss, reason = "durations are far below 2^52 ns")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "durations are far below 2^52 ns"
+)]
 fn middle(slot: usize) -> f64 {
     let slot = slot as u64;
     let shift = (slot / STEPS).saturating_sub(1);

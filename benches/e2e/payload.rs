@@ -5,8 +5,6 @@
 
 /// Bytes of one event, its blank line included.
 pub const EVENT: usize = 250;
-/// Bytes of one event as a chunk of HTTP/1.1 (RFC 9112, section 7.1).
-pub const CHUNK: usize = EVENT + 6;
 /// How a stream ends.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
 /// Bytes of a short reply.
@@ -40,7 +38,9 @@ impl Ask {
     }
 
     pub fn of(letter: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|ask| ask.letter() as u8 == letter)
+        Self::ALL
+            .into_iter()
+            .find(|ask| ask.letter() as u8 == letter)
     }
 
     pub fn streams(self) -> bool {

@@ -24,8 +24,12 @@ impl Wire {
         to: SocketAddr,
         tls: Option<&Arc<ClientConfig>>,
     ) -> io::Result<Self> {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        socket.set_bind_address_no_port(true)?;
+        let socket = Socket::new(
+            Domain::IPV4,
+            Type::STREAM.nonblocking(),
+            Some(Protocol::TCP),
+        )?;
+        late_port(&socket)?;
         socket.bind(&source.into())?;
         match socket.connect(&to.into()) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
@@ -44,7 +48,12 @@ impl Wire {
 
     fn over(stream: TcpStream, tls: Option<Box<ClientConnection>>) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self { stream, tls, out: Vec::new(), armed: false })
+        Ok(Self {
+            stream,
+            tls,
+            out: Vec::new(),
+            armed: false,
+        })
     }
 
     pub fn fd(&self) -> RawFd {
@@ -117,6 +126,33 @@ impl Wire {
     }
 }
 
+/// Has the port chosen by `connect`, which knows where to, rather than by `bind`.
+fn late_port(socket: &Socket) -> io::Result<()> {
+    let (on, size) = (
+        1_i32,
+        libc::socklen_t::try_from(size_of::<i32>()).expect("small"),
+    );
+    // SAFETY: the pointer is to an integer of that size.
+    let result = unsafe {
+        let option = libc::IP_BIND_ADDRESS_NO_PORT;
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            option,
+            (&raw const on).cast(),
+            size,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 fn is_later(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected | ErrorKind::Interrupted)
+    matches!(
+        error.kind(),
+        ErrorKind::WouldBlock | ErrorKind::NotConnected | ErrorKind::Interrupted
+    )
 }

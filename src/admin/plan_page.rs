@@ -62,7 +62,11 @@ pub fn render(admin: &Admin) -> Vec<u8> {
 
 fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
     let now = Instant::now();
-    let pools = [("old", &snapshot.old), ("new", &snapshot.new), ("peers", &snapshot.peers)];
+    let pools = [
+        ("old", &snapshot.old),
+        ("new", &snapshot.new),
+        ("peers", &snapshot.peers),
+    ];
     pools
         .into_iter()
         .filter_map(|(name, pool)| pool.as_ref().map(|pool| (name, pool)))
@@ -81,5 +85,7 @@ fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
 }
 
 fn seconds(time: SystemTime) -> f64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs_f64()
 }

@@ -7,13 +7,10 @@ use super::{Error, Handle, build};
 use crate::config::{Config, PlanSource};
 use crate::demo::{self, ModelServer, Options, Percentiles, Sample, Subject, Summary};
 use crate::lifecycle::Phase;
-use crate::proxy::{Limits, ProxySettings};
 use crate::resource::{DynamoUpdateConfigSpec, Identity, Plan, Target};
 use crate::split::Generation;
 use crate::sse::Outcome;
 use crate::telemetry::quantile;
-use crate::tls::ClientFiles;
-use crate::upstream;
 
 /// The observed split of the demo is of the last few seconds: a minute would hide the fade.
 const RECENT: u64 = 3;
@@ -68,30 +65,15 @@ fn spec(new: SocketAddr, percent: u8) -> DynamoUpdateConfigSpec {
 }
 
 fn config(old: SocketAddr, new: SocketAddr) -> Config {
-    let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let old: Target = old.to_string().parse().expect("a socket address is a target");
+    let old: Target = old
+        .to_string()
+        .parse()
+        .expect("a socket address is a target");
     Config {
-        listen: any,
-        admin: any,
         old: vec![old],
-        peers: Vec::new(),
         plan: PlanSource::Flags(Box::new(spec(new, 0))),
-        state_dir: None,
-        threads: 1,
-        proxy: ProxySettings::default(),
-        limits: Limits::default(),
-        upstream: upstream::Settings {
-            protocol: upstream::Protocol::Auto,
-            connect_timeout: Duration::from_secs(2),
-            head_timeout: None,
-        },
-        upstream_tls: ClientFiles::default(),
-        tls: None,
-        probe_interval: None,
-        guard_key: Vec::new(),
-        settle: Duration::ZERO,
         drain: Duration::ZERO,
-        signals: false,
+        ..Config::default()
     }
 }
 
@@ -121,7 +103,9 @@ impl Subject for Running {
         let each = Generation::ALL;
         Sample {
             wanted: snapshot.plan.weights.share_of_new(),
-            observed: metrics.window.share_over(metrics.second(Instant::now()), RECENT),
+            observed: metrics
+                .window
+                .share_over(metrics.second(Instant::now()), RECENT),
             open: each.map(|generation| metrics.open_streams(generation)),
             first_event: each.map(|side| percentiles(metrics.first_event_buckets(side))),
             gap: each.map(|side| percentiles(metrics.gap_buckets(side))),

@@ -77,7 +77,9 @@ pub async fn watch(path: PathBuf, news: mpsc::Sender<News>) -> notify::Result<()
     let mut seen = Stamp::of(&path);
     loop {
         let target = std::fs::canonicalize(&path).ok();
-        let target = target.as_deref().map(|target| directory(target).to_path_buf());
+        let target = target
+            .as_deref()
+            .map(|target| directory(target).to_path_buf());
         if target != linked {
             if let Some(target) = &target {
                 let _ = watcher.watch(target, RecursiveMode::NonRecursive);
@@ -100,7 +102,11 @@ pub async fn watch(path: PathBuf, news: mpsc::Sender<News>) -> notify::Result<()
         }
         let source: Arc<str> = path.display().to_string().into();
         let told = match read(&path) {
-            Ok(wanted) => News::Plan { wanted, source, heard },
+            Ok(wanted) => News::Plan {
+                wanted,
+                source,
+                heard,
+            },
             Err(problems) => News::Rejected { problems, source },
         };
         seen = Some(stamp);

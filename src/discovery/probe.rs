@@ -44,7 +44,8 @@ pub async fn probe(world: Arc<World>, default: Option<Duration>) {
 }
 
 async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
-    let answered = tokio::time::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
+    let answered =
+        tokio::time::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
     let is = answered.unwrap_or(false);
     endpoint.probed(is);
@@ -72,7 +73,10 @@ async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -
         headers,
         expects_continue: false,
     };
-    let outgoing = Outgoing { head: &head, extra: None };
+    let outgoing = Outgoing {
+        head: &head,
+        extra: None,
+    };
     let Ok(response) = pool.send_to(endpoint, outgoing, RequestBody::empty()).await else {
         return false;
     };

@@ -143,7 +143,10 @@ impl Publisher {
                     return;
                 }
                 match self.apply(wanted, Arc::clone(&source)).await {
-                    Ok(()) => self.metrics.plan_apply.observe(heard.elapsed().as_secs_f64()),
+                    Ok(()) => self
+                        .metrics
+                        .plan_apply
+                        .observe(heard.elapsed().as_secs_f64()),
                     Err(error) => {
                         let cause = std::error::Error::source(&error).map(ToString::to_string);
                         let message = cause.unwrap_or_else(|| error.to_string());
@@ -183,7 +186,10 @@ impl Publisher {
         if let Some(manifest) = &snapshot.manifest {
             if !manifest.without_effect.is_empty() {
                 let fields = manifest.without_effect.join(", ");
-                tracing::info!(fields, "fields that only mean something in a cluster are without effect here");
+                tracing::info!(
+                    fields,
+                    "fields that only mean something in a cluster are without effect here"
+                );
             }
             if let Some(state) = &self.state
                 && let Err(error) = state.save(manifest)
@@ -201,7 +207,11 @@ impl Publisher {
         let of_plan = plan.tls.as_ref().map_or_else(
             || own.clone(),
             |tls| ClientFiles {
-                ca: tls.ca_file.as_ref().map(Into::into).or_else(|| own.ca.clone()),
+                ca: tls
+                    .ca_file
+                    .as_ref()
+                    .map(Into::into)
+                    .or_else(|| own.ca.clone()),
                 identity: tls
                     .client
                     .as_ref()
@@ -233,18 +243,19 @@ impl Publisher {
         epoch: u64,
     ) -> Snapshot {
         let Wanted { plan, manifest } = wanted;
-        let pool = |targets: &[Target], side: usize, called: Option<&Host>, known: &Option<Arc<Pool>>| {
-            (!targets.is_empty()).then(|| {
-                let tls = self.tls[side].as_ref().map(|(_, tls)| Arc::clone(tls));
-                Arc::new(Pool::new(
-                    &self.addresses.of(targets),
-                    self.settings.clone(),
-                    tls,
-                    called,
-                    known.as_deref(),
-                ))
-            })
-        };
+        let pool =
+            |targets: &[Target], side: usize, called: Option<&Host>, known: &Option<Arc<Pool>>| {
+                (!targets.is_empty()).then(|| {
+                    let tls = self.tls[side].as_ref().map(|(_, tls)| Arc::clone(tls));
+                    Arc::new(Pool::new(
+                        &self.addresses.of(targets),
+                        self.settings.clone(),
+                        tls,
+                        called,
+                        known.as_deref(),
+                    ))
+                })
+            };
         let called = plan.tls.as_ref().and_then(|tls| tls.server_name.as_ref());
         Snapshot {
             epoch,
@@ -264,7 +275,9 @@ impl Publisher {
     pub async fn refresh_addresses(&mut self) {
         let current = self.world.load();
         let targets = [&current.plan.new[..], &self.old, &self.peers].concat();
-        let names = targets.into_iter().filter(|target| matches!(target.host, Host::Name(_)));
+        let names = targets
+            .into_iter()
+            .filter(|target| matches!(target.host, Host::Name(_)));
         let mut changed = false;
         for (target, addresses) in resolve(names.collect()).await {
             changed |= self.addresses.learn(target, addresses);
@@ -297,7 +310,9 @@ impl Publisher {
             match tls.refresh() {
                 Ok(false) => {}
                 Ok(true) => tracing::info!("certificates towards model servers were read again"),
-                Err(error) => tracing::error!(%error, "certificates towards model servers cannot be used; the last good ones stay"),
+                Err(error) => {
+                    tracing::error!(%error, "certificates towards model servers cannot be used; the last good ones stay")
+                }
             }
         }
     }

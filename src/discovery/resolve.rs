@@ -19,7 +19,12 @@ impl Addresses {
     pub fn of(&self, targets: &[Target]) -> Vec<(Target, Vec<SocketAddr>)> {
         targets
             .iter()
-            .map(|target| (target.clone(), self.0.get(target).cloned().unwrap_or_default()))
+            .map(|target| {
+                (
+                    target.clone(),
+                    self.0.get(target).cloned().unwrap_or_default(),
+                )
+            })
             .collect()
     }
 
@@ -35,7 +40,11 @@ impl Addresses {
     /// The targets that have no address yet.
     #[must_use]
     pub fn unknown(&self, targets: &[Target]) -> Vec<Target> {
-        targets.iter().filter(|target| !self.0.contains_key(target)).cloned().collect()
+        targets
+            .iter()
+            .filter(|target| !self.0.contains_key(target))
+            .cloned()
+            .collect()
     }
 }
 

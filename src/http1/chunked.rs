@@ -36,8 +36,7 @@ enum State {
     Data { left: u64 },
     DataCr,
     DataLf,
-    // Boxed: a trailer section is rare, and the decoder lives in every open stream.
-    Trailers(Box<Vec<u8>>),
+    Trailers(Vec<u8>),
     Done,
 }
 
@@ -141,7 +140,7 @@ impl Chunked {
                 }
             }
             (State::Extension { .. }, _) => return Err(ChunkError::Extension),
-            (State::SizeLf { value: 0 }, b'\n') => State::Trailers(Box::default()),
+            (State::SizeLf { value: 0 }, b'\n') => State::Trailers(Vec::new()),
             (State::SizeLf { value }, b'\n') => State::Data { left: *value },
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => SIZE,

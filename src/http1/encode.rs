@@ -131,7 +131,14 @@ mod tests {
     fn a_post_without_a_body_says_so() {
         let mut out = Vec::new();
         let uri = Uri::from_static("/a?b");
-        request_head(&mut out, &Method::POST, &uri, &HeaderMap::new(), &HeaderMap::new(), Framing::None);
+        request_head(
+            &mut out,
+            &Method::POST,
+            &uri,
+            &HeaderMap::new(),
+            &HeaderMap::new(),
+            Framing::None,
+        );
         assert_eq!(out, b"POST /a?b HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
     }
 }

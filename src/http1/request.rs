@@ -258,17 +258,35 @@ mod tests {
         use HeadError as E;
         let with = |lines: &str| format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
         for (text, error) in [
-            (with("Content-Length: 3\r\nContent-Length: 4\r\n"), E::Length),
-            (with("Content-Length: 3\r\nContent-Length: 3\r\n"), E::Length),
+            (
+                with("Content-Length: 3\r\nContent-Length: 4\r\n"),
+                E::Length,
+            ),
+            (
+                with("Content-Length: 3\r\nContent-Length: 3\r\n"),
+                E::Length,
+            ),
             (with("Content-Length: 3, 3\r\n"), E::Length),
             (with("Content-Length: +3\r\n"), E::Length),
             (with("Content-Length: 0x3\r\n"), E::Length),
             (with("Content-Length: \r\n"), E::Length),
-            (with("Content-Length: 99999999999999999999999\r\n"), E::Length),
-            (with("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"), E::LengthAndEncoding),
-            (with("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"), E::LengthAndEncoding),
+            (
+                with("Content-Length: 99999999999999999999999\r\n"),
+                E::Length,
+            ),
+            (
+                with("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n"),
+                E::LengthAndEncoding,
+            ),
+            (
+                with("Transfer-Encoding: chunked\r\nContent-Length: 3\r\n"),
+                E::LengthAndEncoding,
+            ),
             (with("Transfer-Encoding: chunked, chunked\r\n"), E::Encoding),
-            (with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"), E::Encoding),
+            (
+                with("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"),
+                E::Encoding,
+            ),
             (with("Transfer-Encoding: gzip, chunked\r\n"), E::Encoding),
             (with("Transfer-Encoding: identity\r\n"), E::Encoding),
             (with("Transfer-Encoding: xchunked\r\n"), E::Encoding),
@@ -293,14 +311,20 @@ mod tests {
             ("GET a HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
             ("GET /a#b HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
             ("GET ftp://a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
-            ("GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
+            (
+                "GET http://u@a/ HTTP/1.1\r\nHost: a\r\n\r\n".into(),
+                E::Target,
+            ),
             ("GET * HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Target),
             ("GET  / HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Malformed),
             ("GET / HTTP/1.1 \r\nHost: a\r\n\r\n".into(), E::Malformed),
             ("GET / HTTP/2.0\r\nHost: a\r\n\r\n".into(), E::Version),
             ("G\0T / HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Malformed),
             ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n".into(), E::Connect),
-            ("POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(), E::Encoding),
+            (
+                "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n".into(),
+                E::Encoding,
+            ),
         ] {
             assert_eq!(parse(&text).map(|_| ()), Err(error), "{text:?}");
         }
@@ -319,7 +343,10 @@ mod tests {
     fn persistence_follows_version_and_connection() {
         for (text, expected) in [
             ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", true),
-            ("GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n", false),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n",
+                false,
+            ),
             ("GET / HTTP/1.0\r\n\r\n", false),
             ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", true),
         ] {

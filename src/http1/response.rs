@@ -39,12 +39,11 @@ pub fn parse_response(
     let mut found = [const { std::mem::MaybeUninit::uninit() }; MAX_HEADERS];
     let mut parsed = httparse::Response::new(&mut []);
     let config = httparse::ParserConfig::default();
-    let length =
-        match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut found) {
-            Ok(httparse::Status::Complete(length)) => length,
-            Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => return Err(ResponseError::Malformed),
-        };
+    let length = match config.parse_response_with_uninit_headers(&mut parsed, bytes, &mut found) {
+        Ok(httparse::Status::Complete(length)) => length,
+        Ok(httparse::Status::Partial) => return Ok(None),
+        Err(_) => return Err(ResponseError::Malformed),
+    };
     let status = StatusCode::from_u16(parsed.code.unwrap_or_default())
         .map_err(|_| ResponseError::Malformed)?;
     let version = match parsed.version {
@@ -61,8 +60,7 @@ pub fn parse_response(
         _ => !says("close"),
     };
     // RFC 9112 §6.3 rule 3: a length beside an encoding may be an attempt at smuggling; do not reuse the connection.
-    let doubtful =
-        framing == Framing::Chunked && headers.contains_key(CONTENT_LENGTH);
+    let doubtful = framing == Framing::Chunked && headers.contains_key(CONTENT_LENGTH);
     Ok(Some(ResponseHead {
         status,
         keep_alive: persistent && !doubtful && framing != Framing::UntilClose,
@@ -113,27 +111,68 @@ mod tests {
     #[test]
     fn the_body_ends_as_the_head_says() {
         for (text, framing, keep_alive) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", Framing::Length(5), true),
-            ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", Framing::None, true),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", Framing::Chunked, true),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n",
+                Framing::Length(5),
+                true,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+                Framing::None,
+                true,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                Framing::Chunked,
+                true,
+            ),
             ("HTTP/1.1 200 OK\r\n\r\n", Framing::UntilClose, false),
             ("HTTP/1.1 204 No Content\r\n\r\n", Framing::None, true),
-            ("HTTP/1.1 529 <none>\r\ncontent-length: 2\r\n\r\n", Framing::Length(2), true),
-            ("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\n", Framing::Length(1), false),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n", Framing::Chunked, false),
-            ("HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n", Framing::Length(1), false),
+            (
+                "HTTP/1.1 529 <none>\r\ncontent-length: 2\r\n\r\n",
+                Framing::Length(2),
+                true,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 1\r\n\r\n",
+                Framing::Length(1),
+                false,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n",
+                Framing::Chunked,
+                false,
+            ),
+            (
+                "HTTP/1.0 200 OK\r\ncontent-length: 1\r\n\r\n",
+                Framing::Length(1),
+                false,
+            ),
         ] {
             let head = parse(text).expect("valid").expect("whole");
-            assert_eq!((head.framing, head.keep_alive), (framing, keep_alive), "{text:?}");
+            assert_eq!(
+                (head.framing, head.keep_alive),
+                (framing, keep_alive),
+                "{text:?}"
+            );
         }
     }
 
     #[test]
     fn a_contradictory_length_is_refused() {
         for (text, error) in [
-            ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", ResponseError::Length),
-            ("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n", ResponseError::Length),
-            ("HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n", ResponseError::Encoding),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+                ResponseError::Length,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n",
+                ResponseError::Length,
+            ),
+            (
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n\r\n",
+                ResponseError::Encoding,
+            ),
             ("ICY 200 OK\r\n\r\n", ResponseError::Malformed),
         ] {
             assert_eq!(parse(text).map(|_| ()), Err(error), "{text:?}");

@@ -197,7 +197,11 @@ impl<O: OldSide> Tries<O> {
         };
         if self.place == Place::Old {
             let fail_fast = self.may_fail_fast();
-            return self.proxy.old.send(&self.world, outgoing, body, fail_fast).await;
+            return self
+                .proxy
+                .old
+                .send(&self.world, outgoing, body, fail_fast)
+                .await;
         }
         match self.world.pool(self.place) {
             Some(pool) => pool.send(outgoing, body, self.may_fail_fast()).await,
@@ -208,8 +212,7 @@ impl<O: OldSide> Tries<O> {
     /// Is it of use to fail at once when the pool has no healthy endpoint? Only if there is somewhere else to go.
     fn may_fail_fast(&self) -> bool {
         let tried = self.tried.and(self.place);
-        self.movable
-            && refuge(&self.world.rules(), tried, self.place, Cause::Connect).is_some()
+        self.movable && refuge(&self.world.rules(), tried, self.place, Cause::Connect).is_some()
     }
 
     /// Is the answer one to pass on, or a reason to try elsewhere?

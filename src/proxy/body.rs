@@ -384,7 +384,10 @@ impl Relay {
             }
         };
         let (parts, body) = response.into_parts();
-        if parts.status != StatusCode::OK || !is_event_stream(&parts.headers) || !is_readable(&parts.headers) {
+        if parts.status != StatusCode::OK
+            || !is_event_stream(&parts.headers)
+            || !is_readable(&parts.headers)
+        {
             let message = format!("{} answered {}", place.generation(), parts.status);
             let status = match parts.status {
                 StatusCode::OK => StatusCode::BAD_GATEWAY,

@@ -121,7 +121,7 @@ impl Body for Fed {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.length.clone()
+        self.length
     }
 }
 

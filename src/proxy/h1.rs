@@ -68,7 +68,11 @@ impl<O: OldSide> Connection<O> {
     /// Serves the connection to its end.
     pub async fn run(mut self) {
         loop {
-            let head = match self.inbound.head(&mut self.transport, &mut self.watch).await {
+            let head = match self
+                .inbound
+                .head(&mut self.transport, &mut self.watch)
+                .await
+            {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(refusal) => {
@@ -113,10 +117,11 @@ impl<O: OldSide> Connection<O> {
         let (mut parts, mut body) = response.into_parts();
         let tunnel = parts.extensions.remove::<Tunnel>();
         // What is left of the request's body cannot be told from the next head in time.
-        let persists = keep_alive
-            && self.watch.phase() < Phase::Draining
-            && self.inbound.will_be_at_a_head();
-        let persists = self.outbound.begin(version, &parts, &body, is_head, persists);
+        let persists =
+            keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
+        let persists = self
+            .outbound
+            .begin(version, &parts, &body, is_head, persists);
         let end = std::future::poll_fn(|cx| self.poll_write_out(cx, &mut body)).await?;
         drop(body);
         if let Some(tunnel) = tunnel {
@@ -133,7 +138,10 @@ impl<O: OldSide> Connection<O> {
         &mut self,
         request: Request<RequestBody>,
     ) -> Result<Response<SplitBody>, Option<Refusal>> {
-        let handled = self.proxy.clone().handle(request, Some(Arc::clone(&self.client)));
+        let handled = self
+            .proxy
+            .clone()
+            .handle(request, Some(Arc::clone(&self.client)));
         // Boxed: its state is large, and it is gone once the head of the answer is there.
         let mut handled = Box::pin(handled);
         std::future::poll_fn(|cx| {
@@ -197,11 +205,11 @@ impl<O: OldSide> Connection<O> {
         let answer = error::answer(Api::Other, refusal.status, refusal.message);
         let (parts, body) = answer.map(SplitBody::own).into_parts();
         self.outbound = Outbound::default();
-        self.outbound.begin(Version::HTTP_11, &parts, &body, false, false);
+        self.outbound
+            .begin(Version::HTTP_11, &parts, &body, false, false);
         let mut body = body;
-        let written = std::future::poll_fn(|cx| {
-            self.outbound.poll(cx, &mut self.transport, &mut body)
-        });
+        let written =
+            std::future::poll_fn(|cx| self.outbound.poll(cx, &mut self.transport, &mut body));
         if written.await.is_ok() {
             self.inbound.linger(&mut self.transport).await;
         }

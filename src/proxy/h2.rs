@@ -89,7 +89,9 @@ async fn answer<O: OldSide>(
         cut: None,
     });
     // RFC 9113 §8.2.2: such fields make the message malformed.
-    response.headers_mut().remove(http::header::TRANSFER_ENCODING);
+    response
+        .headers_mut()
+        .remove(http::header::TRANSFER_ENCODING);
     response
 }
 

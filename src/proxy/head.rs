@@ -57,7 +57,9 @@ pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: b
     let expects_continue = headers.remove(EXPECT).is_some();
     // HTTP/2 names the authority in the target.
     if !headers.contains_key(HOST)
-        && let Some(value) = uri.authority().and_then(|name| name.as_str().try_into().ok())
+        && let Some(value) = uri
+            .authority()
+            .and_then(|name| name.as_str().try_into().ok())
     {
         headers.insert(HOST, value);
     }
@@ -104,7 +106,11 @@ fn forwarded(headers: &mut HeaderMap, client: &Client) {
         None => {
             headers.insert(X_FORWARDED_FOR, client.address_value.clone());
         }
-        Some(list) => set(headers, X_FORWARDED_FOR, format!("{list}, {}", client.address)),
+        Some(list) => set(
+            headers,
+            X_FORWARDED_FOR,
+            format!("{list}, {}", client.address),
+        ),
     }
     if !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.proto()));

@@ -69,9 +69,7 @@ where
         *request.headers_mut() = outgoing.head.headers.clone();
         let answered = self.0.clone().oneshot(request).await;
         let response = answered.map_err(|error| Error::Local(error.into()))?;
-        Ok(response.map(|body| {
-            UpstreamBody::Local(body.map_err(Into::into).boxed_unsync())
-        }))
+        Ok(response.map(|body| UpstreamBody::Local(body.map_err(Into::into).boxed_unsync())))
     }
 }
 

@@ -13,9 +13,9 @@ use super::attempt::Tries;
 use super::error::Error;
 use super::exchange::Exchange;
 use super::service::{OldSide, refuse};
+use crate::request_body::RequestBody;
 use crate::rescue::Place;
 use crate::upstream::{Head, Outgoing, UpstreamBody};
-use crate::request_body::RequestBody;
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
@@ -29,7 +29,10 @@ struct List {
 /// Answers with the models of both generations; with one side's answer while the other fails.
 pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
     let head = readable(&tries.head);
-    let (old, new) = tokio::join!(ask(&tries, &head, Place::Old), ask(&tries, &head, Place::New));
+    let (old, new) = tokio::join!(
+        ask(&tries, &head, Place::Old),
+        ask(&tries, &head, Place::New)
+    );
     let mut stories = Vec::new();
     let mut lists: Vec<List> = [old, new]
         .into_iter()
@@ -38,14 +41,20 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
     // What answers well goes before what answers at all, old before new.
     lists.sort_by_key(|list| list.response.status() != StatusCode::OK);
     let mut lists = lists.into_iter();
-    let Some(List { place, mut response }) = lists.next() else {
+    let Some(List {
+        place,
+        mut response,
+    }) = lists.next()
+    else {
         let error = Error::Upstream {
             story: stories.join("; "),
             status: StatusCode::BAD_GATEWAY,
         };
         return refuse(exchange, &error);
     };
-    if let Some(other) = lists.next().filter(|other| other.response.status() == StatusCode::OK)
+    if let Some(other) = lists
+        .next()
+        .filter(|other| other.response.status() == StatusCode::OK)
         && let Some(merged) = merge(response.body(), other.response.body())
     {
         *response.body_mut() = merged;
@@ -100,7 +109,13 @@ async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<
     let extra = tries.guard.as_ref().filter(|_| place != Place::Old);
     let outgoing = Outgoing { head, extra };
     let sent = match (place, tries.world.pool(place)) {
-        (Place::Old, _) => tries.proxy.old.send(&tries.world, outgoing, body, true).await,
+        (Place::Old, _) => {
+            tries
+                .proxy
+                .old
+                .send(&tries.world, outgoing, body, true)
+                .await
+        }
         (_, Some(pool)) => pool.send(outgoing, body, true).await,
         (_, None) => Err(crate::upstream::Error::NoEndpoint),
     };

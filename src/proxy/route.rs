@@ -82,13 +82,33 @@ mod tests {
         let upgrade = HeaderMap::from_iter([(UPGRADE, HeaderValue::from_static("websocket"))]);
         let plain = HeaderMap::new();
         for (method, path, headers, expected) in [
-            ("POST", "/v1/chat/completions", &plain, Route::Inference(Api::Chat)),
-            ("POST", "/v1/completions", &plain, Route::Inference(Api::Completions)),
-            ("POST", "/v1/embeddings", &plain, Route::Inference(Api::Other)),
+            (
+                "POST",
+                "/v1/chat/completions",
+                &plain,
+                Route::Inference(Api::Chat),
+            ),
+            (
+                "POST",
+                "/v1/completions",
+                &plain,
+                Route::Inference(Api::Completions),
+            ),
+            (
+                "POST",
+                "/v1/embeddings",
+                &plain,
+                Route::Inference(Api::Other),
+            ),
             ("POST", "/generate", &plain, Route::Inference(Api::Other)),
             ("POST", "/generate/x", &plain, Route::Inference(Api::Other)),
             ("POST", "/generated", &plain, Route::Local),
-            ("POST", "/inference/v1/generate", &plain, Route::Inference(Api::Other)),
+            (
+                "POST",
+                "/inference/v1/generate",
+                &plain,
+                Route::Inference(Api::Other),
+            ),
             ("POST", "/busy_threshold", &plain, Route::Local),
             ("GET", "/v1/models", &plain, Route::Models),
             ("GET", "/v1/models/a/b", &plain, Route::Model),
@@ -99,7 +119,11 @@ mod tests {
             ("GET", "/health", &plain, Route::Local),
         ] {
             let method = Method::from_bytes(method.as_bytes()).expect("a method");
-            assert_eq!(routes.of(&method, path, headers), expected, "{method} {path}");
+            assert_eq!(
+                routes.of(&method, path, headers),
+                expected,
+                "{method} {path}"
+            );
         }
     }
 }

@@ -83,7 +83,11 @@ impl Listener {
 }
 
 fn bind(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     if shared {
@@ -126,8 +130,7 @@ pub async fn serve<O: OldSide>(
         }
     }
     // What the kernel has accepted is not ours to drop.
-    while let Ok(Ok((stream, peer))) =
-        tokio::time::timeout(Duration::ZERO, listener.accept()).await
+    while let Ok(Ok((stream, peer))) = tokio::time::timeout(Duration::ZERO, listener.accept()).await
     {
         let door = Door {
             proxy: proxy.clone(),
@@ -144,7 +147,10 @@ pub async fn serve<O: OldSide>(
 
 /// Out of file descriptors: accepting at once again would only spin.
 async fn pause_after(error: &io::Error) {
-    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) {
+    if matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    ) {
         tracing::warn!(%error, "cannot accept connections");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -225,6 +231,13 @@ impl<O: OldSide> Door<O> {
 
     async fn http2(self, first: BytesMut, transport: Transport, client: Client) {
         let transport = Rewound::new(first.freeze(), transport);
-        h2::run(self.proxy, Arc::new(client), self.limits, transport, self.lifecycle).await;
+        h2::run(
+            self.proxy,
+            Arc::new(client),
+            self.limits,
+            transport,
+            self.lifecycle,
+        )
+        .await;
     }
 }

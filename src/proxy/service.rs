@@ -111,7 +111,9 @@ impl Shared {
 
     pub(super) fn may_retry(&self, world: &Snapshot) -> bool {
         let percent = world.plan.failover.retry_budget_percent;
-        let allowed = self.retries.spend(percent, self.metrics.second(Instant::now()));
+        let allowed = self
+            .retries
+            .spend(percent, self.metrics.second(Instant::now()));
         if !allowed {
             self.metrics.retries_refused.inc();
         }
@@ -177,7 +179,11 @@ impl<O: OldSide> Proxy<O> {
     ) -> Response<SplitBody> {
         let world = self.shared.world.load();
         let (method, path) = (request.method(), request.uri().path());
-        let route = self.shared.settings.routes.of(method, path, request.headers());
+        let route = self
+            .shared
+            .settings
+            .routes
+            .of(method, path, request.headers());
         let api = match route {
             Route::Inference(api) => api,
             _ => Api::Other,
@@ -219,7 +225,8 @@ impl<O: OldSide> Proxy<O> {
         let now = Instant::now();
         let assignment = match route {
             Route::Inference(_) | Route::Upgrade => {
-                self.assignment(&world, &mut request, guard.is_none(), now).await
+                self.assignment(&world, &mut request, guard.is_none(), now)
+                    .await
             }
             Route::Models | Route::Model => old_because(Reason::Models),
             Route::Local => old_because(Reason::Local),
@@ -273,7 +280,9 @@ impl<O: OldSide> Proxy<O> {
             *request.body_mut() = body;
             let settings = &self.shared.settings;
             let keep = plan.failover.max_replay_bytes;
-            request.body_mut().bound(settings.max_body, keep, &self.shared.replay);
+            request
+                .body_mut()
+                .bound(settings.max_body, keep, &self.shared.replay);
             traits.key = whole.and_then(|body| traits::body_key(&body, &plan.affinity));
         }
         let assignment = assign(&plan.weights, &self.shared.diffusion, &traits);

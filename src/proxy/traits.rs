@@ -55,7 +55,10 @@ pub fn body_key(body: &Bytes, affinity: &Affinity) -> Option<Key> {
     fields
         .deserialize(&mut serde_json::Deserializer::from_slice(body))
         .ok()?;
-    let value = found.into_iter().flatten().find(|value| !value.is_empty())?;
+    let value = found
+        .into_iter()
+        .flatten()
+        .find(|value| !value.is_empty())?;
     Some(Key::of(value.as_bytes()))
 }
 

@@ -551,7 +551,7 @@ fn the_identity_of_an_update_is_taken_from_its_metadata() {
 #[test]
 fn every_cluster_field_is_named_as_without_effect() {
     let properties = schema()["properties"].as_object().unwrap();
-    let described: Vec<_> = properties
+    let mut described: Vec<_> = properties
         .iter()
         .filter(|(_, field)| {
             field["description"]
@@ -568,6 +568,7 @@ fn every_cluster_field_is_named_as_without_effect() {
     let (manifest, _) = load(&text).unwrap();
     let mut named = manifest.without_effect;
     named.sort_unstable();
+    described.sort_unstable();
     assert_eq!(named, described);
     let json = serde_json::to_value(&manifest.spec).unwrap();
     for field in properties.keys() {

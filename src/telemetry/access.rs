@@ -73,7 +73,9 @@ pub fn log(line: &Line<'_>) {
         return;
     }
     LINES.with_borrow_mut(|lines| {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         line.write(&mut lines.0, form == Form::Json, time)
             .expect("a Vec takes every write");
         if lines.0.len() >= ENOUGH {
@@ -97,7 +99,11 @@ fn write_out(lines: &mut Vec<u8>) {
 
 impl Line<'_> {
     fn write(&self, out: &mut Vec<u8>, json: bool, time: Duration) -> std::io::Result<()> {
-        let mut fields = Fields { out, json, first: true };
+        let mut fields = Fields {
+            out,
+            json,
+            first: true,
+        };
         fields.open(time)?;
         fields.text("generation", self.assignment.generation.as_str())?;
         fields.text("reason", self.assignment.reason.as_str())?;
@@ -141,7 +147,10 @@ impl Fields<'_> {
     fn open(&mut self, time: Duration) -> std::io::Result<()> {
         let (seconds, micros) = (time.as_secs(), time.subsec_micros());
         if self.json {
-            write!(self.out, "{{\"time\":{seconds}.{micros:06},\"target\":\"access\"")?;
+            write!(
+                self.out,
+                "{{\"time\":{seconds}.{micros:06},\"target\":\"access\""
+            )?;
             self.first = false;
             return Ok(());
         }
@@ -175,7 +184,12 @@ impl Fields<'_> {
 
     fn seconds(&mut self, name: &str, duration: Duration) -> std::io::Result<()> {
         self.name(name)?;
-        write!(self.out, "{}.{:06}", duration.as_secs(), duration.subsec_micros())
+        write!(
+            self.out,
+            "{}.{:06}",
+            duration.as_secs(),
+            duration.subsec_micros()
+        )
     }
 
     fn close(&mut self) -> std::io::Result<()> {
@@ -211,7 +225,8 @@ mod tests {
             trace: None,
         };
         let mut out = Vec::new();
-        line.write(&mut out, json, Duration::from_millis(1500)).expect("written");
+        line.write(&mut out, json, Duration::from_millis(1500))
+            .expect("written");
         String::from_utf8(out).expect("text")
     }
 

@@ -27,11 +27,16 @@ pub fn start(level: &str, json: bool) -> Result<(), Error> {
     let (filter, handle) = reload::Layer::new(parse(level)?);
     let registry = tracing_subscriber::registry().with(filter);
     let started = if json {
-        let layer = fmt::layer().json().flatten_event(true).with_current_span(false);
+        let layer = fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_current_span(false);
         registry.with(layer.with_span_list(false)).try_init()
     } else {
         let ansi = std::io::IsTerminal::is_terminal(&std::io::stdout());
-        registry.with(fmt::layer().with_target(false).with_ansi(ansi)).try_init()
+        registry
+            .with(fmt::layer().with_target(false).with_ansi(ansi))
+            .try_init()
     };
     if started.is_ok() {
         let _ = HANDLE.set(handle);

@@ -19,12 +19,13 @@ use crate::sse::{Api, Outcome, Usage};
 
 /// Bucket bounds of the time to the first event, in seconds: a cached prompt to a long queue.
 const FIRST_EVENT_BUCKETS: [f64; 17] = [
-    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0,
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
+    64.0,
 ];
 /// Bucket bounds of the gaps between events, in seconds: several events in one read to a stall.
 const GAP_BUCKETS: [f64; 17] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 4.0,
-    16.0,
+    0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
+    1.0, 4.0, 16.0,
 ];
 /// Bucket bounds of delays inside the process, in seconds.
 const DELAY_BUCKETS: [f64; 11] = [
@@ -280,7 +281,9 @@ impl Metrics {
     }
 
     pub fn first_event(&self, generation: Generation, after: Duration) {
-        self.side(generation).first_event.observe(after.as_secs_f64());
+        self.side(generation)
+            .first_event
+            .observe(after.as_secs_f64());
     }
 
     pub fn gap(&self, generation: Generation, gap: Duration) {
@@ -356,7 +359,9 @@ impl Metrics {
     /// The text that `/metrics` answers (Prometheus text format 0.0.4).
     #[must_use]
     pub fn render(&self, observed: &Observed) -> Vec<u8> {
-        self.split.with_label_values(&["wanted"]).set(observed.wanted);
+        self.split
+            .with_label_values(&["wanted"])
+            .set(observed.wanted);
         match self.window.share(self.second(Instant::now())) {
             Some(share) => self.split.with_label_values(&["observed"]).set(share),
             // Absent rather than a made-up number. An error only says that it was absent already.

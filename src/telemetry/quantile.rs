@@ -5,7 +5,10 @@
 /// counts as that bound.
 #[must_use]
 pub fn quantile(buckets: &[(f64, u64)], q: f64) -> Option<f64> {
-    let total = buckets.last().map(|(_, count)| *count).filter(|count| *count > 0)?;
+    let total = buckets
+        .last()
+        .map(|(_, count)| *count)
+        .filter(|count| *count > 0)?;
     let rank = q * total as f64;
     let (mut lower, mut below) = (0.0, 0);
     for &(upper, count) in buckets {

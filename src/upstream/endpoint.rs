@@ -97,7 +97,8 @@ impl Endpoint {
             .saturating_mul(1 << rests.min(10))
             .min(LONGEST_REST);
         self.rests.store(rests.saturating_add(1), Ordering::Relaxed);
-        self.rests_until.store(millis(now + rest), Ordering::Relaxed);
+        self.rests_until
+            .store(millis(now + rest), Ordering::Relaxed);
         true
     }
 

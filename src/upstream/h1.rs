@@ -213,7 +213,8 @@ async fn drive(
                 Ok(bytes) if bytes.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
                 other => other,
             };
-            let bytes = bytes.map_err(|error| Error::Broken(sender.broken.take().unwrap_or(error)))?;
+            let bytes =
+                bytes.map_err(|error| Error::Broken(sender.broken.take().unwrap_or(error)))?;
             if gathered.is_empty() {
                 gathered = bytes;
             } else {
@@ -350,7 +351,9 @@ impl Incoming {
             }
             _ if eof => return Err(BodyError::Broken(io::ErrorKind::UnexpectedEof.into())),
             Reading::Length(left) => {
-                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(bytes.len());
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(bytes.len());
                 let surplus = here < bytes.len();
                 bytes.truncate(here);
                 *left -= here as u64;

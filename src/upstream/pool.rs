@@ -34,6 +34,16 @@ pub struct Settings {
     pub head_timeout: Option<Duration>,
 }
 
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            protocol: Protocol::Auto,
+            connect_timeout: Duration::from_secs(2),
+            head_timeout: None,
+        }
+    }
+}
+
 /// The endpoints of one side. Immutable: a changed address makes a new pool that shares the endpoints that stayed.
 pub struct Pool {
     endpoints: Vec<Arc<Endpoint>>,
@@ -63,15 +73,18 @@ impl Pool {
                 continue;
             }
             for &address in addresses {
-                let same =
-                    |known: &&Arc<Endpoint>| known.address == address && known.server_name == server_name;
+                let same = |known: &&Arc<Endpoint>| {
+                    known.address == address && known.server_name == server_name
+                };
                 if endpoints.iter().any(|known| same(&known)) {
                     continue;
                 }
                 let known = previous.and_then(|pool| pool.endpoints.iter().find(same));
-                endpoints.push(known.cloned().unwrap_or_else(|| {
-                    Arc::new(Endpoint::new(address, server_name.clone()))
-                }));
+                endpoints.push(
+                    known
+                        .cloned()
+                        .unwrap_or_else(|| Arc::new(Endpoint::new(address, server_name.clone()))),
+                );
             }
         }
         Self {
@@ -89,7 +102,9 @@ impl Pool {
     /// Has it an endpoint that may be tried at `now`?
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.is_healthy(now))
+        self.endpoints
+            .iter()
+            .any(|endpoint| endpoint.is_healthy(now))
     }
 
     /// The less loaded of two healthy endpoints chosen by `draw` (Mitzenmacher 2001); of all, when none is healthy:
@@ -98,7 +113,10 @@ impl Pool {
         if let [only] = &self.endpoints[..] {
             return Some(only);
         }
-        let healthy = self.endpoints.iter().filter(|endpoint| endpoint.is_healthy(now));
+        let healthy = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| endpoint.is_healthy(now));
         match healthy.clone().count() {
             0 => two_choices(self.endpoints.iter(), self.endpoints.len(), draw),
             count => two_choices(healthy, count, draw),
@@ -152,7 +170,8 @@ impl Pool {
         outgoing: Outgoing<'_>,
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Error> {
-        self.attempt(Lease::new(Arc::clone(endpoint)), outgoing, body).await
+        self.attempt(Lease::new(Arc::clone(endpoint)), outgoing, body)
+            .await
     }
 
     async fn attempt(

@@ -125,7 +125,15 @@ impl SseRelay {
                 continue;
             }
             let end = event.end;
-            match self.early(&event, &data[from..end], &mut out, now, exchange, tries.as_deref_mut(), timers) {
+            match self.early(
+                &event,
+                &data[from..end],
+                &mut out,
+                now,
+                exchange,
+                tries.as_deref_mut(),
+                timers,
+            ) {
                 Early::Go => from = end,
                 Early::Commit => {
                     self.committed = true;
@@ -215,7 +223,11 @@ impl SseRelay {
         let boundary = self.decoder.boundary().max(from);
         if !self.committed {
             // A stray LF that completes the line end of the last event goes where that event went.
-            let place = if self.held.is_empty() { &mut *out } else { &mut self.held };
+            let place = if self.held.is_empty() {
+                &mut *out
+            } else {
+                &mut self.held
+            };
             place.extend_from_slice(&data[from..boundary]);
             self.partial.extend_from_slice(&data[boundary..]);
             *forward = std::mem::take(out).into();

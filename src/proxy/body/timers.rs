@@ -40,7 +40,9 @@ impl Timers {
         let only_flowing = [
             self.held_since.map(|since| (since + self.hold, Due::Hold)),
             self.first_event.map(|at| (at, Due::FirstEvent)),
-            self.gap.zip(self.last_data).map(|(gap, last)| (last + gap, Due::Gap)),
+            self.gap
+                .zip(self.last_data)
+                .map(|(gap, last)| (last + gap, Due::Gap)),
         ];
         let comment = self
             .comments

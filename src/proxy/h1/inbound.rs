@@ -109,7 +109,11 @@ impl Inbound {
         watch: &mut Watch,
     ) -> Result<Option<RequestHead>, Refusal> {
         // A new connection owes a head at once; one that has served may rest.
-        let patience = if self.served { self.idle_timeout } else { self.head_timeout };
+        let patience = if self.served {
+            self.idle_timeout
+        } else {
+            self.head_timeout
+        };
         let mut deadline = Instant::now() + patience;
         let mut begun = !self.read.is_empty();
         std::future::poll_fn(|cx| {
@@ -253,12 +257,16 @@ impl Inbound {
         match &mut self.body {
             Body::None => Ok(BytesMut::new()),
             Body::Length(left) => {
-                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(self.read.len());
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(self.read.len());
                 *left -= here as u64;
                 Ok(self.read.split_to(here))
             }
             Body::Chunked(chunked) => {
-                let decoded = chunked.decode(&mut self.read).map_err(|_| Some(BAD_CHUNK))?;
+                let decoded = chunked
+                    .decode(&mut self.read)
+                    .map_err(|_| Some(BAD_CHUNK))?;
                 let mut payload = self.read.split_to(decoded.consumed);
                 payload.truncate(decoded.payload.end);
                 payload.advance(decoded.payload.start);

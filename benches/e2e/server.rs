@@ -1,0 +1,115 @@
+//! The far end: a model server that checks requests and writes events.
+
+use super::h1::value;
+use super::payload::{Ask, Payload, stream_end, stream_head};
+use memchr::memmem;
+
+/// An accepted connection.
+pub struct Server {
+    /// Which generation this is: 0 the old, 1 the new.
+    side: usize,
+    /// What came of a head that is not yet whole.
+    held: Vec<u8>,
+    /// The request whose body is being read, and how much of it was.
+    request: Option<(Ask, u64, usize)>,
+    serving: Option<Serving>,
+}
+
+struct Serving {
+    id: u64,
+    sequence: u64,
+}
+
+impl Server {
+    pub fn new(side: usize) -> Self {
+        Self {
+            side,
+            held: Vec::new(),
+            request: None,
+            serving: None,
+        }
+    }
+
+    pub fn side(&self) -> usize {
+        self.side
+    }
+
+    pub fn is_serving(&self) -> bool {
+        self.serving.is_some()
+    }
+
+    /// Takes in bytes of a request. Returns what it asks for once it is whole; the answer has then begun in `out`.
+    ///
+    /// # Errors
+    /// Says what is not as it should be.
+    pub fn feed(
+        &mut self,
+        input: &[u8],
+        payload: &Payload,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Ask>, String> {
+        let held;
+        let mut input = input;
+        if self.request.is_none() {
+            self.held.extend_from_slice(input);
+            let Some(end) = memmem::find(&self.held, b"\r\n\r\n") else {
+                return Ok(None);
+            };
+            if self.serving.is_some() {
+                return Err("a request within another".into());
+            }
+            held = std::mem::take(&mut self.held);
+            let head = held[..end + 2].to_ascii_lowercase();
+            let bench = value(&head, "x-bench").ok_or("no x-bench")?;
+            let ask = bench
+                .bytes()
+                .next()
+                .and_then(Ask::of)
+                .ok_or("what is asked?")?;
+            let id = bench[1..].parse().map_err(|_| "for whom?")?;
+            let length = payload.prompt(ask).len().to_string();
+            if value(&head, "content-length") != Some(&length) {
+                return Err(format!("not {length} bytes long: {}", head.escape_ascii()));
+            }
+            self.request = Some((ask, id, 0));
+            input = &held[end + 4..];
+        }
+        let Some((ask, id, at)) = &mut self.request else {
+            return Ok(None);
+        };
+        let expected = &payload.prompt(*ask)[*at..];
+        if !expected.starts_with(input) {
+            return Err(format!("the prompt of {ask:?} {id} differs"));
+        }
+        *at += input.len();
+        if input.len() < expected.len() {
+            return Ok(None);
+        }
+        let (ask, id) = (*ask, *id);
+        self.request = None;
+        let side = ["old", "new"][self.side];
+        if ask.streams() {
+            out.extend_from_slice(stream_head(side).as_bytes());
+            self.serving = Some(Serving { id, sequence: 0 });
+        } else {
+            payload.reply(out, id, side);
+        }
+        Ok(Some(ask))
+    }
+
+    /// Writes an event and returns how many there were.
+    pub fn event(&mut self, payload: &Payload, out: &mut Vec<u8>, now: u64) -> u64 {
+        let Some(serving) = &mut self.serving else {
+            return 0;
+        };
+        payload.event(out, serving.id, serving.sequence, now);
+        serving.sequence += 1;
+        serving.sequence
+    }
+
+    pub fn end(&mut self, out: &mut Vec<u8>) {
+        if self.serving.take().is_some() {
+            stream_end(out);
+        }
+    }
+}
