@@ -19,7 +19,7 @@ use super::attempt::{Again, Retried, Retrying};
 use super::error::kind;
 use super::exchange::Exchange;
 use crate::rescue::Cause;
-use crate::sse::{self, End};
+use crate::sse::{self, Api, End};
 use crate::upstream::UpstreamBody;
 use sse_relay::SseRelay;
 use timers::Timers;
@@ -278,11 +278,13 @@ impl Relay {
             let timeline = &self.exchange().timeline;
             timeline.terminal() || timeline.error().is_some()
         };
+        // Of an unknown family it is not known how its streams end.
+        let unknown = self.exchange().api() == Api::Other;
         let Some(sse) = &mut self.sse else {
             self.finish(End::Eof);
             return Bytes::new();
         };
-        if done || sse.quiet() || (sse.committed() && !doubtful) {
+        if done || unknown || sse.quiet() || (sse.committed() && !doubtful) {
             let rest = sse.rest();
             self.finish(End::Eof);
             return rest;

@@ -134,7 +134,9 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Gone);
         let failed = self.status.is_server_error();
-        let outcome = self.timeline.outcome(self.is_sse, self.quiet, failed, end);
+        // Of an unknown family it is not known how its streams end.
+        let quiet = self.quiet || self.api == Api::Other;
+        let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
         let metrics = &self.shared.metrics;
         metrics.closed(self.answering);
         metrics.ended(self.assignment, self.api, outcome);

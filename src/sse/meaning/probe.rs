@@ -50,9 +50,18 @@ pub(super) fn error_code(data: &[u8]) -> Option<u16> {
     let probe: Probe = serde_json::from_slice(data).ok()?;
     let nested = probe.response.and_then(|response| response.error);
     match probe.error.or(nested) {
+        Some(error) if is_unavailable(&error) => Some(503),
         Some(error) => status(error.get("code")).or_else(|| status(error.get("type"))),
         None => status(probe.code.as_ref()),
     }
+}
+
+/// Responses and Messages have one word for a dead worker and for any fault of the server: there Dynamo's message tells
+/// them apart.
+fn is_unavailable(error: &Value) -> bool {
+    let says = |text: &str| text.contains("temporarily unavailable");
+    let numeric = error.get("code").is_some_and(Value::is_number);
+    !numeric && error.get("message").and_then(Value::as_str).is_some_and(says)
 }
 
 /// A status, as a number, a numeric string, or one of the words that the APIs use for one.

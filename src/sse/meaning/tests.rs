@@ -191,6 +191,8 @@ fn a_messages_stream_goes_by_its_types() {
         ("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":15}}", Content),
         ("event: message_stop\ndata: {\"type\":\"message_stop\"}", Terminal),
         ("event: error\ndata: {\"type\": \"error\", \"error\": {\"type\": \"overloaded_error\", \"message\": \"Overloaded\"}}", error(529)),
+        // Dynamo's dead worker, which has the same word.
+        ("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Service temporarily unavailable\"}}", error(503)),
         (r#"data: {"type":"message_stop"}"#, Terminal),
         ("event: message\ndata: {\"type\":\"message_stop\"}", Terminal),
         (r#"data: {"type":"error","error":{"type":"api_error","message":"m"}}"#, error(500)),
