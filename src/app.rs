@@ -15,12 +15,12 @@ use tokio::sync::mpsc;
 
 use crate::admin::{self, Admin};
 use crate::config::{Config, PlanSource};
-use crate::discovery::{self, News, Publisher, State, TlsFault, Wanted};
+use crate::discovery::{self, News, PlanFile, Publisher, State, TlsFault, Wanted};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::proxy::{self, Listener, OldPool, Proxy, Shared, SplitLayer};
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::{Metrics, access};
-use crate::tls::{Reloading, ServerFiles};
+use crate::tls::{ClientFiles, Files, Reloading, ServerFiles};
 use crate::upstream::idle;
 
 /// How often each thread writes its access lines and looks after its connections.
@@ -115,6 +115,7 @@ struct Core {
     shared: Arc<Shared>,
     told: mpsc::Sender<News>,
     news: mpsc::Receiver<News>,
+    file: Option<PlanFile>,
 }
 
 impl Core {
@@ -126,10 +127,22 @@ impl Core {
             })
         });
         let state = state.transpose()?;
-        let (wanted, source) = first_plan(&config.plan, state.as_ref())?;
+        // Checked now, though it may be a later plan that needs it.
+        if config.upstream_tls != ClientFiles::default() {
+            config.upstream_tls.load()?;
+        }
+        let mut file = match &config.plan {
+            PlanSource::File(path) => Some(PlanFile::new(path)),
+            _ => None,
+        };
+        let first = First::find(&config.plan, file.as_mut(), state.as_ref())?;
         let metrics = Arc::new(Metrics::default());
+        let (wanted, source) = (first.wanted, first.source);
         let publisher =
             Publisher::start(config, Arc::clone(&metrics), state, wanted, source).await?;
+        if let (Some(problems), PlanSource::File(path)) = (first.refused, &config.plan) {
+            publisher.reject(problems, path.display().to_string().into());
+        }
         let world = Arc::clone(publisher.world());
         let shared = Shared::new(world, metrics, config.proxy.clone(), fastrand::u64(..));
         let (told, news) = mpsc::channel(16);
@@ -138,6 +151,7 @@ impl Core {
             shared,
             told,
             news,
+            file,
         })
     }
 
@@ -145,8 +159,8 @@ impl Core {
     async fn follow(self, config: &Config, tls: Option<Arc<Reloading<ServerFiles>>>) {
         let probing = discovery::probe(Arc::clone(self.publisher.world()), config.probe_interval);
         let watching = async {
-            if let PlanSource::File(path) = &config.plan
-                && let Err(error) = discovery::watch(path.clone(), self.told.clone()).await
+            if let Some(file) = self.file
+                && let Err(error) = file.watch(self.told.clone()).await
             {
                 tracing::error!(%error, "the plan file cannot be watched");
             }
@@ -206,48 +220,65 @@ fn raise_file_limit() {
     }
 }
 
-fn first_plan(source: &PlanSource, state: Option<&State>) -> Result<(Wanted, Arc<str>), Error> {
-    match source {
-        PlanSource::None => {
-            let plan = Arc::new(Plan::all_old());
-            Ok((
-                Wanted {
-                    plan,
-                    manifest: None,
-                },
-                "none".into(),
-            ))
+/// The plan to begin with, and what was wrong with the one that should have been.
+struct First {
+    wanted: Wanted,
+    source: Arc<str>,
+    refused: Option<Problems>,
+}
+
+impl First {
+    fn good(wanted: Wanted, source: impl Into<Arc<str>>) -> Self {
+        Self {
+            wanted,
+            source: source.into(),
+            refused: None,
         }
-        PlanSource::Flags(spec) => {
-            let plan = Plan::of(Identity::default(), spec).map_err(Error::Flags)?;
-            let plan = Arc::new(plan);
-            Ok((
-                Wanted {
-                    plan,
-                    manifest: None,
-                },
-                "flags".into(),
-            ))
-        }
-        PlanSource::File(path) => match discovery::read(path) {
-            Ok(wanted) => Ok((wanted, path.display().to_string().into())),
-            Err(problems) => {
+    }
+
+    fn plan(plan: Plan, source: &str) -> Self {
+        let plan = Arc::new(plan);
+        Self::good(
+            Wanted {
+                plan,
+                manifest: None,
+            },
+            source,
+        )
+    }
+
+    fn find(
+        source: &PlanSource,
+        file: Option<&mut PlanFile>,
+        state: Option<&State>,
+    ) -> Result<Self, Error> {
+        match (source, file) {
+            (PlanSource::Flags(spec), _) => {
+                let plan = Plan::of(Identity::default(), spec).map_err(Error::Flags)?;
+                Ok(Self::plan(plan, "flags"))
+            }
+            (PlanSource::File(path), Some(file)) => {
+                let refused = match file.read() {
+                    Ok(wanted) => return Ok(Self::good(wanted, path.display().to_string())),
+                    Err(problems) => problems,
+                };
                 let kept =
                     state.and_then(|state| Some((discovery::read(state.file()).ok()?, state)));
                 let Some((wanted, state)) = kept else {
+                    let path = path.clone();
                     return Err(Error::Plan {
-                        path: path.clone(),
-                        problems,
+                        path,
+                        problems: refused,
                     });
                 };
-                tracing::error!(
-                    file = %path.display(),
-                    %problems,
-                    "the plan file is refused; the last good plan comes in force"
-                );
-                Ok((wanted, state.file().display().to_string().into()))
+                let first = Self::good(wanted, state.file().display().to_string());
+                Ok(Self {
+                    refused: Some(refused),
+                    ..first
+                })
             }
-        },
+            _ => Ok(Self::plan(Plan::all_old(), "none")),
+        }
     }
 }
 

@@ -79,7 +79,7 @@ pub struct ProxyArgs {
         conflicts_with = "plan"
     )]
     new: Vec<Target>,
-    /// Share of requests that goes to new, in percent: 0 is none, 100 is all
+    /// Share of requests that goes to new, in percent: 0 is none, 100 is all [default: 0]
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with = "plan",
           value_parser = clap::value_parser!(u8).range(0..=100))]
     split: Option<u8>,

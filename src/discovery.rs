@@ -6,7 +6,7 @@ mod publisher;
 mod resolve;
 mod state;
 
-pub use file::{read, watch};
+pub use file::{PlanFile, read};
 pub use probe::probe;
 pub use publisher::{News, Publisher, Rejection, Status, TlsFault, Wanted};
 pub use resolve::resolve;

@@ -1,4 +1,81 @@
-//! crossfade (architecture page to come)
+//! crossfade fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
+//!
+//! This page is the architecture: which rooms there are, how a request walks through them, and what must not be done.
+//! How to run it is in the README.
+//!
+//! # Rooms by floor
+//!
+//! A room is a top-level module. It names only rooms on lower floors, or on its own, and never in a circle;
+//! `tests/architecture.rs` holds this table against the code. Rooms of floor 0 are pure: no clock, randomness, task,
+//! socket, file, log or metric; `now` and random draws are arguments.
+//!
+//! | floor | room | what it answers for |
+//! | --- | --- | --- |
+//! | 5 | [`app`] | puts a process together; the only room that knows all others |
+//! | 5 | [`cli`] | the arguments, and what they mean together |
+//! | 4 | [`config`] | static settings of a process, from flags and environment |
+//! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
+//! | 4 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`: shows, and changes nothing |
+//! | 3 | [`proxy`] | the data plane: what happens to a request between a client and the two generations |
+//! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
+//! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
+//! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
+//! | 1 | [`resource`] | the `DynamoUpdateConfig` as people write it, and the plan it means |
+//! | 1 | [`guard`] | the mark by which a forwarded request is never forwarded again |
+//! | 1 | [`request_body`] | a request's body, kept while it may have to be sent once more |
+//! | 1 | [`transport`] | TCP and TLS streams as one type |
+//! | 1 | [`tls`] | TLS configurations whose files are read again when they change |
+//! | 1 | [`lifecycle`] | ready, settling, draining, ending |
+//! | 1 | [`telemetry`] | metrics, access lines, logs |
+//! | 0 | [`split`] | weights, exact assignment, affinity |
+//! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
+//! | 0 | [`sse`] | event streams: framing, what an event means per API family, how a stream went |
+//! | 0 | [`http1`] | HTTP/1.1 message syntax, strict |
+//!
+//! Modules are `foo.rs` beside `foo/`. What decides is a pure function on floor 0; what translates sits at an edge and is
+//! total or has a typed error; what does (socket, clock, task, metric) holds no policy: gather, call, match on the result.
+//!
+//! # The life of a request
+//!
+//! 1. `proxy::server` accepts on the thread's own listener; `proxy::h1` or `proxy::h2` reads a head, or refuses it.
+//! 2. `proxy::service` loads the snapshot, once: `world.load()`. A request keeps it to its end, whatever plan comes.
+//! 3. `proxy::route` tells what kind of request it is; `guard` whether it came from here; `proxy::traits` reads its
+//!    session, its worker, its override.
+//! 4. [`split::assign`] answers with a generation *and why*. One atomic operation.
+//! 5. `proxy::exchange` opens the record of the exchange: a guard object that rides in the answer's body from now on.
+//! 6. `proxy::attempt` sends the request to a place. When that fails, [`rescue::refuge`] says where else to try, if
+//!    anywhere, and the retry budget whether there is credit for it.
+//! 7. The head goes to the client at once. `proxy::body` relays the body: [`sse`] reads along, events without content are
+//!    held for some seconds, and until the first content the whole request can still move to another place.
+//! 8. The first content commits: the kept request body is let go, from here on bytes only pass.
+//! 9. The body ends, breaks or is dropped by a client that left. The exchange records its outcome, exactly once: metrics,
+//!    access line, open streams.
+//!
+//! A plan comes the other way: `discovery::file` reads it, [`resource`] judges it, `discovery::publisher` builds the
+//! pools and stores a snapshot. A plan that is refused changes nothing and is told in log, metric and `/plan`.
+//!
+//! # The hot path
+//!
+//! Each thread has a current-thread runtime, a listener (`SO_REUSEPORT`) and idle connections of its own, and a request is
+//! served on the thread that accepted it. With HTTP/1.1 on both sides the answer's body polls the upstream connection
+//! itself: between the upstream's read and the client's write there is no task and no channel, and what ends at an event's
+//! end is handed on without a copy. (HTTP/2 connections are driven by a task each, which is hyper's way.) Per request there
+//! is one snapshot load and one atomic operation for the split; metric handles are resolved before. Per event after the
+//! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and written together.
+//!
+//! # What must not be done
+//!
+//! - Alter bytes while observing them. The decoder sees the slices that pass; where it cannot follow it goes quiet. What
+//!   does alter a stream (half an event that waits, a late switch, a closing error event) is a policy in `proxy::body`.
+//! - Make up an end: never a `[DONE]` that no model server sent, never a clean close after a cut.
+//! - Load the snapshot twice for a request, keep state of a request in it, or write it from a second place.
+//! - Take a lock that another thread may hold, block, or spawn a task on the way of a request.
+//! - Begin the split anew with a plan: its accumulator lives outside the snapshot.
+//! - Send a request again after content went out, after its body was let go, or to a generation of weight 0 (except old,
+//!   until it drains).
+//! - Label a metric with anything that a client or a plan can choose, or log a header's value or a prompt.
+//! - Panic but for a broken invariant, with `expect("why it cannot be")`.
+
 pub mod admin;
 pub mod app;
 pub mod cli;

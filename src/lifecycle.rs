@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use tokio::sync::watch;
 
@@ -92,6 +92,7 @@ impl Lifecycle {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {
+            seen: self.phase(),
             lifecycle: self.clone(),
             waiting: None,
         }
@@ -103,30 +104,33 @@ type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// Looks at the phase at each poll for one load, and wakes the task when draining or ending begins.
 pub struct Watch {
     lifecycle: Lifecycle,
-    /// The wait for the next phase. Polled once only: the waker that it took stays good for the task's whole life.
+    /// The phase at the last look: a change has used up the waker.
+    seen: Phase,
+    /// The wait for the next phase. Polled again only after a change: till then the waker that it took stays good.
     waiting: Option<(Phase, Wait)>,
 }
 
 impl Watch {
-    /// The phase now. The task of `cx` is woken when it reaches draining, or else ending.
+    /// The phase now. The task of `cx` is woken when it changes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
         let now = self.lifecycle.phase();
-        let next = match now {
-            Phase::Draining => Phase::Ending,
-            Phase::Ending => return now,
-            _ => Phase::Draining,
-        };
-        if self
-            .waiting
-            .as_ref()
-            .is_none_or(|(phase, _)| *phase != next)
-        {
-            let mut wait: Wait = Box::pin(self.lifecycle.reached(next));
-            if let Poll::Ready(()) = wait.as_mut().poll(cx) {
-                return self.poll(cx);
-            }
-            self.waiting = Some((next, wait));
+        if now == Phase::Ending || (self.waiting.is_some() && now == self.seen) {
+            return now;
         }
+        self.seen = now;
+        let next = if now < Phase::Draining {
+            Phase::Draining
+        } else {
+            Phase::Ending
+        };
+        let mut waiting = match self.waiting.take() {
+            Some((phase, waiting)) if phase == next => waiting,
+            _ => Box::pin(self.lifecycle.reached(next)) as Wait,
+        };
+        if waiting.as_mut().poll(cx).is_ready() {
+            return self.poll(cx);
+        }
+        self.waiting = Some((next, waiting));
         now
     }
 
@@ -144,6 +148,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Poll;
 
     #[tokio::test]
     async fn a_watch_wakes_its_task_at_draining_and_at_ending() {
@@ -166,11 +171,13 @@ mod tests {
         tokio::task::yield_now().await;
         lifecycle.advance(Phase::Ready);
         tokio::task::yield_now().await;
+        lifecycle.advance(Phase::Settling);
+        tokio::task::yield_now().await;
         lifecycle.advance(Phase::Draining);
         tokio::task::yield_now().await;
         lifecycle.advance(Phase::Ready);
         lifecycle.advance(Phase::Ending);
         let seen = seen.await.expect("does not panic");
-        assert_eq!(seen, [Phase::Starting, Phase::Draining, Phase::Ending]);
+        assert_eq!(seen, Phase::ALL);
     }
 }

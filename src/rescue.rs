@@ -88,7 +88,10 @@ impl Cause {
         if body.is_empty() {
             return Some(Self::NoWorkers);
         }
-        memchr::memmem::find(body, b"Model not found").map(|_| Self::ModelNotFound)
+        // As OpenAI-style routes say it, and as the Messages route does.
+        let says = |text: &str| memchr::memmem::find(body, text.as_bytes()).is_some();
+        let is_about_the_model = says("Model not found") || says("\"not_found_error\"");
+        is_about_the_model.then_some(Self::ModelNotFound)
     }
 
     /// What an error with this code says when it is the first data event of a stream.
@@ -311,6 +314,8 @@ mod tests {
     fn a_404_is_a_cause_only_when_it_is_about_workers_or_the_model() {
         assert_eq!(Cause::of_not_found(b""), Some(Cause::NoWorkers));
         let body = br#"{"message":"Model not found","type":"Not Found","code":404}"#;
+        assert_eq!(Cause::of_not_found(body), Some(Cause::ModelNotFound));
+        let body = br#"{"type":"error","error":{"type":"not_found_error","message":"Model 'x' not found"}}"#;
         assert_eq!(Cause::of_not_found(body), Some(Cause::ModelNotFound));
         let body = br#"{"message":"Route not found: POST /v1/x","code":404}"#;
         assert_eq!(Cause::of_not_found(body), None);

@@ -12,7 +12,13 @@ fn stages() -> Vec<(&'static str, Script)> {
         ("prefill, behind the head", Script::new().sse().hang()),
         ("behind the role", stream_of(&role("old")).hang()),
         ("mid-stream", stream_of(&content("old", 0)).hang()),
-        ("an answer of known length", Script::new().head(200, &[("content-length", "9")]).chunk("x").hang()),
+        (
+            "an answer of known length",
+            Script::new()
+                .head(200, &[("content-length", "9")])
+                .chunk("x")
+                .hang(),
+        ),
     ]
 }
 
@@ -29,7 +35,10 @@ async fn a_client_that_goes_away_cancels_its_upstream_at_every_stage() {
             let request = old.request(1).await;
             assert!(!request.is_gone());
             drop(client);
-            eventually(&format!("cancelled: {protocol}, {stage}"), async || request.is_gone()).await;
+            eventually(&format!("cancelled: {protocol}, {stage}"), async || {
+                request.is_gone()
+            })
+            .await;
             proxy.outcomes("cancelled", 1).await;
             proxy.counts("crossfade_open_streams", &[], 0.0).await;
             assert_eq!(new.count(), 0, "cancelled is not failed");
@@ -71,7 +80,10 @@ async fn an_http2_connection_that_breaks_cancels_all_its_upstreams() {
         .collect();
     old.request(5).await;
     client.break_off();
-    eventually("all are cancelled", async || old.requests().iter().all(|request| request.is_gone())).await;
+    eventually("all are cancelled", async || {
+        old.requests().iter().all(|request| request.is_gone())
+    })
+    .await;
     proxy.outcomes("cancelled", 5).await;
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
@@ -82,9 +94,15 @@ async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_whole() {
     let proxy = Proxy::before(&old, &[]).await;
     for framing in ["content-length: 100", "transfer-encoding: chunked"] {
         let mut client = Client::connect(proxy.address).await;
-        let body = if framing.starts_with('c') { "{\"half\":" } else { "8\r\n{\"half\":\r\n" };
+        let body = if framing.starts_with('c') {
+            "{\"half\":"
+        } else {
+            "8\r\n{\"half\":\r\n"
+        };
         client
-            .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{body}"))
+            .send(format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: a\r\n{framing}\r\n\r\n{body}"
+            ))
             .await;
         drop(client);
     }
@@ -94,7 +112,9 @@ async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_whole() {
     })
     .await;
     eventually("no half request is taken for a whole one", async || {
-        old.requests().iter().all(|request| request.is_gone() && !request.is_complete())
+        old.requests()
+            .iter()
+            .all(|request| request.is_gone() && !request.is_complete())
     })
     .await;
     proxy.chat().await.assert_is(chat_text("old"));
@@ -102,11 +122,17 @@ async fn an_upload_that_breaks_off_does_not_reach_the_upstream_as_whole() {
 
 #[tokio::test]
 async fn the_tunnel_of_a_client_that_goes_away_is_closed() {
-    let head = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let head =
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
     let old = Upstream::always(Script::new().raw(head).step(upstream::Step::Echo)).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    client.get("/v1/realtime", &[("connection", "upgrade"), ("upgrade", "websocket")]).await;
+    client
+        .get(
+            "/v1/realtime",
+            &[("connection", "upgrade"), ("upgrade", "websocket")],
+        )
+        .await;
     assert_eq!(client.head().await.status, 101);
     drop(client);
     eventually("the tunnel is closed", async || old.open() == 0).await;

@@ -24,21 +24,110 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
     let plan = file.as_str();
     for (args, said) in [
         (&["proxy"][..], "--old"),
-        (&["proxy", "--old", "a:1", "--new", "b:1"], "--split"),
         (&["proxy", "--old", "a:1", "--split", "5"], "--new"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "101"], "101"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "-1"], "-1"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "x"], "x"),
-        (&["proxy", "--old", "a", "--new", "b:1", "--split", "5"], "port"),
-        (&["proxy", "--old", "ftp://a:1", "--new", "b:1", "--split", "5"], "ftp"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--plan", &plan], "--plan"),
-        (&["proxy", "--old", "a:1", "--plan", &plan, "--hold", "1"], "--hold"),
-        (&["proxy", "--old", "a:1", "--plan", &plan, "--affinity-header", "x"], "--affinity-header"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--listen", "x"], "x"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--tls-cert", "x"], "--tls-key"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--override-header", "a b"], "a b"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--hold", "-1"], "-1"),
-        (&["proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--no-such-flag"], "--no-such-flag"),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "101"],
+            "101",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "-1"],
+            "-1",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "x"],
+            "x",
+        ),
+        (
+            &["proxy", "--old", "a", "--new", "b:1", "--split", "5"],
+            "port",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "ftp://a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+            ],
+            "ftp",
+        ),
+        (
+            &[
+                "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--plan", &plan,
+            ],
+            "--plan",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--plan", &plan, "--hold", "1"],
+            "--hold",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--plan",
+                &plan,
+                "--affinity-header",
+                "x",
+            ],
+            "--affinity-header",
+        ),
+        (
+            &[
+                "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--listen", "x",
+            ],
+            "x",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--tls-cert",
+                "x",
+            ],
+            "--tls-key",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--override-header",
+                "a b",
+            ],
+            "a b",
+        ),
+        (
+            &[
+                "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--hold", "-1",
+            ],
+            "-1",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--no-such-flag",
+            ],
+            "--no-such-flag",
+        ),
         (&["no-such-command"], "no-such-command"),
         (&[], "proxy"),
         (&["check"], "FILE"),
@@ -54,16 +143,44 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
 async fn a_start_that_fails_is_status_1_and_says_why() {
     let old = Upstream::start(healthy("old")).await;
     let taken = old.url();
-    let base = ["proxy", "--old", "127.0.0.1:1", "--new", "127.0.0.1:2", "--split", "5"];
+    let base = [
+        "proxy",
+        "--old",
+        "https://127.0.0.1:1",
+        "--new",
+        "https://127.0.0.1:2",
+        "--split",
+        "5",
+    ];
     for more in [
         &["--listen", &taken, "--admin", "127.0.0.1:0"][..],
         &["--listen", "127.0.0.1:0", "--admin", &taken],
-        &["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tls-cert", "/no/such", "--tls-key", "/no/such"],
-        &["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--upstream-ca", "/no/such"],
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--tls-cert",
+            "/no/such",
+            "--tls-key",
+            "/no/such",
+        ],
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--upstream-ca",
+            "/no/such",
+        ],
     ] {
         let (status, stdout, stderr) = texts(&run(&[&base, more].concat()));
         assert_eq!(status, Some(1), "{more:?}: {stdout}{stderr}");
-        let named = if more.contains(&&*taken) { &*taken } else { "/no/such" };
+        let named = if more.contains(&&*taken) {
+            &*taken
+        } else {
+            "/no/such"
+        };
         assert!(stderr.contains(named), "{more:?}: {stderr}");
     }
 }
@@ -76,20 +193,64 @@ fn help_explains_every_flag_with_its_variable() {
     let (status, help, _) = texts(&run(&["proxy", "--help"]));
     assert_eq!(status, Some(0));
     for flag in [
-        "listen", "admin", "old", "new", "split", "plan", "old-peers", "state-dir", "threads", "inference-prefix",
-        "affinity-header", "affinity-body-field", "override-header", "max-replay-bytes", "retry-budget-percent",
-        "first-event-timeout", "gap-timeout", "hold", "retry-overloaded", "retry-old-server-errors",
-        "replay-budget-bytes", "keep-alive-comments", "connect-timeout", "upstream-head-timeout",
-        "upstream-protocol", "upstream-ca", "upstream-cert", "upstream-key", "tls-cert", "tls-key",
-        "tls-client-ca", "max-header-bytes", "max-body-bytes", "max-requests", "head-timeout", "probe-interval",
-        "settle", "drain", "guard-key", "log-format", "log", "no-access-log",
+        "listen",
+        "admin",
+        "old",
+        "new",
+        "split",
+        "plan",
+        "old-peers",
+        "state-dir",
+        "threads",
+        "inference-prefix",
+        "affinity-header",
+        "affinity-body-field",
+        "override-header",
+        "max-replay-bytes",
+        "retry-budget-percent",
+        "first-event-timeout",
+        "gap-timeout",
+        "hold",
+        "retry-overloaded",
+        "retry-old-server-errors",
+        "replay-budget-bytes",
+        "keep-alive-comments",
+        "connect-timeout",
+        "upstream-head-timeout",
+        "upstream-protocol",
+        "upstream-ca",
+        "upstream-cert",
+        "upstream-key",
+        "tls-cert",
+        "tls-key",
+        "tls-client-ca",
+        "max-header-bytes",
+        "max-body-bytes",
+        "max-requests",
+        "head-timeout",
+        "probe-interval",
+        "settle",
+        "drain",
+        "guard-key",
+        "log-format",
+        "log",
+        "no-access-log",
     ] {
         let variable = format!("CROSSFADE_{}", flag.replace('-', "_").to_uppercase());
-        assert!(help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")), "{flag}");
-        assert!(help.contains(&format!("{variable}=")) || help.contains(&format!("{variable}]")), "{variable}");
+        assert!(
+            help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")),
+            "{flag}"
+        );
+        assert!(
+            help.contains(&format!("{variable}=")) || help.contains(&format!("{variable}]")),
+            "{variable}"
+        );
     }
     let (status, version, _) = texts(&run(&["--version"]));
-    assert_eq!((status, version.trim()), (Some(0), concat!("crossfade ", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(
+        (status, version.trim()),
+        (Some(0), concat!("crossfade ", env!("CARGO_PKG_VERSION")))
+    );
 }
 
 #[tokio::test]
@@ -120,7 +281,16 @@ async fn ipv6_literals_work_on_both_sides() {
     let port = old.address.port();
     for url in [format!("[::1]:{port}"), format!("http://[::1]:{port}")] {
         let proxy = Proxy::start(&[
-            "--listen", "[::1]:0", "--admin", "[::1]:0", "--old", &url, "--new", "127.0.0.1:9", "--split", "0",
+            "--listen",
+            "[::1]:0",
+            "--admin",
+            "[::1]:0",
+            "--old",
+            &url,
+            "--new",
+            "127.0.0.1:9",
+            "--split",
+            "0",
         ])
         .await;
         assert!(proxy.address.is_ipv6() && proxy.admin.is_ipv6());
@@ -131,8 +301,13 @@ async fn ipv6_literals_work_on_both_sides() {
 }
 
 fn corpus(kind: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/plan").join(kind);
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/corpus/plan")
+        .join(kind);
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
     files.sort();
     files
 }
@@ -153,13 +328,27 @@ fn check_names_every_problem_at_once_with_path_and_line() {
         let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
         assert_eq!(status, Some(1), "{}: {stdout}{stderr}", path.display());
         let said = stdout + &stderr;
-        for problem in text.lines().filter_map(|line| line.strip_prefix("# expect: ")) {
+        for problem in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# expect: "))
+        {
             let field = problem.split(": ").nth(1).unwrap_or(problem);
-            assert!(said.contains(field), "{}: {problem} is not in\n{said}", path.display());
-            if let Some(line) = problem.strip_prefix("line ").and_then(|rest| rest.split(':').next()) {
+            assert!(
+                said.contains(field),
+                "{}: {problem} is not in\n{said}",
+                path.display()
+            );
+            if let Some(line) = problem
+                .strip_prefix("line ")
+                .and_then(|rest| rest.split(':').next())
+            {
                 let as_word = said.contains(&format!("line {line}:"));
                 let as_place = said.contains(&format!("{}:{line}", path.display()));
-                assert!(as_word || as_place, "{}: line {line} is not in\n{said}", path.display());
+                assert!(
+                    as_word || as_place,
+                    "{}: line {line} is not in\n{said}",
+                    path.display()
+                );
             }
         }
     }
@@ -187,5 +376,8 @@ fn check_names_what_has_no_effect_in_a_file() {
     let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
     assert_eq!(status, Some(0), "{stderr}");
     let said = stdout + &stderr;
-    assert!(said.contains("sourceDeployment") && said.contains("paused"), "{said}");
+    assert!(
+        said.contains("sourceDeployment") && said.contains("paused"),
+        "{said}"
+    );
 }

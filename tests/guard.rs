@@ -17,7 +17,10 @@ fn marks(received: &Received) -> Vec<(String, String)> {
 #[tokio::test]
 async fn a_proxy_that_is_its_own_new_generation_serves_by_old() {
     let old = Upstream::start(healthy("old")).await;
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let (itself, old_url) = (port.to_string(), old.url());
     let proxy = Proxy::start(&[
         "--listen", &itself, "--old", &old_url, "--new", &itself, "--split", "100",
@@ -29,7 +32,9 @@ async fn a_proxy_that_is_its_own_new_generation_serves_by_old() {
         assert_eq!(old.count(), n);
     }
     let guarded = [("reason", "guarded"), ("generation", "old")];
-    proxy.counts("crossfade_requests_total", &guarded, 5.0).await;
+    proxy
+        .counts("crossfade_requests_total", &guarded, 5.0)
+        .await;
 }
 
 #[tokio::test]
@@ -47,12 +52,22 @@ async fn a_sibling_of_the_same_update_serves_by_its_old() {
 
 #[tokio::test]
 async fn two_updates_in_a_chain_both_split() {
-    let (old_1, old_2) = (Upstream::start(healthy("old")).await, Upstream::start(healthy("old")).await);
+    let (old_1, old_2) = (
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("old")).await,
+    );
     let new = Upstream::start(healthy("new")).await;
     let second = Proxy::split_with(&old_2, &new, 100, &["--guard-key", "two"]).await;
     let (old, next) = (old_1.url(), second.address.to_string());
     let first = Proxy::start(&[
-        "--old", &old, "--new", &next, "--split", "100", "--guard-key", "one",
+        "--old",
+        &old,
+        "--new",
+        &next,
+        "--split",
+        "100",
+        "--guard-key",
+        "one",
     ])
     .await;
     first.chat().await.assert_is(chat_text("new"));
@@ -88,7 +103,10 @@ async fn a_mark_of_another_guard_key_means_nothing() {
     let other = Proxy::split_with(&old, &new, 100, &["--guard-key", "other"]).await;
     other.chat().await;
     let marks = marks(&new.last());
-    let headers: Vec<_> = marks.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let headers: Vec<_> = marks
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
     let proxy = Proxy::split_with(&old, &new, 100, &["--guard-key", "secret"]).await;
     let response = client::post(proxy.address, CHAT, &headers, STREAMING).await;
     assert_eq!(response.generation(), "new");

@@ -30,9 +30,18 @@ fn data(event: &str) -> serde_json::Value {
 
 fn assert_honest(family: Family, response: &Response) {
     let text = response.text();
-    assert!(response.end.is_unclean(), "{family:?} ended cleanly: {text}");
-    assert!(!text.contains("[DONE]") && !text.contains("message_stop"), "{text}");
-    assert!(text.ends_with("\n\n") && text.matches("\n\n").count() == 1, "{text:?}");
+    assert!(
+        response.end.is_unclean(),
+        "{family:?} ended cleanly: {text}"
+    );
+    assert!(
+        !text.contains("[DONE]") && !text.contains("message_stop"),
+        "{text}"
+    );
+    assert!(
+        text.ends_with("\n\n") && text.matches("\n\n").count() == 1,
+        "{text:?}"
+    );
     let data = data(&text);
     match family {
         Family::Chat | Family::Completions => {
@@ -94,7 +103,11 @@ async fn a_cut_never_leaves_half_an_event() {
         let gate = Gate::closed();
         let whole = content("old", 0);
         let half = &content("old", 1)[..40];
-        let script = Script::new().sse().chunk(whole.clone() + half).wait(&gate).eof();
+        let script = Script::new()
+            .sse()
+            .chunk(whole.clone() + half)
+            .wait(&gate)
+            .eof();
         let old = Upstream::always(script).await;
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
         let mut client = client::open_chat(proxy.address).await;
@@ -158,7 +171,10 @@ async fn an_error_event_of_the_upstream_passes_untouched_and_makes_the_outcome_f
     ];
     for (family, error) in cases {
         // Before and after content: without a refuge the first event, too, passes.
-        for begin in [String::new(), family.preamble("old") + &family.content("old", 0)] {
+        for begin in [
+            String::new(),
+            family.preamble("old") + &family.content("old", 0),
+        ] {
             let text = begin + &error;
             let old = Upstream::always(stream_of(&text)).await;
             let proxy = Proxy::before(&old, &[]).await;
@@ -186,7 +202,11 @@ async fn silence_beyond_the_gap_limit_ends_the_stream() {
     let response = proxy.chat().await;
     assert!(response.end.is_unclean());
     let text = response.text();
-    assert_eq!(data(&text[content("old", 0).len()..])["error"]["code"], 504, "{text}");
+    assert_eq!(
+        data(&text[content("old", 0).len()..])["error"]["code"],
+        504,
+        "{text}"
+    );
     eventually("cancelled upstream", async || old.last().is_gone()).await;
 }
 
@@ -196,20 +216,26 @@ async fn a_stream_within_the_gap_limit_goes_on_for_ever() {
     let mut text = String::new();
     for index in 0..8 {
         text += &content("old", index);
-        script = script.chunk(content("old", index)).pause(60);
+        script = script.chunk(content("old", index)).pause(150);
     }
     let old = Upstream::always(script.chunk(DONE)).await;
-    let flags = ["--gap-timeout", "0.4", "--first-event-timeout", "0.4"];
+    let flags = ["--gap-timeout", "1", "--first-event-timeout", "1"];
     let proxy = Proxy::before(&old, &flags).await;
     proxy.chat().await.assert_is(text + DONE);
 }
 
 #[tokio::test]
 async fn an_answer_that_is_no_stream_is_cut_where_its_upstream_cut_it() {
-    let headers = [("content-type", "application/json"), ("content-length", "100")];
+    let headers = [
+        ("content-type", "application/json"),
+        ("content-length", "100"),
+    ];
     for script in [
         Script::new().head(200, &headers).chunk("{\"half\":").eof(),
-        Script::new().head(200, &headers[..1]).chunk("{\"half\":").reset(),
+        Script::new()
+            .head(200, &headers[..1])
+            .chunk("{\"half\":")
+            .reset(),
     ] {
         let old = Upstream::always(script).await;
         let proxy = Proxy::before(&old, &[]).await;
@@ -219,7 +245,8 @@ async fn an_answer_that_is_no_stream_is_cut_where_its_upstream_cut_it() {
         eventually("not counted as completed", async || {
             let metrics = proxy.metrics().await;
             let all = metrics.sum("crossfade_requests_total", &[]);
-            all == 1.0 && metrics.sum("crossfade_requests_total", &[("outcome", "completed")]) == 0.0
+            all == 1.0
+                && metrics.sum("crossfade_requests_total", &[("outcome", "completed")]) == 0.0
         })
         .await;
     }
@@ -247,9 +274,15 @@ async fn comments_keep_a_silent_stream_alive_between_events_only() {
     gate.open();
     seen += &String::from_utf8(client.body().await).unwrap();
     assert_eq!(client.end, Some(End::Clean));
-    let comments: Vec<_> = seen.split_inclusive("\n\n").filter(|event| event.starts_with(':')).collect();
+    let comments: Vec<_> = seen
+        .split_inclusive("\n\n")
+        .filter(|event| event.starts_with(':'))
+        .collect();
     assert!(comments.len() >= 3, "{seen}");
-    let without: String = seen.split_inclusive("\n\n").filter(|event| !event.starts_with(':')).collect();
+    let without: String = seen
+        .split_inclusive("\n\n")
+        .filter(|event| !event.starts_with(':'))
+        .collect();
     assert_eq!(without, first + &second + DONE);
 }
 

@@ -18,7 +18,10 @@ async fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
         ("proxy-connection", "keep-alive"),
         ("upgrade", "h2c"),
         ("authorization", "Bearer secret"),
-        ("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+        (
+            "traceparent",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ),
         ("tracestate", "a=b"),
         ("x-request-id", "abc"),
         ("cookie", "a=1"),
@@ -34,7 +37,15 @@ async fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
         assert_eq!(seen.header(gone), None, "{}", seen.head);
     }
     for (name, value) in &headers {
-        if !["connection", "x-mine", "keep-alive", "proxy-connection", "upgrade"].contains(name) {
+        if ![
+            "connection",
+            "x-mine",
+            "keep-alive",
+            "proxy-connection",
+            "upgrade",
+        ]
+        .contains(name)
+        {
             assert_eq!(seen.header(name), Some(*value), "{name}");
         }
     }
@@ -43,7 +54,11 @@ async fn what_is_meant_for_one_connection_is_taken_off_and_the_rest_stays() {
     assert_eq!(seen.header("x-forwarded-for"), Some("127.0.0.1"));
     assert_eq!(seen.header("x-forwarded-proto"), Some("http"));
     assert_eq!(seen.header("x-forwarded-host"), Some("api.example:8443"));
-    assert!(seen.header("via").unwrap().starts_with("1.1 "), "{}", seen.head);
+    assert!(
+        seen.header("via").unwrap().starts_with("1.1 "),
+        "{}",
+        seen.head
+    );
 }
 
 #[tokio::test]
@@ -64,7 +79,11 @@ async fn what_other_proxies_said_is_continued() {
     assert_eq!(all("x-forwarded-for"), "10.1.1.1, 10.2.2.2, 127.0.0.1");
     assert_eq!(all("x-forwarded-proto"), "https");
     assert_eq!(all("x-forwarded-host"), "outer.example");
-    assert!(all("forwarded").starts_with("for=10.1.1.1, for=127.0.0.1"), "{}", seen.head);
+    assert!(
+        all("forwarded").starts_with("for=10.1.1.1, for=127.0.0.1"),
+        "{}",
+        seen.head
+    );
     assert!(all("via").starts_with("1.0 edge, 1.1 "), "{}", seen.head);
 }
 
@@ -95,7 +114,9 @@ async fn connections_to_the_upstream_are_used_again() {
     let proxy = Proxy::before(&old, &[]).await;
     for _ in 0..10 {
         proxy.chat().await.assert_is(chat_text("old"));
-        client::post(proxy.address, CHAT, &[], UNARY).await.assert_is(unary_text("old"));
+        client::post(proxy.address, CHAT, &[], UNARY)
+            .await
+            .assert_is(unary_text("old"));
         assert_eq!(client::get(proxy.address, "/health").await.status, 200);
     }
     assert_eq!(old.connections(), 1);
@@ -121,11 +142,17 @@ async fn a_chunked_request_body_arrives_whole() {
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
         let mut client = Client::connect(proxy.address).await;
         client
-            .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"))
+            .send(format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+            ))
             .await;
         let (first, second) = STREAMING.split_at(10);
-        client.send(format!("{:x};name=value\r\n{first}\r\n", first.len())).await;
-        client.send(format!("0{:X}\r\n{second}\r\n0\r\n\r\n", second.len())).await;
+        client
+            .send(format!("{:x};name=value\r\n{first}\r\n", first.len()))
+            .await;
+        client
+            .send(format!("0{:X}\r\n{second}\r\n0\r\n\r\n", second.len()))
+            .await;
         client.response().await.assert_is(chat_text("old"));
         assert_eq!(old.last().body(), STREAMING.as_bytes());
         // The connection is still in step.
@@ -142,7 +169,10 @@ async fn a_large_body_arrives_byte_for_byte_in_any_pieces() {
     for size in [body.len(), 1000, 65_536] {
         let mut client = Client::connect(proxy.address).await;
         client
-            .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len()))
+            .send(format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            ))
             .await;
         for piece in body.chunks(size) {
             client.send(piece).await;
@@ -196,7 +226,9 @@ async fn an_answer_may_come_before_the_body_was_sent() {
     let mut client = Client::connect(proxy.address).await;
     let length = 20 << 20;
     client
-        .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"))
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+        ))
         .await;
     client.send(vec![b'x'; 100_000]).await;
     let response = client.response().await;
@@ -233,7 +265,9 @@ async fn a_head_request_gets_the_head_only() {
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
     for path in ["/health", CHAT] {
-        client.send(format!("HEAD {path} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+        client
+            .send(format!("HEAD {path} HTTP/1.1\r\nhost: a\r\n\r\n"))
+            .await;
         let response = client.bodiless().await;
         assert_eq!(response.status, 200);
         assert_eq!(response.header("content-length"), Some("1234"));
@@ -258,7 +292,9 @@ async fn answers_without_a_body_leave_the_connection_in_step() {
 
 #[tokio::test]
 async fn interim_answers_of_the_upstream_do_not_end_the_exchange() {
-    let script = Script::new().raw("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n").then(chat_stream("old"));
+    let script = Script::new()
+        .raw("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
+        .then(chat_stream("old"));
     let old = Upstream::always(script).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
@@ -272,7 +308,9 @@ async fn http_1_0_gets_an_answer_that_ends_with_the_connection() {
         let mut client = Client::connect(proxy.address).await;
         let length = STREAMING.len();
         client
-            .send(format!("POST {CHAT} HTTP/1.0\r\n{host}content-length: {length}\r\n\r\n{STREAMING}"))
+            .send(format!(
+                "POST {CHAT} HTTP/1.0\r\n{host}content-length: {length}\r\n\r\n{STREAMING}"
+            ))
             .await;
         let response = client.response().await;
         response.assert_is(chat_text("old"));
@@ -280,7 +318,11 @@ async fn http_1_0_gets_an_answer_that_ends_with_the_connection() {
         assert_eq!(client.until_closed().await.1, End::Eof);
     }
     let seen = old.last();
-    assert!(seen.head.contains("HTTP/1.1\r\n") && seen.all("host").count() == 1, "{}", seen.head);
+    assert!(
+        seen.head.contains("HTTP/1.1\r\n") && seen.all("host").count() == 1,
+        "{}",
+        seen.head
+    );
 }
 
 #[tokio::test]
@@ -288,7 +330,9 @@ async fn a_client_that_asks_for_it_has_its_connection_closed() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    client.post(CHAT, &[("connection", "close")], STREAMING).await;
+    client
+        .post(CHAT, &[("connection", "close")], STREAMING)
+        .await;
     let response = client.response().await;
     response.assert_is(chat_text("old"));
     assert_eq!(response.header("connection"), Some("close"));
@@ -304,10 +348,15 @@ async fn pipelined_requests_are_answered_in_order() {
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
     let post = |body: &str| {
-        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
     };
     let get = "GET /health HTTP/1.1\r\nhost: a\r\n\r\n";
-    client.send(post(STREAMING) + get + &post(UNARY) + get).await;
+    client
+        .send(post(STREAMING) + get + &post(UNARY) + get)
+        .await;
     client.response().await.assert_is(chat_text("old"));
     client.response().await.assert_is("old: GET /health");
     client.response().await.assert_is(unary_text("old"));
@@ -319,9 +368,14 @@ async fn an_absolute_target_replaces_the_host() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    client.send("GET http://real.example:81/health?x=1 HTTP/1.1\r\nhost: other\r\n\r\n").await;
+    client
+        .send("GET http://real.example:81/health?x=1 HTTP/1.1\r\nhost: other\r\n\r\n")
+        .await;
     client.response().await.assert_is("old: GET /health?x=1");
-    assert_eq!(old.last().all("host").collect::<Vec<_>>(), ["real.example:81"]);
+    assert_eq!(
+        old.last().all("host").collect::<Vec<_>>(),
+        ["real.example:81"]
+    );
     client
         .send(format!(
             "POST http://real.example{CHAT} HTTP/1.1\r\nhost: other\r\ncontent-length: {}\r\n\r\n{STREAMING}",
@@ -336,11 +390,23 @@ async fn options_for_the_server_itself_and_other_methods_pass() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    for line in ["OPTIONS *", "OPTIONS /v1/chat/completions", "DELETE /v1/files/x", "PATCH /x", "QUERY /x"] {
-        client.send(format!("{line} HTTP/1.1\r\nhost: a\r\n\r\n")).await;
+    for line in [
+        "OPTIONS *",
+        "OPTIONS /v1/chat/completions",
+        "DELETE /v1/files/x",
+        "PATCH /x",
+        "QUERY /x",
+    ] {
+        client
+            .send(format!("{line} HTTP/1.1\r\nhost: a\r\n\r\n"))
+            .await;
         let response = client.response().await;
         assert_eq!(response.status, 200);
-        assert!(old.last().head.starts_with(&format!("{line} HTTP/1.1\r\n")), "{}", old.last().head);
+        assert!(
+            old.last().head.starts_with(&format!("{line} HTTP/1.1\r\n")),
+            "{}",
+            old.last().head
+        );
     }
 }
 
@@ -348,7 +414,13 @@ async fn options_for_the_server_itself_and_other_methods_pass() {
 async fn targets_pass_as_they_are() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
-    for target in ["/a%2Fb/../c?d=e%20f&g", "/a//b", "/%7Euser;x=1", "/x?", "/x?a?b=/c"] {
+    for target in [
+        "/a%2Fb/../c?d=e%20f&g",
+        "/a//b",
+        "/%7Euser;x=1",
+        "/x?",
+        "/x?a?b=/c",
+    ] {
         client::get(proxy.address, target).await;
         assert_eq!(old.last().target, target);
     }
@@ -371,8 +443,18 @@ async fn a_websocket_is_tunnelled_both_ways() {
     let head = client.head().await;
     assert_eq!(head.status, 101);
     assert_eq!(head.headers.get("sec-websocket-accept"), Some("abc"));
-    assert!(head.headers.get("upgrade").unwrap().eq_ignore_ascii_case("websocket"));
-    assert!(head.headers.get("connection").unwrap().eq_ignore_ascii_case("upgrade"));
+    assert!(
+        head.headers
+            .get("upgrade")
+            .unwrap()
+            .eq_ignore_ascii_case("websocket")
+    );
+    assert!(
+        head.headers
+            .get("connection")
+            .unwrap()
+            .eq_ignore_ascii_case("upgrade")
+    );
     assert_eq!(client.exactly(10).await, b"firstearly");
     let bytes: Vec<u8> = (0..200_000u32).map(|n| (n * 17 % 256) as u8).collect();
     for piece in bytes.chunks(20_000) {
@@ -383,11 +465,24 @@ async fn a_websocket_is_tunnelled_both_ways() {
     let seen = new.last();
     assert_eq!(seen.target, "/v1/realtime?model=tiny");
     assert_eq!(seen.header("sec-websocket-key"), Some("xyz"));
-    assert!(seen.header("upgrade").unwrap().eq_ignore_ascii_case("websocket"));
-    assert!(seen.header("connection").unwrap().to_lowercase().contains("upgrade"));
-    proxy.counts("crossfade_open_streams", &[("generation", "new")], 1.0).await;
+    assert!(
+        seen.header("upgrade")
+            .unwrap()
+            .eq_ignore_ascii_case("websocket")
+    );
+    assert!(
+        seen.header("connection")
+            .unwrap()
+            .to_lowercase()
+            .contains("upgrade")
+    );
+    proxy
+        .counts("crossfade_open_streams", &[("generation", "new")], 1.0)
+        .await;
     drop(client);
-    proxy.counts("crossfade_open_streams", &[("generation", "new")], 0.0).await;
+    proxy
+        .counts("crossfade_open_streams", &[("generation", "new")], 0.0)
+        .await;
 }
 
 #[tokio::test]
@@ -396,7 +491,12 @@ async fn an_upgrade_that_is_refused_is_a_plain_answer() {
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
     for _ in 0..2 {
-        client.get("/v1/realtime", &[("connection", "upgrade"), ("upgrade", "websocket")]).await;
+        client
+            .get(
+                "/v1/realtime",
+                &[("connection", "upgrade"), ("upgrade", "websocket")],
+            )
+            .await;
         let response = client.response().await;
         assert_eq!((response.status, response.text()), (426, status_text(426)));
     }
@@ -438,9 +538,19 @@ async fn a_malformed_answer_of_the_upstream_is_a_bad_gateway() {
 
 #[tokio::test]
 async fn bad_chunks_of_the_upstream_are_a_broken_stream() {
-    for bad in ["zz\r\nabc\r\n", "3\r\nabcd\r\n", "-1\r\n", "fffffffffffffffff\r\n"] {
+    for bad in [
+        "zz\r\nabc\r\n",
+        "3\r\nabcd\r\n",
+        "-1\r\n",
+        "fffffffffffffffff\r\n",
+    ] {
         let gate = Gate::closed();
-        let script = Script::new().sse().chunk(content("old", 0)).wait(&gate).raw(bad).hang();
+        let script = Script::new()
+            .sse()
+            .chunk(content("old", 0))
+            .wait(&gate)
+            .raw(bad)
+            .hang();
         let old = Upstream::always(script).await;
         let proxy = Proxy::before(&old, &[]).await;
         let mut client = client::open_chat(proxy.address).await;
@@ -449,7 +559,10 @@ async fn bad_chunks_of_the_upstream_are_a_broken_stream() {
         gate.open();
         let rest = String::from_utf8(client.body().await).unwrap();
         assert!(client.end.unwrap().is_unclean(), "{bad:?}: {rest}");
-        assert!(rest.starts_with("data: {\"error\":") && rest.contains("\"code\":502"), "{bad:?}: {rest}");
+        assert!(
+            rest.starts_with("data: {\"error\":") && rest.contains("\"code\":502"),
+            "{bad:?}: {rest}"
+        );
         eventually("the connection is given up", async || old.last().is_gone()).await;
     }
 }

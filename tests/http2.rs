@@ -20,7 +20,11 @@ async fn all_four_pairs_of_versions_pass_a_stream() {
         for name in ["connection", "transfer-encoding", "keep-alive"] {
             assert_eq!(response.header(name), None);
         }
-        let version = if protocol == "http2" { Version::HTTP_2 } else { Version::HTTP_11 };
+        let version = if protocol == "http2" {
+            Version::HTTP_2
+        } else {
+            Version::HTTP_11
+        };
         for request in old.requests() {
             assert_eq!(request.version, version);
             assert_eq!(request.body(), STREAMING.as_bytes());
@@ -38,14 +42,24 @@ async fn the_authority_becomes_the_host_and_back() {
     let seen = old.last();
     assert_eq!(seen.all("host").collect::<Vec<_>>(), ["models.example"]);
     assert_eq!(seen.header("x-forwarded-host"), Some("models.example"));
-    assert!(seen.header("via").unwrap().starts_with("2"), "{}", seen.head);
+    assert!(
+        seen.header("via").unwrap().starts_with("2"),
+        "{}",
+        seen.head
+    );
 
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
     client::post(proxy.address, CHAT, &[("host", "api.example")], STREAMING).await;
     let seen = old.last();
     let authority = seen.header(":authority").or(seen.header("host"));
     assert_eq!(authority, Some("api.example"), "{}", seen.head);
-    for name in ["connection", "transfer-encoding", "keep-alive", "te", "upgrade"] {
+    for name in [
+        "connection",
+        "transfer-encoding",
+        "keep-alive",
+        "te",
+        "upgrade",
+    ] {
         assert_eq!(seen.header(name), None, "{}", seen.head);
     }
 }
@@ -63,7 +77,10 @@ async fn the_streams_of_one_connection_are_split_one_by_one() {
             let response = client.chat().await.response().await;
             response.assert_is(chat_text(response.generation()));
         }
-        assert_eq!((old.count() - before_old, new.count() - before_new), (30, 10));
+        assert_eq!(
+            (old.count() - before_old, new.count() - before_new),
+            (30, 10)
+        );
     }
 }
 
@@ -85,7 +102,9 @@ async fn a_hundred_streams_run_side_by_side_on_one_connection() {
             stream.until(&content("old", 0)).await;
             streams.push(stream);
         }
-        proxy.counts("crossfade_open_streams", &[("generation", "old")], 100.0).await;
+        proxy
+            .counts("crossfade_open_streams", &[("generation", "old")], 100.0)
+            .await;
         gate.open();
         for stream in streams {
             stream.response().await.assert_is(DONE);
@@ -96,7 +115,11 @@ async fn a_hundred_streams_run_side_by_side_on_one_connection() {
 
 #[tokio::test]
 async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
-    let flood = upstream::Step::Flood(content("old", 0).repeat(64).into(), 4000, std::sync::Arc::default());
+    let flood = upstream::Step::Flood(
+        content("old", 0).repeat(64).into(),
+        4000,
+        std::sync::Arc::default(),
+    );
     let flood = Script::new().sse().step(flood).chunk(DONE);
     let old = Upstream::start(move |received| match &*received.target {
         CHAT => flood.clone(),
@@ -109,7 +132,11 @@ async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
         let mut unread = client.chat().await;
         unread.piece().await;
         for _ in 0..20 {
-            let response = client.post("/v1/embeddings", &[], UNARY).await.response().await;
+            let response = client
+                .post("/v1/embeddings", &[], UNARY)
+                .await
+                .response()
+                .await;
             response.assert_is(unary_text("old"));
         }
     }
@@ -119,7 +146,9 @@ async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
 async fn large_bodies_pass_both_ways() {
     let body: Vec<u8> = (0..3 << 20).map(|n: u32| (n * 31 % 253) as u8).collect();
     let answer = body.clone();
-    let old = Upstream::start(move |_| Script::new().answer(200, "application/octet-stream", &answer)).await;
+    let old =
+        Upstream::start(move |_| Script::new().answer(200, "application/octet-stream", &answer))
+            .await;
     for protocol in ["http1", "http2"] {
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
         let client = Http2::connect(proxy.address).await;
@@ -164,11 +193,20 @@ async fn an_upstream_that_speaks_only_http1_is_a_clear_error_for_http2() {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut some = [0; 1024];
             let _ = stream.read(&mut some).await;
-            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+                .await;
         }
     });
     let proxy = Proxy::start(&[
-        "--old", &old, "--new", "127.0.0.1:9", "--split", "0", "--upstream-protocol", "http2",
+        "--old",
+        &old,
+        "--new",
+        "127.0.0.1:9",
+        "--split",
+        "0",
+        "--upstream-protocol",
+        "http2",
     ])
     .await;
     let response = proxy.chat().await;

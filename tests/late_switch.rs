@@ -12,7 +12,7 @@ const PROTOCOLS: [&str; 2] = ["http1", "http2"];
 
 /// Ways to fail before the first content, each with the cause that is counted and the lines of the plan it needs.
 fn failures() -> Vec<(&'static str, &'static str, Script)> {
-    let deadline = "failover: {firstEventTimeoutSeconds: 0.15}";
+    let deadline = "failover: {firstEventTimeoutSeconds: 0.4}";
     let preamble = || stream_of(&role("failed"));
     let comment = || Script::new().sse().chunk(": waiting\n\n");
     vec![
@@ -25,7 +25,11 @@ fn failures() -> Vec<(&'static str, &'static str, Script)> {
         ("broken", "", preamble().eof()),
         ("broken", "", preamble().end()),
         ("broken", "", comment().reset()),
-        ("broken", "", preamble().chunk("data: {\"choices\":[{\"del").reset()),
+        (
+            "broken",
+            "",
+            preamble().chunk("data: {\"choices\":[{\"del").reset(),
+        ),
         ("bad_gateway", "", status(502)),
         ("unavailable", "", status(503)),
         ("gateway_timeout", "", status(504)),
@@ -34,13 +38,29 @@ fn failures() -> Vec<(&'static str, &'static str, Script)> {
         ("error_event", "", error_first(502)),
         ("error_event", "", error_first(503)),
         ("error_event", "", error_first(504)),
-        ("error_event", "", preamble().chunk(error_event(503)).chunk(DONE)),
-        ("error_event", "", comment().chunk(error_event(503)).chunk(DONE)),
+        (
+            "error_event",
+            "",
+            preamble().chunk(error_event(503)).chunk(DONE),
+        ),
+        (
+            "error_event",
+            "",
+            comment().chunk(error_event(503)).chunk(DONE),
+        ),
         ("deadline", deadline, Script::new().hang()),
         ("deadline", deadline, Script::new().sse().hang()),
         ("deadline", deadline, preamble().hang()),
-        ("overloaded", "failover: {retryOverloaded: true}", status(529)),
-        ("overloaded", "failover: {retryOverloaded: true}", error_first(529)),
+        (
+            "overloaded",
+            "failover: {retryOverloaded: true}",
+            status(529),
+        ),
+        (
+            "overloaded",
+            "failover: {retryOverloaded: true}",
+            error_first(529),
+        ),
     ]
 }
 
@@ -57,8 +77,17 @@ async fn assert_counted(proxy: &Proxy, assigned: &str, answered: &str, cause: &s
     proxy.outcomes("completed", 1).await;
     let metrics = proxy.metrics().await;
     let saved = metrics.sum("crossfade_saves_total", &[("cause", cause)]);
-    assert_eq!(saved, 1.0, "{cause}: {:?}", metrics.of("crossfade_saves_total"));
-    let labels = [("generation", assigned), ("class", "chat"), ("outcome", "completed")];
+    assert_eq!(
+        saved,
+        1.0,
+        "{cause}: {:?}",
+        metrics.of("crossfade_saves_total")
+    );
+    let labels = [
+        ("generation", assigned),
+        ("class", "chat"),
+        ("outcome", "completed"),
+    ];
     assert_eq!(metrics.sum("crossfade_requests_total", &labels), 1.0);
     let line = proxy.access_line(1).await;
     assert_eq!(line["generation"], assigned);
@@ -117,7 +146,12 @@ async fn a_generation_that_nobody_listens_for_is_saved_by_the_other() {
         let plan = PlanFile::new(&manifest(&up.url(), 999_999_999, 1, ""));
         let plan = plan.as_str();
         let proxy = Proxy::start(&[
-            "--old", &nobody, "--plan", &plan, "--upstream-protocol", protocol,
+            "--old",
+            &nobody,
+            "--plan",
+            &plan,
+            "--upstream-protocol",
+            protocol,
         ])
         .await;
         let response = proxy.chat().await;
@@ -167,7 +201,13 @@ async fn each_family_is_saved_after_all_of_its_preamble() {
 
 #[tokio::test]
 async fn an_answer_that_is_no_stream_is_saved_as_well() {
-    for script in [status(503), Script::new().reset(), empty_404(), model_not_found(), status(500)] {
+    for script in [
+        status(503),
+        Script::new().reset(),
+        empty_404(),
+        model_not_found(),
+        status(500),
+    ] {
         let new = Upstream::always(script).await;
         let old = Upstream::start(healthy("old")).await;
         let proxy = Proxy::split(&old, &new, 100).await;
@@ -221,8 +261,18 @@ async fn any_other_refusal_passes_untouched_and_is_never_tried_again() {
     let json = |code| (code, status_text(code));
     let route = r#"{"message":"Route not found: POST /v1/x","type":"Not Found","code":404}"#;
     let cases = [
-        json(400), json(401), json(403), (404, route.to_owned()), json(405), json(409), json(413), json(415),
-        json(422), json(429), json(499), json(501),
+        json(400),
+        json(401),
+        json(403),
+        (404, route.to_owned()),
+        json(405),
+        json(409),
+        json(413),
+        json(415),
+        json(422),
+        json(429),
+        json(499),
+        json(501),
     ];
     for (code, body) in cases {
         for to_new in [true, false] {
@@ -290,7 +340,10 @@ async fn nothing_is_tried_again_once_content_was_forwarded() {
             assert_eq!(seen, text);
             gate.open();
             let rest = client.body().await;
-            assert!(String::from_utf8_lossy(&rest).starts_with("data: {\"error\":"), "{rest:?}");
+            assert!(
+                String::from_utf8_lossy(&rest).starts_with("data: {\"error\":"),
+                "{rest:?}"
+            );
             assert!(client.end.unwrap().is_unclean());
             assert_eq!(old.count(), 0);
             proxy.outcomes("completed", 0).await;
@@ -337,7 +390,14 @@ async fn sibling_pods_are_a_refuge_for_old() {
     let nobody = Upstream::nobody().await.to_string();
     let peers_url = peers.url();
     let proxy = Proxy::start(&[
-        "--old", &nobody, "--new", "127.0.0.1:9", "--split", "0", "--old-peers", &peers_url,
+        "--old",
+        &nobody,
+        "--new",
+        "127.0.0.1:9",
+        "--split",
+        "0",
+        "--old-peers",
+        &peers_url,
     ])
     .await;
     let response = proxy.chat().await;
@@ -382,6 +442,24 @@ async fn a_body_beyond_the_limit_streams_but_is_not_sent_again() {
 }
 
 #[tokio::test]
+async fn bodies_beyond_the_budget_of_the_process_stream_but_are_not_sent_again() {
+    let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(200_000));
+    let old = Upstream::start(healthy("old")).await;
+    let failing = Upstream::always(Script::new().reset()).await;
+    let flags = ["--replay-budget-bytes", "100000"];
+    let proxy = Proxy::split_with(&old, &failing, 100, &flags).await;
+    let response = client::post(proxy.address, CHAT, &[], &body).await;
+    assert_eq!(response.status, 502);
+    assert_eq!((failing.count(), old.count()), (1, 0));
+    // What was kept is given back: smaller ones are saved, one after the other.
+    let smaller = &body[..70_000];
+    for _ in 0..2 {
+        let response = client::post(proxy.address, CHAT, &[], smaller).await;
+        assert_eq!((response.status, response.generation()), (200, "old"));
+    }
+}
+
+#[tokio::test]
 async fn a_body_within_the_limit_is_sent_again_byte_for_byte() {
     let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(400_000));
     for protocol in PROTOCOLS {
@@ -405,7 +483,9 @@ async fn a_budget_of_0_refuses_what_adds_load_and_counts_it() {
     let response = proxy.chat().await;
     assert_eq!((response.status, response.text()), (503, status_text(503)));
     assert_eq!(old.count(), 0);
-    proxy.counts("crossfade_retries_refused_total", &[], 1.0).await;
+    proxy
+        .counts("crossfade_retries_refused_total", &[], 1.0)
+        .await;
 }
 
 #[tokio::test]
@@ -436,7 +516,10 @@ async fn a_dying_generation_does_not_double_the_load() {
     let counted = metrics.sum("crossfade_retries_refused_total", &[]);
     assert!(saved <= 20.0, "{saved} retries at 1 %");
     // An endpoint that was ejected is not asked at all, which costs nothing.
-    assert!(refused as f64 <= counted, "{refused} refused, {counted} counted");
+    assert!(
+        refused as f64 <= counted,
+        "{refused} refused, {counted} counted"
+    );
 }
 
 #[tokio::test]
@@ -469,7 +552,11 @@ async fn a_deadline_without_a_refuge_ends_the_stream() {
     let proxy = Proxy::before(&old, &flags).await;
     let response = proxy.chat().await;
     assert!(response.end.is_unclean(), "{}", response.text());
-    assert!(response.text().contains("\"code\":504"), "{}", response.text());
+    assert!(
+        response.text().contains("\"code\":504"),
+        "{}",
+        response.text()
+    );
     eventually("cancelled upstream", async || old.last().is_gone()).await;
 }
 
@@ -478,7 +565,7 @@ async fn the_side_that_is_given_up_is_cancelled() {
     for protocol in PROTOCOLS {
         let new = Upstream::always(stream_of(&role("failed")).hang()).await;
         let old = Upstream::start(healthy("old")).await;
-        let lines = "failover: {firstEventTimeoutSeconds: 0.1}";
+        let lines = "failover: {firstEventTimeoutSeconds: 0.4}";
         let flags = ["--upstream-protocol", protocol];
         let proxy = Proxy::planned(&old, &mostly_new(&new, lines), &flags).await;
         proxy.chat().await.assert_is(chat_text("old"));
@@ -515,7 +602,13 @@ async fn events_without_content_are_held_but_the_head_and_comments_are_not() {
 async fn events_without_content_are_held_no_longer_than_allowed() {
     for (hold, at_least) in [("0", 0), ("0.1", 90)] {
         let gate = Gate::closed();
-        let old = Upstream::always(stream_of(&role("old")).wait(&gate).chunk(content("old", 0)).chunk(DONE)).await;
+        let old = Upstream::always(
+            stream_of(&role("old"))
+                .wait(&gate)
+                .chunk(content("old", 0))
+                .chunk(DONE),
+        )
+        .await;
         let new = Upstream::start(healthy("new")).await;
         let plan = mostly_old(&new, &format!("failover: {{holdSeconds: {hold}}}"));
         let proxy = Proxy::planned(&old, &plan, &[]).await;
@@ -551,7 +644,10 @@ async fn a_stream_whose_preamble_is_out_is_saved_without_a_second_one_or_ends_ho
 
 #[tokio::test]
 async fn an_http2_client_is_saved_as_well() {
-    for (cause, _, script) in failures().into_iter().filter(|(_, lines, _)| lines.is_empty()) {
+    for (cause, _, script) in failures()
+        .into_iter()
+        .filter(|(_, lines, _)| lines.is_empty())
+    {
         let new = Upstream::always(script).await;
         let old = Upstream::start(healthy("old")).await;
         let proxy = Proxy::planned(&old, &mostly_new(&new, ""), &[]).await;
@@ -573,7 +669,11 @@ async fn a_whole_second_generation_that_dies_is_rested_and_comes_back() {
     for _ in 0..20 {
         assert_eq!(proxy.chat().await.status, 200);
     }
-    assert!(new.count() < 20, "asked {} times though it failed each time", new.count());
+    assert!(
+        new.count() < 20,
+        "asked {} times though it failed each time",
+        new.count()
+    );
     *new_script.lock().unwrap() = chat_stream("new");
     proxy.serves("new").await;
 }

@@ -12,7 +12,12 @@ async fn a_head_that_is_too_large_is_431() {
     let old = Upstream::start(healthy("old")).await;
     let flags = ["--max-header-bytes", "8192"];
     let proxy = Proxy::before(&old, &flags).await;
-    let head = |size: usize| format!("GET /health HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "x".repeat(size));
+    let head = |size: usize| {
+        format!(
+            "GET /health HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+            "x".repeat(size)
+        )
+    };
     let mut client = Client::connect(proxy.address).await;
     client.send(head(6000)).await;
     assert_eq!(client.response().await.status, 200);
@@ -27,7 +32,9 @@ async fn a_head_that_is_too_large_is_431() {
     }
     assert_eq!(old.count(), 1);
     let labels = [("cause", "head_too_large")];
-    proxy.counts("crossfade_rejected_requests_total", &labels, 2.0).await;
+    proxy
+        .counts("crossfade_rejected_requests_total", &labels, 2.0)
+        .await;
 }
 
 #[tokio::test]
@@ -35,7 +42,12 @@ async fn too_many_header_lines_are_431() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    client.send(format!("GET /health HTTP/1.1\r\nHost: a\r\n{}\r\n", "x: y\r\n".repeat(5000))).await;
+    client
+        .send(format!(
+            "GET /health HTTP/1.1\r\nHost: a\r\n{}\r\n",
+            "x: y\r\n".repeat(5000)
+        ))
+        .await;
     assert_eq!(client.response().await.status, 431);
     assert_eq!(old.count(), 0);
 }
@@ -53,14 +65,22 @@ async fn a_body_that_is_too_large_is_413() {
 
     // With no length to judge by, it is noticed on the way.
     let mut client = Client::connect(proxy.address).await;
-    client.send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n")).await;
+    client
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+        ))
+        .await;
     for _ in 0..11 {
         client.send(format!("64\r\n{}\r\n", "x".repeat(100))).await;
     }
     let response = client.response().await;
     assert_eq!(response.status, 413);
     response.own_error();
-    assert!(old.requests()[1..].iter().all(|request| !request.is_complete()));
+    assert!(
+        old.requests()[1..]
+            .iter()
+            .all(|request| !request.is_complete())
+    );
 
     // And no 100 is said to what will be refused.
     let mut client = Client::connect(proxy.address).await;
@@ -69,7 +89,9 @@ async fn a_body_that_is_too_large_is_413() {
         .await;
     assert_eq!(client.head().await.status, 413);
     let labels = [("cause", "body_too_large")];
-    proxy.counts("crossfade_rejected_requests_total", &labels, 3.0).await;
+    proxy
+        .counts("crossfade_rejected_requests_total", &labels, 3.0)
+        .await;
 }
 
 #[tokio::test]
@@ -77,7 +99,11 @@ async fn a_body_too_large_over_http2_is_413() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &["--max-body-bytes", "1000"]).await;
     let client = client::http2::Client::connect(proxy.address).await;
-    let response = client.post(CHAT, &[], "x".repeat(2000)).await.response().await;
+    let response = client
+        .post(CHAT, &[], "x".repeat(2000))
+        .await
+        .response()
+        .await;
     assert_eq!(response.status, 413);
     response.own_error();
 }
@@ -95,12 +121,20 @@ async fn requests_beyond_the_limit_are_503_with_retry_after() {
     old.request(2).await;
     let response = proxy.chat().await;
     assert_eq!(response.status, 503);
-    assert!(response.header("retry-after").unwrap().parse::<u32>().is_ok());
+    assert!(
+        response
+            .header("retry-after")
+            .unwrap()
+            .parse::<u32>()
+            .is_ok()
+    );
     let error = response.own_error();
     assert!(!error["message"].as_str().unwrap().is_empty());
     assert_eq!(old.count(), 2);
     let labels = [("cause", "too_many_requests")];
-    proxy.counts("crossfade_rejected_requests_total", &labels, 1.0).await;
+    proxy
+        .counts("crossfade_rejected_requests_total", &labels, 1.0)
+        .await;
     gate.open();
     for client in &mut open {
         client.response().await.assert_is(chat_text("old"));
@@ -163,19 +197,22 @@ async fn a_slow_head_is_ended_on_a_connection_used_before() {
 #[tokio::test]
 async fn a_slow_body_and_a_slow_answer_are_no_slow_head() {
     let old = Upstream::start(healthy("old")).await;
-    let proxy = Proxy::before(&old, &["--head-timeout", "0.1"]).await;
+    let proxy = Proxy::before(&old, &["--head-timeout", "0.2"]).await;
     let mut client = Client::connect(proxy.address).await;
     client
-        .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", STREAMING.len()))
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n",
+            STREAMING.len()
+        ))
         .await;
     for piece in STREAMING.as_bytes().chunks(STREAMING.len() / 4) {
-        tokio::time::sleep(Duration::from_millis(60)).await;
+        tokio::time::sleep(Duration::from_millis(80)).await;
         client.send(piece).await;
     }
     client.response().await.assert_is(chat_text("old"));
 
     let slow = Upstream::always(Script::new().pause(300).then(chat_stream("slow"))).await;
-    let proxy = Proxy::before(&slow, &["--head-timeout", "0.1"]).await;
+    let proxy = Proxy::before(&slow, &["--head-timeout", "0.2"]).await;
     proxy.chat().await.assert_is(chat_text("slow"));
 }
 
@@ -198,7 +235,10 @@ async fn an_error_of_its_own_has_the_family_s_form() {
         assert_eq!(response.status, 502);
         assert_eq!(response.header("content-type"), Some("application/json"));
         let message = response.own_error()["message"].to_string();
-        assert!(message.contains("old") && message.contains("new"), "{message}");
+        assert!(
+            message.contains("old") && message.contains("new"),
+            "{message}"
+        );
     }
     let response = client::post(proxy.address, MESSAGES, &[], UNARY).await;
     assert_eq!(response.status, 502);

@@ -24,7 +24,11 @@ fn raise_file_limit() {
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
     }
     let needed = 2 * STREAMS as u64 + 500;
-    assert!(limit.rlim_max >= needed, "ulimit -Hn is {}, the test needs {needed}", limit.rlim_max);
+    assert!(
+        limit.rlim_max >= needed,
+        "ulimit -Hn is {}, the test needs {needed}",
+        limit.rlim_max
+    );
 }
 
 #[tokio::test]
@@ -34,7 +38,9 @@ async fn a_thousand_plan_changes_under_load_fail_no_stream() {
         move |_: &Received| {
             let events: Vec<String> = (0..5).map(|index| content(name, index)).collect();
             let script = Script::new().sse().chunk(role(name));
-            let script = events.iter().fold(script, |script, event| script.chunk(event).pause(2));
+            let script = events
+                .iter()
+                .fold(script, |script, event| script.chunk(event).pause(2));
             script.chunk(DONE)
         }
     };
@@ -55,7 +61,9 @@ async fn a_thousand_plan_changes_under_load_fail_no_stream() {
                 let mut client = Client::connect(proxy.address).await;
                 while !over.load(Ordering::Relaxed) {
                     let headers = [("x-session-id", &*session)];
-                    client.post(CHAT, if index % 3 == 0 { &headers } else { &[] }, STREAMING).await;
+                    client
+                        .post(CHAT, if index % 3 == 0 { &headers } else { &[] }, STREAMING)
+                        .await;
                     let response = client.response().await;
                     let name = response.generation().to_owned();
                     let wanted: String = (0..5).map(|index| content(&name, index)).collect();
@@ -66,8 +74,13 @@ async fn a_thousand_plan_changes_under_load_fail_no_stream() {
         })
         .collect();
     for change in 0..1000u32 {
-        let text = manifest(&targets[(change / 7 % 2) as usize], 100 - change % 101, change % 101, "");
-        if change % 2 == 0 { file.write(&text) } else { file.replace(&text) }
+        let text = manifest(
+            &targets[(change / 7 % 2) as usize],
+            100 - change % 101,
+            change % 101,
+            "",
+        );
+        file.replace(&text);
         tokio::time::sleep(Duration::from_millis(8)).await;
     }
     file.replace(&manifest(&new.url(), 0, 1, ""));
@@ -114,21 +127,32 @@ async fn five_thousand_streams_are_open_at_once_and_all_complete() {
         for mut client in some {
             let head = client.head().await;
             assert_eq!(head.status, 200);
-            let name = head.headers.get("x-crossfade-generation").unwrap().to_owned();
+            let name = head
+                .headers
+                .get("x-crossfade-generation")
+                .unwrap()
+                .to_owned();
             let seen = client.until(&content(&name, 0)).await;
             assert_eq!(seen, role(&name) + &content(&name, 0));
             streams.push((client, name));
         }
     }
     let half = (STREAMS / 2) as f64;
-    proxy.counts("crossfade_open_streams", &[("generation", "old")], half).await;
-    proxy.counts("crossfade_open_streams", &[("generation", "new")], half).await;
+    proxy
+        .counts("crossfade_open_streams", &[("generation", "old")], half)
+        .await;
+    proxy
+        .counts("crossfade_open_streams", &[("generation", "new")], half)
+        .await;
     let each = proxy.memory().saturating_sub(before) / STREAMS as u64;
     assert!(each < 40 << 10, "{each} bytes per open stream");
     gate.open();
     for (client, name) in &mut streams {
         let rest = String::from_utf8(client.body().await).unwrap();
-        assert_eq!((rest, client.end), (content(name, 1) + DONE, Some(End::Clean)));
+        assert_eq!(
+            (rest, client.end),
+            (content(name, 1) + DONE, Some(End::Clean))
+        );
     }
     let count = u32::try_from(STREAMS).unwrap();
     proxy.outcomes("completed", count).await;

@@ -58,7 +58,12 @@ async fn the_list_is_old_s_own_bytes_while_new_has_no_share() {
 
 #[tokio::test]
 async fn one_side_failing_leaves_the_other_s_answer() {
-    for failing in [status(503), empty_404(), Script::new().reset(), Script::new().json(200, "no JSON")] {
+    for failing in [
+        status(503),
+        empty_404(),
+        Script::new().reset(),
+        Script::new().json(200, "no JSON"),
+    ] {
         let old = knowing(&["a"], "old").await;
         let new = Upstream::always(failing.clone()).await;
         let proxy = Proxy::split(&old, &new, 50).await;
@@ -68,19 +73,29 @@ async fn one_side_failing_leaves_the_other_s_answer() {
         let proxy = Proxy::split(&old, &new, 50).await;
         let response = client::get(proxy.address, MODELS).await;
         assert_eq!(response.status, 200);
-        assert!(response.text() == "no JSON" || ids(&response) == ["b"], "{}", response.text());
+        assert!(
+            response.text() == "no JSON" || ids(&response) == ["b"],
+            "{}",
+            response.text()
+        );
     }
 }
 
 #[tokio::test]
 async fn both_sides_failing_is_an_error_that_names_them() {
-    let (old, new) = (Upstream::always(Script::new().reset()).await, Upstream::nobody().await);
+    let (old, new) = (
+        Upstream::always(Script::new().reset()).await,
+        Upstream::nobody().await,
+    );
     let (old, new) = (old.url(), new.to_string());
     let proxy = Proxy::start(&["--old", &old, "--new", &new, "--split", "50"]).await;
     let response = client::get(proxy.address, MODELS).await;
     assert_eq!(response.status, 502);
     let message = response.own_error()["message"].to_string();
-    assert!(message.contains("old") && message.contains("new"), "{message}");
+    assert!(
+        message.contains("old") && message.contains("new"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -99,5 +114,8 @@ async fn a_model_is_told_of_by_the_side_that_has_it() {
     let response = client::get(proxy.address, "/v1/models/both").await;
     assert_eq!(response.status, 200);
     let response = client::get(proxy.address, "/v1/models/none").await;
-    assert_eq!((response.status, response.text().as_str()), (404, MODEL_NOT_FOUND));
+    assert_eq!(
+        (response.status, response.text().as_str()),
+        (404, MODEL_NOT_FOUND)
+    );
 }

@@ -29,7 +29,9 @@ fn bad(new: &Upstream) -> String {
 }
 
 async fn rejected(proxy: &Proxy, count: u32) {
-    proxy.counts("crossfade_plans_rejected_total", &[], count.into()).await;
+    proxy
+        .counts("crossfade_plans_rejected_total", &[], count.into())
+        .await;
 }
 
 #[tokio::test]
@@ -77,14 +79,35 @@ async fn a_bad_file_changes_nothing_and_says_what_is_wrong() {
     rejected(&proxy, 1).await;
     assert_eq!(proxy.chat().await.generation(), "new");
     let plan = proxy.plan().await;
-    assert!(plan.contains("spec.maxTrafficSplitPercent") && plan.contains("250"), "{plan}");
+    assert!(
+        plan.contains("spec.maxTrafficSplitPercent") && plan.contains("250"),
+        "{plan}"
+    );
     let lines = proxy.lines().join("\n");
     assert!(lines.contains("maxTrafficSplitPercent"), "{lines}");
-    assert_eq!(proxy.metrics().await.sum("crossfade_plan_epoch", &[]), epoch);
+    assert_eq!(
+        proxy.metrics().await.sum("crossfade_plan_epoch", &[]),
+        epoch
+    );
     file.replace(&all_old(&new));
     proxy.serves("old").await;
-    // What was wrong is no longer so.
-    eventually("the rejection is forgotten", async || !proxy.plan().await.contains("250")).await;
+}
+
+#[tokio::test]
+async fn a_change_while_it_starts_is_not_missed() {
+    let (old, new) = pair().await;
+    for micros in (0..30_000).step_by(1_500) {
+        let file = PlanFile::new(&all_old(&new));
+        let (plan, old) = (file.as_str(), old.url());
+        let args = ["--old", &*old, "--plan", &plan];
+        let starting = Proxy::start(&args);
+        let changing = async {
+            tokio::time::sleep(std::time::Duration::from_micros(micros)).await;
+            file.replace(&all_new(&new));
+        };
+        let (proxy, ()) = tokio::join!(starting, changing);
+        proxy.serves("new").await;
+    }
 }
 
 #[tokio::test]
@@ -123,7 +146,11 @@ async fn a_half_written_file_is_not_taken() {
         proxy.plan().await.contains("\"epoch\": 2")
     })
     .await;
-    assert!(proxy.plan().await.contains("\"trafficSplitPercent\": 100"), "{}", proxy.plan().await);
+    assert!(
+        proxy.plan().await.contains("\"trafficSplitPercent\": 100"),
+        "{}",
+        proxy.plan().await
+    );
     assert_eq!(proxy.chat().await.generation(), "new");
 }
 
@@ -171,13 +198,21 @@ async fn a_damaged_state_is_no_reason_not_to_start() {
 }
 
 #[tokio::test]
-async fn a_file_that_comes_later_is_taken_then() {
+async fn without_a_good_plan_of_any_kind_it_does_not_start_and_says_why() {
     let (old, new) = pair().await;
-    let file = PlanFile::none();
-    let proxy = Proxy::planned(&old, &file, &[]).await;
-    assert_eq!(proxy.chat().await.generation(), "old");
-    file.write(&all_new(&new));
-    proxy.serves("new").await;
+    let (wrong, missing) = (PlanFile::new(&bad(&new)), PlanFile::none());
+    for (file, said) in [
+        (wrong, "spec.maxTrafficSplitPercent"),
+        (missing, "cannot be read"),
+    ] {
+        let (plan, old) = (file.as_str(), old.url());
+        let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let args = [&["proxy", "--old", &*old, "--plan", &plan][..], &ports].concat();
+        let output = proxy::run(&args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stderr.contains(&plan) && stderr.contains(said), "{stderr}");
+    }
 }
 
 #[tokio::test]
@@ -190,11 +225,17 @@ async fn the_plan_page_tells_what_is_in_force_since_when_and_from_where() {
     assert_eq!(plan["weights"], serde_json::json!({"old": 3, "new": 1}));
     assert_eq!(plan["identity"]["name"], "test");
     assert_eq!(plan["spec"]["affinity"]["headers"][0], "x-mine");
-    assert_eq!(plan["withoutEffect"], serde_json::json!(["sourceDeployment"]));
+    assert_eq!(
+        plan["withoutEffect"],
+        serde_json::json!(["sourceDeployment"])
+    );
     assert!(plan["source"].as_str().unwrap().contains("plan.yaml"));
     assert!(plan["since"].as_f64().unwrap() > 1.7e9);
     let endpoints = plan["endpoints"].to_string();
-    assert!(endpoints.contains(&new.url()) && endpoints.contains(&old.url()), "{endpoints}");
+    assert!(
+        endpoints.contains(&new.url()) && endpoints.contains(&old.url()),
+        "{endpoints}"
+    );
 }
 
 #[tokio::test]
@@ -203,7 +244,11 @@ async fn open_streams_keep_the_plan_they_started_with() {
     let gate = Gate::closed();
     let text = chat_text("new");
     let events: Vec<&str> = text.split_inclusive("\n\n").collect();
-    let script = Script::new().sse().events(&events[..2].concat()).wait(&gate).events(&events[2..].concat());
+    let script = Script::new()
+        .sse()
+        .events(&events[..2].concat())
+        .wait(&gate)
+        .events(&events[2..].concat());
     let new = Upstream::always(script).await;
     let file = PlanFile::new(&all_new(&new));
     let proxy = Proxy::planned(&old, &file, &[]).await;
@@ -213,7 +258,8 @@ async fn open_streams_keep_the_plan_they_started_with() {
     // To old, and the new servers are called otherwise: their pool is gone.
     let nobody = Upstream::nobody().await.to_string();
     file.replace(&manifest(&nobody, 1, 0, ""));
-    proxy.serves("old").await;
+    proxy.counts("crossfade_plan_epoch", &[], 2.0).await;
+    proxy.chat().await.assert_is(chat_text("old"));
     gate.open();
     seen += &String::from_utf8(client.body().await).unwrap();
     assert_eq!((seen, client.end), (text.clone(), Some(End::Clean)));
@@ -227,7 +273,10 @@ async fn targets_move_with_the_plan() {
     let proxy = Proxy::planned(&old, &file, &[]).await;
     proxy.chat().await.assert_is(chat_text("new"));
     file.replace(&all_new(&newer));
-    eventually("newer serves", async || proxy.chat().await.text() == chat_text("newer")).await;
+    eventually("newer serves", async || {
+        proxy.chat().await.text() == chat_text("newer")
+    })
+    .await;
     let both = format!("{},{}", new.url(), newer.url());
     file.replace(&manifest(&both, 0, 1, ""));
     let count = new.count();

@@ -25,14 +25,20 @@ async fn generations(
         client.post(CHAT, headers, body).await;
         let response = client.response().await;
         assert_eq!(response.status, 200);
-        assert!(response.text().contains(&format!("-{}", response.generation())));
+        assert!(
+            response
+                .text()
+                .contains(&format!("-{}", response.generation()))
+        );
         seen.push(response.generation().to_owned());
     }
     seen
 }
 
 fn new_among(seen: &[String]) -> usize {
-    seen.iter().filter(|generation| *generation == "new").count()
+    seen.iter()
+        .filter(|generation| *generation == "new")
+        .count()
 }
 
 #[tokio::test]
@@ -56,6 +62,27 @@ async fn requests_of_many_connections_are_one_sequence() {
         assert_eq!(response.status, 200);
     }
     assert_eq!((old.count(), new.count()), (90, 10));
+}
+
+#[tokio::test]
+async fn the_threads_of_a_proxy_share_one_sequence() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split_with(&old, &new, 25, &["--threads", "4"]).await;
+    for _ in 0..200 {
+        client::post(proxy.address, CHAT, &[], UNARY).await;
+    }
+    assert_eq!((old.count(), new.count()), (150, 50));
+}
+
+#[tokio::test]
+async fn proxies_that_start_together_do_not_all_begin_with_the_same_generation() {
+    let (old, new) = pair().await;
+    for _ in 0..24 {
+        let proxy = Proxy::split(&old, &new, 50).await;
+        proxy.chat().await;
+    }
+    // By chance alone once in 2^23.
+    assert!(old.count() > 0 && new.count() > 0);
 }
 
 #[tokio::test]
@@ -86,7 +113,10 @@ async fn a_session_stays_on_its_generation_and_only_ever_moves_to_new_as_the_sha
         for (session, before) in before.iter_mut().enumerate() {
             let name = format!("session-{session}");
             let seen = generations(&proxy, 3, &[("x-session-id", &name)], UNARY).await;
-            assert!(seen.iter().all(|generation| *generation == seen[0]), "{seen:?}");
+            assert!(
+                seen.iter().all(|generation| *generation == seen[0]),
+                "{seen:?}"
+            );
             assert!(before == "old" || seen[0] == "new", "{name} moved back");
             before.clone_from(&seen[0]);
         }
@@ -108,19 +138,24 @@ async fn each_default_affinity_header_holds_a_session() {
         "x-session-id",
     ] {
         let seen = generations(&proxy, 6, &[(header, "a")], UNARY).await;
-        assert!(seen.iter().all(|generation| *generation == seen[0]), "{header}: {seen:?}");
+        assert!(
+            seen.iter().all(|generation| *generation == seen[0]),
+            "{header}: {seen:?}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_list_of_affinity_headers_replaces_the_default() {
     let (old, new) = pair().await;
-    let proxy =
-        Proxy::split_with(&old, &new, 50, &["--affinity-header", "x-mine"]).await;
+    let proxy = Proxy::split_with(&old, &new, 50, &["--affinity-header", "x-mine"]).await;
     let seen = generations(&proxy, 6, &[("x-session-id", "a")], UNARY).await;
     assert_eq!(new_among(&seen), 3);
     let seen = generations(&proxy, 6, &[("x-mine", "a")], UNARY).await;
-    assert!(seen.iter().all(|generation| *generation == seen[0]), "{seen:?}");
+    assert!(
+        seen.iter().all(|generation| *generation == seen[0]),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test]
@@ -129,12 +164,18 @@ async fn a_body_field_holds_a_session_when_it_is_enabled() {
     let body = r#"{"model":"tiny","user":"someone","messages":[]}"#;
     let proxy = Proxy::split(&old, &new, 50).await;
     assert_eq!(new_among(&generations(&proxy, 6, &[], body).await), 3);
-    let proxy =
-        Proxy::split_with(&old, &new, 50, &["--affinity-body-field", "user"]).await;
+    let proxy = Proxy::split_with(&old, &new, 50, &["--affinity-body-field", "user"]).await;
     let seen = generations(&proxy, 6, &[], body).await;
-    assert!(seen.iter().all(|generation| *generation == seen[0]), "{seen:?}");
+    assert!(
+        seen.iter().all(|generation| *generation == seen[0]),
+        "{seen:?}"
+    );
     // The body that was looked into has arrived whole.
-    let last = if seen[0] == "old" { old.last() } else { new.last() };
+    let last = if seen[0] == "old" {
+        old.last()
+    } else {
+        new.last()
+    };
     assert_eq!(String::from_utf8(last.body()).unwrap(), body);
 }
 
@@ -156,7 +197,10 @@ async fn what_names_a_worker_stays_on_old_until_all_is_new() {
         let proxy = Proxy::split(&old, &new, percent).await;
         for header in ["x-dynamo-worker-instance-id", "x-gateway-worker-id"] {
             let seen = generations(&proxy, 4, &[(header, "7")], UNARY).await;
-            assert!(seen.iter().all(|generation| generation == expected), "{seen:?}");
+            assert!(
+                seen.iter().all(|generation| generation == expected),
+                "{seen:?}"
+            );
         }
         assert_eq!(proxy.access_line(1).await["reason"], "pinned");
     }
@@ -172,9 +216,15 @@ async fn the_override_header_chooses_only_where_it_is_enabled() {
         let flags = ["--override-header", "x-generation"];
         let proxy = Proxy::split_with(&old, &new, percent, &flags).await;
         let seen = generations(&proxy, 3, &[("x-generation", value)], UNARY).await;
-        assert!(seen.iter().all(|generation| generation == value), "{seen:?}");
+        assert!(
+            seen.iter().all(|generation| generation == value),
+            "{seen:?}"
+        );
         let seen = generations(&proxy, 3, &[("x-generation", "other")], UNARY).await;
-        assert!(seen.iter().all(|generation| generation != value), "{seen:?}");
+        assert!(
+            seen.iter().all(|generation| generation != value),
+            "{seen:?}"
+        );
         assert_eq!(proxy.access_line(1).await["reason"], "override");
     }
 }
@@ -184,7 +234,12 @@ async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 100).await;
     let mut client = Client::connect(proxy.address).await;
-    for path in ["/v1/embeddings", "/generate", "/inference/v1/generate", "/v1/x?y=z"] {
+    for path in [
+        "/v1/embeddings",
+        "/generate",
+        "/inference/v1/generate",
+        "/v1/x?y=z",
+    ] {
         client.post(path, &[], UNARY).await;
         assert_eq!(client.response().await.generation(), "new", "{path}");
         assert_eq!(new.last().target, path);
@@ -193,7 +248,15 @@ async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
         client.post(path, &[], UNARY).await;
         assert_eq!(client.response().await.generation(), "old", "{path}");
     }
-    for path in ["/health", "/live", "/metrics", "/docs", "/", "/no/such", "/v1/chat/completions"] {
+    for path in [
+        "/health",
+        "/live",
+        "/metrics",
+        "/docs",
+        "/",
+        "/no/such",
+        "/v1/chat/completions",
+    ] {
         client.get(path, &[]).await;
         let response = client.response().await;
         assert_eq!(response.text(), format!("old: GET {path}"));
@@ -240,7 +303,14 @@ async fn several_servers_of_a_generation_share_its_load() {
     let both = format!("{},http://{}", servers[0].url(), servers[1].url());
     let third = servers[2].url();
     let proxy = Proxy::start(&[
-        "--old", &both, "--old", &third, "--new", "127.0.0.1:9", "--split", "0",
+        "--old",
+        &both,
+        "--old",
+        &third,
+        "--new",
+        "127.0.0.1:9",
+        "--split",
+        "0",
     ])
     .await;
     generations(&proxy, 60, &[], UNARY).await;
@@ -248,14 +318,15 @@ async fn several_servers_of_a_generation_share_its_load() {
         assert!(server.count() > 5, "{}", server.count());
     }
     let healthy = [("generation", "old"), ("state", "healthy")];
-    proxy.counts("crossfade_pool_endpoints", &healthy, 3.0).await;
+    proxy
+        .counts("crossfade_pool_endpoints", &healthy, 3.0)
+        .await;
 }
 
 #[tokio::test]
 async fn a_name_is_resolved() {
     let old = Upstream::start(healthy("old")).await;
     let by_name = format!("http://localhost:{}", old.address.port());
-    let proxy =
-        Proxy::start(&["--old", &by_name, "--new", "127.0.0.1:9", "--split", "0"]).await;
+    let proxy = Proxy::start(&["--old", &by_name, "--new", "127.0.0.1:9", "--split", "0"]).await;
     proxy.chat().await.assert_is(chat_text("old"));
 }

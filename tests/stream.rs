@@ -78,15 +78,33 @@ async fn odd_bytes_pass_byte_for_byte() {
         ("comments", format!(": a\n\n:\n\n{content}: b\n\n{DONE}")),
         ("crlf", format!("{content}{DONE}").replace('\n', "\r\n")),
         ("cr", format!("{content}{DONE}").replace('\n', "\r")),
-        ("unknown fields", format!("foo: bar\nid: 7\nretry: 10\n{content}{DONE}")),
-        ("several lines of data", format!("data: {{\ndata: }}\n\n{content}{DONE}")),
-        ("no space behind the colon", format!("data:{{\"a\":1}}\n\n{DONE}")),
+        (
+            "unknown fields",
+            format!("foo: bar\nid: 7\nretry: 10\n{content}{DONE}"),
+        ),
+        (
+            "several lines of data",
+            format!("data: {{\ndata: }}\n\n{content}{DONE}"),
+        ),
+        (
+            "no space behind the colon",
+            format!("data:{{\"a\":1}}\n\n{DONE}"),
+        ),
         ("no JSON", format!("data: hello\n\ndata\n\n{DONE}")),
         ("blank lines", format!("\n\n\n{content}\n\n\n{DONE}\n")),
-        ("a byte order mark", format!("\u{feff}{role}{content}{DONE}")),
+        (
+            "a byte order mark",
+            format!("\u{feff}{role}{content}{DONE}"),
+        ),
         ("what follows the end", format!("{content}{DONE}: bye\n\n")),
-        ("a named event", format!("event: tool_call_dispatch\ndata: {{}}\n\n{content}{DONE}")),
-        ("an annotation", format!("event: request_id\n: \"abc\"\n\n{content}{DONE}")),
+        (
+            "a named event",
+            format!("event: tool_call_dispatch\ndata: {{}}\n\n{content}{DONE}"),
+        ),
+        (
+            "an annotation",
+            format!("event: request_id\n: \"abc\"\n\n{content}{DONE}"),
+        ),
         ("only the end", DONE.to_owned()),
     ] {
         assert_passes(CHAT, text.as_bytes(), what).await;
@@ -97,12 +115,21 @@ async fn odd_bytes_pass_byte_for_byte() {
 
 #[tokio::test]
 async fn an_event_larger_than_any_bound_passes() {
-    let text = format!("{}data: {}\n\n{DONE}", content("old", 0), "x".repeat(4 << 20));
+    let text = format!(
+        "{}data: {}\n\n{DONE}",
+        content("old", 0),
+        "x".repeat(4 << 20)
+    );
     let old = Upstream::always(cut(text.as_bytes(), Cut::Pieces(10_000))).await;
     let proxy = Proxy::before(&old, &[]).await;
     let response = proxy.chat().await;
     assert_eq!(response.end, End::Clean);
-    assert!(response.body == text.as_bytes(), "{} bytes of {}", response.body.len(), text.len());
+    assert!(
+        response.body == text.as_bytes(),
+        "{} bytes of {}",
+        response.body.len(),
+        text.len()
+    );
 }
 
 #[tokio::test]
@@ -112,11 +139,17 @@ async fn each_event_is_passed_on_at_once() {
         let mut events: Vec<String> = (0..5).map(|index| content("old", index)).collect();
         events.push(DONE.into());
         let steps = gates.iter().zip(&events);
-        let script = steps.fold(Script::new().sse(), |script, (gate, event)| script.wait(gate).chunk(event));
+        let script = steps.fold(Script::new().sse(), |script, (gate, event)| {
+            script.wait(gate).chunk(event)
+        });
         let old = Upstream::always(script).await;
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
         let mut client = client::open_chat(proxy.address).await;
-        assert_eq!(client.head().await.status, 200, "the head does not wait for an event");
+        assert_eq!(
+            client.head().await.status,
+            200,
+            "the head does not wait for an event"
+        );
         for (gate, event) in gates.iter().zip(&events) {
             gate.open();
             assert_eq!(client.until("\n\n").await, *event);
@@ -136,24 +169,40 @@ async fn trailers_pass() {
         client.post(CHAT, &[("te", "trailers")], STREAMING).await;
         let response = client.response().await;
         response.assert_is(chat_text("old"));
-        assert_eq!(response.trailers.get("x-checksum"), Some("abc"), "{protocol}");
+        assert_eq!(
+            response.trailers.get("x-checksum"),
+            Some("abc"),
+            "{protocol}"
+        );
         let client = client::http2::Client::connect(proxy.address).await;
         let stream = client.post(CHAT, &[("te", "trailers")], STREAMING).await;
         let response = stream.response().await;
         response.assert_is(chat_text("old"));
-        assert_eq!(response.trailers.get("x-checksum"), Some("abc"), "{protocol}, HTTP/2");
+        assert_eq!(
+            response.trailers.get("x-checksum"),
+            Some("abc"),
+            "{protocol}, HTTP/2"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_compressed_stream_passes_untouched() {
     let bytes: Vec<u8> = (0..2000u32).map(|n| (n * 7 % 251) as u8).collect();
-    let headers = [("content-type", "text/event-stream"), ("content-encoding", "gzip")];
-    let script = Script::new().head(200, &headers).chunk(&bytes[..700]).chunk(&bytes[700..]);
+    let headers = [
+        ("content-type", "text/event-stream"),
+        ("content-encoding", "gzip"),
+    ];
+    let script = Script::new()
+        .head(200, &headers)
+        .chunk(&bytes[..700])
+        .chunk(&bytes[700..]);
     let old = Upstream::always(script).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.address).await;
-    client.post(CHAT, &[("accept-encoding", "gzip, br")], STREAMING).await;
+    client
+        .post(CHAT, &[("accept-encoding", "gzip, br")], STREAMING)
+        .await;
     let response = client.response().await;
     assert_eq!((response.status, response.end), (200, End::Clean));
     assert_eq!(response.header("content-encoding"), Some("gzip"));
@@ -175,10 +224,19 @@ async fn response_headers_pass_and_nothing_is_compressed_on_the_way() {
     ];
     let old = Upstream::always(Script::new().head(200, &headers).events(&chat_text("old"))).await;
     let proxy = Proxy::before(&old, &[]).await;
-    let response = client::post(proxy.address, CHAT, &[("accept-encoding", "gzip")], STREAMING).await;
+    let response = client::post(
+        proxy.address,
+        CHAT,
+        &[("accept-encoding", "gzip")],
+        STREAMING,
+    )
+    .await;
     response.assert_is(chat_text("old"));
     for (name, value) in headers {
-        assert!(response.headers.all(name).any(|known| known == value), "{name}");
+        assert!(
+            response.headers.all(name).any(|known| known == value),
+            "{name}"
+        );
         let count = headers.iter().filter(|(known, _)| *known == name).count();
         assert_eq!(response.headers.all(name).count(), count, "{name}");
     }
@@ -188,16 +246,29 @@ async fn response_headers_pass_and_nothing_is_compressed_on_the_way() {
 
 #[tokio::test]
 async fn a_generation_header_of_the_upstream_is_replaced() {
-    let headers = [("content-type", "application/json"), ("x-crossfade-generation", "new"), ("content-length", "2")];
+    let headers = [
+        ("content-type", "application/json"),
+        ("x-crossfade-generation", "new"),
+        ("content-length", "2"),
+    ];
     let old = Upstream::always(Script::new().head(200, &headers).chunk("{}")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let response = client::post(proxy.address, CHAT, &[], UNARY).await;
-    assert_eq!(response.headers.all("x-crossfade-generation").collect::<Vec<_>>(), ["old"]);
+    assert_eq!(
+        response
+            .headers
+            .all("x-crossfade-generation")
+            .collect::<Vec<_>>(),
+        ["old"]
+    );
 }
 
 #[tokio::test]
 async fn a_stream_that_lasts_until_the_close_passes() {
-    let headers = [("content-type", "text/event-stream"), ("connection", "close")];
+    let headers = [
+        ("content-type", "text/event-stream"),
+        ("connection", "close"),
+    ];
     let script = Script::new().head(200, &headers).events(&chat_text("old"));
     let old = Upstream::always(script).await;
     let proxy = Proxy::before(&old, &[]).await;
@@ -230,9 +301,15 @@ async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory(
             still > 8
         })
         .await;
-        assert!(last < 64 << 20, "{protocol}: {last} bytes were taken of the upstream");
+        assert!(
+            last < 64 << 20,
+            "{protocol}: {last} bytes were taken of the upstream"
+        );
         let grown = proxy.memory().saturating_sub(before);
-        assert!(grown < 24 << 20, "{protocol}: the proxy grew by {grown} bytes");
+        assert!(
+            grown < 24 << 20,
+            "{protocol}: the proxy grew by {grown} bytes"
+        );
         drop(client);
         eventually("cancelled upstream", async || old.last().is_gone()).await;
     }
@@ -271,7 +348,9 @@ async fn an_upload_that_is_not_read_slows_the_client_and_costs_little_memory() {
     let mut client = Client::connect(proxy.address).await;
     let length = 200 << 20;
     client
-        .send(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"))
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n"
+        ))
         .await;
     let piece = vec![b'x'; 1 << 20];
     let mut sent = 0;

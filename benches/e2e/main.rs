@@ -1,4 +1,4 @@
-//! Measures crossfade beside HAProxy, nginx and Envoy: `make bench`. What it measures and how is told in
+//! Measures crossfade beside `HAProxy`, nginx and Envoy: `make bench`. What it measures and how is told in
 //! `benches/README.md`.
 
 mod client;
@@ -7,8 +7,10 @@ mod h1;
 mod h2;
 mod machine;
 mod measure;
+mod metric;
 mod payload;
 mod peers;
+mod plan;
 mod report;
 mod server;
 mod wire;
@@ -170,6 +172,12 @@ fn one(
                 results.add(workload, peer, &round.values, round.share);
             }
             Err(error) => {
+                let said = peers::last_words(peer, &context.directory);
+                let error = if said.is_empty() {
+                    error
+                } else {
+                    format!("{error}; it said: {said}")
+                };
                 eprintln!("  {name}: FAILED: {error}");
                 results.failures.push(format!("{name}: {error}"));
             }

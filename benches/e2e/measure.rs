@@ -18,6 +18,11 @@ pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).expect("a bench lasts less than centuries")
 }
 
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+pub fn count(number: u64) -> f64 {
+    number as f64
+}
+
 /// Steps per power of two: values are kept to 0.8 %.
 const STEPS: u64 = 128;
 

@@ -83,11 +83,8 @@ impl Peer {
 
 /// Where `benches/install.sh` puts what it installs.
 fn cache() -> PathBuf {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .unwrap_or_else(|| {
-            PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache")
-        });
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache");
+    let base = std::env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from);
     base.join("crossfade/bench")
 }
 
@@ -175,6 +172,14 @@ impl Proxy {
     }
 }
 
+/// The end of what `peer` said of itself.
+pub fn last_words(peer: Peer, directory: &Path) -> String {
+    let said = fs::read_to_string(directory.join(format!("{}.log", peer.name())));
+    let said = said.unwrap_or_default();
+    let start = said.char_indices().rev().nth(300).map_or(0, |(at, _)| at);
+    said[start..].trim().to_owned()
+}
+
 /// What the command line is; writes the configuration.
 fn arguments(peer: Peer, start: &Start<'_>, address: SocketAddr) -> io::Result<Vec<String>> {
     let file = |text: String, ending: &str| {
@@ -248,6 +253,7 @@ defaults
     timeout client 10m
     timeout server 10m
     http-reuse always
+    option http-no-delay
 frontend in
     bind {address}{bind}
     default_backend out
@@ -285,7 +291,7 @@ fn nginx(start: &Start<'_>, address: SocketAddr) -> String {
         "{user}
 daemon off;
 pid {directory}/nginx.pid;
-error_log stderr emerg;
+error_log stderr alert;
 worker_processes {threads};
 events {{ worker_connections 19000; }}
 http {{

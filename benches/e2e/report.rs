@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use super::measure::median;
 use super::peers::Peer;
-use super::workloads::{Metric, Workload};
+
+use super::metric::Metric;
+use super::workloads::Workload;
 
 /// What others are compared with.
 const YARDSTICK: Peer = Peer::Haproxy;
@@ -40,6 +42,29 @@ impl Results {
             .map(Vec::as_slice)
     }
 
+    /// What a proxy has, or adds, in the median.
+    fn own(&self, workload: Workload, peer: Peer, metric: usize) -> Option<f64> {
+        let all = median(self.of(workload, peer, metric)?);
+        let direct = self.of(workload, Peer::Direct, metric).map_or(0.0, median);
+        let is_added = workload.metrics()[metric].is_added();
+        Some(if is_added { all - direct } else { all })
+    }
+
+    /// The ratio of what a proxy has, or adds, to what the yardstick does; none if either adds nothing to speak of.
+    fn ratio(&self, workload: Workload, peer: Peer, metric: usize) -> Option<f64> {
+        let one = self.own(workload, peer, metric)?;
+        let yardstick = self.own(workload, YARDSTICK, metric)?;
+        let plain = !matches!(peer, Peer::Haproxy | Peer::Direct);
+        (plain && one > 0.0 && yardstick > 0.0).then(|| one / yardstick)
+    }
+
+    /// How many times the load of one core two cores carry, by the CPU that the same load takes on both.
+    fn two_cores(&self, peer: Peer) -> Option<f64> {
+        let one = self.own(Workload::Tokens, peer, 0)?;
+        let two = self.own(Workload::TwoThreads, peer, 0)?;
+        (peer != Peer::Direct).then(|| 2.0 * one / two)
+    }
+
     /// A table per workload, with ratios to the yardstick.
     pub fn markdown(&self) -> String {
         let peers: Vec<Peer> = Peer::ALL
@@ -57,17 +82,22 @@ impl Results {
             for (index, metric) in workload.metrics().iter().enumerate() {
                 let name = if index == 0 { workload.name() } else { "" };
                 let _ = write!(text, "| {name} | {} |", metric.label());
-                let yardstick = self.of(workload, YARDSTICK, index).map(median);
                 for peer in &peers {
-                    let cell = self.of(workload, *peer, index).map(|values| {
-                        let ratio =
-                            yardstick.filter(|_| !matches!(peer, Peer::Haproxy | Peer::Direct));
-                        cell(values, ratio)
-                    });
+                    let values = self.of(workload, *peer, index);
+                    let ratio = self.ratio(workload, *peer, index);
+                    let cell = values.map(|values| cell(values, ratio));
                     let _ = write!(text, " {} |", cell.unwrap_or_default());
                 }
                 text.push('\n');
             }
+        }
+        if peers.iter().any(|peer| self.two_cores(*peer).is_some()) {
+            text.push_str("| | two cores carry, × one |");
+            for peer in &peers {
+                let cell = self.two_cores(*peer).map(short);
+                let _ = write!(text, " {} |", cell.unwrap_or_default());
+            }
+            text.push('\n');
         }
         text
     }
@@ -79,18 +109,21 @@ impl Results {
                 .entry(workload.name())
                 .or_insert_with(|| json!({"about": workload.about(), "metrics": {}}));
             entry["share_of_new"][peer.name()] = json!(self.shares[&(*workload, *peer)]);
-            for (metric, values) in workload.metrics().iter().zip(metrics) {
+            for (index, values) in metrics.iter().enumerate() {
+                let metric = workload.metrics()[index];
                 let (low, high) = range(values);
                 let one = &mut entry["metrics"][metric.key()];
                 one["label"] = json!(metric.label());
-                let mut numbers =
-                    json!({"median": median(values), "min": low, "max": high, "rounds": values});
-                let index = workload.metrics().iter().position(|other| other == metric);
-                let yardstick = index.and_then(|index| self.of(*workload, YARDSTICK, index));
-                if let Some(yardstick) = yardstick {
-                    numbers["of_haproxy"] = json!(median(values) / median(yardstick));
-                }
-                one["peers"][peer.name()] = numbers;
+                one["peers"][peer.name()] = json!({
+                    "median": median(values), "min": low, "max": high, "rounds": values,
+                    "of_haproxy": self.ratio(*workload, *peer, index)
+                });
+            }
+            if let Some(times) = self
+                .two_cores(*peer)
+                .filter(|_| *workload == Workload::TwoThreads)
+            {
+                entry["two_cores_carry"][peer.name()] = json!(times);
             }
         }
         json!({
@@ -108,14 +141,14 @@ fn range(values: &[f64]) -> (f64, f64) {
     )
 }
 
-fn cell(values: &[f64], yardstick: Option<f64>) -> String {
+fn cell(values: &[f64], ratio: Option<f64>) -> String {
     let (low, high) = range(values);
     let mut text = short(median(values));
     if values.len() > 1 {
         let _ = write!(text, " ({}–{})", short(low), short(high));
     }
-    if let Some(yardstick) = yardstick.filter(|yardstick| *yardstick > 0.0) {
-        let _ = write!(text, " **×{:.2}**", median(values) / yardstick);
+    if let Some(ratio) = ratio {
+        let _ = write!(text, " **×{ratio:.2}**");
     }
     text
 }

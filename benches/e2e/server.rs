@@ -48,7 +48,7 @@ impl Server {
         payload: &Payload,
         out: &mut Vec<u8>,
     ) -> Result<Option<Ask>, String> {
-        let held;
+        let whole;
         let mut input = input;
         if self.request.is_none() {
             self.held.extend_from_slice(input);
@@ -58,8 +58,8 @@ impl Server {
             if self.serving.is_some() {
                 return Err("a request within another".into());
             }
-            held = std::mem::take(&mut self.held);
-            let head = held[..end + 2].to_ascii_lowercase();
+            whole = std::mem::take(&mut self.held);
+            let head = whole[..end + 2].to_ascii_lowercase();
             let bench = value(&head, "x-bench").ok_or("no x-bench")?;
             let ask = bench
                 .bytes()
@@ -72,7 +72,7 @@ impl Server {
                 return Err(format!("not {length} bytes long: {}", head.escape_ascii()));
             }
             self.request = Some((ask, id, 0));
-            input = &held[end + 4..];
+            input = &whole[end + 4..];
         }
         let Some((ask, id, at)) = &mut self.request else {
             return Ok(None);

@@ -1,9 +1,8 @@
 //! The workloads, and one round of each against one proxy.
 
 use std::collections::HashSet;
-use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +11,11 @@ use rustls::ClientConfig;
 use super::client::Meters;
 use super::engine::{Engine, Opener, Settings, Way};
 use super::machine::{self, Census, Others};
-use super::measure::{median, nanos, now};
+use super::measure::{count, median, nanos, now};
+use super::metric::Metric;
 use super::payload::Ask;
 use super::peers::{Front, Peer, Proxy, Start};
+use super::plan::Plan;
 
 /// The core of clients and model servers, and that of the proxy.
 pub const LOAD_CORE: usize = 0;
@@ -35,80 +36,6 @@ pub enum Workload {
     TokensH2Tls,
     TwoThreads,
     Plan,
-}
-
-/// What is told of a round.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Metric {
-    /// Microseconds of the proxy's CPU per event.
-    CpuEvent,
-    /// The same per request.
-    CpuRequest,
-    /// Requests per second of the proxy's CPU.
-    PerCore,
-    /// Responses per second, as the load side saw them.
-    Rate,
-    /// Events per second, as the load side saw them.
-    Events,
-    LatencyP50,
-    LatencyP99,
-    GapP99,
-    ReplyP50,
-    ReplyP99,
-    FirstP50,
-    FirstP99,
-    /// Resident memory per stream in KiB.
-    Memory,
-    /// The 99th percentile of gaps while plans change.
-    GapP99Changing,
-    /// From the change of the file to the first request served by the plan, in milliseconds.
-    InForceP50,
-    InForceMax,
-}
-
-impl Metric {
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::CpuEvent => "CPU, µs per event",
-            Self::CpuRequest => "CPU, µs per request",
-            Self::PerCore => "requests per second of CPU",
-            Self::Rate => "requests per second",
-            Self::Events => "events per second",
-            Self::LatencyP50 => "latency of an event, p50, µs",
-            Self::LatencyP99 => "latency of an event, p99, µs",
-            Self::GapP99 => "gap between events, p99, µs",
-            Self::ReplyP50 => "latency of a reply, p50, µs",
-            Self::ReplyP99 => "latency of a reply, p99, µs",
-            Self::FirstP50 => "time to first event, p50, µs",
-            Self::FirstP99 => "time to first event, p99, µs",
-            Self::Memory => "memory, KiB per stream",
-            Self::GapP99Changing => "gap while plans change, p99, µs",
-            Self::InForceP50 => "plan in force after, p50, ms",
-            Self::InForceMax => "plan in force after, max, ms",
-        }
-    }
-
-    /// Its name in the JSON.
-    pub fn key(self) -> &'static str {
-        match self {
-            Self::CpuEvent => "cpu_us_per_event",
-            Self::CpuRequest => "cpu_us_per_request",
-            Self::PerCore => "requests_per_cpu_second",
-            Self::Rate => "requests_per_second",
-            Self::Events => "events_per_second",
-            Self::LatencyP50 => "latency_p50_us",
-            Self::LatencyP99 => "latency_p99_us",
-            Self::GapP99 => "gap_p99_us",
-            Self::ReplyP50 => "reply_p50_us",
-            Self::ReplyP99 => "reply_p99_us",
-            Self::FirstP50 => "first_event_p50_us",
-            Self::FirstP99 => "first_event_p99_us",
-            Self::Memory => "memory_kib_per_stream",
-            Self::GapP99Changing => "gap_p99_us_changing",
-            Self::InForceP50 => "in_force_p50_ms",
-            Self::InForceMax => "in_force_max_ms",
-        }
-    }
 }
 
 impl Workload {
@@ -160,7 +87,7 @@ impl Workload {
                 M::GapP99,
                 M::Events,
             ],
-            Self::Flood1 | Self::Flood16 => &[M::CpuEvent, M::Events],
+            Self::Flood1 | Self::Flood16 | Self::TwoThreads => &[M::CpuEvent, M::Events],
             Self::Short => &[M::PerCore, M::Rate],
             Self::ShortRate => &[M::CpuRequest, M::ReplyP50, M::ReplyP99, M::Rate],
             Self::Idle => &[M::Memory, M::CpuEvent, M::LatencyP50],
@@ -172,7 +99,6 @@ impl Workload {
                 M::ReplyP50,
                 M::CpuEvent,
             ],
-            Self::TwoThreads => &[M::CpuEvent, M::Events],
             Self::Plan => &[M::InForceP50, M::InForceMax, M::GapP99, M::GapP99Changing],
         }
     }
@@ -456,69 +382,8 @@ impl Measured {
     }
 }
 
-/// A plan in a file, for crossfade.
-struct Plan {
-    path: PathBuf,
-    target: String,
-}
-
-impl Plan {
-    fn new(directory: &Path, engine: &Engine) -> Self {
-        let plan = Self {
-            path: directory.join("plan.yaml"),
-            target: format!("http://{}", engine.upstreams()[1]),
-        };
-        plan.write(false);
-        plan
-    }
-
-    /// Puts in place a plan by which practically all goes to the new side, or to the old.
-    fn write(&self, new: bool) {
-        let (old, new) = if new {
-            (1, 999_999_999)
-        } else {
-            (999_999_999, 1)
-        };
-        let text = format!(
-            "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nmetadata: {{name: bench}}\nspec:\n  newFrontendService: \"{}\"\n  weights: {{old: {old}, new: {new}}}\n",
-            self.target
-        );
-        let other = self.path.with_extension("next");
-        let written = fs::write(&other, text).and_then(|()| fs::rename(&other, &self.path));
-        written.expect("a directory of ours can be written to");
-    }
-
-    /// Changes the plan twice a second and returns how many milliseconds each took to be in force.
-    fn changes(&self, engine: &mut Engine, window: Duration) -> Result<Vec<f64>, String> {
-        engine.meters.on = true;
-        let mut times = Vec::new();
-        let mut new = true;
-        let until = now() + nanos(window);
-        while now() < until {
-            let begun = now();
-            self.write(new);
-            engine.meters.watch = Some((new, begun));
-            engine.run(begun + 500_000_000, |_| false);
-            let seen = engine
-                .meters
-                .seen
-                .take()
-                .ok_or("a plan did not come into force in 500 ms")?;
-            times.push(count(seen - begun) / 1e6);
-            new = !new;
-        }
-        engine.meters.on = false;
-        Ok(times)
-    }
-}
-
 fn seconds(nanos: u64) -> f64 {
     count(nanos) / 1e9
-}
-
-#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn count(number: u64) -> f64 {
-    number as f64
 }
 
 /// Everything that may run in a round but the proxies: for a census before it.

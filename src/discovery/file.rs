@@ -16,6 +16,9 @@ const LOOK: Duration = Duration::from_secs(2);
 /// A file that someone may still be writing is left alone until it has been still for so long.
 const STILL: Duration = Duration::from_secs(1);
 
+/// How long a file that is refused must have stayed as it is.
+const RECONSIDER: Duration = Duration::from_millis(100);
+
 /// Reads a plan file.
 ///
 /// # Errors
@@ -61,57 +64,101 @@ impl Stamp {
     }
 }
 
-/// Watches `path` for the life of the process and tells of every change.
-///
-/// # Errors
-/// When the directory cannot be watched.
-pub async fn watch(path: PathBuf, news: mpsc::Sender<News>) -> notify::Result<()> {
-    let (sender, mut changes) = mpsc::channel(16);
-    let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-        // A full channel already holds a reason to look.
-        let _ = sender.try_send(event.map(|event| is_whole(event.kind)).unwrap_or(false));
-    })?;
-    watcher.watch(directory(&path), RecursiveMode::NonRecursive)?;
-    // A link into another directory: what it points to may be written in place.
-    let mut linked = None;
-    let mut seen = Stamp::of(&path);
-    loop {
-        let target = std::fs::canonicalize(&path).ok();
-        let target = target
-            .as_deref()
-            .map(|target| directory(target).to_path_buf());
-        if target != linked {
-            if let Some(target) = &target {
-                let _ = watcher.watch(target, RecursiveMode::NonRecursive);
+/// A plan file and the state of it that was read last.
+#[derive(Debug)]
+pub struct PlanFile {
+    path: PathBuf,
+    seen: Option<Stamp>,
+}
+
+impl PlanFile {
+    #[must_use]
+    pub fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            seen: None,
+        }
+    }
+
+    /// Reads the file. What changes from now on is told by [`PlanFile::watch`].
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn read(&mut self) -> Result<Wanted, Problems> {
+        // Before the text: a change in between must be seen as one.
+        self.seen = Stamp::of(&self.path);
+        read(&self.path)
+    }
+
+    /// Watches the file for the life of the process and tells of every change.
+    ///
+    /// # Errors
+    /// When its directory cannot be watched.
+    pub async fn watch(mut self, news: mpsc::Sender<News>) -> notify::Result<()> {
+        let (sender, mut changes) = mpsc::channel(16);
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                // A full channel already holds a reason to look.
+                let _ = sender.try_send(event.map(|event| is_whole(event.kind)).unwrap_or(false));
+            })?;
+        watcher.watch(directory(&self.path), RecursiveMode::NonRecursive)?;
+        // A link into another directory: what it points to may be written in place.
+        let mut linked = None;
+        let mut whole = false;
+        loop {
+            let target = std::fs::canonicalize(&self.path).ok();
+            let target = target
+                .as_deref()
+                .map(|target| directory(target).to_path_buf());
+            if target != linked {
+                if let Some(target) = &target {
+                    let _ = watcher.watch(target, RecursiveMode::NonRecursive);
+                }
+                linked = target;
             }
-            linked = target;
+            if let Some(told) = self.look(whole).await
+                && news.send(told).await.is_err()
+            {
+                return Ok(());
+            }
+            whole = match tokio::time::timeout(LOOK, changes.recv()).await {
+                Ok(Some(whole)) => whole,
+                Ok(None) => return Ok(()),
+                Err(_) => false,
+            };
         }
-        let whole = match tokio::time::timeout(LOOK, changes.recv()).await {
-            Ok(Some(whole)) => whole,
-            Ok(None) => return Ok(()),
-            Err(_) => false,
-        };
+    }
+
+    /// What there is to tell, if the file has changed and is `whole` or has been still for long enough.
+    async fn look(&mut self, whole: bool) -> Option<News> {
         let heard = Instant::now();
-        let Some(stamp) = Stamp::of(&path) else {
+        let Some(mut stamp) = Stamp::of(&self.path) else {
             // Gone, or on its way to being replaced: the last good plan stays.
-            seen = None;
-            continue;
+            self.seen = None;
+            return None;
         };
-        if seen.as_ref() == Some(&stamp) || !(whole || stamp.is_still()) {
-            continue;
+        if self.seen.as_ref() == Some(&stamp) || !(whole || stamp.is_still()) {
+            return None;
         }
-        let source: Arc<str> = path.display().to_string().into();
-        let told = match read(&path) {
-            Ok(wanted) => News::Plan {
-                wanted,
-                source,
-                heard,
-            },
-            Err(problems) => News::Rejected { problems, source },
-        };
-        seen = Some(stamp);
-        if news.send(told).await.is_err() {
-            return Ok(());
+        let source: Arc<str> = self.path.display().to_string().into();
+        loop {
+            let problems = match self.read() {
+                Ok(wanted) => {
+                    return Some(News::Plan {
+                        wanted,
+                        source,
+                        heard,
+                    });
+                }
+                Err(problems) => problems,
+            };
+            // What is wrong may be half written: it is judged only once it has stayed as it is for a moment.
+            tokio::time::sleep(RECONSIDER).await;
+            let now = Stamp::of(&self.path)?;
+            if now == stamp && self.seen.as_ref() == Some(&stamp) {
+                return Some(News::Rejected { problems, source });
+            }
+            stamp = now;
         }
     }
 }

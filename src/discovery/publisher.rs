@@ -157,7 +157,8 @@ impl Publisher {
         }
     }
 
-    fn reject(&self, problems: Problems, source: Arc<str>) {
+    /// Notes a plan that cannot come in force.
+    pub fn reject(&self, problems: Problems, source: Arc<str>) {
         self.metrics.plans_rejected.inc();
         for problem in problems.iter().take(20) {
             tracing::error!(%source, %problem, "plan refused; the last good one stays in force");

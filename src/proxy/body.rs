@@ -239,11 +239,10 @@ impl Relay {
             .expect("only a retry takes the exchange, and then nothing flows");
         exchange.timeline.add_bytes(data.len() as u64);
         let Some(sse) = &mut self.sse else {
-            let last = self.source.is_end_stream();
-            if last {
-                if let Some(usage) = exchange.unary_usage(&data) {
-                    exchange.usage = usage;
-                }
+            if let Some(usage) = exchange.unary_usage(&data) {
+                exchange.usage = usage;
+            }
+            if self.source.is_end_stream() {
                 self.finish(End::Eof);
             }
             return data;
@@ -338,6 +337,12 @@ impl Relay {
         self.state = State::Closing(sse.closing(event));
     }
 
+    /// No place could serve it, and the client has a head already.
+    fn give_up(&mut self, message: &str, status: StatusCode) {
+        self.exchange().timeline.set_error(Some(status.as_u16()));
+        self.close(message, status, End::Cut);
+    }
+
     fn interrupt(&mut self) {
         if matches!(self.state, State::Closing(_) | State::Cut(_) | State::Ended) {
             return;
@@ -381,8 +386,7 @@ impl Relay {
         let (place, response): (_, Response<UpstreamBody>) = match answer {
             Ok(answer) => answer,
             Err(error) => {
-                let status = error.status();
-                return self.close(&error.to_string(), status, End::Cut);
+                return self.give_up(&error.to_string(), error.status());
             }
         };
         let (parts, body) = response.into_parts();
@@ -395,7 +399,7 @@ impl Relay {
                 StatusCode::OK => StatusCode::BAD_GATEWAY,
                 status => status,
             };
-            return self.close(&message, status, End::Cut);
+            return self.give_up(&message, status);
         }
         self.timers.first_event = tries.first_event_deadline();
         self.tries = Some(tries);

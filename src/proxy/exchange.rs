@@ -2,7 +2,7 @@
 //! how it ended.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use http::{Method, StatusCode};
 
@@ -28,6 +28,8 @@ pub struct Exchange {
     pub usage: Usage,
     status: StatusCode,
     attempts: u32,
+    /// When the last attempt began: what a generation is measured by.
+    attempted: Instant,
     cause: Option<Cause>,
     why: Option<Box<str>>,
     pub is_sse: bool,
@@ -56,6 +58,7 @@ impl Exchange {
             usage: Usage::default(),
             status: StatusCode::OK,
             attempts: 1,
+            attempted: now,
             cause: None,
             why: None,
             is_sse: false,
@@ -75,6 +78,7 @@ impl Exchange {
     /// Another attempt is made, on `generation`.
     pub fn moved(&mut self, generation: Generation, cause: Cause) {
         self.attempts += 1;
+        self.attempted = Instant::now();
         self.cause = Some(cause);
         self.carried_by(generation);
         self.shared.metrics.saved(cause);
@@ -103,20 +107,21 @@ impl Exchange {
         let metrics = &self.shared.metrics;
         match self.timeline.content(now) {
             Some(gap) => metrics.gap(self.answering, gap),
-            None => {
-                let first = self.timeline.time_to_first_event();
-                metrics.first_event(self.answering, first.unwrap_or(Duration::ZERO));
-            }
+            // A generation does not answer for the time that another one took to fail.
+            None => metrics.first_event(
+                self.answering,
+                now.saturating_duration_since(self.attempted),
+            ),
         }
     }
 
-    /// The token counts of a unary answer, when `last` is all of its body.
-    pub fn unary_usage(&self, last: &[u8]) -> Option<Usage> {
-        let whole = self.timeline.bytes() == last.len() as u64;
+    /// The token counts of a unary answer, when `data` is all of its body, as it nearly always is.
+    pub fn unary_usage(&self, data: &[u8]) -> Option<Usage> {
+        let whole = self.timeline.bytes() == data.len() as u64;
         if !whole || self.is_sse || self.api == Api::Other || self.status != StatusCode::OK {
             return None;
         }
-        sse::usage_of_json_body(last)
+        sse::usage_of_json_body(data)
     }
 
     /// What went wrong, for the access line. The first reason counts.

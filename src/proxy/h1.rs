@@ -36,6 +36,12 @@ pub struct Connection<O> {
     watch: Watch,
 }
 
+/// What a request without an answer is told when the time to drain is over.
+const SHUTTING_DOWN: Refusal = Refusal {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    message: "the proxy is shutting down",
+};
+
 /// The client went away.
 struct Gone;
 
@@ -76,17 +82,18 @@ impl<O: OldSide> Connection<O> {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(refusal) => {
-                    self.refuse(refusal).await;
+                    Box::pin(self.refuse(refusal)).await;
                     break;
                 }
             };
+            // What is rare is boxed: its state would otherwise lie idle in every open stream.
             match self.exchange(head).await {
                 Ok(Next::Another) => {}
                 Ok(Next::Close) => {
-                    self.inbound.linger(&mut self.transport).await;
+                    Box::pin(self.inbound.linger(&mut self.transport)).await;
                     break;
                 }
-                Ok(Next::Tunnel(tunnel)) => return self.tunnel(tunnel).await,
+                Ok(Next::Tunnel(tunnel)) => return Box::pin(self.tunnel(tunnel)).await,
                 Err(Gone) => return,
             }
         }
@@ -97,31 +104,26 @@ impl<O: OldSide> Connection<O> {
         let version = head.version;
         let is_head = head.method == http::Method::HEAD;
         let keep_alive = head.keep_alive;
-        let body = match self.inbound.body(&head, &mut self.transport).await {
-            Ok(body) => body,
-            Err(Some(refusal)) => {
-                self.refuse(refusal).await;
-                return Ok(Next::Close);
-            }
-            Err(None) => return Err(Gone),
+        let body = match self.inbound.body_at_once(&head) {
+            Some(body) => body,
+            None => match Box::pin(self.inbound.body(&head, &mut self.transport)).await {
+                Ok(body) => body,
+                Err(Some(refusal)) => {
+                    Box::pin(self.refuse(refusal)).await;
+                    return Ok(Next::Close);
+                }
+                Err(None) => return Err(Gone),
+            },
         };
-        let request = request(head, body);
-        let response = match self.answer(request).await {
+        let response = match self.answer(request(head, body)).await {
             Ok(response) => response,
             Err(Some(refusal)) => {
-                self.refuse(refusal).await;
+                Box::pin(self.refuse(refusal)).await;
                 return Ok(Next::Close);
             }
             Err(None) => return Err(Gone),
         };
-        let (mut parts, mut body) = response.into_parts();
-        let tunnel = parts.extensions.remove::<Tunnel>();
-        // What is left of the request's body cannot be told from the next head in time.
-        let persists =
-            keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
-        let persists = self
-            .outbound
-            .begin(version, &parts, &body, is_head, persists);
+        let (tunnel, persists, mut body) = self.begin(response, version, is_head, keep_alive);
         let end = std::future::poll_fn(|cx| self.poll_write_out(cx, &mut body)).await?;
         drop(body);
         if let Some(tunnel) = tunnel {
@@ -133,21 +135,40 @@ impl<O: OldSide> Connection<O> {
         })
     }
 
+    /// Composes the head of an answer and lets go of all of it but what is still needed.
+    fn begin(
+        &mut self,
+        response: Response<SplitBody>,
+        version: Version,
+        is_head: bool,
+        keep_alive: bool,
+    ) -> (Option<Tunnel>, bool, SplitBody) {
+        let (mut parts, body) = response.into_parts();
+        let tunnel = parts.extensions.remove::<Tunnel>();
+        // What is left of the request's body cannot be told from the next head in time.
+        let persists =
+            keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
+        let persists = self
+            .outbound
+            .begin(version, &parts, &body, is_head, persists);
+        (tunnel, persists, body)
+    }
+
     /// Runs the request through the proxy, while its body is read as it is asked for and the client is watched.
-    async fn answer(
+    fn answer(
         &mut self,
         request: Request<RequestBody>,
-    ) -> Result<Response<SplitBody>, Option<Refusal>> {
-        let handled = self
-            .proxy
-            .clone()
-            .handle(request, Some(Arc::clone(&self.client)));
+    ) -> impl Future<Output = Result<Response<SplitBody>, Option<Refusal>>> {
+        let client = Arc::clone(&self.client);
         // Boxed: its state is large, and it is gone once the head of the answer is there.
-        let mut handled = Box::pin(handled);
-        std::future::poll_fn(|cx| {
+        let mut handled = Box::pin(self.proxy.clone().handle(request, Some(client)));
+        std::future::poll_fn(move |cx| {
             loop {
                 if let Poll::Ready(response) = Pin::as_mut(&mut handled).poll(cx) {
                     return Poll::Ready(Ok(response));
+                }
+                if self.watch.poll(cx) == Phase::Ending {
+                    return Poll::Ready(Err(Some(SHUTTING_DOWN)));
                 }
                 // Polled again when it got something: it may have more to ask for.
                 match self.poll_inbound(cx) {
@@ -157,7 +178,6 @@ impl<O: OldSide> Connection<O> {
                 }
             }
         })
-        .await
     }
 
     /// Reads what is wanted of the request's body, or else watches for the client's end. `Ok`: something was handed on.
@@ -195,12 +215,12 @@ impl<O: OldSide> Connection<O> {
     /// Answers what is no request, and says no more.
     async fn refuse(&mut self, refusal: Refusal) {
         let metrics = &self.proxy.shared().metrics;
-        let cause = match refusal.status {
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => Reject::HeadTooLarge,
-            StatusCode::REQUEST_TIMEOUT => Reject::HeadTimeout,
-            _ => Reject::MalformedHead,
-        };
-        metrics.rejected(cause);
+        match refusal.status {
+            StatusCode::SERVICE_UNAVAILABLE => {}
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => metrics.rejected(Reject::HeadTooLarge),
+            StatusCode::REQUEST_TIMEOUT => metrics.rejected(Reject::HeadTimeout),
+            _ => metrics.rejected(Reject::MalformedHead),
+        }
         tracing::debug!(client = ?self.client, reason = refusal.message, "refused");
         let answer = error::answer(Api::Other, refusal.status, refusal.message);
         let (parts, body) = answer.map(SplitBody::own).into_parts();

@@ -82,6 +82,21 @@ pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: b
     }
 }
 
+/// Does the client ask for another protocol (RFC 9110 §7.8)? Not for HTTP/2: what followed would be requests that nobody
+/// here reads.
+pub fn asks_to_upgrade(headers: &HeaderMap) -> bool {
+    let wants = |name, word: &str| {
+        list_members(headers, &name).any(|member| {
+            let protocol = member.split('/').next().unwrap_or(member);
+            protocol.eq_ignore_ascii_case(word)
+        })
+    };
+    headers.contains_key(UPGRADE)
+        && wants(CONNECTION, "upgrade")
+        && !wants(UPGRADE, "h2c")
+        && !wants(UPGRADE, "HTTP")
+}
+
 /// RFC 9110 §7.6.1: `Connection`, what it names, and what is known to be meant for one connection.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {

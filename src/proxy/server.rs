@@ -168,23 +168,35 @@ impl<O: OldSide> Door<O> {
         if stream.set_nodelay(true).is_err() {
             return;
         }
-        let Some(tls) = &self.tls else {
-            let client = Client::new(peer.ip(), false);
-            return self.clear(Transport::Tcp(stream), client).await;
-        };
+        match self.tls.clone() {
+            None => {
+                let client = Client::new(peer.ip(), false);
+                self.clear(Transport::Tcp(stream), client).await;
+            }
+            // Boxed, as all that is not part of serving a plain stream: it would lie idle in every one.
+            Some(tls) => Box::pin(self.encrypted(stream, peer, tls)).await,
+        }
+    }
+
+    async fn encrypted(
+        self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        tls: Arc<Reloading<ServerFiles>>,
+    ) {
         let handshake = TlsAcceptor::from(tls.current()).accept(stream);
         let stream = match tokio::time::timeout(self.limits.head_timeout, handshake).await {
-            Ok(Ok(stream)) => stream,
+            Ok(Ok(stream)) => Box::new(TlsStream::Server(stream)),
             Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
             Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let client = Client::new(peer.ip(), true);
-        let transport = Transport::Tls(Box::new(TlsStream::Server(stream)));
+        let transport = Transport::Tls(stream);
         if http2 {
             return self.http2(BytesMut::new(), transport, client).await;
         }
-        self.clear(transport, client).await;
+        Box::pin(self.clear(transport, client)).await;
     }
 
     /// HTTP/1.1, unless the first bytes say HTTP/2.
@@ -212,7 +224,7 @@ impl<O: OldSide> Door<O> {
                 }
             }
         });
-        if !begun.await.unwrap_or(false) {
+        if !Box::pin(begun).await.unwrap_or(false) {
             return;
         }
         if first.starts_with(PREFACE) {

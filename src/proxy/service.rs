@@ -232,8 +232,7 @@ impl<O: OldSide> Proxy<O> {
             Route::Local => old_because(Reason::Local),
         };
         let is_head = request.method() == Method::HEAD;
-        let upgrade = request.headers().contains_key(header::UPGRADE)
-            && request.headers().contains_key(header::CONNECTION);
+        let upgrade = head::asks_to_upgrade(request.headers());
         let (head, body) = head::split(request, client.as_deref(), upgrade);
         let exchange = Exchange::open(Arc::clone(&self.shared), assignment, api, &head, now);
         // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.

@@ -119,7 +119,7 @@ impl Default for Metrics {
         let by_generation = Registered(&registry);
         let first_event = by_generation.histograms(
             "crossfade_time_to_first_event_seconds",
-            "From the request to the first event with content, by the generation that answered",
+            "From the attempt to the first event with content, by the generation that answered",
             &FIRST_EVENT_BUCKETS,
         );
         let gap = by_generation.histograms(

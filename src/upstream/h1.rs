@@ -37,6 +37,8 @@ struct Sender {
     chunked: bool,
     /// The model server no longer reads. It may still answer, as it does to a body that is too large.
     broken: Option<io::Error>,
+    /// The client broke its body off: there is nothing more to send, and no answer to wait for.
+    abandoned: bool,
 }
 
 impl Sender {
@@ -56,6 +58,7 @@ impl Sender {
                 Some(Ok(frame)) => self.push(frame),
                 Some(Err(error)) => {
                     self.broken = Some(io::Error::other(error));
+                    self.abandoned = true;
                     return Poll::Ready(());
                 }
                 None => {
@@ -164,6 +167,7 @@ fn begin(
         body: None,
         chunked: framing == Framing::Chunked,
         broken: None,
+        abandoned: false,
     };
     if whole.is_some() {
         body = RequestBody::empty();
@@ -202,6 +206,10 @@ async fn drive(
     std::future::poll_fn(|cx| {
         loop {
             let _ = sender.poll(transport, cx);
+            if sender.abandoned {
+                let error = sender.broken.take().unwrap_or(io::ErrorKind::Other.into());
+                return Poll::Ready(Err(Error::Broken(error)));
+            }
             if let Some(wait) = patience.as_mut().as_pin_mut()
                 && wait.poll(cx).is_ready()
             {

@@ -154,8 +154,11 @@ impl Pool {
             _ => endpoint.failed(Instant::now()),
         };
         if ejected {
-            let error = result.as_ref().err().map(Error::story);
-            tracing::warn!(endpoint = %endpoint.address, error, "endpoint ejected");
+            let why = match &result {
+                Ok(response) => format!("answered {}", response.status()),
+                Err(error) => error.story(),
+            };
+            tracing::warn!(endpoint = %endpoint.address, why, "endpoint ejected");
         }
         result
     }

@@ -1,5 +1,6 @@
 //! What comes through the proxy is what Dynamo says, byte for byte; only ids and times differ from request to request.
 
+use crate::dynamo::MODEL;
 use crate::pair::{PROTOCOLS, Pair, SIDE, Way, normal};
 use crate::rig::{self, End, Family, Response, client::http2};
 
@@ -7,14 +8,23 @@ const PROMPT: &str = "Say much. <<words=120>>";
 
 /// The fields of a head that do not belong to one connection or one moment.
 fn fields(response: &Response) -> Vec<(String, String)> {
-    let apart = ["date", "transfer-encoding", "content-length", "x-crossfade-generation"];
+    let apart = [
+        "date",
+        "transfer-encoding",
+        "content-length",
+        "x-crossfade-generation",
+    ];
     let mut fields = response.headers.0.clone();
     fields.retain(|(name, _)| !apart.contains(&name.as_str()));
     fields
 }
 
 fn assert_same(through: &Response, direct: &Response, what: &str) {
-    assert_eq!((through.status, through.end), (direct.status, End::Clean), "{what}");
+    assert_eq!(
+        (through.status, through.end),
+        (direct.status, End::Clean),
+        "{what}"
+    );
     assert_eq!(normal(&through.text()), normal(&direct.text()), "{what}");
     assert_eq!(fields(through), fields(direct), "{what}");
 }
@@ -39,32 +49,52 @@ async fn each_family_comes_through_byte_for_byte_over_either_protocol() {
         proxy.outcomes("completed", 8).await;
         let metrics = proxy.metrics().await;
         for family in Family::ALL {
-            let labels = [("class", family.class()), ("outcome", "completed"), ("generation", "old")];
-            assert_eq!(metrics.sum("crossfade_requests_total", &labels), 2.0, "{family:?}");
+            let labels = [
+                ("class", family.class()),
+                ("outcome", "completed"),
+                ("generation", "old"),
+            ];
+            assert_eq!(
+                metrics.sum("crossfade_requests_total", &labels),
+                2.0,
+                "{family:?}"
+            );
         }
         assert_eq!(metrics.sum("crossfade_saves_total", &[]), 0.0);
     }
 }
 
 #[tokio::test]
-async fn usage_and_length_ends_come_through_and_are_counted() {
+async fn the_tokens_of_streams_and_of_whole_answers_are_counted_over_either_protocol() {
     let pair = Pair::start().await;
-    let proxy = pair.proxy(50, &[]).await;
-    let way = Way {
-        family: Family::Chat,
-        stream: true,
-    };
-    let mut body = way.body_for("tiny", PROMPT);
-    body["max_tokens"] = 7.into();
-    body["stream_options"] = serde_json::json!({"include_usage": true});
-    let body = body.to_string();
-    let direct = rig::client::post(pair.new.address(), rig::CHAT, &[], &body).await;
-    assert!(direct.text().contains(r#""finish_reason":"length""#), "{}", direct.text());
-    assert!(direct.text().contains(r#""completion_tokens":7"#), "{}", direct.text());
-    let through = rig::client::post(proxy.address, rig::CHAT, &[(SIDE, "new")], &body).await;
-    assert_same(&through, &direct, "with usage");
-    let labels = [("generation", "new"), ("kind", "completion")];
-    proxy.counts("crossfade_tokens_total", &labels, 7.0).await;
+    for (proxy, protocol) in pair.proxies().await.iter().zip(PROTOCOLS) {
+        let mut tokens = 0.0;
+        for way in Way::all() {
+            let mut body = way.body_for(MODEL, PROMPT);
+            if way.family != Family::Responses {
+                body["max_tokens"] = 7.into();
+            } else {
+                body["max_output_tokens"] = 7.into();
+            }
+            if way.stream && matches!(way.family, Family::Chat | Family::Completions) {
+                body["stream_options"] = serde_json::json!({"include_usage": true});
+            }
+            let (path, body) = (way.family.path(), body.to_string());
+            let direct = rig::client::post(pair.new.address(), path, &[], &body).await;
+            let usage = [r#""completion_tokens":7"#, r#""output_tokens":7"#];
+            let text = direct.text();
+            assert!(usage.iter().any(|usage| text.contains(usage)), "{text}");
+            let through = rig::client::post(proxy.address, path, &[(SIDE, "new")], &body).await;
+            let what = format!("{way:?} over {protocol}");
+            assert_same(&through, &direct, &what);
+            let before = tokens;
+            tokens += 7.0;
+            proxy.outcomes("completed", (tokens / 7.0) as u32).await;
+            let labels = [("generation", "new"), ("kind", "completion")];
+            let counted = proxy.metrics().await.sum("crossfade_tokens_total", &labels);
+            assert_eq!(counted - before, 7.0, "tokens of {what}");
+        }
+    }
 }
 
 #[tokio::test]
@@ -76,14 +106,22 @@ async fn many_http2_streams_of_one_client_come_through_over_either_protocol() {
         for way in Way::all() {
             let (path, body) = (way.family.path(), way.body("<<words=20 each_ms=1>>"));
             let direct = rig::client::post(pair.new.address(), path, &[], &body).await;
-            let through = client.post(path, &[(SIDE, "new")], &body).await.response().await;
+            let through = client
+                .post(path, &[(SIDE, "new")], &body)
+                .await
+                .response()
+                .await;
             assert_same(&through, &direct, &format!("{way:?}"));
         }
         let mut open = Vec::new();
         for (index, way) in Way::streams().cycle().take(STREAMS).enumerate() {
             let (side, stack) = [("old", &pair.old), ("new", &pair.new)][index % 2];
             let body = way.body("<<words=30 each_ms=3>>");
-            open.push((way, stack, client.post(way.family.path(), &[(SIDE, side)], body).await));
+            open.push((
+                way,
+                stack,
+                client.post(way.family.path(), &[(SIDE, side)], body).await,
+            ));
         }
         for (way, stack, stream) in open {
             way.assert_says(&stream.response().await, stack, 30);

@@ -1,8 +1,8 @@
 //! A client that goes away ends the work for it, down to the worker.
 
 use crate::pair::{Pair, Way, read_until};
-use crate::rig::client::http2;
 use crate::rig::Client;
+use crate::rig::client::http2;
 
 /// What the worker does before it hangs, and where the client is then.
 #[derive(Clone, Copy, Debug)]
@@ -44,17 +44,29 @@ async fn a_client_that_goes_away_stops_the_worker_at_every_stage() {
                 read_until(&mut client, "old:1").await;
             }
             let events = pair.old.events();
-            assert!(!events.iter().any(|line| line.starts_with(&format!("cancelled {tag} "))));
+            assert!(
+                !events
+                    .iter()
+                    .any(|line| line.starts_with(&format!("cancelled {tag} ")))
+            );
             drop(client);
             let event = pair.old.wait_event(&format!("cancelled {tag}")).await;
-            assert_eq!(event, format!("cancelled {tag} {}", stage.words()), "{way:?} {stage:?}");
+            assert_eq!(
+                event,
+                format!("cancelled {tag} {}", stage.words()),
+                "{way:?} {stage:?}"
+            );
             gone += 1;
             proxy.outcomes("cancelled", gone).await;
         }
         proxy.counts("crossfade_open_streams", &[], 0.0).await;
         assert_eq!(proxy.metrics().await.sum("crossfade_saves_total", &[]), 0.0);
     }
-    assert!(pair.new.events().is_empty(), "cancelled is not failed: {:?}", pair.new.events());
+    assert!(
+        pair.new.events().is_empty(),
+        "cancelled is not failed: {:?}",
+        pair.new.events()
+    );
 }
 
 #[tokio::test]
@@ -82,7 +94,10 @@ async fn a_reset_http2_stream_stops_only_its_own_worker() {
         }
         proxy.outcomes("cancelled", 3).await;
         let events = pair.new.events();
-        assert!(!events.contains(&format!("cancelled {kept} 2")), "{events:?}");
+        assert!(
+            !events.contains(&format!("cancelled {kept} 2")),
+            "{events:?}"
+        );
         // And with the connection goes the last.
         client.break_off();
         pair.new.wait_event(&format!("cancelled {kept}")).await;

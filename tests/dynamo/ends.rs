@@ -24,7 +24,11 @@ impl Stuck {
     /// All of the body, and how it ended.
     async fn rest(mut self) -> (Way, String, End) {
         let rest = String::from_utf8(self.client.body().await).expect("text");
-        (self.way, self.begun + &rest, self.client.end.expect("the body has ended"))
+        (
+            self.way,
+            self.begun + &rest,
+            self.client.end.expect("the body has ended"),
+        )
     }
 }
 
@@ -45,10 +49,17 @@ async fn dynamos_own_error_after_the_death_of_a_worker_is_passed_on_untouched() 
     for (direct, through) in streams {
         let (way, direct, end) = direct.rest().await;
         assert_eq!(way.said_in(&direct), pair.old.text(2));
-        assert!(direct.contains("error") && end == End::Clean, "{end:?}: {direct}");
+        assert!(
+            direct.contains("error") && end == End::Clean,
+            "{end:?}: {direct}"
+        );
         for through in through {
             let (_, through, end) = through.rest().await;
-            assert_eq!((normal(&through), end), (normal(&direct), End::Clean), "{way:?}");
+            assert_eq!(
+                (normal(&through), end),
+                (normal(&direct), End::Clean),
+                "{way:?}"
+            );
         }
     }
     for proxy in &proxies {
@@ -74,19 +85,32 @@ async fn the_death_of_a_frontend_mid_stream_is_told_by_an_error_event_and_an_unc
         assert!(end.is_unclean(), "{way:?} ended well: {text}");
         assert!(text.ends_with("\n\n"), "{way:?}: half an event: {text}");
         assert_eq!(way.said_in(&text), pair.new.text(2), "{way:?}");
-        assert!(!way.is_complete(&text) && !text.contains("[DONE]"), "{way:?}: {text}");
+        assert!(
+            !way.is_complete(&text) && !text.contains("[DONE]"),
+            "{way:?}: {text}"
+        );
         let error: Value = serde_json::from_str(data(&text).last().expect("events")).expect("JSON");
         match way.family {
             Family::Chat | Family::Completions => {
                 assert_eq!(error["error"]["code"], 502, "{text}");
-                assert!(error["error"]["message"].as_str().is_some_and(|text| text.contains("new")));
+                assert!(
+                    error["error"]["message"]
+                        .as_str()
+                        .is_some_and(|text| text.contains("new"))
+                );
             }
             Family::Responses => {
-                assert_eq!((&error["type"], &error["code"]), (&"error".into(), &"502".into()));
+                assert_eq!(
+                    (&error["type"], &error["code"]),
+                    (&"error".into(), &"502".into())
+                );
                 assert!(text.contains("\n\nevent: error\ndata: "), "{text}");
             }
             Family::Messages => {
-                assert_eq!((&error["type"], &error["error"]["type"]), (&"error".into(), &"api_error".into()));
+                assert_eq!(
+                    (&error["type"], &error["error"]["type"]),
+                    (&"error".into(), &"api_error".into())
+                );
                 assert!(text.contains("\n\nevent: error\ndata: "), "{text}");
             }
         }
@@ -104,7 +128,8 @@ async fn an_engine_that_fails_mid_stream_is_not_tried_again() {
     for way in Way::streams() {
         let prompt = "<<words=5>> <<for=new words=9 raise_after=2>>";
         let ask = |address| way.ask(address, "new", prompt);
-        let (direct, through): (Response, Response) = (ask(pair.new.address()).await, ask(proxy.address).await);
+        let (direct, through): (Response, Response) =
+            (ask(pair.new.address()).await, ask(proxy.address).await);
         assert_eq!(way.said_in(&direct.text()), pair.new.text(2));
         assert_eq!(normal(&through.text()), normal(&direct.text()), "{way:?}");
         assert_eq!(through.end, direct.end, "{way:?}");

@@ -97,7 +97,9 @@ impl Way {
     }
 
     pub async fn send(self, client: &mut Client, headers: &[(&str, &str)], prompt: &str) {
-        client.post(self.family.path(), headers, self.body(prompt)).await;
+        client
+            .post(self.family.path(), headers, self.body(prompt))
+            .await;
     }
 
     pub async fn ask(self, address: SocketAddr, side: &str, prompt: &str) -> Response {
@@ -128,8 +130,12 @@ impl Way {
                 let text = match self.family {
                     Family::Chat => &data["choices"][0]["delta"]["content"],
                     Family::Completions => &data["choices"][0]["text"],
-                    Family::Responses if data["type"] == "response.output_text.delta" => &data["delta"],
-                    Family::Messages if data["type"] == "content_block_delta" => &data["delta"]["text"],
+                    Family::Responses if data["type"] == "response.output_text.delta" => {
+                        &data["delta"]
+                    }
+                    Family::Messages if data["type"] == "content_block_delta" => {
+                        &data["delta"]["text"]
+                    }
                     Family::Responses | Family::Messages => &Value::Null,
                 };
                 text.as_str().map(str::to_owned)
@@ -149,7 +155,11 @@ impl Way {
     /// Asserts that this is all of what `stack` says when it is to say so many words.
     pub fn assert_says(self, response: &Response, stack: &Stack, words: usize) {
         let text = response.text();
-        assert_eq!((response.status, response.end), (200, End::Clean), "{self:?}: {text}");
+        assert_eq!(
+            (response.status, response.end),
+            (200, End::Clean),
+            "{self:?}: {text}"
+        );
         assert_eq!(self.said(response), stack.text(words), "{self:?}: {text}");
         assert!(!self.stream || self.is_complete(&text), "{self:?}: {text}");
     }
@@ -157,7 +167,9 @@ impl Way {
 
 /// The data of events that have one line of it.
 pub fn data(events: &str) -> impl Iterator<Item = &str> {
-    events.lines().filter_map(|line| line.strip_prefix("data: "))
+    events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
 }
 
 /// Reads on until `needle` is in what came of the body.
@@ -176,7 +188,14 @@ pub async fn read_until(client: &mut Client, needle: &str) -> String {
 
 /// A text without what differs from request to request: ids and times.
 pub fn normal(text: &str) -> String {
-    const KEYS: [&str; 6] = ["id", "item_id", "response_id", "created", "created_at", "completed_at"];
+    const KEYS: [&str; 6] = [
+        "id",
+        "item_id",
+        "response_id",
+        "created",
+        "created_at",
+        "completed_at",
+    ];
     KEYS.iter().fold(text.to_owned(), |text, key| {
         let key = format!("\"{key}\":");
         let mut pieces = text.split(&key);

@@ -46,10 +46,19 @@ async fn a_worker_that_is_killed_before_its_first_token_costs_nothing() {
         assert_eq!(metrics.sum("crossfade_saves_total", &[]), 8.0);
         let events = metrics.sum("crossfade_saves_total", &[("cause", "error_event")]);
         let statuses = metrics.sum("crossfade_saves_total", &[("cause", "unavailable")]);
-        assert_eq!((events, statuses), (4.0, 4.0), "{:?}", metrics.of("crossfade_saves_total"));
+        assert_eq!(
+            (events, statuses),
+            (4.0, 4.0),
+            "{:?}",
+            metrics.of("crossfade_saves_total")
+        );
         // The frontend still counts on the dead worker, until its lease ends.
         for way in Way::all() {
-            way.assert_says(&way.ask(proxy.address, "old", "<<words=5>>").await, &pair.new, 5);
+            way.assert_says(
+                &way.ask(proxy.address, "old", "<<words=5>>").await,
+                &pair.new,
+                5,
+            );
         }
     }
 }
@@ -70,9 +79,15 @@ async fn a_frontend_that_is_killed_before_the_first_token_costs_nothing() {
         let lines = access(proxy, 8, &["generation", "answered", "cause", "outcome"]).await;
         assert_eq!(lines, ["new old broken completed"; 8]);
         for way in Way::all() {
-            way.assert_says(&way.ask(proxy.address, "new", "<<words=5>>").await, &pair.old, 5);
+            way.assert_says(
+                &way.ask(proxy.address, "new", "<<words=5>>").await,
+                &pair.old,
+                5,
+            );
         }
-        proxy.counts("crossfade_saves_total", &[("cause", "connect")], 8.0).await;
+        proxy
+            .counts("crossfade_saves_total", &[("cause", "connect")], 8.0)
+            .await;
         proxy.outcomes("completed", 16).await;
     }
 }
@@ -85,8 +100,17 @@ async fn a_frontend_without_workers_costs_nothing() {
     pair.new.term_worker(0);
     pair.new.worker_exit(0).await;
     pair.new.wait_empty().await;
-    let refusal = CHAT.ask(pair.new.address(), "new", "").await;
-    assert_eq!((refusal.status, refusal.text()), (404, String::new()));
+    // For a moment it says that the model is not found; then its routes are switched off.
+    eventually("an empty 404 to each kind of request", async || {
+        for way in Way::all() {
+            let refusal = way.ask(pair.new.address(), "new", "").await;
+            if (refusal.status, refusal.text()) != (404, String::new()) {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
     for proxy in &proxies {
         for way in Way::all() {
             let response = way.ask(proxy.address, "new", "<<words=5>>").await;
@@ -98,18 +122,21 @@ async fn a_frontend_without_workers_costs_nothing() {
     }
     // With all on new, old is still a refuge; with nothing on new, new is none for old.
     let all = pair.proxy(100, &[]).await;
-    CHAT.assert_says(&CHAT.ask(all.address, "new", "<<words=5>>").await, &pair.old, 5);
+    CHAT.assert_says(
+        &CHAT.ask(all.address, "new", "<<words=5>>").await,
+        &pair.old,
+        5,
+    );
     pair.new.start_worker().await;
     pair.old.term_worker(0);
     pair.old.wait_empty().await;
     let none = pair.proxy(0, &[]).await;
-    let response = CHAT.ask(none.address, "old", "").await;
-    assert_eq!((response.status, response.text()), (404, String::new()));
+    assert_eq!(CHAT.ask(none.address, "old", "").await.status, 404);
 }
 
 #[tokio::test]
 async fn a_frontend_that_is_told_to_stop_completes_its_streams_while_new_requests_are_saved() {
-    const WORDS: usize = 150;
+    const WORDS: usize = 200;
     let mut pair = Pair::start().await;
     let proxies = pair.proxies().await;
     let mut open = Vec::new();
@@ -130,11 +157,18 @@ async fn a_frontend_that_is_told_to_stop_completes_its_streams_while_new_request
     .await;
     for proxy in &proxies {
         for way in Way::all() {
-            way.assert_says(&way.ask(proxy.address, "old", "<<words=5>>").await, &pair.new, 5);
+            way.assert_says(
+                &way.ask(proxy.address, "old", "<<words=5>>").await,
+                &pair.new,
+                5,
+            );
         }
         // The first are told so; then the endpoint rests, and is not asked.
         let lines = access(proxy, 8, &["answered", "attempts", "outcome"]).await;
-        assert_eq!(lines, ["new 2 completed"; 8], "while the open streams go on");
+        assert_eq!(
+            lines, ["new 2 completed"; 8],
+            "while the open streams go on"
+        );
         let metrics = proxy.metrics().await;
         assert!(metrics.sum("crossfade_saves_total", &[("cause", "unavailable")]) >= 1.0);
         assert_eq!(metrics.sum("crossfade_open_streams", &[]), 4.0);
@@ -172,15 +206,25 @@ async fn an_engine_that_fails_on_new_is_saved_on_old_but_not_the_other_way_round
     for way in Way::all() {
         way.assert_says(&way.ask(proxy.address, "new", prompt).await, &pair.old, 5);
     }
-    proxy.counts("crossfade_saves_total", &[("cause", "server_error")], 8.0).await;
+    proxy
+        .counts("crossfade_saves_total", &[("cause", "server_error")], 8.0)
+        .await;
     let prompt = "<<words=5>> <<for=old http_error=500>>";
     for way in Way::all() {
         let direct = way.ask(pair.old.address(), "old", prompt).await;
         let through = way.ask(proxy.address, "old", prompt).await;
-        assert_eq!((through.status, through.end), (direct.status, direct.end), "{way:?}");
+        assert_eq!(
+            (through.status, through.end),
+            (direct.status, direct.end),
+            "{way:?}"
+        );
         let (through, direct) = (through.text(), direct.text());
-        assert_eq!(crate::pair::normal(&through), crate::pair::normal(&direct), "{way:?}");
-        assert!(direct.contains("500") || way.stream, "{direct}");
+        assert_eq!(
+            crate::pair::normal(&through),
+            crate::pair::normal(&direct),
+            "{way:?}"
+        );
+        assert!(direct.contains("Internal server error"), "{direct}");
     }
     proxy.outcomes("failed", 8).await;
     proxy.counts("crossfade_saves_total", &[], 8.0).await;

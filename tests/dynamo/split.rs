@@ -56,11 +56,17 @@ async fn at_25_percent_a_quarter_of_the_answers_is_what_new_says() {
     let metrics = proxy.metrics().await;
     for (generation, count) in [("old", old), ("new", new)] {
         let labels = [("generation", generation), ("reason", "weighted")];
-        assert_eq!(metrics.sum("crossfade_requests_total", &labels), f64::from(count));
+        assert_eq!(
+            metrics.sum("crossfade_requests_total", &labels),
+            f64::from(count)
+        );
     }
     let observed = metrics.sum("crossfade_split_ratio", &[("kind", "observed")]);
     let expected = f64::from(new) / f64::from(old + new);
-    assert!((observed - expected).abs() < 0.001, "{observed}, not {expected}");
+    assert!(
+        (observed - expected).abs() < 0.001,
+        "{observed}, not {expected}"
+    );
 }
 
 #[tokio::test]
@@ -85,12 +91,20 @@ async fn the_models_of_both_generations_are_listed_and_each_is_served_by_who_has
     let causes = [("cause", "model_not_found")];
     assert!(proxy.metrics().await.sum("crossfade_saves_total", &causes) >= 8.0);
     let all_old = pair.proxy(0, &[]).await;
-    assert_eq!(models(all_old.address).await, [MODEL], "new gets nothing, so it lists nothing");
+    assert_eq!(
+        models(all_old.address).await,
+        [MODEL],
+        "new gets nothing, so it lists nothing"
+    );
     pair.new.kill_frontend();
     assert_eq!(models(proxy.address).await, [MODEL], "the other's answer");
     pair.new.start_frontend().await;
     pair.old.kill_frontend();
-    assert_eq!(models(proxy.address).await, ["tiny-v2"], "the other's answer");
+    assert_eq!(
+        models(proxy.address).await,
+        ["tiny-v2"],
+        "the other's answer"
+    );
 }
 
 async fn models(address: SocketAddr) -> Vec<String> {
@@ -98,7 +112,9 @@ async fn models(address: SocketAddr) -> Vec<String> {
     assert_eq!(response.status, 200, "{}", response.text());
     let list = response.json();
     let models = list["data"].as_array().expect("a list").iter();
-    let mut models: Vec<_> = models.map(|model| model["id"].as_str().expect("an id").to_owned()).collect();
+    let mut models: Vec<_> = models
+        .map(|model| model["id"].as_str().expect("an id").to_owned())
+        .collect();
     models.sort();
     models
 }
@@ -140,11 +156,16 @@ async fn the_openai_library_is_served_by_both_generations_streaming_and_not() {
 async fn library(address: SocketAddr, rounds: u64) -> Value {
     let mut command = Command::new(Dynamo::install().python);
     command
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai/client.py"))
+        .arg(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/tests/openai/client.py"
+        ))
         .args([&format!("http://{address}"), MODEL, &rounds.to_string()])
         .stdin(Stdio::null());
     let output = tokio::task::spawn_blocking(move || command.output()).await;
-    let output = output.expect("no panic").expect("the Python of the installation starts");
+    let output = output
+        .expect("no panic")
+        .expect("the Python of the installation starts");
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {errors}", output.status);
     serde_json::from_slice(&output.stdout).expect("JSON")

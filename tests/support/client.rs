@@ -93,7 +93,12 @@ impl Response {
     /// Asserts a rightly ended 200 whose body is exactly this.
     pub fn assert_is(&self, body: impl AsRef<[u8]>) {
         let wanted = String::from_utf8_lossy(body.as_ref()).into_owned();
-        assert_eq!((self.status, self.end), (200, End::Clean), "{}", self.text());
+        assert_eq!(
+            (self.status, self.end),
+            (200, End::Clean),
+            "{}",
+            self.text()
+        );
         assert_eq!(self.text(), wanted);
     }
 
@@ -257,7 +262,11 @@ impl Client {
     pub async fn assert_silent(&mut self, millis: u64) {
         let wait = Duration::from_millis(millis);
         if let Ok(piece) = tokio::time::timeout(wait, self.try_piece()).await {
-            panic!("came: {:?}, {:?}", piece.map(|piece| text(&piece)), self.end);
+            panic!(
+                "came: {:?}, {:?}",
+                piece.map(|piece| text(&piece)),
+                self.end
+            );
         }
     }
 
@@ -312,7 +321,9 @@ impl Client {
 
     /// What is there of `count` bytes.
     fn up_to(&mut self, count: u64) -> Option<Vec<u8>> {
-        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.buffer.len());
+        let count = usize::try_from(count)
+            .unwrap_or(usize::MAX)
+            .min(self.buffer.len());
         (count > 0).then(|| self.buffer.drain(..count).collect())
     }
 

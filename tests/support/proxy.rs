@@ -193,7 +193,10 @@ impl Proxy {
 
     /// The `n`-th access line, counted from 1, once it is there.
     pub async fn access_line(&self, n: usize) -> Value {
-        until("an access line", async || self.access().into_iter().nth(n - 1)).await
+        until("an access line", async || {
+            self.access().into_iter().nth(n - 1)
+        })
+        .await
     }
 
     /// GET on the admin port.
@@ -277,7 +280,10 @@ impl Proxy {
     /// Its resident memory in bytes.
     pub fn memory(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmRSS:"))
+            .unwrap();
         let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         kib * 1024
     }
@@ -303,9 +309,13 @@ fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
         return None;
     }
     let value = |name: &str| {
-        let rest = &line[line.find(&format!("{name}=")).or_else(|| line.find(&format!("\"{name}\":")))?..];
+        let rest = &line[line
+            .find(&format!("{name}="))
+            .or_else(|| line.find(&format!("\"{name}\":")))?..];
         let rest = rest.trim_start_matches(['"', '=', ':']);
-        let rest = rest.strip_prefix(name)?.trim_start_matches(['"', '=', ':', ' ']);
+        let rest = rest
+            .strip_prefix(name)?
+            .trim_start_matches(['"', '=', ':', ' ']);
         let end = rest.find(['"', ' ', ',', '}']).unwrap_or(rest.len());
         rest[..end].parse().ok()
     };

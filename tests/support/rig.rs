@@ -2,7 +2,11 @@
 //! program itself.
 //!
 //! Test files include this one by `#[path]`; it knows no test.
-#![allow(dead_code, unused_imports, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test binary uses its own part"
+)]
 
 pub mod client;
 pub mod plan_file;

@@ -60,17 +60,35 @@ impl Family {
             Self::Chat => chunk(name, r#"{"role":"assistant","content":""}"#, "null"),
             Self::Completions => String::new(),
             Self::Responses => [
-                ("response.created", format!(r#""response":{{"id":"{name}"}}"#)),
-                ("response.in_progress", format!(r#""response":{{"id":"{name}"}}"#)),
-                ("response.output_item.added", format!(r#""item":{{"id":"{name}"}}"#)),
-                ("response.content_part.added", format!(r#""item_id":"{name}""#)),
+                (
+                    "response.created",
+                    format!(r#""response":{{"id":"{name}"}}"#),
+                ),
+                (
+                    "response.in_progress",
+                    format!(r#""response":{{"id":"{name}"}}"#),
+                ),
+                (
+                    "response.output_item.added",
+                    format!(r#""item":{{"id":"{name}"}}"#),
+                ),
+                (
+                    "response.content_part.added",
+                    format!(r#""item_id":"{name}""#),
+                ),
             ]
             .iter()
             .map(|(kind, rest)| typed(kind, rest))
             .collect(),
             Self::Messages => [
-                ("message_start", format!(r#""message":{{"id":"{name}","role":"assistant"}}"#)),
-                ("content_block_start", r#""index":0,"content_block":{"type":"text","text":""}"#.into()),
+                (
+                    "message_start",
+                    format!(r#""message":{{"id":"{name}","role":"assistant"}}"#),
+                ),
+                (
+                    "content_block_start",
+                    r#""index":0,"content_block":{"type":"text","text":""}"#.into(),
+                ),
                 ("ping", r#""index":0"#.into()),
             ]
             .iter()
@@ -102,9 +120,10 @@ impl Family {
         match self {
             Self::Chat => chunk(name, "{}", r#""stop""#) + DONE,
             Self::Completions => DONE.into(),
-            Self::Responses => {
-                typed("response.completed", &format!(r#""response":{{"id":"{name}"}}"#))
-            }
+            Self::Responses => typed(
+                "response.completed",
+                &format!(r#""response":{{"id":"{name}"}}"#),
+            ),
             Self::Messages => typed("message_stop", r#""x":0"#),
         }
     }

@@ -160,7 +160,7 @@ impl Upstream {
         self.address.to_string()
     }
 
-    /// All requests so far whose path is not a probe's or a models list's.
+    /// All requests so far, in the order of their heads.
     pub fn requests(&self) -> Vec<Arc<Received>> {
         self.log.requests.lock().unwrap().clone()
     }
@@ -238,11 +238,7 @@ async fn accept(
     }
 }
 
-async fn open(
-    stream: TcpStream,
-    tls: Option<Arc<rustls::ServerConfig>>,
-    connection: Connection,
-) {
+async fn open(stream: TcpStream, tls: Option<Arc<rustls::ServerConfig>>, connection: Connection) {
     let _open = Open::new(connection.log.clone());
     if let Some(config) = tls {
         let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else {

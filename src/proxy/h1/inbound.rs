@@ -186,7 +186,27 @@ impl Inbound {
         Ok(head)
     }
 
-    /// The body of the request whose head was read: whole, where it is small.
+    /// The body of the request whose head was read, where there is none or all of it came with the head.
+    pub fn body_at_once(&mut self, head: &RequestHead) -> Option<RequestBody> {
+        self.feed = None;
+        self.expects_continue = head.expects_continue;
+        self.body = match head.framing {
+            Framing::Length(length) => Body::Length(length),
+            Framing::Chunked => Body::Chunked(Chunked::default()),
+            Framing::None | Framing::UntilClose => Body::None,
+        };
+        match self.body {
+            Body::None => Some(RequestBody::empty()),
+            Body::Length(length) if length <= self.read.len().min(READ_WHOLE) as u64 => {
+                let whole = self.decode().ok()?;
+                // A copy of its own: what stays for a while does not stay in the buffer that all connections share.
+                Some(RequestBody::whole(Bytes::copy_from_slice(&whole)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The body of the request whose head was read, where [`Inbound::body_at_once`] has none: whole, if it is small.
     ///
     /// # Errors
     /// A refusal, or `None` when the client went away.
@@ -195,17 +215,9 @@ impl Inbound {
         head: &RequestHead,
         transport: &mut Transport,
     ) -> Result<RequestBody, Option<Refusal>> {
-        self.feed = None;
-        self.expects_continue = head.expects_continue;
-        self.body = match head.framing {
-            Framing::Length(length) => Body::Length(length),
-            Framing::Chunked => Body::Chunked(Chunked::default()),
-            Framing::None | Framing::UntilClose => Body::None,
-        };
         let length = match head.framing {
             Framing::Length(length) => SizeHint::with_exact(length),
-            Framing::Chunked => SizeHint::default(),
-            Framing::None | Framing::UntilClose => return Ok(RequestBody::empty()),
+            _ => SizeHint::default(),
         };
         // A client that waits for `100 Continue` has nothing to read yet.
         let first = if head.expects_continue && self.read.is_empty() {

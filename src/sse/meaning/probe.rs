@@ -61,7 +61,11 @@ pub(super) fn error_code(data: &[u8]) -> Option<u16> {
 fn is_unavailable(error: &Value) -> bool {
     let says = |text: &str| text.contains("temporarily unavailable");
     let numeric = error.get("code").is_some_and(Value::is_number);
-    !numeric && error.get("message").and_then(Value::as_str).is_some_and(says)
+    !numeric
+        && error
+            .get("message")
+            .and_then(Value::as_str)
+            .is_some_and(says)
 }
 
 /// A status, as a number, a numeric string, or one of the words that the APIs use for one.

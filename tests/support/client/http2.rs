@@ -11,9 +11,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use super::super::upstream::Io;
+use super::super::wait::{eventually, within};
 use super::{End, Headers, Response};
-use crate::rig::upstream::Io;
-use crate::rig::wait::{eventually, within};
 
 /// One connection. Dropping it closes it.
 pub struct Client {
@@ -57,7 +57,10 @@ impl Client {
 
     /// Waits until the connection has ended.
     pub async fn ended(&self) {
-        eventually("the connection ends", async || self.connection.is_finished()).await;
+        eventually("the connection ends", async || {
+            self.connection.is_finished()
+        })
+        .await;
     }
 
     pub async fn over(io: impl Io) -> Self {
@@ -100,7 +103,12 @@ impl Client {
         })
     }
 
-    pub async fn post(&self, path: &str, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Stream {
+    pub async fn post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl AsRef<[u8]>,
+    ) -> Stream {
         let mut all = vec![("content-type", "application/json")];
         all.extend(headers);
         let sent = self.send("POST", path, &all, body);
@@ -108,7 +116,8 @@ impl Client {
     }
 
     pub async fn chat(&self) -> Stream {
-        self.post(crate::rig::CHAT, &[], crate::rig::STREAMING).await
+        self.post(super::super::CHAT, &[], super::super::STREAMING)
+            .await
     }
 
     pub async fn get(&self, path: &str) -> Response {

@@ -167,7 +167,11 @@ impl<T: Io> Reader<'_, T> {
                 return None;
             }
             let now = count.min(self.buffer.len());
-            received.body.lock().unwrap().extend(self.buffer.drain(..now));
+            received
+                .body
+                .lock()
+                .unwrap()
+                .extend(self.buffer.drain(..now));
             count -= now;
         }
         Some(())

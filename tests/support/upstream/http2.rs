@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -50,7 +50,9 @@ async fn respond(
             std::future::pending::<Infallible>().await
         });
     } else {
-        read(&mut body, &received).await.ok_or("the request broke off")?;
+        read(&mut body, &received)
+            .await
+            .ok_or("the request broke off")?;
     }
     while let Some(step) = steps.pop_front() {
         match step {

@@ -96,7 +96,11 @@ impl Script {
         let length = body.len().to_string();
         let headers = [("content-type", content_type), ("content-length", &length)];
         let script = self.head(status, &headers);
-        if body.is_empty() { script } else { script.step(Step::Chunk(body)) }
+        if body.is_empty() {
+            script
+        } else {
+            script.step(Step::Chunk(body))
+        }
     }
 
     pub fn json(self, status: u16, body: &str) -> Self {

@@ -1,0 +1,287 @@
+//! The house holds: rooms name only rooms on their own or lower floors, the pure ones are pure, and the page that says so
+//! (`src/lib.rs`) is equal to what is checked here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Each room and the floor it stands on.
+const FLOORS: &[(u8, &str)] = &[
+    (5, "app"),
+    (5, "cli"),
+    (4, "config"),
+    (4, "discovery"),
+    (4, "admin"),
+    (3, "proxy"),
+    (3, "demo"),
+    (2, "snapshot"),
+    (2, "upstream"),
+    (1, "resource"),
+    (1, "guard"),
+    (1, "request_body"),
+    (1, "transport"),
+    (1, "tls"),
+    (1, "lifecycle"),
+    (1, "telemetry"),
+    (0, "split"),
+    (0, "rescue"),
+    (0, "sse"),
+    (0, "http1"),
+];
+
+/// What a pure room must not name outside its tests: clocks, randomness, tasks, sockets, files, logs, metrics.
+const IMPURE: &[&str] = &[
+    "tokio",
+    "tracing",
+    "prometheus",
+    "fastrand",
+    "Instant::now",
+    "SystemTime",
+    "elapsed()",
+    "std::fs",
+    "std::io::std",
+    "std::net",
+    "std::thread",
+    "println!",
+];
+
+/// One source file: its path below the package, and its text without comments.
+struct Source {
+    path: PathBuf,
+    code: String,
+}
+
+fn package() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    fs::read_to_string(package().join(path)).unwrap_or_else(|error| panic!("{path:?}: {error}"))
+}
+
+/// All Rust files below `folder`, as paths below the package.
+fn rust_files(folder: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut folders = vec![PathBuf::from(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(package().join(&folder)).unwrap() {
+            let path = folder.join(entry.unwrap().file_name());
+            if package().join(&path).is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn sources() -> Vec<Source> {
+    let sources: Vec<_> = rust_files("src")
+        .into_iter()
+        .map(|path| Source {
+            code: without_comments(&read(&path)),
+            path,
+        })
+        .collect();
+    assert!(sources.len() > FLOORS.len(), "the sources are not here");
+    sources
+}
+
+/// Cuts each line at `//`. A string that holds one loses its rest, which names no room.
+fn without_comments(text: &str) -> String {
+    text.lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The room that a file belongs to; none for `lib.rs` and `main.rs`, which stand above all.
+fn room(path: &Path) -> Option<String> {
+    let first = path.components().nth(1)?;
+    let name = Path::new(first.as_os_str()).file_stem()?.to_str()?;
+    (!["lib", "main"].contains(&name)).then(|| name.to_owned())
+}
+
+fn floor(room: &str) -> u8 {
+    let found = FLOORS.iter().find(|(_, known)| *known == room);
+    found
+        .unwrap_or_else(|| panic!("the room '{room}' stands on no floor: add it to the tables"))
+        .0
+}
+
+/// The first segments of all `crate::…` paths, groups included.
+fn rooms_named(code: &str) -> BTreeSet<String> {
+    code.split("crate::")
+        .skip(1)
+        .flat_map(|path| match path.strip_prefix('{') {
+            None => vec![identifier(path)],
+            Some(group) => first_segments(group),
+        })
+        // What `lib.rs` itself exports would be no room; it exports nothing but rooms.
+        .filter(|name| !name.is_empty())
+        .collect()
+}
+
+fn identifier(text: &str) -> String {
+    text.chars()
+        .take_while(|c| c.is_alphanumeric() || *c == '_')
+        .collect()
+}
+
+/// The first segments of a group, of which the opening brace is behind us.
+fn first_segments(group: &str) -> Vec<String> {
+    let mut depth = 0;
+    let mut members = vec![String::new()];
+    for c in group.chars() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => members.push(String::new()),
+            c => members
+                .last_mut()
+                .expect("there is always one member")
+                .push(c),
+        }
+    }
+    let members = members.iter();
+    members.map(|member| identifier(member.trim())).collect()
+}
+
+/// Which other rooms each room names, and one file that does.
+fn imports() -> BTreeMap<String, BTreeMap<String, PathBuf>> {
+    let mut imports: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
+    for source in sources() {
+        let Some(room) = room(&source.path) else {
+            continue;
+        };
+        let others = imports.entry(room.clone()).or_default();
+        for named in rooms_named(&source.code) {
+            if named != room {
+                others.insert(named, source.path.clone());
+            }
+        }
+    }
+    imports
+}
+
+#[test]
+fn a_room_names_only_rooms_on_its_own_or_lower_floors() {
+    let mut wrong = Vec::new();
+    for (room, others) in imports() {
+        for (other, path) in others {
+            if floor(&other) > floor(&room) {
+                wrong.push(format!(
+                    "{}: {room} (floor {}) names {other} (floor {})",
+                    path.display(),
+                    floor(&room),
+                    floor(&other)
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn no_rooms_name_each_other_in_a_circle() {
+    let mut imports = imports();
+    // Takes away, again and again, the rooms that name none that is left.
+    loop {
+        let left: BTreeSet<String> = imports.keys().cloned().collect();
+        let before = left.len();
+        imports.retain(|_, others| others.keys().any(|other| left.contains(other)));
+        if imports.is_empty() {
+            return;
+        }
+        assert!(imports.len() < before, "in circles: {imports:#?}");
+    }
+}
+
+#[test]
+fn no_room_reaches_another_one_by_super() {
+    for source in sources() {
+        // In `src/foo.rs` itself `super` is the crate, save in a module within the file, which is indented.
+        let is_room = source.path.components().count() == 2;
+        let reaches =
+            |line: &&str| line.starts_with("use super::") || line.contains("super::super");
+        let line = source.code.lines().find(|line| is_room && reaches(line));
+        assert_eq!(line, None, "{}", source.path.display());
+    }
+}
+
+#[test]
+fn the_rooms_of_floor_0_are_pure() {
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let is_pure = room(&source.path).is_some_and(|room| floor(&room) == 0);
+        if !is_pure || is_for_tests(&source.path) {
+            continue;
+        }
+        let code = source.code.split("#[cfg(test)]\nmod tests {").next();
+        for word in IMPURE {
+            if code.is_some_and(|code| code.contains(word)) {
+                wrong.push(format!("{}: {word}", source.path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Is the whole file declared under `#[cfg(test)]`?
+fn is_for_tests(path: &Path) -> bool {
+    let name = path.file_stem().and_then(|name| name.to_str()).unwrap();
+    let parent = path.parent().unwrap().with_extension("rs");
+    package().join(&parent).is_file()
+        && read(&parent).contains(&format!("#[cfg(test)]\nmod {name};"))
+}
+
+#[test]
+fn the_architecture_page_shows_the_floors_that_are_checked() {
+    let page = read(Path::new("src/lib.rs"));
+    let shown: Vec<(u8, String)> = page
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("//! |")?.split('|').map(str::trim);
+            let floor = cells.next()?.parse().ok()?;
+            let room = cells.next()?.strip_prefix("[`")?.strip_suffix("`]")?;
+            Some((floor, room.to_owned()))
+        })
+        .collect();
+    let checked: Vec<(u8, String)> = FLOORS
+        .iter()
+        .map(|(floor, room)| (*floor, (*room).to_owned()))
+        .collect();
+    assert_eq!(shown, checked);
+
+    let modules: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
+        .collect();
+    let rooms: BTreeSet<&str> = FLOORS.iter().map(|(_, room)| *room).collect();
+    assert_eq!(modules, rooms);
+}
+
+#[test]
+fn every_file_says_first_what_it_answers_for_and_none_is_called_mod_rs() {
+    let folders = ["src", "tests", "benches", "examples", "fuzz/fuzz_targets"];
+    let mut wrong = Vec::new();
+    for path in folders.into_iter().flat_map(rust_files) {
+        if path.ends_with("mod.rs") {
+            wrong.push(format!("{}: is called mod.rs", path.display()));
+        }
+        if !read(&path).starts_with("//! ") {
+            wrong.push(format!("{}: does not open with //!", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn paths_are_found_in_all_their_forms() {
+    let code = "use crate::a::{b, c};\nuse crate::{d, e::{f, g::h}, i_j::*};\nlet x = crate::k::l();\npub(crate) use m;";
+    let named: Vec<_> = rooms_named(code).into_iter().collect();
+    assert_eq!(named, ["a", "d", "e", "i_j", "k"]);
+}
