@@ -12,7 +12,7 @@ deny = $(TOOLS)/bin/cargo-deny
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-9s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## the program, optimized: target/release/crossfade
@@ -63,3 +63,12 @@ fuzz: ## run each fuzz target for FUZZ_SECONDS (20)
 	  cargo fuzz run "$$target" "fuzz/corpus/$$target" "tests/corpus/$$target" -- \
 	    -max_total_time=$(FUZZ_SECONDS)
 	done
+
+.PHONY: bench
+bench: ## speed and memory beside HAProxy, nginx and Envoy, half an hour; ARGS="--only tokens --rounds 3"
+	@benches/install.sh
+	cargo bench --locked --bench e2e -- --json benches/results.json $(ARGS)
+
+.PHONY: bench-plot
+bench-plot: ## benches/figures/*.svg from what make bench measured
+	benches/plot.py benches/results.json benches/figures

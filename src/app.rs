@@ -368,7 +368,7 @@ impl Bound {
                 access::flush();
             }));
         }
-        runtime.block_on(async {
+        let ended = runtime.block_on(async {
             let admin = TcpListener::from_std(admin).map_err(Error::Runtime)?;
             let page = Admin {
                 world: Arc::clone(core.publisher.world()),
@@ -382,7 +382,10 @@ impl Bound {
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             Ok(live(&config, &lifecycle, &shared, threads).await)
-        })
+        });
+        // Not waiting for threads that have streams they were told not to wait for.
+        runtime.shutdown_background();
+        ended
     }
 }
 

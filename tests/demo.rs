@@ -67,7 +67,9 @@ struct Summary {
 impl Summary {
     /// Reads the last report in `lines`.
     fn read(lines: &[String]) -> Self {
-        let begin = lines.iter().rposition(|line| line.contains(" clients"));
+        let begin = lines
+            .iter()
+            .rposition(|line| line.starts_with("crossfade demo: "));
         let lines = &lines[begin.expect("a summary")..];
         let mut rows = BTreeMap::new();
         let mut saved = None;

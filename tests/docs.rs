@@ -30,13 +30,8 @@ fn rows(head: &str) -> Vec<Vec<&'static str>> {
         if cells.starts_with(head) {
             inside = true;
         } else if inside && !cells.starts_with("---") {
-            rows.push(
-                cells
-                    .trim_end_matches('|')
-                    .split(" | ")
-                    .map(str::trim)
-                    .collect(),
-            );
+            let cells = cells.trim_end_matches('|').split('|');
+            rows.push(cells.map(str::trim).collect());
         }
     }
     assert!(!rows.is_empty(), "no table begins with | {head}");
