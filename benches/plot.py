@@ -28,7 +28,7 @@ FIGURES = {
     "latency": ("Added latency of an event", "µs more than without a proxy, less is better", [
         ("500 streams, p50", "tokens", "latency_p50_us"),
         ("500 streams, p99", "tokens", "latency_p99_us"),
-        ("first event, new connection, p50", "connect", "first_event_p50_us"),
+        ("new connection, p50", "connect", "first_event_p50_us"),
     ], False),
     "memory": ("Memory of an open stream", "KiB, 9,000 idle streams, less is better", [
         ("resident, per stream", "idle", "memory_kib_per_stream"),
@@ -66,7 +66,7 @@ def draw(results, title, unit, rows, relative):
         out.append(f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="2" fill="{PEERS[peer]}"/>')
         ends = [LEFT + max(min(end, top), 0) * scale for end in (low, high)]
         out.append(f'<path d="M{ends[0]:.1f} {y + 6.5}H{ends[1]:.1f}" stroke="{FAINT}" stroke-width="1.5"/>')
-        text = f"{value:.2f}" if value < 10 else f"{value:.0f}"
+        text = f"{value:.2f}" if 0 <= value < 10 else f"{value:.0f}"
         out.append(f'<text x="{max(LEFT + length, ends[1]) + 6:.1f}" y="{y + 11}">{text}</text>')
         y += BAR + 2
     legend, x = [], LEFT

@@ -16,7 +16,11 @@ pub const MAX_HOPS: usize = 8;
 
 /// The mark of one update.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guard(String);
+pub struct Guard {
+    update: String,
+    /// The value for a request that nobody has forwarded yet: nearly all of them.
+    first: HeaderValue,
+}
 
 /// What a request's marks say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,16 +53,22 @@ impl Guard {
         }
         let tag = context.sign();
         let hex = tag.as_ref()[..16].iter().map(|byte| format!("{byte:02x}"));
-        Self(hex.collect())
+        let update: String = hex.collect();
+        let first = HeaderValue::try_from(format!("{update};hop=1"))
+            .expect("hexadecimal digits are a valid header value");
+        Self { update, first }
     }
 
     /// What the marks in `headers` say.
     #[must_use]
     pub fn look(&self, headers: &HeaderMap) -> Seen {
+        if !headers.contains_key(GUARD) {
+            return Seen::Fresh(self.first.clone());
+        }
         let mut hops = 0;
         let mut value = String::new();
         for member in crate::http1::list_members(headers, &GUARD) {
-            if member.split(';').next() == Some(self.0.as_str()) {
+            if member.split(';').next() == Some(self.update.as_str()) {
                 return Seen::Forwarded;
             }
             hops += 1;
@@ -68,7 +78,7 @@ impl Guard {
         if hops >= MAX_HOPS {
             return Seen::Circling;
         }
-        value.push_str(&format!("{};hop={}", self.0, hops + 1));
+        value.push_str(&format!("{};hop={}", self.update, hops + 1));
         match HeaderValue::try_from(value) {
             Ok(value) => Seen::Fresh(value),
             Err(_) => Seen::Circling,

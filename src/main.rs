@@ -11,6 +11,10 @@ use crossfade::demo::Options;
 use crossfade::resource;
 use crossfade::telemetry::{access, log};
 
+// Measured: see benches/README.md.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The exit status when streams had to be ended.
 const CUT: u8 = 3;
 

@@ -113,7 +113,7 @@ pub struct Others {
 impl Others {
     /// Was it more than what a quiet machine does in so many seconds?
     pub fn disturb(&self, seconds: f64) -> bool {
-        self.cpu > 0.05 * seconds || self.steal > 0.01 * seconds || self.forks > 40
+        self.cpu > 0.05 * seconds || self.steal > 0.1 * seconds || self.forks > 40
     }
 }
 

@@ -76,8 +76,7 @@ pub fn log(line: &Line<'_>) {
         let time = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        line.write(&mut lines.0, form == Form::Json, time)
-            .expect("a Vec takes every write");
+        line.write(&mut lines.0, form == Form::Json, time);
         if lines.0.len() >= ENOUGH {
             write_out(&mut lines.0);
         }
@@ -98,103 +97,119 @@ fn write_out(lines: &mut Vec<u8>) {
 }
 
 impl Line<'_> {
-    fn write(&self, out: &mut Vec<u8>, json: bool, time: Duration) -> std::io::Result<()> {
-        let mut fields = Fields {
-            out,
-            json,
-            first: true,
-        };
-        fields.open(time)?;
-        fields.text("generation", self.assignment.generation.as_str())?;
-        fields.text("reason", self.assignment.reason.as_str())?;
-        fields.text("answered", self.answered.as_str())?;
-        fields.text("method", self.method)?;
-        fields.text("path", self.path)?;
-        fields.text("class", self.class.as_str())?;
-        fields.number("status", u64::from(self.status))?;
-        fields.number("attempts", u64::from(self.attempts))?;
+    fn write(&self, out: &mut Vec<u8>, json: bool, time: Duration) {
+        let mut fields = Fields { out, json };
+        fields.open(time);
+        fields.text("generation", self.assignment.generation.as_str());
+        fields.text("reason", self.assignment.reason.as_str());
+        fields.text("answered", self.answered.as_str());
+        fields.text("method", self.method);
+        fields.text("path", self.path);
+        fields.text("class", self.class.as_str());
+        fields.number("status", u64::from(self.status));
+        fields.number("attempts", u64::from(self.attempts));
         if let Some(cause) = self.cause {
-            fields.text("cause", cause.as_str())?;
+            fields.text("cause", cause.as_str());
         }
-        fields.text("outcome", self.outcome.as_str())?;
+        fields.text("outcome", self.outcome.as_str());
         if let Some(first) = self.first_event {
-            fields.seconds("first_event_seconds", first)?;
+            fields.seconds("first_event_seconds", first);
         }
-        fields.seconds("duration_seconds", self.duration)?;
-        fields.number("events", self.events)?;
-        fields.number("bytes", self.bytes)?;
+        fields.seconds("duration_seconds", self.duration);
+        fields.number("events", self.events);
+        fields.number("bytes", self.bytes);
         if self.usage != Usage::default() {
-            fields.number("prompt_tokens", self.usage.prompt_tokens)?;
-            fields.number("completion_tokens", self.usage.completion_tokens)?;
+            fields.number("prompt_tokens", self.usage.prompt_tokens);
+            fields.number("completion_tokens", self.usage.completion_tokens);
         }
         if let Some(why) = self.why {
-            fields.text("why", why)?;
+            fields.text("why", why);
         }
         if let Some(trace) = self.trace {
-            fields.text("trace_id", trace)?;
+            fields.text("trace_id", trace);
         }
-        fields.close()
+        fields.close();
     }
 }
 
 struct Fields<'a> {
     out: &'a mut Vec<u8>,
     json: bool,
-    first: bool,
 }
 
 impl Fields<'_> {
-    fn open(&mut self, time: Duration) -> std::io::Result<()> {
-        let (seconds, micros) = (time.as_secs(), time.subsec_micros());
+    fn open(&mut self, time: Duration) {
         if self.json {
-            write!(
-                self.out,
-                "{{\"time\":{seconds}.{micros:06},\"target\":\"access\""
-            )?;
-            self.first = false;
-            return Ok(());
+            self.out.extend_from_slice(b"{\"time\":");
+            seconds(self.out, time);
+            self.out.extend_from_slice(b",\"target\":\"access\"");
+        } else {
+            seconds(self.out, time);
+            self.out.extend_from_slice(b" access");
         }
-        write!(self.out, "{seconds}.{micros:06} access")
     }
 
-    fn name(&mut self, name: &str) -> std::io::Result<()> {
-        match self.json {
-            true => write!(self.out, ",\"{name}\":"),
-            false => write!(self.out, " {name}="),
-        }
+    fn name(&mut self, name: &str) {
+        let (before, after): (&[u8], &[u8]) = match self.json {
+            true => (b",\"", b"\":"),
+            false => (b" ", b"="),
+        };
+        self.out.extend_from_slice(before);
+        self.out.extend_from_slice(name.as_bytes());
+        self.out.extend_from_slice(after);
     }
 
     /// Quoted as JSON where it needs to be: nothing that a request carried can forge a line.
-    fn text(&mut self, name: &str, text: &str) -> std::io::Result<()> {
-        self.name(name)?;
+    fn text(&mut self, name: &str, text: &str) {
+        self.name(name);
         let plain = !text.is_empty()
             && text
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
         if plain && !self.json {
-            return self.out.write_all(text.as_bytes());
+            return self.out.extend_from_slice(text.as_bytes());
         }
-        serde_json::to_writer(&mut *self.out, text).map_err(Into::into)
+        serde_json::to_writer(&mut *self.out, text).expect("a Vec takes every write");
     }
 
-    fn number(&mut self, name: &str, number: u64) -> std::io::Result<()> {
-        self.name(name)?;
-        write!(self.out, "{number}")
+    fn number(&mut self, name: &str, value: u64) {
+        self.name(name);
+        number(self.out, value);
     }
 
-    fn seconds(&mut self, name: &str, duration: Duration) -> std::io::Result<()> {
-        self.name(name)?;
-        write!(
-            self.out,
-            "{}.{:06}",
-            duration.as_secs(),
-            duration.subsec_micros()
-        )
+    fn seconds(&mut self, name: &str, duration: Duration) {
+        self.name(name);
+        seconds(self.out, duration);
     }
 
-    fn close(&mut self) -> std::io::Result<()> {
-        self.out.write_all(if self.json { b"}\n" } else { b"\n" })
+    fn close(&mut self) {
+        self.out
+            .extend_from_slice(if self.json { b"}\n" } else { b"\n" });
     }
+}
+
+/// Decimal digits. By hand: the machinery of `write!` would be most of a line's cost.
+fn number(out: &mut Vec<u8>, mut value: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (value % 10) as u8;
+        value /= 10;
+        if value == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Seconds with six decimals.
+fn seconds(out: &mut Vec<u8>, duration: Duration) {
+    number(out, duration.as_secs());
+    let start = out.len();
+    // A leading 1 keeps the zeros, and then gives its place to the point.
+    number(out, 1_000_000 + u64::from(duration.subsec_micros()));
+    out[start] = b'.';
 }
 
 #[cfg(test)]
@@ -225,8 +240,7 @@ mod tests {
             trace: None,
         };
         let mut out = Vec::new();
-        line.write(&mut out, json, Duration::from_millis(1500))
-            .expect("written");
+        line.write(&mut out, json, Duration::from_millis(1500));
         String::from_utf8(out).expect("text")
     }
 

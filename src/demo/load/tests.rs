@@ -1,3 +1,5 @@
+//! What the room promises, on real sockets of this machine.
+
 use super::*;
 use crate::demo::ModelServer;
 use crate::split::Generation;

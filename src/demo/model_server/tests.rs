@@ -1,3 +1,5 @@
+//! What the room promises, on real sockets of this machine.
+
 use super::*;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use tokio::net::TcpStream;
