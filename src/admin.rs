@@ -6,7 +6,7 @@ mod plan_page;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -18,9 +18,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 
-use crate::discovery::Status;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::snapshot::World;
+use crate::snapshot::{Status, World};
 use crate::split::Generation;
 use crate::telemetry::{Metrics, Observed, log};
 
@@ -70,7 +69,13 @@ impl Admin {
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
             "/readyz" if reads => match self.lifecycle.phase() {
-                Phase::Ready => text(StatusCode::OK, "ready\n"),
+                Phase::Ready if self.world.load().can_serve(Instant::now()) => {
+                    text(StatusCode::OK, "ready\n")
+                }
+                Phase::Ready => text(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "not ready: no model server can be reached\n",
+                ),
                 phase => text(
                     StatusCode::SERVICE_UNAVAILABLE,
                     &format!("not ready: {}\n", phase.as_str()),
@@ -90,9 +95,10 @@ impl Admin {
 }
 
 /// What is read off the snapshot when someone asks.
-fn observed(world: &World) -> Observed {
+#[must_use]
+pub fn observed(world: &World) -> Observed {
     let snapshot = world.load();
-    let now = std::time::Instant::now();
+    let now = Instant::now();
     let pools = Generation::ALL.map(|generation| match generation {
         Generation::Old => &snapshot.old,
         Generation::New => &snapshot.new,

@@ -379,7 +379,13 @@ impl Bound {
             tokio::spawn(admin::serve(admin, page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
-            lifecycle.advance(Phase::Ready);
+            let world = Arc::clone(&shared.world);
+            let life = lifecycle.clone();
+            tokio::spawn(async move {
+                discovery::reach_one(&world).await;
+                life.advance(Phase::Ready);
+                tracing::info!("ready");
+            });
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             Ok(live(&config, &lifecycle, &shared, threads).await)
         });

@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 
 use crate::guard::Guard;
 use crate::rescue::{Place, Rules};
-use crate::resource::{Manifest, Plan};
-use crate::upstream::Pool;
+use crate::resource::{Manifest, Plan, Problems};
+use crate::upstream::{Endpoint, Pool};
 
 /// A plan in force. Immutable; an open stream keeps the one it started with.
 pub struct Snapshot {
@@ -58,6 +58,26 @@ impl Snapshot {
     }
 }
 
+impl Snapshot {
+    /// The endpoints that the plan lets requests go to.
+    pub fn serving(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
+        let new = self
+            .new
+            .as_ref()
+            .filter(|_| !self.plan.weights.is_all_old());
+        [self.old.as_ref(), new, self.peers.as_ref()]
+            .into_iter()
+            .flatten()
+            .flat_map(|pool| pool.endpoints())
+    }
+
+    /// Can it serve by either side, as far as is known at `now`?
+    #[must_use]
+    pub fn can_serve(&self, now: Instant) -> bool {
+        self.serving().any(|endpoint| endpoint.is_healthy(now))
+    }
+}
+
 /// The one place that holds what is in force.
 pub struct World(ArcSwap<Snapshot>);
 
@@ -77,4 +97,19 @@ impl World {
     pub fn store(&self, snapshot: Snapshot) {
         self.0.store(Arc::new(snapshot));
     }
+}
+
+/// The last refusal of a plan.
+#[derive(Clone, Debug)]
+pub struct Rejection {
+    pub problems: Problems,
+    pub source: Arc<str>,
+    pub at: SystemTime,
+}
+
+/// What people are shown beside the snapshot.
+#[derive(Debug, Default)]
+pub struct Status {
+    /// Since the plan in force.
+    pub rejection: ArcSwap<Option<Rejection>>,
 }

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use arc_swap::ArcSwap;
-
 use super::resolve::{Addresses, resolve};
 use super::state::State;
 use crate::config::Config;
 use crate::guard::Guard;
 use crate::resource::{Host, Manifest, Plan, Problems, Target};
-use crate::snapshot::{Snapshot, World};
+use crate::snapshot::{Rejection, Snapshot, Status, World};
 use crate::telemetry::Metrics;
 use crate::tls::{ClientFiles, Reloading};
 use crate::upstream::{Pool, Settings};
@@ -35,21 +33,6 @@ pub enum News {
         problems: Problems,
         source: Arc<str>,
     },
-}
-
-/// The last refusal of a plan.
-#[derive(Clone, Debug)]
-pub struct Rejection {
-    pub problems: Problems,
-    pub source: Arc<str>,
-    pub at: SystemTime,
-}
-
-/// What people are shown beside the snapshot.
-#[derive(Debug, Default)]
-pub struct Status {
-    /// Since the plan in force.
-    pub rejection: ArcSwap<Option<Rejection>>,
 }
 
 /// Why the TLS of a plan cannot be used.

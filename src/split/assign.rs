@@ -19,8 +19,6 @@ pub enum Reason {
     Override,
     /// Already forwarded once by a crossfade for this update: served by old, never split again.
     Guarded,
-    /// The second attempt of an exchange whose first generation could not serve it.
-    Failover,
     /// Not inference: always old.
     Local,
     /// `GET /v1/models`: the union of what both generations serve.
@@ -29,13 +27,12 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in declaration order.
-    pub const ALL: [Reason; 8] = [
+    pub const ALL: [Reason; 7] = [
         Reason::Weighted,
         Reason::Sticky,
         Reason::Pinned,
         Reason::Override,
         Reason::Guarded,
-        Reason::Failover,
         Reason::Local,
         Reason::Models,
     ];
@@ -49,7 +46,6 @@ impl Reason {
             Reason::Pinned => "pinned",
             Reason::Override => "override",
             Reason::Guarded => "guarded",
-            Reason::Failover => "failover",
             Reason::Local => "local",
             Reason::Models => "models",
         }

@@ -38,6 +38,11 @@ pub(super) fn take(endpoint: u64) -> Option<Transport> {
 pub(super) fn put(endpoint: u64, transport: Transport, now: Instant) {
     IDLES.with_borrow_mut(|idles| {
         let stack = idles.entry(endpoint).or_default();
+        // The first is the oldest. Where nobody sweeps, this keeps the old ones from piling up.
+        let is_old = |idle: &Idle| now.saturating_duration_since(idle.since) >= IDLE;
+        if stack.first().is_some_and(is_old) {
+            stack.retain(|idle| !is_old(idle));
+        }
         if stack.len() < MAX_IDLE {
             stack.push(Idle {
                 transport,
