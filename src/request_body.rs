@@ -63,11 +63,12 @@ enum Kind {
 }
 
 /// Why a body cannot be read on: the client's fault, so nothing is tried again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
-    /// Longer than the limit.
+    #[error("the request body is longer than the limit")]
     TooLarge,
     /// The client's connection or framing broke.
+    #[error("the client broke the request body off")]
     Broken,
 }
 
@@ -304,6 +305,10 @@ impl Stream {
         cx: &mut Context<'_>,
         next: &mut usize,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // Nothing is sent on behind a hole.
+        if let Some(fault) = self.fault {
+            return Poll::Ready(Some(Err(fault.into())));
+        }
         if let Some(bytes) = self.kept.get(*next) {
             *next += 1;
             return Poll::Ready(Some(Ok(Frame::data(bytes.clone()))));
@@ -317,7 +322,7 @@ impl Stream {
                 Some(bytes) if bytes.len() as u64 > self.allowed => {
                     self.replayable = false;
                     self.fault = Some(Fault::TooLarge);
-                    return Poll::Ready(Some(Err("the request body is too large".into())));
+                    return Poll::Ready(Some(Err(Fault::TooLarge.into())));
                 }
                 Some(bytes) => {
                     self.allowed -= bytes.len() as u64;
@@ -327,9 +332,10 @@ impl Stream {
                 // Trailers are not kept, so what had some is not replayed.
                 None => self.replayable = false,
             },
-            Some(Err(_)) => {
+            Some(Err(error)) => {
                 self.replayable = false;
-                self.fault = Some(Fault::Broken);
+                let known = error.downcast_ref().copied();
+                self.fault = Some(known.unwrap_or(Fault::Broken));
             }
             None => self.ended = true,
         }

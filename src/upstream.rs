@@ -40,6 +40,9 @@ pub enum Error {
     },
     #[error("the connection broke before the response head")]
     Broken(#[source] std::io::Error),
+    /// The client's fault, not the model server's.
+    #[error("the request body broke off")]
+    RequestBody(#[source] std::io::Error),
     #[error("no response head within {0:?}")]
     HeadTimeout(Duration),
     #[error("the response head cannot be used")]

@@ -30,10 +30,25 @@ pub enum ChunkError {
 
 #[derive(Debug)]
 enum State {
-    Size { value: u64, digits: u8 },
-    Extension { value: u64, length: u16 },
-    SizeLf { value: u64 },
-    Data { left: u64 },
+    Size {
+        value: u64,
+        digits: u8,
+    },
+    /// White space behind the size: only more of it, an extension or the end may follow.
+    Padding {
+        value: u64,
+        length: u16,
+    },
+    Extension {
+        value: u64,
+        length: u16,
+    },
+    SizeLf {
+        value: u64,
+    },
+    Data {
+        left: u64,
+    },
     DataCr,
     DataLf,
     Trailers(Vec<u8>),
@@ -123,14 +138,27 @@ impl Chunked {
                 }
             }
             (State::Size { digits: 0, .. }, _) => return Err(ChunkError::Size),
-            (State::Size { value, .. } | State::Extension { value, .. }, b'\r') => {
-                State::SizeLf { value: *value }
-            }
-            (State::Size { value, .. }, b';' | b' ' | b'\t') => State::Extension {
+            (
+                State::Size { value, .. }
+                | State::Padding { value, .. }
+                | State::Extension { value, .. },
+                b'\r',
+            ) => State::SizeLf { value: *value },
+            (State::Size { value, .. } | State::Padding { value, .. }, b';') => State::Extension {
                 value: *value,
                 length: 1,
             },
-            (State::Size { .. }, _) => return Err(ChunkError::Size),
+            (State::Size { value, .. }, b' ' | b'\t') => State::Padding {
+                value: *value,
+                length: 1,
+            },
+            (State::Padding { value, length }, b' ' | b'\t') if *length < MAX_EXTENSION => {
+                State::Padding {
+                    value: *value,
+                    length: *length + 1,
+                }
+            }
+            (State::Size { .. } | State::Padding { .. }, _) => return Err(ChunkError::Size),
             (State::Extension { value, length }, b'\t' | b' '..=b'~' | 0x80..)
                 if *length < MAX_EXTENSION =>
             {
@@ -244,6 +272,7 @@ mod tests {
             (b" 3\r\nabc\r\n", ChunkError::Size),
             (b"ffffffffffffffff\r\n", ChunkError::Size),
             (b"3\nabc\r\n", ChunkError::Size),
+            (b"3 3\r\nabc\r\n", ChunkError::Size),
             (b"3\r\nabcd\r\n", ChunkError::LineEnd),
             (b"3\r\nabc\n", ChunkError::LineEnd),
             (b"3\r\nabc0\r\n\r\n", ChunkError::LineEnd),

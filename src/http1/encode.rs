@@ -1,7 +1,7 @@
 //! Writes heads and chunk framing (RFC 9112 §3, §4, §7.1) at the end of a buffer.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, Method, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
 
 use super::Framing;
 
@@ -19,7 +19,11 @@ pub fn request_head(
     let target = uri.path_and_query().map_or("/", |path| path.as_str());
     out.extend_from_slice(target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    fields(out, headers);
+    for (name, value) in headers {
+        if !extra.contains_key(name) {
+            field(out, name, value);
+        }
+    }
     fields(out, extra);
     match framing {
         Framing::Length(length) => length_field(out, length),
@@ -35,7 +39,8 @@ fn expects_content(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
 
-/// Appends a response head. A `content-length` among `headers` is kept unless `framing` contradicts it.
+/// Appends a response head. A `content-length` among `headers` is kept only where there is
+/// no body that could contradict it.
 pub fn response_head(
     out: &mut Vec<u8>,
     version: Version,
@@ -49,11 +54,14 @@ pub fn response_head(
     out.push(b' ');
     out.extend_from_slice(status.canonical_reason().unwrap_or("").as_bytes());
     out.extend_from_slice(b"\r\n");
-    fields(out, headers);
-    match framing {
-        Framing::Length(length) if !headers.contains_key(CONTENT_LENGTH) => {
-            length_field(out, length);
+    let own_length = !matches!(framing, Framing::None);
+    for (name, value) in headers {
+        if name != TRANSFER_ENCODING && !(own_length && name == CONTENT_LENGTH) {
+            field(out, name, value);
         }
+    }
+    match framing {
+        Framing::Length(length) => length_field(out, length),
         Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
         _ => {}
     }
@@ -67,14 +75,15 @@ pub fn response_head(
 
 fn fields(out: &mut Vec<u8>, headers: &HeaderMap) {
     for (name, value) in headers {
-        if name == TRANSFER_ENCODING {
-            continue;
-        }
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        field(out, name, value);
     }
+}
+
+fn field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+    out.extend_from_slice(name.as_str().as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 fn length_field(out: &mut Vec<u8>, length: u64) {

@@ -50,7 +50,8 @@ pub fn parse_response(
         Some(0) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
-    let headers = header_map(parsed.headers, &bytes[..length]).ok_or(ResponseError::Malformed)?;
+    let mut headers =
+        header_map(parsed.headers, &bytes[..length]).ok_or(ResponseError::Malformed)?;
     let framing = framing(&headers, status, method)?;
     let says = |word: &str| {
         list_members(&headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
@@ -60,7 +61,7 @@ pub fn parse_response(
         _ => !says("close"),
     };
     // RFC 9112 §6.3 rule 3: a length beside an encoding may be an attempt at smuggling; do not reuse the connection.
-    let doubtful = framing == Framing::Chunked && headers.contains_key(CONTENT_LENGTH);
+    let doubtful = framing == Framing::Chunked && headers.remove(CONTENT_LENGTH).is_some();
     Ok(Some(ResponseHead {
         status,
         keep_alive: persistent && !doubtful && framing != Framing::UntilClose,

@@ -147,6 +147,7 @@ impl<O: OldSide> Tries<O> {
                 self.go_to(exchange, place, cause);
                 continue;
             }
+            exchange.not_saved();
             return answer.or(refusal).ok_or_else(|| Error::Upstream {
                 story: std::mem::take(&mut self.story),
                 status: match cause {
@@ -168,6 +169,7 @@ impl<O: OldSide> Tries<O> {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(error)) => {
                 let cause = match &error {
+                    upstream::Error::RequestBody(_) => Cause::Broken,
                     error if error.nothing_sent() => Cause::Connect,
                     upstream::Error::HeadTimeout(_) => Cause::Deadline,
                     _ => Cause::Broken,
@@ -225,7 +227,22 @@ impl<O: OldSide> Tries<O> {
         }
         let status = response.status();
         let (cause, response) = match status {
-            StatusCode::NOT_FOUND => read_not_found(response).await,
+            StatusCode::NOT_FOUND => {
+                let reading = read_not_found(response);
+                let read = match self.first_event_deadline() {
+                    None => reading.await,
+                    Some(deadline) => tokio::time::timeout_at(deadline.into(), reading)
+                        .await
+                        .unwrap_or(Err(Cause::Deadline)),
+                };
+                read.map_err(|cause| {
+                    self.tell("broke off a 404");
+                    Failure {
+                        cause,
+                        answer: None,
+                    }
+                })?
+            }
             _ => (Cause::of_status(status.as_u16()), response),
         };
         match cause {
@@ -258,7 +275,7 @@ impl<O: OldSide> Tries<O> {
 /// Reads a 404's body as far as it takes to know what it is about.
 async fn read_not_found(
     response: Response<UpstreamBody>,
-) -> (Option<Cause>, Response<UpstreamBody>) {
+) -> Result<(Option<Cause>, Response<UpstreamBody>), Cause> {
     let (parts, mut body) = response.into_parts();
     let mut read = BytesMut::new();
     let whole = loop {
@@ -272,7 +289,7 @@ async fn read_not_found(
                     read.extend_from_slice(&data);
                 }
             }
-            Some(Err(_)) => break false,
+            Some(Err(_)) => return Err(Cause::Broken),
         }
     };
     let cause = whole.then(|| Cause::of_not_found(&read)).flatten();
@@ -280,5 +297,5 @@ async fn read_not_found(
         true => UpstreamBody::Whole(read.freeze()),
         false => UpstreamBody::Begun(read.freeze(), Box::new(body)),
     };
-    (cause, Response::from_parts(parts, body))
+    Ok((cause, Response::from_parts(parts, body)))
 }

@@ -1,12 +1,11 @@
 //! One exchange, from its head to the end of its body: the guard that counts it while it lives and records, exactly once,
 //! how it ended.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use http::{Method, StatusCode};
 
-use super::service::Shared;
+use super::service::Permit;
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Timeline, Usage};
@@ -15,7 +14,7 @@ use crate::upstream::Head;
 
 /// The record of an exchange. Dropped unfinished it means that the client went away.
 pub struct Exchange {
-    shared: Arc<Shared>,
+    shared: Permit,
     assignment: Assignment,
     /// The side that carries it now.
     answering: Generation,
@@ -31,6 +30,8 @@ pub struct Exchange {
     /// When the last attempt began: what a generation is measured by.
     attempted: Instant,
     cause: Option<Cause>,
+    /// It was moved, and the last place has not shown yet that this saved it.
+    to_be_saved: bool,
     why: Option<Box<str>>,
     pub is_sse: bool,
     pub quiet: bool,
@@ -39,7 +40,7 @@ pub struct Exchange {
 
 impl Exchange {
     pub fn open(
-        shared: Arc<Shared>,
+        shared: Permit,
         assignment: Assignment,
         api: Api,
         head: &Head,
@@ -60,6 +61,7 @@ impl Exchange {
             attempts: 1,
             attempted: now,
             cause: None,
+            to_be_saved: false,
             why: None,
             is_sse: false,
             quiet: false,
@@ -77,11 +79,25 @@ impl Exchange {
 
     /// Another attempt is made, on `generation`.
     pub fn moved(&mut self, generation: Generation, cause: Cause) {
+        self.to_be_saved = true;
         self.attempts += 1;
         self.attempted = Instant::now();
         self.cause = Some(cause);
         self.carried_by(generation);
-        self.shared.metrics.saved(cause);
+    }
+
+    /// The last place has answered in earnest: what was moved is saved.
+    fn saved(&mut self) {
+        if std::mem::take(&mut self.to_be_saved)
+            && let Some(cause) = self.cause
+        {
+            self.shared.metrics.saved(cause);
+        }
+    }
+
+    /// No place did better than the first: what it said is passed on.
+    pub fn not_saved(&mut self) {
+        self.to_be_saved = false;
     }
 
     /// The answer of `generation` is passed on.
@@ -104,6 +120,7 @@ impl Exchange {
 
     /// An event with content is forwarded.
     pub fn content(&mut self, now: Instant) {
+        self.saved();
         let metrics = &self.shared.metrics;
         match self.timeline.content(now) {
             Some(gap) => metrics.gap(self.answering, gap),
@@ -142,12 +159,14 @@ impl Drop for Exchange {
         // Of an unknown family it is not known how its streams end.
         let quiet = self.quiet || self.api == Api::Other;
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
+        if !self.is_sse && !failed {
+            self.saved();
+        }
         let metrics = &self.shared.metrics;
         metrics.closed(self.answering);
         metrics.ended(self.assignment, self.api, outcome);
         let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
         metrics.delivered(self.answering, events, bytes, self.usage);
-        self.shared.release();
         access::log(&access::Line {
             assignment: self.assignment,
             answered: self.answering,

@@ -1,6 +1,7 @@
 //! `GET /v1/models` while both generations serve: the union by model id.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
@@ -19,6 +20,9 @@ use crate::upstream::{Head, Outgoing, UpstreamBody};
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
+
+/// How long a side may take for its list: a side that hangs must not hide what the other one has.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// One side's list, as it came.
 struct List {
@@ -68,8 +72,12 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
 pub async fn one<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
     let head = readable(&tries.head);
     let mut refusal = Err(String::new());
-    for place in [Place::Old, Place::New] {
-        match ask(&tries, &head, place).await {
+    let (old, new) = tokio::join!(
+        ask(&tries, &head, Place::Old),
+        ask(&tries, &head, Place::New)
+    );
+    for answer in [old, new] {
+        match answer {
             Ok(list) if list.response.status().is_success() => {
                 refusal = Ok(list);
                 break;
@@ -105,6 +113,21 @@ fn readable(head: &Head) -> Head {
 }
 
 async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<List, String> {
+    let asked = tokio::time::timeout(PATIENCE, ask_for_ever(tries, head, place));
+    let late = |_| {
+        Err(format!(
+            "{}: no answer within {PATIENCE:?}",
+            place.generation()
+        ))
+    };
+    asked.await.unwrap_or_else(late)
+}
+
+async fn ask_for_ever<O: OldSide>(
+    tries: &Tries<O>,
+    head: &Head,
+    place: Place,
+) -> Result<List, String> {
     let body = RequestBody::empty();
     let extra = tries.guard.as_ref().filter(|_| place != Place::Old);
     let outgoing = Outgoing { head, extra };

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 
 use super::attempt::Tries;
@@ -97,16 +97,12 @@ impl Shared {
         self.open.load(Ordering::Relaxed)
     }
 
-    fn admit(&self) -> Result<(), Error> {
+    fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
+        let permit = Permit(Arc::clone(self));
         if self.open.fetch_add(1, Ordering::Relaxed) < self.settings.max_requests {
-            return Ok(());
+            return Ok(permit);
         }
-        self.release();
         Err(Error::TooManyRequests)
-    }
-
-    pub(super) fn release(&self) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn may_retry(&self, world: &Snapshot) -> bool {
@@ -118,6 +114,23 @@ impl Shared {
             self.metrics.retries_refused.inc();
         }
         allowed
+    }
+}
+
+/// One of the requests that may be open at once, while it lives.
+pub struct Permit(Arc<Shared>);
+
+impl std::ops::Deref for Permit {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -221,7 +234,7 @@ impl<O: OldSide> Proxy<O> {
             Seen::Forwarded => None,
             Seen::Circling => return Err(Error::Loop),
         };
-        self.shared.admit()?;
+        let permit = self.shared.admit()?;
         let now = Instant::now();
         let assignment = match route {
             Route::Inference(_) | Route::Upgrade => {
@@ -232,9 +245,10 @@ impl<O: OldSide> Proxy<O> {
             Route::Local => old_because(Reason::Local),
         };
         let is_head = request.method() == Method::HEAD;
-        let upgrade = head::asks_to_upgrade(request.headers());
+        let upgrade =
+            request.version() == Version::HTTP_11 && head::asks_to_upgrade(request.headers());
         let (head, body) = head::split(request, client.as_deref(), upgrade);
-        let exchange = Exchange::open(Arc::clone(&self.shared), assignment, api, &head, now);
+        let exchange = Exchange::open(permit, assignment, api, &head, now);
         // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
         let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
         let tries = Tries {

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::EXPECT;
+use http::header::{EXPECT, UPGRADE};
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::AsyncWrite;
@@ -136,6 +136,13 @@ pub(super) async fn exchange(
             return Err((error, lease, body));
         }
     };
+    // RFC 9110 §15.2.2: nobody switches protocols unasked.
+    if head.status == StatusCode::SWITCHING_PROTOCOLS
+        && !outgoing.head.headers.contains_key(UPGRADE)
+    {
+        let error = Error::Head(http1::ResponseError::Malformed);
+        return Err((error, lease, RequestBody::empty()));
+    }
     Ok(respond(lease, transport, sender, head, rest))
 }
 
@@ -208,7 +215,7 @@ async fn drive(
             let _ = sender.poll(transport, cx);
             if sender.abandoned {
                 let error = sender.broken.take().unwrap_or(io::ErrorKind::Other.into());
-                return Poll::Ready(Err(Error::Broken(error)));
+                return Poll::Ready(Err(Error::RequestBody(error)));
             }
             if let Some(wait) = patience.as_mut().as_pin_mut()
                 && wait.poll(cx).is_ready()

@@ -51,7 +51,17 @@ pub(super) async fn send(
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
     if let Some(link) = existing(lease.id) {
-        return over(lease, link, outgoing, body).await;
+        match over(lease, link, outgoing, body).await {
+            // The server never took it up: a new connection is tried.
+            Err((error, lease, body)) if is_unprocessed(&error) => {
+                let Some(body) = body.again() else {
+                    return Err(Error::Http2(error));
+                };
+                let (transport, _) = connector.connect().await?;
+                return send_over(lease, transport, outgoing, body).await;
+            }
+            other => return other.map_err(|(error, ..)| Error::Http2(error)),
+        }
     }
     let (transport, _) = connector.connect().await?;
     send_over(lease, transport, outgoing, body).await
@@ -83,7 +93,20 @@ pub(super) async fn send_over(
         streams: Arc::new(()),
     };
     LINKS.with_borrow_mut(|links| links.entry(lease.id).or_default().push(link.clone()));
-    over(lease, link, outgoing, body).await
+    over(lease, link, outgoing, body)
+        .await
+        .map_err(|(error, ..)| Error::Http2(error))
+}
+
+/// Does the error mean that the server has not begun with the request (RFC 9113 §8.7)?
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let reset =
+        std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+    error.is_canceled()
+        || error.is_closed()
+        || reset.is_some_and(|reset| {
+            reset.reason() == Some(h2::Reason::REFUSED_STREAM) || reset.is_go_away()
+        })
 }
 
 async fn over(
@@ -91,11 +114,17 @@ async fn over(
     mut link: Link,
     outgoing: Outgoing<'_>,
     body: RequestBody,
-) -> Result<Response<UpstreamBody>, Error> {
+) -> Result<Response<UpstreamBody>, (hyper::Error, Lease, RequestBody)> {
+    let original = body.again();
     let request = request(&lease, outgoing, body);
-    link.sender.ready().await.map_err(Error::Http2)?;
-    let response = link.sender.send_request(request).await;
-    let (head, incoming) = response.map_err(Error::Http2)?.into_parts();
+    let sent = match link.sender.ready().await {
+        Ok(()) => link.sender.send_request(request).await,
+        Err(error) => Err(error),
+    };
+    let (head, incoming) = match sent {
+        Ok(response) => response.into_parts(),
+        Err(error) => return Err((error, lease, original.unwrap_or(RequestBody::empty()))),
+    };
     Ok(Response::from_parts(
         head,
         UpstreamBody::Http2 {
@@ -133,4 +162,14 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: RequestBody) -> Request<
         *request.uri_mut() = uri;
     }
     request
+}
+
+/// Forgets connections that have ended. Call it now and then on each thread.
+pub(super) fn sweep() {
+    LINKS.with_borrow_mut(|links| {
+        links.retain(|_, links| {
+            links.retain(|link| !link.sender.is_closed());
+            !links.is_empty()
+        });
+    });
 }

@@ -54,6 +54,7 @@ pub(super) fn put(endpoint: u64, transport: Transport, now: Instant) {
 
 /// Drops what is too old, closed by the other side, or of an endpoint that is gone. Call it now and then on each thread.
 pub fn sweep(now: Instant) {
+    super::h2::sweep();
     IDLES.with_borrow_mut(|idles| {
         idles.retain(|_, stack| {
             stack.retain_mut(|idle| {

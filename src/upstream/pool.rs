@@ -25,6 +25,9 @@ pub enum Protocol {
     Http2,
 }
 
+/// How soon a connection shows that it was closed already when it was taken.
+const STALE: Duration = Duration::from_millis(50);
+
 /// How a pool connects.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -65,6 +68,9 @@ impl Pool {
         previous: Option<&Pool>,
     ) -> Self {
         let mut endpoints: Vec<Arc<Endpoint>> = Vec::new();
+        // Connections that were opened with another identity are not this pool's.
+        let previous = previous
+            .filter(|pool| pool.tls.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr));
         for (target, addresses) in resolved {
             let called = called.unwrap_or(&target.host);
             let server_name = target.tls.then(|| server_name(called)).flatten();
@@ -151,6 +157,7 @@ impl Pool {
                 endpoint.succeeded();
                 false
             }
+            Err(Error::RequestBody(_)) => false,
             _ => endpoint.failed(Instant::now()),
         };
         if ejected {
@@ -194,12 +201,16 @@ impl Pool {
             return h2::send(lease, &self.connector(&endpoint), outgoing, body).await;
         }
         if let Some(transport) = idle::take(lease.id) {
+            let taken = Instant::now();
             return match h1::exchange(lease, transport, outgoing, body).await {
-                // The server closed the connection as we took it: not a word of an answer, so a new one is tried.
-                Err((error @ Error::Broken(_), lease, body)) => match body.again() {
-                    Some(body) => self.fresh(lease, outgoing, body, http2).await,
-                    None => Err(error),
-                },
+                // The server closed the connection as we took it, so that it never read the request: a new one is tried.
+                // What breaks later may have been at work, and is for those to decide who know the retry budget.
+                Err((error @ Error::Broken(_), lease, body)) if taken.elapsed() < STALE => {
+                    match body.again() {
+                        Some(body) => self.fresh(lease, outgoing, body, http2).await,
+                        None => Err(error),
+                    }
+                }
                 other => other.map_err(|(error, ..)| error),
             };
         }

@@ -13,6 +13,9 @@ use crate::sse::{self, Api, Decoder, Event, Late, Meaning};
 /// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet.
 const MAX_EVENT: usize = 1024 * 1024;
 
+/// Most bytes of events without content that are held.
+const MAX_HELD: usize = 256 * 1024;
+
 /// The relay of one event stream.
 pub struct SseRelay {
     api: Api,
@@ -108,6 +111,7 @@ impl SseRelay {
         timers: &mut Timers,
     ) -> Taken {
         if self.quiet() {
+            timers.last_data = Some(now);
             return Taken {
                 forward: data,
                 ..Taken::default()
@@ -153,6 +157,10 @@ impl SseRelay {
             if self.committed {
                 timers.last_data = Some(now);
             }
+            if self.quiet() {
+                // It is not known any more where events end, so nothing of ours may go between them.
+                timers.comments = None;
+            }
         } else {
             taken.forward = out.into();
         }
@@ -181,8 +189,10 @@ impl SseRelay {
                     self.partial.clear();
                     return Early::Go;
                 }
-                if timers.hold.is_zero() || self.opened {
+                if timers.hold.is_zero() || self.opened || self.held.len() > MAX_HELD {
                     self.opened = true;
+                    timers.held_since = None;
+                    out.append(&mut self.held);
                     out
                 } else {
                     timers.held_since.get_or_insert(now);
