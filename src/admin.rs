@@ -69,7 +69,7 @@ impl Admin {
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
             "/readyz" if reads => match self.lifecycle.phase() {
-                Phase::Ready if self.world.load().can_serve(Instant::now()) => {
+                Phase::Ready if self.world.load().can_serve().await => {
                     text(StatusCode::OK, "ready\n")
                 }
                 Phase::Ready => text(

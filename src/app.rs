@@ -277,7 +277,11 @@ impl First {
                     ..first
                 })
             }
-            _ => Ok(Self::plan(Plan::all_old(), "none")),
+            (PlanSource::OnlyOld(spec), _) => {
+                let plan = Plan::only_old(spec).map_err(Error::Flags)?;
+                Ok(Self::plan(plan, "none"))
+            }
+            (PlanSource::File(_), None) => unreachable!("a plan file is opened before it is read"),
         }
     }
 }
@@ -379,13 +383,7 @@ impl Bound {
             tokio::spawn(admin::serve(admin, page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
-            let world = Arc::clone(&shared.world);
-            let life = lifecycle.clone();
-            tokio::spawn(async move {
-                discovery::reach_one(&world).await;
-                life.advance(Phase::Ready);
-                tracing::info!("ready");
-            });
+            lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             Ok(live(&config, &lifecycle, &shared, threads).await)
         });

@@ -427,9 +427,6 @@ impl ProxyArgs {
         if let Some(path) = &self.plan {
             return PlanSource::File(path.clone());
         }
-        if self.new.is_empty() {
-            return PlanSource::None;
-        }
         let targets: Vec<String> = self.new.iter().map(Target::to_string).collect();
         let mut spec = DynamoUpdateConfigSpec::to(targets.join(","));
         spec.traffic_split_percent = Some(self.split.unwrap_or(0));
@@ -454,6 +451,9 @@ impl ProxyArgs {
         failover.gap_timeout_seconds = policy.gap_timeout;
         failover.retry_overloaded = policy.retry_overloaded;
         failover.retry_old_server_errors = policy.retry_old_server_errors;
+        if self.new.is_empty() {
+            return PlanSource::OnlyOld(Box::new(spec));
+        }
         PlanSource::Flags(Box::new(spec))
     }
 }

@@ -12,8 +12,8 @@ use crate::upstream;
 /// Where the plan comes from.
 #[derive(Clone, Debug)]
 pub enum PlanSource {
-    /// Nowhere: everything goes to old.
-    None,
+    /// Nowhere: everything goes to old, by the policies of this spec.
+    OnlyOld(Box<DynamoUpdateConfigSpec>),
     /// The command line; for the life of the process.
     Flags(Box<DynamoUpdateConfigSpec>),
     /// A manifest, watched.
@@ -57,7 +57,7 @@ impl Default for Config {
             admin: loopback(0),
             old: Vec::new(),
             peers: Vec::new(),
-            plan: PlanSource::None,
+            plan: PlanSource::OnlyOld(Box::default()),
             state_dir: None,
             threads: 1,
             proxy: ProxySettings::default(),

@@ -7,7 +7,7 @@ mod resolve;
 mod state;
 
 pub use file::{PlanFile, read};
-pub use probe::{probe, reach_one};
+pub use probe::probe;
 pub use publisher::{News, Publisher, TlsFault, Wanted};
 pub use resolve::resolve;
 pub use state::State;

@@ -71,10 +71,19 @@ impl Snapshot {
             .flat_map(|pool| pool.endpoints())
     }
 
-    /// Can it serve by either side, as far as is known at `now`?
-    #[must_use]
-    pub fn can_serve(&self, now: Instant) -> bool {
-        self.serving().any(|endpoint| endpoint.is_healthy(now))
+    /// Can it serve by either side? Where no answer was seen yet, a connection is tried.
+    pub async fn can_serve(&self) -> bool {
+        let now = Instant::now();
+        let healthy = || self.serving().filter(|endpoint| endpoint.is_healthy(now));
+        if healthy().any(|endpoint| endpoint.is_proven()) {
+            return true;
+        }
+        for endpoint in healthy() {
+            if endpoint.prove().await {
+                return true;
+            }
+        }
+        false
     }
 }
 

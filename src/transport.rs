@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -46,6 +47,23 @@ impl Transport {
             unsafe { shared.set_len(filled) };
             Poll::Ready(Ok(shared.split_to(filled)))
         })
+    }
+
+    /// Has the other side ended the connection, whatever is still to be read of it?
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        let stream = match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        };
+        let mut asked = libc::pollfd {
+            fd: stream.as_raw_fd(),
+            events: libc::POLLRDHUP,
+            revents: 0,
+        };
+        // SAFETY: one valid entry, and no waiting.
+        let answered = unsafe { libc::poll(&raw mut asked, 1, 0) };
+        answered > 0 && asked.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
     /// Is an idle connection still good? One that has something to read, an end or bytes nobody asked for, is not.

@@ -1,5 +1,6 @@
 //! A plan file, watched: replaced by an editor, swapped as a symlink (ConfigMap volumes), or written in place.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -44,6 +45,9 @@ pub fn read(path: &Path) -> Result<Wanted, Problems> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
+    /// Device and inode, and when the inode changed: a file put in the place of another may be as old and as long.
+    inode: (u64, u64),
+    changed: (i64, i64),
     length: u64,
     target: Option<PathBuf>,
 }
@@ -53,6 +57,8 @@ impl Stamp {
         let meta = std::fs::metadata(path).ok()?;
         Some(Self {
             modified: meta.modified().ok(),
+            inode: (meta.dev(), meta.ino()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
             length: meta.len(),
             target: std::fs::canonicalize(path).ok(),
         })
@@ -96,10 +102,13 @@ impl PlanFile {
     /// When its directory cannot be watched.
     pub async fn watch(mut self, news: mpsc::Sender<News>) -> notify::Result<()> {
         let (sender, mut changes) = mpsc::channel(16);
+        let watched = self.path.clone();
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
                 // A full channel already holds a reason to look.
-                let _ = sender.try_send(event.map(|event| is_whole(event.kind)).unwrap_or(false));
+                let whole = event
+                    .is_ok_and(|event| is_whole(event.kind) && is_about(&watched, &event.paths));
+                let _ = sender.try_send(whole);
             })?;
         watcher.watch(directory(&self.path), RecursiveMode::NonRecursive)?;
         // A link into another directory: what it points to may be written in place.
@@ -170,6 +179,19 @@ fn is_whole(kind: EventKind) -> bool {
         EventKind::Access(AccessKind::Close(AccessMode::Write))
             | EventKind::Modify(ModifyKind::Name(_))
     )
+}
+
+/// Is it the plan file, what it links to, or the link by which a ConfigMap volume is swapped, and not a neighbour?
+fn is_about(path: &Path, changed: &[PathBuf]) -> bool {
+    let target = std::fs::canonicalize(path).ok();
+    let names = [
+        path.file_name(),
+        target.as_ref().and_then(|target| target.file_name()),
+    ];
+    changed.iter().any(|changed| {
+        let name = changed.file_name();
+        name.is_some() && (names.contains(&name) || name == Some("..data".as_ref()))
+    })
 }
 
 fn directory(path: &Path) -> &Path {

@@ -13,8 +13,6 @@ use crate::upstream::{Endpoint, Head, Outgoing, Pool};
 
 /// Largest list of models that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
-/// How often it is tried to reach a model server before the first one was.
-const REACH: Duration = Duration::from_millis(100);
 /// Limit for an answer where the plan sets none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,20 +40,6 @@ pub async fn probe(world: Arc<World>, default: Option<Duration>) {
         drop(snapshot);
         asked.join_all().await;
         tokio::time::sleep(probe.interval).await;
-    }
-}
-
-/// Waits until a connection can be made to one of the endpoints that serve: a sidecar may be up before its frontend.
-pub async fn reach_one(world: &World) {
-    loop {
-        let snapshot = world.load();
-        for endpoint in snapshot.serving() {
-            let connecting = tokio::net::TcpStream::connect(endpoint.address);
-            if matches!(tokio::time::timeout(PATIENCE, connecting).await, Ok(Ok(_))) {
-                return;
-            }
-        }
-        tokio::time::sleep(REACH).await;
     }
 }
 

@@ -179,7 +179,9 @@ fn host(headers: &HeaderMap, version: Version) -> Result<(), HeadError> {
     }
 }
 
-fn host_is_valid(host: &HeaderValue) -> bool {
+/// Is it `uri-host [ ":" port ]` (RFC 9110 §7.2), not empty and without user information?
+#[must_use]
+pub fn host_is_valid(host: &HeaderValue) -> bool {
     host.to_str()
         .ok()
         .and_then(|text| text.parse::<Authority>().ok())

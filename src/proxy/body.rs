@@ -16,10 +16,9 @@ use http::{HeaderMap, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 
 use super::attempt::{Again, Retried, Retrying};
-use super::error::kind;
 use super::exchange::Exchange;
 use crate::rescue::Cause;
-use crate::sse::{self, Api, End};
+use crate::sse::{Api, End};
 use crate::upstream::UpstreamBody;
 use sse_relay::SseRelay;
 use timers::Timers;
@@ -75,7 +74,7 @@ impl Body for SplitBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Inner::Own(bytes) => bytes.is_empty(),
-            Inner::Relay(relay) => matches!(relay.state, State::Ended),
+            Inner::Relay(relay) => matches!(relay.state, State::Ended) && relay.trailers.is_none(),
         }
     }
 
@@ -109,6 +108,8 @@ pub struct Relay {
     /// Present while the request can still be saved.
     tries: Option<Box<dyn Again>>,
     timers: Timers,
+    /// To be passed on after the last bytes.
+    trailers: Option<Box<HeaderMap>>,
 }
 
 /// Is this an event stream (WHATWG HTML §9.2)?
@@ -134,8 +135,9 @@ impl Relay {
         mut exchange: Exchange,
         tries: Box<dyn Again>,
         comments: Option<std::time::Duration>,
+        is_head: bool,
     ) -> Self {
-        exchange.is_sse = is_event_stream(headers);
+        exchange.is_sse = is_event_stream(headers) && !is_head;
         let readable = exchange.is_sse && is_readable(headers);
         exchange.quiet = exchange.is_sse && !readable;
         let failover = &tries.world().plan.failover;
@@ -155,7 +157,13 @@ impl Relay {
             sse,
             tries: Some(tries),
             timers,
+            trailers: None,
         };
+        if is_head {
+            relay.commit();
+            relay.finish(End::Eof);
+            return relay;
+        }
         if !readable {
             relay.commit();
         }
@@ -190,7 +198,14 @@ impl Relay {
                 State::Flowing => match Pin::new(&mut self.source).poll_frame(cx) {
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                         Ok(data) => self.take(data),
-                        Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                        Err(trailers) => {
+                            let rest = self.eof();
+                            // An answer that goes on elsewhere, or ends with an event of ours, has other trailers.
+                            if matches!(self.state, State::Ended) {
+                                self.trailers = trailers.into_trailers().ok().map(Box::new);
+                            }
+                            rest
+                        }
                     },
                     Poll::Ready(Some(Err(error))) => self.broke(&chain(&error)),
                     Poll::Ready(None) => self.eof(),
@@ -220,6 +235,9 @@ impl Relay {
                     return Poll::Ready(Some(Err(Cut(why))));
                 }
                 State::Ended => {
+                    if let Some(trailers) = self.trailers.take() {
+                        return Poll::Ready(Some(Ok(Frame::trailers(*trailers))));
+                    }
                     // Recorded now, not when the connection gets round to dropping the body.
                     self.exchange = None;
                     return Poll::Ready(None);
@@ -324,7 +342,6 @@ impl Relay {
 
     /// Ends an event stream with an error event.
     fn close(&mut self, message: &str, status: StatusCode, end: End) {
-        let api = self.exchange().api();
         let exchange = self.exchange();
         exchange.because(message);
         exchange.ended(end);
@@ -333,8 +350,7 @@ impl Relay {
             self.state = State::Cut(message.into());
             return;
         };
-        let event = sse::error_event(api, message, kind(status), status.as_u16());
-        self.state = State::Closing(sse.closing(event));
+        self.state = State::Closing(sse.error(message, status));
     }
 
     /// No place could serve it, and the client has a head already.
@@ -347,12 +363,16 @@ impl Relay {
         if matches!(self.state, State::Closing(_) | State::Cut(_) | State::Ended) {
             return;
         }
+        let message = "the proxy is shutting down";
         if self.exchange.is_none() {
-            // A retry has it; without its future the exchange counts as cancelled, by us.
-            self.state = State::Cut("the proxy is shutting down".into());
+            // A retry has it, and with its future it goes: it counts as cancelled, by us.
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            self.state = match &mut self.sse {
+                Some(sse) => State::Closing(sse.error(message, status)),
+                None => State::Cut(message.into()),
+            };
             return;
         }
-        let message = "the proxy is shutting down";
         if self.sse.is_some() {
             self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
         } else {

@@ -106,7 +106,12 @@ impl<O: OldSide> Connection<O> {
         let keep_alive = head.keep_alive;
         let body = match self.inbound.body_at_once(&head) {
             Some(body) => body,
-            None => match Box::pin(self.inbound.body(&head, &mut self.transport)).await {
+            None => match Box::pin(
+                self.inbound
+                    .body(&head, &mut self.transport, &mut self.watch),
+            )
+            .await
+            {
                 Ok(body) => body,
                 Err(Some(refusal)) => {
                     Box::pin(self.refuse(refusal)).await;

@@ -7,7 +7,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::HOST;
+use http::uri::Authority;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::http2::Builder;
@@ -20,9 +22,11 @@ use super::error;
 use super::head::Client;
 use super::server::Limits;
 use super::service::{OldSide, Proxy};
+use crate::http1::host_is_valid;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::request_body::RequestBody;
 use crate::sse::Api;
+use crate::telemetry::Reject;
 use crate::transport::Rewound;
 
 /// Streams that a client may have open on one connection.
@@ -74,14 +78,18 @@ async fn answer<O: OldSide>(
     watch: Watch,
     request: Request<Incoming>,
 ) -> Response<Streamed> {
-    let is_valid = request.uri().authority().is_some() || request.headers().contains_key("host");
-    let answer = if is_valid {
-        proxy
-            .handle(request.map(RequestBody::stream), Some(client))
-            .await
-    } else {
-        let status = http::StatusCode::BAD_REQUEST;
-        error::answer(Api::Other, status, "the request has no authority").map(SplitBody::own)
+    let answer = match refusal(&request) {
+        None => {
+            let ending = watch.reached(Phase::Ending);
+            tokio::select! {
+                answer = proxy.handle(request.map(RequestBody::stream), Some(client)) => answer,
+                () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
+            }
+        }
+        Some((status, message)) => {
+            proxy.shared().metrics.rejected(Reject::MalformedHead);
+            refused(status, message)
+        }
     };
     let mut response = answer.map(|body| Streamed {
         body,
@@ -93,6 +101,31 @@ async fn answer<O: OldSide>(
         .headers_mut()
         .remove(http::header::TRANSFER_ENCODING);
     response
+}
+
+fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
+    error::answer(Api::Other, status, message).map(SplitBody::own)
+}
+
+/// What HTTP/1.1 heads are refused for, and HTTP/2 itself lets pass (RFC 9113 §8.3.1).
+fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
+    if request.method() == Method::CONNECT {
+        return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not served here"));
+    }
+    let authority = request.uri().authority().map(Authority::as_str);
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let is_valid = match (authority, hosts.next(), hosts.next()) {
+        (_, Some(_), Some(_)) | (None, None, _) => false,
+        (Some(authority), Some(host), None) if host.as_bytes() != authority.as_bytes() => false,
+        (None, Some(host), None) => host_is_valid(host),
+        (Some(authority), ..) => {
+            HeaderValue::from_str(authority).is_ok_and(|host| host_is_valid(&host))
+        }
+    };
+    (!is_valid).then_some((
+        StatusCode::BAD_REQUEST,
+        "the request needs exactly one valid authority",
+    ))
 }
 
 /// An answer's body over HTTP/2, which ends with the process.

@@ -350,7 +350,14 @@ impl<O: OldSide> Tries<O> {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
         let comments = self.proxy.shared.settings.comments;
-        let relay = Relay::new(&parts.headers, source, exchange, Box::new(self), comments);
+        let relay = Relay::new(
+            &parts.headers,
+            source,
+            exchange,
+            Box::new(self),
+            comments,
+            is_head,
+        );
         Response::from_parts(parts, SplitBody::relay(relay))
     }
 }

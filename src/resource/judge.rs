@@ -40,14 +40,24 @@ impl Plan {
     /// What stands in for a plan while there is none: no new generation, everything to old.
     #[must_use]
     pub fn all_old() -> Self {
+        Self::only_old(&DynamoUpdateConfigSpec::default())
+            .expect("the default policies are valid ones")
+    }
+
+    /// As [`Plan::all_old`], by the policies of `spec`.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the policies.
+    pub fn only_old(spec: &DynamoUpdateConfigSpec) -> Result<Self, Problems> {
         let spec = DynamoUpdateConfigSpec {
             traffic_split_percent: Some(0),
-            ..DynamoUpdateConfigSpec::to("none:1")
+            new_frontend_service: "none:1".to_owned(),
+            ..spec.clone()
         };
-        let mut plan =
-            Self::of(Identity::default(), &spec).expect("this literal spec is a valid one");
+        let mut plan = Self::of(Identity::default(), &spec)?;
         plan.new.clear();
-        plan
+        Ok(plan)
     }
 }
 

@@ -12,6 +12,9 @@ const FIRST_REST: Duration = Duration::from_secs(1);
 /// The longest rest.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
+/// How long a connection may take that only proves that there is someone.
+const PROVE: Duration = Duration::from_millis(500);
+
 /// One address. Shared by all threads and by all snapshots that hold the address.
 #[derive(Debug)]
 pub struct Endpoint {
@@ -26,6 +29,8 @@ pub struct Endpoint {
     /// Milliseconds since [`epoch`] until which it rests; 0 when it does not.
     rests_until: AtomicU64,
     probe_failed: AtomicBool,
+    /// The last thing known of it is that it answered.
+    proven: AtomicBool,
     /// What ALPN chose last: 0 unknown, else the minor or major version.
     spoken: AtomicU8,
 }
@@ -56,6 +61,7 @@ impl Endpoint {
             rests: AtomicU32::new(0),
             rests_until: AtomicU64::new(0),
             probe_failed: AtomicBool::new(false),
+            proven: AtomicBool::new(false),
             spoken: AtomicU8::new(0),
         }
     }
@@ -73,9 +79,28 @@ impl Endpoint {
         (until == 0 || until <= millis(now)) && !self.probe_failed.load(Ordering::Relaxed)
     }
 
+    /// Is the last thing known of it that it answered?
+    #[must_use]
+    pub fn is_proven(&self) -> bool {
+        self.proven.load(Ordering::Relaxed)
+    }
+
+    /// Proves it by a connection, which is closed at once.
+    pub async fn prove(&self) -> bool {
+        let connecting = tokio::net::TcpStream::connect(self.address);
+        let proven = matches!(tokio::time::timeout(PROVE, connecting).await, Ok(Ok(_)));
+        if proven {
+            self.proven.store(true, Ordering::Relaxed);
+        }
+        proven
+    }
+
     /// An attempt reached it and it worked.
     pub fn succeeded(&self) {
         // Reads first: a store by every request would bounce the line between cores.
+        if !self.is_proven() {
+            self.proven.store(true, Ordering::Relaxed);
+        }
         if self.failures.load(Ordering::Relaxed) != 0 {
             self.failures.store(0, Ordering::Relaxed);
         }
@@ -87,6 +112,7 @@ impl Endpoint {
 
     /// An attempt failed by its fault. True when this ejects it.
     pub fn failed(&self, now: Instant) -> bool {
+        self.proven.store(false, Ordering::Relaxed);
         let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
         let rests = self.rests.load(Ordering::Relaxed);
         // After a rest one failure is enough.

@@ -3,9 +3,11 @@
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::StatusCode;
 
 use super::timers::Timers;
 use crate::proxy::attempt::Again;
+use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::rescue::{Cause, Place};
 use crate::sse::{self, Api, Decoder, Event, Late, Meaning};
@@ -90,8 +92,10 @@ impl SseRelay {
         rest.into()
     }
 
-    /// The bytes of a closing event: what was held goes first, half an event is dropped, or ended if it already went out.
-    pub fn closing(&mut self, event: Vec<u8>) -> Bytes {
+    /// The error event that ends the stream: what was held goes first, half an event is dropped, or ended if it already
+    /// went out.
+    pub fn error(&mut self, message: &str, status: StatusCode) -> Bytes {
+        let event = sse::error_event(self.api, message, kind(status), status.as_u16());
         let mut bytes = std::mem::take(&mut self.held);
         if self.quiet() {
             bytes.extend_from_slice(b"\n\n");

@@ -21,6 +21,8 @@ use crate::transport::Transport;
 const READ_WHOLE: usize = 64 * 1024;
 /// Most bytes that are read ahead of the request they belong to.
 const MAX_AHEAD: usize = 64 * 1024;
+/// How often it is asked whether a client that may not send on has left.
+const LOOK: Duration = Duration::from_millis(200);
 /// What is still read of a client that was given its last answer, so that the answer is not lost to a reset
 /// (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
@@ -63,6 +65,11 @@ impl From<HeadError> for Refusal {
 const BAD_CHUNK: Refusal = Refusal {
     status: StatusCode::BAD_REQUEST,
     message: "the request body's chunks are malformed",
+};
+
+const SLOW_BODY: Refusal = Refusal {
+    status: StatusCode::REQUEST_TIMEOUT,
+    message: "the request body did not come in time",
 };
 
 /// The reading side of a connection.
@@ -109,13 +116,13 @@ impl Inbound {
         watch: &mut Watch,
     ) -> Result<Option<RequestHead>, Refusal> {
         // A new connection owes a head at once; one that has served may rest.
-        let patience = if self.served {
+        let mut begun = !self.read.is_empty();
+        let patience = if self.served && !begun {
             self.idle_timeout
         } else {
             self.head_timeout
         };
         let mut deadline = Instant::now() + patience;
-        let mut begun = !self.read.is_empty();
         std::future::poll_fn(|cx| {
             loop {
                 if !self.read.is_empty() {
@@ -214,6 +221,7 @@ impl Inbound {
         &mut self,
         head: &RequestHead,
         transport: &mut Transport,
+        watch: &mut Watch,
     ) -> Result<RequestBody, Option<Refusal>> {
         let length = match head.framing {
             Framing::Length(length) => SizeHint::with_exact(length),
@@ -223,7 +231,7 @@ impl Inbound {
         let first = if head.expects_continue && self.read.is_empty() {
             Bytes::new()
         } else {
-            self.gather(transport, length.exact()).await?
+            self.gather(transport, watch, length.exact()).await?
         };
         if self.is_at_a_head() && self.take_trailers().is_none() {
             return Ok(RequestBody::whole(first));
@@ -243,6 +251,7 @@ impl Inbound {
     async fn gather(
         &mut self,
         transport: &mut Transport,
+        watch: &mut Watch,
         length: Option<u64>,
     ) -> Result<Bytes, Option<Refusal>> {
         let small = length.is_some_and(|length| length <= READ_WHOLE as u64);
@@ -256,10 +265,20 @@ impl Inbound {
             if self.is_at_a_head() || enough {
                 return Ok(gathered.freeze());
             }
-            let read = std::future::poll_fn(|cx| transport.poll_read_shared(cx)).await;
-            match read {
-                Ok(bytes) if !bytes.is_empty() => self.read = bytes,
-                _ => return Err(None),
+            let deadline = Instant::now() + self.head_timeout;
+            let read = std::future::poll_fn(|cx| {
+                if watch.poll(cx) == Phase::Ending {
+                    return Poll::Ready(Err(None));
+                }
+                if let Poll::Ready(read) = transport.poll_read_shared(cx) {
+                    return Poll::Ready(read.map_err(|_| None));
+                }
+                ready!(self.poll_timer(cx, deadline));
+                Poll::Ready(Err(Some(SLOW_BODY)))
+            });
+            match read.await? {
+                bytes if bytes.is_empty() => return Err(None),
+                bytes => self.read = bytes,
             }
         }
     }
@@ -321,8 +340,10 @@ impl Inbound {
         let Some(feed) = &self.feed else {
             return Poll::Pending;
         };
-        if ready!(feed.poll_wish(cx)) == Wish::Nothing {
-            return self.poll_gone(cx, transport);
+        match feed.poll_wish(cx) {
+            Poll::Ready(Wish::More) => {}
+            Poll::Ready(Wish::Nothing) => return self.poll_gone(cx, transport),
+            Poll::Pending => return self.poll_left(cx, transport),
         }
         if std::mem::take(&mut self.expects_continue) {
             pending.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -362,7 +383,25 @@ impl Inbound {
                 _ => return Poll::Ready(Err(None)),
             }
         }
-        Poll::Pending
+        self.poll_left(cx, transport)
+    }
+
+    /// Watches for the client's end behind bytes that are not wanted yet: the kernel is asked, now and then.
+    fn poll_left(
+        &mut self,
+        cx: &mut Context<'_>,
+        transport: &Transport,
+    ) -> Poll<Result<(), Option<Refusal>>> {
+        loop {
+            if transport.is_left() {
+                return Poll::Ready(Err(None));
+            }
+            let next = Instant::now() + LOOK;
+            if self.timer.is_elapsed() || self.timer.deadline() > next.into() {
+                self.timer.as_mut().reset(next.into());
+            }
+            ready!(self.timer.as_mut().poll(cx));
+        }
     }
 
     /// Ends our side and reads on for a moment, so that a client that is still sending gets to read its answer.
