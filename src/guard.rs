@@ -34,8 +34,8 @@ pub enum Seen {
 }
 
 impl Guard {
-    /// The mark of an update, keyed by a secret that its proxies share. What it is called and where it goes are in it, and
-    /// in a cluster the resource's `uid`: things that a client does not know. Where it may, give a key.
+    /// The mark of an update, keyed by a secret that its proxies share. In a cluster the resource's `uid` is in it, which
+    /// no client knows; where clients may know what a plan file is called, give a key.
     #[must_use]
     pub fn new(key: &[u8], identity: &Identity, new: &[Target]) -> Self {
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
@@ -45,9 +45,12 @@ impl Guard {
             context.update(&(text.len() as u64).to_be_bytes());
             context.update(text.as_bytes());
         }
-        for target in new {
-            context.update(target.to_string().as_bytes());
-            context.update(b",");
+        // A plan from flags has no name: it is known by where it goes.
+        if identity.uid.is_none() && identity.name.is_none() {
+            for target in new {
+                context.update(target.to_string().as_bytes());
+                context.update(b",");
+            }
         }
         let tag = context.sign();
         let hex = tag.as_ref()[..16].iter().map(|byte| format!("{byte:02x}"));

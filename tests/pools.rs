@@ -1,0 +1,285 @@
+//! The servers of one generation: how requests spread over them, when one is let rest, and what probes change.
+
+#[path = "support/rig.rs"]
+mod rig;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use plan_file::mostly_old;
+use rig::*;
+use tokio::net::TcpSocket;
+
+/// New is nowhere, and all goes to old.
+const ALL_OLD: [&str; 4] = ["--new", "127.0.0.1:9", "--split", "0"];
+
+async fn two() -> [Upstream; 2] {
+    [
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("old")).await,
+    ]
+}
+
+async fn before([a, b]: &[Upstream; 2], more: &[&str]) -> Proxy {
+    let (a, b) = (a.url(), b.url());
+    let mut args = vec!["--old", &a, "--old", &b];
+    args.extend(ALL_OLD);
+    args.extend(more);
+    Proxy::start(&args).await
+}
+
+/// What `/plan` says of an endpoint.
+async fn endpoint(proxy: &Proxy, address: SocketAddr) -> serde_json::Value {
+    let page: serde_json::Value = serde_json::from_str(&proxy.plan().await).unwrap();
+    let endpoints = page["endpoints"].as_array().unwrap();
+    let mut endpoints = endpoints.iter();
+    let found = endpoints.find(|endpoint| endpoint["address"] == address.to_string());
+    found.expect("the endpoint is in the plan").clone()
+}
+
+async fn is_healthy(proxy: &Proxy, address: SocketAddr) -> bool {
+    endpoint(proxy, address).await["healthy"] == true
+}
+
+/// An address that refuses connections and that nobody else can get.
+fn refusing() -> (TcpSocket, SocketAddr) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
+    (socket, address)
+}
+
+fn inferences(server: &Upstream) -> usize {
+    let requests = server.requests();
+    let posts = requests.iter().filter(|request| request.method == "POST");
+    posts.count()
+}
+
+/// A server that lists a model only while it is told to.
+async fn listing(lists: &Arc<AtomicBool>) -> Upstream {
+    let lists = lists.clone();
+    let answer = healthy("old");
+    Upstream::start(move |received| {
+        if received.target == MODELS && !lists.load(Ordering::Relaxed) {
+            models(&[])
+        } else {
+            answer(received)
+        }
+    })
+    .await
+}
+
+/// Asserts that of two probed servers the one without a model is left out until it has one.
+async fn assert_left_out_while_empty(
+    proxy: &Proxy,
+    [empty, full]: [&Upstream; 2],
+    lists: &AtomicBool,
+) {
+    eventually("the empty one is found unhealthy", async || {
+        !is_healthy(proxy, empty.address).await
+    })
+    .await;
+    eventually("the full one is probed", async || full.count() > 0).await;
+    for _ in 0..20 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    assert_eq!((inferences(empty), inferences(full)), (0, 20));
+    lists.store(true, Ordering::Relaxed);
+    eventually("it is found healthy again", async || {
+        is_healthy(proxy, empty.address).await
+    })
+    .await;
+    eventually("it gets requests again", async || {
+        proxy.chat().await.assert_is(chat_text("old"));
+        inferences(empty) > 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn requests_spread_over_two_servers_in_both_ways_to_name_them() {
+    let servers = two().await;
+    let [a, b] = [servers[0].url(), servers[1].url()];
+    let both = format!("{a},{b}");
+    for flags in [vec!["--old", &a, "--old", &b], vec!["--old", &both]] {
+        let earlier = [servers[0].count(), servers[1].count()];
+        let proxy = Proxy::start(&[&flags[..], &ALL_OLD].concat()).await;
+        for _ in 0..60 {
+            proxy.chat().await.assert_is(chat_text("old"));
+        }
+        // By chance alone less than once in a million.
+        for (server, earlier) in servers.iter().zip(earlier) {
+            let count = server.count() - earlier;
+            assert!((10..=50).contains(&count), "{count} of 60 by {flags:?}");
+        }
+        assert_eq!(
+            servers[0].count() + servers[1].count() - earlier[0] - earlier[1],
+            60
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_next_stream_goes_to_the_server_with_fewer_open_ones() {
+    let gate = Gate::closed();
+    let script = Script::new()
+        .sse()
+        .chunk(role("old"))
+        .wait(&gate)
+        .chunk(Family::Chat.content("old", 0))
+        .chunk(Family::Chat.terminal("old"));
+    let servers = [
+        Upstream::always(script.clone()).await,
+        Upstream::always(script).await,
+    ];
+    let proxy = before(&servers, &[]).await;
+    let mut streams = Vec::new();
+    for pairs in 1..=6 {
+        for _ in 0..2 {
+            let stream = client::open_chat(proxy.address).await;
+            // The chunk before the gate is held back until content: the request is what shows.
+            let sent = streams.len() + 1;
+            eventually("the stream reaches a server", async || {
+                servers[0].count() + servers[1].count() == sent
+            })
+            .await;
+            streams.push(stream);
+        }
+        assert_eq!((servers[0].count(), servers[1].count()), (pairs, pairs));
+    }
+    for server in &servers {
+        assert_eq!(endpoint(&proxy, server.address).await["open"], 6);
+    }
+    gate.open();
+    for stream in &mut streams {
+        stream
+            .response()
+            .await
+            .assert_is(Family::Chat.stream("old", 1));
+    }
+    for server in &servers {
+        eventually("nothing is open", async || {
+            endpoint(&proxy, server.address).await["open"] == 0
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_comes_back_when_it_listens()
+ {
+    let up = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let (socket, dead) = refusing();
+    let plan = mostly_old(&new, "");
+    let (old, plan) = (format!("{},{dead}", up.url()), plan.as_str());
+    let proxy = Proxy::start(&["--old", &old, "--plan", &plan]).await;
+    assert!(is_healthy(&proxy, dead).await);
+
+    let mut sent = 0;
+    eventually("the dead one is ejected", async || {
+        let response = proxy.chat().await;
+        sent += 1;
+        let text = chat_text(response.generation());
+        response.assert_is(text);
+        !is_healthy(&proxy, dead).await
+    })
+    .await;
+    assert!(is_healthy(&proxy, up.address).await);
+    // Each of its failures was saved by new, and there were three.
+    assert_eq!((up.count(), new.count()), (sent - 3, 3));
+    let connect = [("cause", "connect")];
+    proxy.counts("crossfade_saves_total", &connect, 3.0).await;
+
+    drop(socket);
+    let back = Upstream::again(dead, healthy("old")).await;
+    eventually("it gets requests again", async || {
+        let response = proxy.chat().await;
+        assert_eq!((response.status, response.end), (200, End::Clean));
+        back.count() > 0
+    })
+    .await;
+    eventually("it is healthy", async || is_healthy(&proxy, dead).await).await;
+}
+
+#[tokio::test]
+async fn without_a_refuge_three_requests_find_out_that_a_server_is_dead() {
+    let up = Upstream::start(healthy("old")).await;
+    let (_socket, dead) = refusing();
+    let (a, b) = (up.url(), dead.to_string());
+    let flags = ["--old", &a, "--old", &b, "--hold", "0"];
+    let proxy = Proxy::start(&[&flags[..], &ALL_OLD].concat()).await;
+    let mut failed = 0;
+    eventually("the dead one is ejected", async || {
+        let response = proxy.chat().await;
+        if response.status != 200 {
+            assert_eq!(response.status, 502);
+            failed += 1;
+        }
+        !is_healthy(&proxy, dead).await
+    })
+    .await;
+    assert_eq!(failed, 3);
+}
+
+#[tokio::test]
+async fn a_probed_server_without_models_gets_no_requests_until_it_has_one() {
+    let lists = Arc::new(AtomicBool::new(false));
+    let servers = [listing(&lists).await, Upstream::start(healthy("old")).await];
+    let proxy = before(&servers, &["--probe-interval", "0.1"]).await;
+    let [empty, full] = &servers;
+    assert_left_out_while_empty(&proxy, [empty, full], &lists).await;
+}
+
+#[tokio::test]
+async fn a_plan_with_a_probe_leaves_out_a_server_without_models_until_it_has_one() {
+    let lists = Arc::new(AtomicBool::new(false));
+    let [empty, full] = [listing(&lists).await, Upstream::start(healthy("old")).await];
+    let new = Upstream::start(healthy("new")).await;
+    let plan = mostly_old(&new, "probe: {intervalSeconds: 0.1}");
+    let (a, b, plan) = (empty.url(), full.url(), plan.as_str());
+    let proxy = Proxy::start(&["--old", &a, "--old", &b, "--plan", &plan]).await;
+    assert_left_out_while_empty(&proxy, [&empty, &full], &lists).await;
+}
+
+#[tokio::test]
+async fn a_server_is_asked_for_no_models_where_no_probe_is_wanted() {
+    let lists = Arc::new(AtomicBool::new(false));
+    let servers = [listing(&lists).await, listing(&lists).await];
+    let proxy = before(&servers, &[]).await;
+    for _ in 0..10 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    for server in &servers {
+        assert!(is_healthy(&proxy, server.address).await);
+        assert_eq!(server.count(), inferences(server));
+    }
+}
+
+#[tokio::test]
+async fn servers_of_either_generation_can_be_given_by_name() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let named = |server: &Upstream| format!("localhost:{}", server.address.port());
+    let (old, new) = (named(&old), named(&new));
+    let proxy = Proxy::start(&["--old", &old, "--new", &new, "--split", "50"]).await;
+    proxy.serves("old").await;
+    proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn requests_one_after_another_use_one_connection_of_their_thread() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &["--threads", "1"]).await;
+    let mut client = Client::connect(proxy.address).await;
+    for _ in 0..20 {
+        client.post(CHAT, &[], UNARY).await;
+        client.response().await.assert_is(unary_text("old"));
+    }
+    assert_eq!((old.count(), old.connections()), (20, 1));
+    for _ in 0..20 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    assert_eq!((old.count(), old.connections()), (40, 1));
+}
