@@ -1,6 +1,8 @@
 //! Puts a proxy process together: the only file that knows every room.
 
+mod core;
 pub mod demo;
+mod stop;
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,28 +12,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use self::core::Core;
 use crate::admin::{self, Admin};
-use crate::config::{Config, PlanSource};
-use crate::discovery::{self, News, PlanFile, Publisher, State, TlsFault, Wanted};
+use crate::config::Config;
+use crate::discovery::{News, TlsFault, Wanted};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::proxy::{self, Listener, OldPool, Proxy, Shared, SplitLayer};
-use crate::resource::{Identity, Plan, Problems};
+use crate::resource::{Plan, Problems};
 use crate::telemetry::{Metrics, access};
-use crate::tls::{ClientFiles, Files, Reloading, ServerFiles};
+use crate::tls::{Reloading, ServerFiles};
 use crate::upstream::idle;
 
 /// How often each thread writes its access lines and looks after its connections.
 const TICK: Duration = Duration::from_millis(200);
-/// How often names are resolved again, and while one is not known at all.
-const RESOLVE: Duration = Duration::from_secs(5);
-const RESOLVE_UNKNOWN: Duration = Duration::from_millis(500);
-/// How often certificate files are looked at.
-const CERTIFICATES: Duration = Duration::from_secs(1);
-/// What ended streams get to be written out.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -109,67 +104,6 @@ pub fn build(config: Config) -> Result<Bound, Error> {
     })
 }
 
-/// What every form of the proxy has: the writer of plans, and what requests share.
-struct Core {
-    publisher: Publisher,
-    shared: Arc<Shared>,
-    told: mpsc::Sender<News>,
-    news: mpsc::Receiver<News>,
-    file: Option<PlanFile>,
-}
-
-impl Core {
-    async fn start(config: &Config) -> Result<Self, Error> {
-        let state = config.state_dir.as_ref().map(|path| {
-            State::open(path).map_err(|source| Error::State {
-                path: path.clone(),
-                source,
-            })
-        });
-        let state = state.transpose()?;
-        // Checked now, though it may be a later plan that needs it.
-        if config.upstream_tls != ClientFiles::default() {
-            config.upstream_tls.load()?;
-        }
-        let mut file = match &config.plan {
-            PlanSource::File(path) => Some(PlanFile::new(path)),
-            _ => None,
-        };
-        let first = First::find(&config.plan, file.as_mut(), state.as_ref())?;
-        let metrics = Arc::new(Metrics::default());
-        let (wanted, source) = (first.wanted, first.source);
-        let publisher =
-            Publisher::start(config, Arc::clone(&metrics), state, wanted, source).await?;
-        if let (Some(problems), PlanSource::File(path)) = (first.refused, &config.plan) {
-            publisher.reject(problems, path.display().to_string().into());
-        }
-        let world = Arc::clone(publisher.world());
-        let shared = Shared::new(world, metrics, config.proxy.clone(), fastrand::u64(..));
-        let (told, news) = mpsc::channel(16);
-        Ok(Self {
-            publisher,
-            shared,
-            told,
-            news,
-            file,
-        })
-    }
-
-    /// Follows the sources of plans and addresses for as long as it is polled.
-    async fn follow(self, config: &Config, tls: Option<Arc<Reloading<ServerFiles>>>) {
-        let probing = discovery::probe(Arc::clone(self.publisher.world()), config.probe_interval);
-        let watching = async {
-            if let Some(file) = self.file
-                && let Err(error) = file.watch(self.told.clone()).await
-            {
-                tracing::error!(%error, "the plan file cannot be watched");
-            }
-            std::future::pending::<()>().await;
-        };
-        tokio::join!(probing, watching, publish(self.publisher, self.news, tls));
-    }
-}
-
 /// A proxy inside a frontend: the layer, and what keeps its plan up to date.
 pub struct Embedded {
     /// Wraps the frontend's own service, which is the old generation.
@@ -216,72 +150,6 @@ fn raise_file_limit() {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
-    }
-}
-
-/// The plan to begin with, and what was wrong with the one that should have been.
-struct First {
-    wanted: Wanted,
-    source: Arc<str>,
-    refused: Option<Problems>,
-}
-
-impl First {
-    fn good(wanted: Wanted, source: impl Into<Arc<str>>) -> Self {
-        Self {
-            wanted,
-            source: source.into(),
-            refused: None,
-        }
-    }
-
-    fn plan(plan: Plan, source: &str) -> Self {
-        let plan = Arc::new(plan);
-        Self::good(
-            Wanted {
-                plan,
-                manifest: None,
-            },
-            source,
-        )
-    }
-
-    fn find(
-        source: &PlanSource,
-        file: Option<&mut PlanFile>,
-        state: Option<&State>,
-    ) -> Result<Self, Error> {
-        match (source, file) {
-            (PlanSource::Flags(spec), _) => {
-                let plan = Plan::of(Identity::default(), spec).map_err(Error::Flags)?;
-                Ok(Self::plan(plan, "flags"))
-            }
-            (PlanSource::File(path), Some(file)) => {
-                let refused = match file.read() {
-                    Ok(wanted) => return Ok(Self::good(wanted, path.display().to_string())),
-                    Err(problems) => problems,
-                };
-                let kept =
-                    state.and_then(|state| Some((discovery::read(state.file()).ok()?, state)));
-                let Some((wanted, state)) = kept else {
-                    let path = path.clone();
-                    return Err(Error::Plan {
-                        path,
-                        problems: refused,
-                    });
-                };
-                let first = Self::good(wanted, state.file().display().to_string());
-                Ok(Self {
-                    refused: Some(refused),
-                    ..first
-                })
-            }
-            (PlanSource::OnlyOld(spec), _) => {
-                let plan = Plan::only_old(spec).map_err(Error::Flags)?;
-                Ok(Self::plan(plan, "none"))
-            }
-            (PlanSource::File(_), None) => unreachable!("a plan file is opened before it is read"),
         }
     }
 }
@@ -385,83 +253,11 @@ impl Bound {
             tokio::spawn(async move { core.follow(&following, tls).await });
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
-            Ok(live(&config, &lifecycle, &shared, threads).await)
+            Ok(stop::live(&config, &lifecycle, &shared, threads).await)
         });
         // Not waiting for threads that have streams they were told not to wait for.
         runtime.shutdown_background();
         ended
-    }
-}
-
-/// Stops as it is told: not ready, settle, drain, end.
-async fn live(
-    config: &Config,
-    lifecycle: &Lifecycle,
-    shared: &Shared,
-    threads: Vec<std::thread::JoinHandle<()>>,
-) -> Ended {
-    let mut signals = config.signals.then(Signals::new);
-    tokio::select! {
-        () = Signals::next(&mut signals) => {
-            lifecycle.advance(Phase::Settling);
-            tracing::info!(seconds = config.settle.as_secs_f64(), "not ready any more; settling");
-            tokio::select! {
-                () = tokio::time::sleep(config.settle) => {}
-                () = Signals::next(&mut signals) => return cut_at_once(shared),
-            }
-        }
-        // Told from within the process.
-        () = lifecycle.reached(Phase::Draining) => {}
-    }
-    lifecycle.advance(Phase::Draining);
-    tracing::info!(open = shared.open(), "draining");
-    let mut joined = std::pin::pin!(tokio::task::spawn_blocking(move || {
-        for thread in threads {
-            let _ = thread.join();
-        }
-    }));
-    tokio::select! {
-        _ = joined.as_mut() => return Ended::Clean,
-        () = tokio::time::sleep(config.drain) => {}
-        () = Signals::next(&mut signals) => return cut_at_once(shared),
-    }
-    let open = shared.open();
-    tracing::warn!(open, "the time to drain is over: ending what is open");
-    lifecycle.advance(Phase::Ending);
-    let _ = tokio::time::timeout(LAST_WORDS, joined).await;
-    if open == 0 { Ended::Clean } else { Ended::Cut }
-}
-
-fn cut_at_once(shared: &Shared) -> Ended {
-    let open = shared.open();
-    tracing::warn!(open, "told to stop once more: ending at once");
-    if open == 0 { Ended::Clean } else { Ended::Cut }
-}
-
-struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-impl Signals {
-    fn new() -> Self {
-        let listen = |kind| signal(kind).expect("the handler of an ordinary signal can be set");
-        Self {
-            terminate: listen(SignalKind::terminate()),
-            interrupt: listen(SignalKind::interrupt()),
-        }
-    }
-
-    async fn next(signals: &mut Option<Self>) {
-        match signals {
-            Some(signals) => {
-                tokio::select! {
-                    _ = signals.terminate.recv() => {}
-                    _ = signals.interrupt.recv() => {}
-                }
-            }
-            None => std::future::pending().await,
-        }
     }
 }
 
@@ -481,41 +277,6 @@ async fn look_after(metrics: Arc<Metrics>) {
         ticks += 1;
         if ticks.is_multiple_of(10) {
             idle::sweep(now);
-        }
-    }
-}
-
-/// Folds what the sources tell into snapshots.
-async fn publish(
-    mut publisher: Publisher,
-    mut news: mpsc::Receiver<News>,
-    tls: Option<Arc<Reloading<ServerFiles>>>,
-) {
-    let mut resolve = Instant::now();
-    let mut certificates = tokio::time::interval(CERTIFICATES);
-    loop {
-        let pause = if publisher.knows_all_addresses() {
-            RESOLVE
-        } else {
-            RESOLVE_UNKNOWN
-        };
-        tokio::select! {
-            told = news.recv() => match told {
-                Some(told) => publisher.hear(told).await,
-                None => return,
-            },
-            () = tokio::time::sleep_until((resolve + pause).into()) => {
-                publisher.refresh_addresses().await;
-                resolve = Instant::now();
-            }
-            _ = certificates.tick() => {
-                publisher.refresh_tls();
-                match tls.as_ref().map(|tls| tls.refresh()) {
-                    None | Some(Ok(false)) => {}
-                    Some(Ok(true)) => tracing::info!("certificates towards clients were read again"),
-                    Some(Err(error)) => tracing::error!(%error, "certificates towards clients cannot be used; the last good ones stay"),
-                }
-            }
         }
     }
 }

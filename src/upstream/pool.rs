@@ -113,23 +113,25 @@ impl Pool {
             .any(|endpoint| endpoint.is_healthy(now))
     }
 
-    /// The less loaded of two healthy endpoints chosen by `draw` (Mitzenmacher 2001); of all, when none is healthy:
-    /// a request that has nowhere else to go is better tried than refused.
-    fn pick(&self, now: Instant, draw: u32) -> Option<&Arc<Endpoint>> {
-        if let [only] = &self.endpoints[..] {
+    /// The less loaded of two healthy endpoints chosen by `draw` (Mitzenmacher 2001); of all, when none is healthy: a
+    /// request that has nowhere else to go is better tried than refused. Never `but`.
+    fn pick(&self, now: Instant, draw: u32, but: Option<&Arc<Endpoint>>) -> Option<&Arc<Endpoint>> {
+        if let ([only], None) = (&self.endpoints[..], but) {
             return Some(only);
         }
-        let healthy = self
+        let others = self
             .endpoints
             .iter()
-            .filter(|endpoint| endpoint.is_healthy(now));
+            .filter(|endpoint| but.is_none_or(|but| !Arc::ptr_eq(but, endpoint)));
+        let healthy = others.clone().filter(|endpoint| endpoint.is_healthy(now));
         match healthy.clone().count() {
-            0 => two_choices(self.endpoints.iter(), self.endpoints.len(), draw),
+            0 => two_choices(others.clone(), others.count(), draw),
             count => two_choices(healthy, count, draw),
         }
     }
 
-    /// Sends one request to one endpoint. With `fail_fast` a pool without a healthy endpoint is not tried.
+    /// Sends one request to one endpoint; to another one, where there is one, if no connection can be made to the first.
+    /// With `fail_fast` a pool without a healthy endpoint is not tried.
     ///
     /// # Errors
     /// Why there is no response head.
@@ -143,9 +145,27 @@ impl Pool {
         if fail_fast && !self.endpoints.is_empty() && !self.is_healthy(now) {
             return Err(Error::Resting);
         }
-        let endpoint = self.pick(now, fastrand::u32(..)).ok_or(Error::NoEndpoint)?;
-        let lease = Lease::new(Arc::clone(endpoint));
-        let attempt = self.attempt(lease, outgoing, body);
+        let draw = fastrand::u32(..);
+        let endpoint = self.pick(now, draw, None).ok_or(Error::NoEndpoint)?;
+        let again = (self.endpoints.len() > 1).then(|| body.again()).flatten();
+        let result = self.watched(endpoint, outgoing, body).await;
+        match (result, again) {
+            (Err(error), Some(body)) if error.nothing_sent() => {
+                let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
+                self.watched(other, outgoing, body).await
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// One attempt at one endpoint, from which its health follows.
+    async fn watched(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        let attempt = self.send_to(endpoint, outgoing, body);
         let result = match self.settings.head_timeout {
             None => attempt.await,
             Some(limit) => tokio::time::timeout(limit, attempt)
