@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use self::core::Core;
+use self::stop::Signals;
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::discovery::{News, TlsFault, Wanted};
@@ -251,9 +252,11 @@ impl Bound {
             tokio::spawn(admin::serve(admin, page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
+            // Before anyone is told that it serves: from then on a signal means a drain.
+            let signals = config.signals.then(Signals::new);
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
-            Ok(stop::live(&config, &lifecycle, &shared, threads).await)
+            Ok(stop::live(&config, &lifecycle, &shared, threads, signals).await)
         });
         // Not waiting for threads that have streams they were told not to wait for.
         runtime.shutdown_background();

@@ -134,7 +134,8 @@ async fn at_the_drain_limit_the_rest_is_ended_honestly_with_status_3() {
     second.until(&content("old", 0)).await;
     proxy.terminate();
     let rest = String::from_utf8(stream.body().await).unwrap();
-    assert!(stream.end.unwrap().is_unclean());
+    let end = stream.end.unwrap();
+    assert!(end.is_unclean(), "{end:?} after {rest}");
     assert!(
         rest.starts_with("data: {\"error\":{") && rest.ends_with("}}\n\n"),
         "{rest}"

@@ -18,8 +18,8 @@ pub(super) async fn live(
     lifecycle: &Lifecycle,
     shared: &Shared,
     threads: Vec<std::thread::JoinHandle<()>>,
+    mut signals: Option<Signals>,
 ) -> Ended {
-    let mut signals = config.signals.then(Signals::new);
     tokio::select! {
         () = Signals::next(&mut signals) => {
             lifecycle.advance(Phase::Settling);
@@ -57,13 +57,14 @@ fn cut_at_once(shared: &Shared) -> Ended {
     if open == 0 { Ended::Clean } else { Ended::Cut }
 }
 
-struct Signals {
+/// The signals that mean: stop.
+pub(super) struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
 impl Signals {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let listen = |kind| signal(kind).expect("the handler of an ordinary signal can be set");
         Self {
             terminate: listen(SignalKind::terminate()),
