@@ -2,8 +2,8 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::Context;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use tokio::sync::watch;
 
@@ -92,7 +92,6 @@ impl Lifecycle {
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {
-            seen: self.phase(),
             lifecycle: self.clone(),
             waiting: None,
         }
@@ -101,36 +100,57 @@ impl Lifecycle {
 
 type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// Remembers that the task was woken by the wait, so that a task that is polled for other reasons need not ask it.
+struct Bell {
+    rung: AtomicBool,
+    task: Waker,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.rung.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
+}
+
 /// Looks at the phase at each poll for one load, and wakes the task when draining or ending begins.
 pub struct Watch {
     lifecycle: Lifecycle,
-    /// The phase at the last look: a change has used up the waker.
-    seen: Phase,
-    /// The wait for the next phase. Polled again only after a change: till then the waker that it took stays good.
-    waiting: Option<(Phase, Wait)>,
+    /// The wait for the next phase, polled again only after its bell has rung.
+    waiting: Option<(Phase, Wait, Arc<Bell>)>,
 }
 
 impl Watch {
     /// The phase now. The task of `cx` is woken when it changes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
-        let now = self.lifecycle.phase();
-        if now == Phase::Ending || (self.waiting.is_some() && now == self.seen) {
-            return now;
+        if let Some((_, _, bell)) = &self.waiting
+            && !bell.rung.load(Ordering::Acquire)
+        {
+            return self.lifecycle.phase();
         }
-        self.seen = now;
-        let next = if now < Phase::Draining {
-            Phase::Draining
-        } else {
-            Phase::Ending
+        let now = self.lifecycle.phase();
+        let next = match now {
+            Phase::Ending => return now,
+            Phase::Draining => Phase::Ending,
+            _ => Phase::Draining,
         };
         let mut waiting = match self.waiting.take() {
-            Some((phase, waiting)) if phase == next => waiting,
+            Some((phase, waiting, _)) if phase == next => waiting,
             _ => Box::pin(self.lifecycle.reached(next)) as Wait,
         };
-        if waiting.as_mut().poll(cx).is_ready() {
+        let bell = Arc::new(Bell {
+            rung: AtomicBool::new(false),
+            task: cx.waker().clone(),
+        });
+        let waker = Waker::from(Arc::clone(&bell));
+        if waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready()
+        {
             return self.poll(cx);
         }
-        self.waiting = Some((next, waiting));
+        self.waiting = Some((next, waiting, bell));
         now
     }
 

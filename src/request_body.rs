@@ -151,6 +151,20 @@ impl RequestBody {
         }
     }
 
+    /// A view of it that stays when the body itself is given away, to ask [`RequestBody::fault`] of later.
+    #[must_use]
+    pub fn view(&self) -> Self {
+        let kind = match &self.kind {
+            Kind::Stream { shared, length, .. } => Kind::Stream {
+                shared: Arc::clone(shared),
+                next: usize::MAX,
+                length: *length,
+            },
+            _ => Kind::Empty,
+        };
+        Self { kind }
+    }
+
     /// What is wrong with it, if the client broke it.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {

@@ -396,3 +396,21 @@ async fn it_is_ready_only_once_a_model_server_listens() {
     eventually("ready", async || proxy.admin("/readyz").await.status == 200).await;
     assert_eq!(proxy.chat().await.status, 200);
 }
+#[tokio::test]
+async fn at_the_drain_limit_a_stream_that_is_being_saved_ends_with_an_error_event() {
+    let gate = Gate::closed();
+    let new = Upstream::always(stream_of(&role("new")).wait(&gate).reset()).await;
+    let old = Upstream::always(Script::new().hang()).await;
+    let flags = ["--drain", "0.2"];
+    let mut proxy = Proxy::planned(&old, &mostly_new(&new, ""), &flags).await;
+    let mut client = client::open_chat(proxy.address).await;
+    assert_eq!(client.head().await.status, 200);
+    gate.open();
+    old.request(1).await;
+    proxy.terminate();
+    let rest = String::from_utf8(client.body().await).unwrap();
+    assert!(client.end.unwrap().is_unclean());
+    assert!(rest.contains("data: {\"error\":{"), "{rest:?}");
+    assert!(!rest.contains("[DONE]"), "{rest:?}");
+    assert_eq!(proxy.end().await, Some(3));
+}

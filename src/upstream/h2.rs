@@ -12,7 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use super::endpoint::Lease;
 use super::pool::Connector;
 use super::{Error, Outgoing, UpstreamBody};
-use crate::request_body::RequestBody;
+use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
 
 /// Streams that a connection carries before another one is opened. Dynamo's frontends allow 200.
@@ -53,14 +53,14 @@ pub(super) async fn send(
     if let Some(link) = existing(lease.id) {
         match over(lease, link, outgoing, body).await {
             // The server never took it up: a new connection is tried.
-            Err((error, lease, body)) if is_unprocessed(&error) => {
+            Err((Failed::Server(error), lease, body)) if is_unprocessed(&error) => {
                 let Some(body) = body.again() else {
                     return Err(Error::Http2(error));
                 };
                 let (transport, _) = connector.connect().await?;
                 return send_over(lease, transport, outgoing, body).await;
             }
-            other => return other.map_err(|(error, ..)| Error::Http2(error)),
+            other => return other.map_err(|(failed, ..)| failed.into()),
         }
     }
     let (transport, _) = connector.connect().await?;
@@ -95,7 +95,22 @@ pub(super) async fn send_over(
     LINKS.with_borrow_mut(|links| links.entry(lease.id).or_default().push(link.clone()));
     over(lease, link, outgoing, body)
         .await
-        .map_err(|(error, ..)| Error::Http2(error))
+        .map_err(|(failed, ..)| failed.into())
+}
+
+/// Whose fault it was that there is no answer.
+enum Failed {
+    Server(hyper::Error),
+    Client(Fault),
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        match failed {
+            Failed::Server(error) => Self::Http2(error),
+            Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
+        }
+    }
 }
 
 /// Does the error mean that the server has not begun with the request (RFC 9113 §8.7)?
@@ -114,8 +129,9 @@ async fn over(
     mut link: Link,
     outgoing: Outgoing<'_>,
     body: RequestBody,
-) -> Result<Response<UpstreamBody>, (hyper::Error, Lease, RequestBody)> {
+) -> Result<Response<UpstreamBody>, (Failed, Lease, RequestBody)> {
     let original = body.again();
+    let view = body.view();
     let request = request(&lease, outgoing, body);
     let sent = match link.sender.ready().await {
         Ok(()) => link.sender.send_request(request).await,
@@ -123,7 +139,13 @@ async fn over(
     };
     let (head, incoming) = match sent {
         Ok(response) => response.into_parts(),
-        Err(error) => return Err((error, lease, original.unwrap_or(RequestBody::empty()))),
+        Err(error) => {
+            let failed = match view.fault() {
+                Some(fault) => Failed::Client(fault),
+                None => Failed::Server(error),
+            };
+            return Err((failed, lease, original.unwrap_or(RequestBody::empty())));
+        }
     };
     Ok(Response::from_parts(
         head,
