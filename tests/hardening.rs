@@ -176,10 +176,6 @@ async fn uploads_that_are_too_large_or_break_off_do_not_eject_the_endpoint() {
             }
             let plan = proxy.plan().await;
             assert!(plan.contains(&old.url()), "{plan}");
-            if plan.contains("\"healthy\": false") {
-                eprintln!("XXX {protocol} {breaks_off}");
-                continue;
-            }
             assert!(!plan.contains("\"healthy\": false"), "{plan}");
             assert!(plan.contains("\"healthy\": true"), "{plan}");
             proxy.chat().await.assert_is(chat_text("old"));
