@@ -13,6 +13,7 @@ pub use encode::{chunk_end, chunk_head, last_chunk, request_head, response_head}
 pub use request::{HeadError, RequestHead, host_is_valid, parse_request};
 pub use response::{ResponseError, ResponseHead, parse_response};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Most header lines that a head may hold. Dynamo's frontends take 100.
@@ -31,22 +32,25 @@ pub enum Framing {
     UntilClose,
 }
 
-/// Builds the map from what `httparse` found; one copy of the head backs all values.
-fn header_map(found: &[httparse::Header<'_>], head: &[u8]) -> Option<HeaderMap> {
-    let shared = bytes::Bytes::copy_from_slice(head);
-    let base = head.as_ptr() as usize;
+/// Builds the map from what `httparse` found in `head`, of which `copy` is a copy: it backs all values.
+fn header_map(found: &[httparse::Header<'_>], head: &[u8], copy: &Bytes) -> Option<HeaderMap> {
     let mut map = HeaderMap::with_capacity(found.len() + 6);
     for header in found {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
         let value = if header.value.is_empty() {
             HeaderValue::from_static("")
         } else {
-            let start = header.value.as_ptr() as usize - base;
-            HeaderValue::from_maybe_shared(shared.slice(start..start + header.value.len())).ok()?
+            HeaderValue::from_maybe_shared(part(copy, head, header.value)).ok()?
         };
         map.append(name, value);
     }
     Some(map)
+}
+
+/// The part of `copy` that `part` is of `head`.
+fn part(copy: &Bytes, head: &[u8], part: &[u8]) -> Bytes {
+    let start = part.as_ptr() as usize - head.as_ptr() as usize;
+    copy.slice(start..start + part.len())
 }
 
 /// True where every CR stands before an LF and every LF behind a CR: a lone one is where two parsers disagree about lines.
@@ -71,6 +75,28 @@ fn content_length(value: &HeaderValue) -> Option<u64> {
         return None;
     }
     std::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// The lengths of a head's field names. Asking a map for a name costs a hash; most names that a proxy asks for are not
+/// there, and mostly no name of their length is.
+#[derive(Clone, Copy, Debug)]
+pub struct NameLengths(u64);
+
+impl NameLengths {
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        Self(headers.keys().fold(0, |all, name| all | Self::bit(name)))
+    }
+
+    /// False if no field has this name.
+    #[must_use]
+    pub fn may_hold(self, name: &HeaderName) -> bool {
+        self.0 & Self::bit(name) != 0
+    }
+
+    fn bit(name: &HeaderName) -> u64 {
+        1 << name.as_str().len().min(63)
+    }
 }
 
 /// The members of a comma-separated field, over all its lines (RFC 9110 §5.6.1).

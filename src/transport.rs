@@ -49,6 +49,34 @@ impl Transport {
         })
     }
 
+    /// Reads what is there already into the thread's shared buffer, without having been told that there is something: the
+    /// first request of a connection is mostly there when the connection is. `None` if nothing is.
+    #[must_use]
+    pub fn read_at_once(&self) -> Option<BytesMut> {
+        let Self::Tcp(stream) = self else { return None };
+        READ.with_borrow_mut(|shared| {
+            if shared.capacity() < MIN_READ {
+                shared.reserve(READ_BUFFER);
+            }
+            let socket = socket2::SockRef::from(stream);
+            let filled = socket.recv(shared.spare_capacity_mut()).ok()?;
+            // SAFETY: so many bytes were received to the start of the spare capacity.
+            unsafe { shared.set_len(filled) };
+            (filled > 0).then(|| shared.split_to(filled))
+        })
+    }
+
+    /// Writes what the socket takes without waiting. TLS takes nothing here.
+    ///
+    /// # Errors
+    /// As writing; `WouldBlock` too.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Tls(_) => Ok(0),
+        }
+    }
+
     /// Has the other side ended the connection, whatever is still to be read of it?
     #[must_use]
     pub fn is_left(&self) -> bool {

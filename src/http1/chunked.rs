@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
 use http::HeaderMap;
 
 /// Longest chunk extension that is read and ignored, in bytes.
@@ -220,9 +221,11 @@ fn parse_trailers(section: &[u8]) -> Result<Option<Box<HeaderMap>>, ChunkError> 
     }
     let mut found = [httparse::EMPTY_HEADER; super::MAX_HEADERS];
     match httparse::parse_headers(section, &mut found) {
-        Ok(httparse::Status::Complete((_, fields))) => super::header_map(fields, section)
-            .map(|map| Some(Box::new(map)))
-            .ok_or(ChunkError::Trailers),
+        Ok(httparse::Status::Complete((_, fields))) => {
+            super::header_map(fields, section, &Bytes::copy_from_slice(section))
+                .map(|map| Some(Box::new(map)))
+                .ok_or(ChunkError::Trailers)
+        }
         _ => Err(ChunkError::Trailers),
     }
 }

@@ -5,13 +5,15 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version}
 
 use super::Framing;
 
-/// Appends a request head with the given framing; `headers` and `extra` must hold no framing fields of their own.
+/// Appends a request head with the given framing; `headers` must hold no framing fields of its own. `extra` takes the place
+/// of a field of its name; with `waits` the body is sent only after `100 Continue` (RFC 9110 §10.1.1).
 pub fn request_head(
     out: &mut Vec<u8>,
     method: &Method,
     uri: &Uri,
     headers: &HeaderMap,
-    extra: &HeaderMap,
+    extra: Option<&(HeaderName, HeaderValue)>,
+    waits: bool,
     framing: Framing,
 ) {
     out.extend_from_slice(method.as_str().as_bytes());
@@ -20,11 +22,16 @@ pub fn request_head(
     out.extend_from_slice(target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
     for (name, value) in headers {
-        if !extra.contains_key(name) {
+        if extra.is_none_or(|(extra, _)| extra != name) {
             field(out, name, value);
         }
     }
-    fields(out, extra);
+    if let Some((name, value)) = extra {
+        field(out, name, value);
+    }
+    if waits {
+        out.extend_from_slice(b"expect: 100-continue\r\n");
+    }
     match framing {
         Framing::Length(length) => length_field(out, length),
         Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
@@ -145,7 +152,8 @@ mod tests {
             &Method::POST,
             &uri,
             &HeaderMap::new(),
-            &HeaderMap::new(),
+            None,
+            false,
             Framing::None,
         );
         assert_eq!(out, b"POST /a?b HTTP/1.1\r\ncontent-length: 0\r\n\r\n");

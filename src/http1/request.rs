@@ -1,10 +1,13 @@
 //! A request head from a client: parsed, and refused where two parsers could read it differently (RFC 9112 §3, §6, §11.2).
 
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 
-use super::{Framing, MAX_HEADERS, content_length, header_map, line_ends_are_crlf, list_members};
+use super::{
+    Framing, MAX_HEADERS, content_length, header_map, line_ends_are_crlf, list_members, part,
+};
 
 /// A request head and what follows from it for the connection.
 #[derive(Debug)]
@@ -90,14 +93,12 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     if method == Method::CONNECT {
         return Err(HeadError::Connect);
     }
-    let mut headers = header_map(parsed.headers, &bytes[..length]).ok_or(HeadError::Malformed)?;
+    let head = &bytes[..length];
+    let copy = Bytes::copy_from_slice(head);
+    let mut headers = header_map(parsed.headers, head, &copy).ok_or(HeadError::Malformed)?;
     let framing = framing(&headers, version)?;
-    let uri = target(
-        parsed.path.unwrap_or_default(),
-        &method,
-        version,
-        &mut headers,
-    )?;
+    let path = parsed.path.ok_or(HeadError::Malformed)?.as_bytes();
+    let uri = target(part(&copy, head, path), &method, version, &mut headers)?;
     let expects_continue = expectation(&headers, version)?;
     Ok(Some(RequestHead {
         keep_alive: keep_alive(&headers, version),
@@ -140,21 +141,22 @@ fn framing(headers: &HeaderMap, version: Version) -> Result<Framing, HeadError> 
 
 /// The target in origin form. An absolute target's authority replaces Host (RFC 9112 §3.2.2).
 fn target(
-    text: &str,
+    text: Bytes,
     method: &Method,
     version: Version,
     headers: &mut HeaderMap,
 ) -> Result<Uri, HeadError> {
     host(headers, version)?;
     // http::Uri would drop a fragment in silence.
-    if text.contains('#') {
+    if memchr::memchr(b'#', &text).is_some() {
         return Err(HeadError::Target);
     }
-    if text == "*" && method == Method::OPTIONS {
+    if *text == *b"*" && method == Method::OPTIONS {
         return Ok(Uri::from_static("*"));
     }
-    let uri: Uri = text.parse().map_err(|_| HeadError::Target)?;
-    if text.starts_with('/') {
+    let is_origin_form = text.starts_with(b"/");
+    let uri = Uri::from_maybe_shared(text).map_err(|_| HeadError::Target)?;
+    if is_origin_form {
         return Ok(uri);
     }
     let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {

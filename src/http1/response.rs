@@ -1,5 +1,6 @@
 //! A response head from a model server (RFC 9112 §4, §6.3).
 
+use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Version};
 
@@ -50,8 +51,9 @@ pub fn parse_response(
         Some(0) => Version::HTTP_10,
         _ => Version::HTTP_11,
     };
-    let mut headers =
-        header_map(parsed.headers, &bytes[..length]).ok_or(ResponseError::Malformed)?;
+    let head = &bytes[..length];
+    let mut headers = header_map(parsed.headers, head, &Bytes::copy_from_slice(head))
+        .ok_or(ResponseError::Malformed)?;
     let framing = framing(&headers, status, method)?;
     let says = |word: &str| {
         list_members(&headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))

@@ -127,6 +127,7 @@ impl<O: OldSide> Tries<O> {
         let mut refusal: Option<Answer> = None;
         loop {
             let failure = match self.attempt().await {
+                Ok(response) if !self.movable => return Ok((self.place, response)),
                 Ok(response) => match self.judge(response).await {
                     Ok(response) => return Ok((self.place, response)),
                     Err(failure) => failure,
@@ -160,10 +161,9 @@ impl<O: OldSide> Tries<O> {
 
     async fn attempt(&mut self) -> Result<Response<UpstreamBody>, Failure> {
         self.started = Instant::now();
-        let sending = self.send();
         let sent = match self.limit() {
-            None => Ok(sending.await),
-            Some(limit) => tokio::time::timeout(limit, sending).await,
+            None => Ok(self.send().await),
+            Some(limit) => Box::pin(tokio::time::timeout(limit, self.send())).await,
         };
         match sent {
             Ok(Ok(response)) => Ok(response),
@@ -222,13 +222,10 @@ impl<O: OldSide> Tries<O> {
         &mut self,
         response: Response<UpstreamBody>,
     ) -> Result<Response<UpstreamBody>, Failure> {
-        if !self.movable {
-            return Ok(response);
-        }
         let status = response.status();
         let (cause, response) = match status {
             StatusCode::NOT_FOUND => {
-                let reading = read_not_found(response);
+                let reading = Box::pin(read_not_found(response));
                 let read = match self.first_event_deadline() {
                     None => reading.await,
                     Some(deadline) => tokio::time::timeout_at(deadline.into(), reading)

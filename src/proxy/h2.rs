@@ -82,7 +82,8 @@ async fn answer<O: OldSide>(
         None => {
             let ending = watch.reached(Phase::Ending);
             tokio::select! {
-                answer = proxy.handle(request.map(RequestBody::stream), Some(client)) => answer,
+                // Boxed: its state is large, and hyper keeps the room for it as long as the stream lives.
+                answer = Box::pin(proxy.handle(request.map(RequestBody::stream), Some(client))) => answer,
                 () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
             }
         }

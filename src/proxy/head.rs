@@ -9,7 +9,7 @@ use http::header::{
 };
 use http::{HeaderMap, Request, Version};
 
-use crate::http1::list_members;
+use crate::http1::{NameLengths, list_members};
 use crate::upstream::Head;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -99,7 +99,8 @@ pub fn asks_to_upgrade(headers: &HeaderMap) -> bool {
 
 /// RFC 9110 §7.6.1: `Connection`, what it names, and what is known to be meant for one connection.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
+    let lengths = NameLengths::of(headers);
+    if lengths.may_hold(&CONNECTION) && headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = list_members(headers, &CONNECTION)
             .filter_map(|name| name.parse().ok())
             .collect();
@@ -112,7 +113,9 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(CONNECTION);
     }
     for name in [KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
-        headers.remove(name);
+        if lengths.may_hold(&name) {
+            headers.remove(name);
+        }
     }
 }
 

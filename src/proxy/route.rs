@@ -35,6 +35,17 @@ pub enum Route {
     Local,
 }
 
+impl Route {
+    /// The family of API that its answers are read as.
+    #[must_use]
+    pub fn api(self) -> Api {
+        match self {
+            Self::Inference(api) => api,
+            _ => Api::Other,
+        }
+    }
+}
+
 impl Routes {
     /// Inference is what is posted below one of `prefixes`.
     #[must_use]

@@ -14,7 +14,7 @@ use super::h1::Connection;
 use super::h2;
 use super::head::Client;
 use super::service::{OldSide, Proxy};
-use crate::lifecycle::{Lifecycle, Phase};
+use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::{Rewound, Transport};
 
@@ -90,6 +90,8 @@ fn bind(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> 
     )?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
+    // Inherited by what is accepted.
+    socket.set_tcp_nodelay(true)?;
     if shared {
         socket.set_reuse_port(true)?;
     }
@@ -107,6 +109,12 @@ pub async fn serve<O: OldSide>(
     lifecycle: Lifecycle,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(socket)?;
+    let door = Door {
+        proxy,
+        limits,
+        tls,
+        lifecycle: lifecycle.clone(),
+    };
     let mut draining = std::pin::pin!(lifecycle.reached(Phase::Draining));
     let mut connections = tokio::task::JoinSet::new();
     loop {
@@ -115,13 +123,7 @@ pub async fn serve<O: OldSide>(
             () = draining.as_mut() => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    let door = Door {
-                        proxy: proxy.clone(),
-                        limits: Arc::clone(&limits),
-                        tls: tls.clone(),
-                        lifecycle: lifecycle.clone(),
-                    };
-                    connections.spawn(door.open(stream, peer));
+                    connections.spawn(door.clone().open(stream, peer));
                 }
                 Err(error) => pause_after(&error).await,
             },
@@ -132,13 +134,7 @@ pub async fn serve<O: OldSide>(
     // What the kernel has accepted is not ours to drop.
     while let Ok(Ok((stream, peer))) = tokio::time::timeout(Duration::ZERO, listener.accept()).await
     {
-        let door = Door {
-            proxy: proxy.clone(),
-            limits: Arc::clone(&limits),
-            tls: tls.clone(),
-            lifecycle: lifecycle.clone(),
-        };
-        connections.spawn(door.open(stream, peer));
+        connections.spawn(door.clone().open(stream, peer));
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
@@ -156,6 +152,8 @@ async fn pause_after(error: &io::Error) {
     }
 }
 
+/// What a connection comes in by.
+#[derive(Clone)]
 struct Door<O> {
     proxy: Proxy<O>,
     limits: Arc<Limits>,
@@ -165,9 +163,6 @@ struct Door<O> {
 
 impl<O: OldSide> Door<O> {
     async fn open(self, stream: TcpStream, peer: SocketAddr) {
-        if stream.set_nodelay(true).is_err() {
-            return;
-        }
         match self.tls.clone() {
             None => {
                 let client = Client::new(peer.ip(), false);
@@ -202,30 +197,13 @@ impl<O: OldSide> Door<O> {
     /// HTTP/1.1, unless the first bytes say HTTP/2.
     async fn clear(self, mut transport: Transport, client: Client) {
         let mut watch = self.lifecycle.watch();
-        let mut first = BytesMut::new();
-        let begun = tokio::time::timeout(self.limits.head_timeout, async {
-            loop {
-                let read = std::future::poll_fn(|cx| {
-                    if watch.poll(cx) >= Phase::Draining && first.is_empty() {
-                        return std::task::Poll::Ready(Ok(BytesMut::new()));
-                    }
-                    transport.poll_read_shared(cx)
-                })
-                .await;
-                match read {
-                    Ok(bytes) if bytes.is_empty() => return false,
-                    Ok(bytes) if first.is_empty() => first = bytes,
-                    Ok(bytes) => first.extend_from_slice(&bytes),
-                    Err(_) => return false,
-                }
-                let shared = first.len().min(PREFACE.len());
-                if first[..shared] != PREFACE[..shared] || shared == PREFACE.len() {
-                    return true;
-                }
+        let mut first = transport.read_at_once().unwrap_or_default();
+        if !is_telling(&first) {
+            let begun = begin(&mut transport, &mut watch, &mut first);
+            let begun = tokio::time::timeout(self.limits.head_timeout, Box::pin(begun));
+            if !begun.await.unwrap_or(false) {
+                return;
             }
-        });
-        if !Box::pin(begun).await.unwrap_or(false) {
-            return;
         }
         if first.starts_with(PREFACE) {
             return Box::pin(self.http2(first, transport, client)).await;
@@ -252,4 +230,27 @@ impl<O: OldSide> Door<O> {
         )
         .await;
     }
+}
+
+/// Do these first bytes tell HTTP/1.1 from HTTP/2?
+fn is_telling(first: &[u8]) -> bool {
+    let shared = first.len().min(PREFACE.len());
+    first[..shared] != PREFACE[..shared] || shared == PREFACE.len()
+}
+
+/// Reads until the first bytes tell which HTTP it is. False if the connection ended before, or is to.
+async fn begin(transport: &mut Transport, watch: &mut Watch, first: &mut BytesMut) -> bool {
+    while !is_telling(first) {
+        let read = std::future::poll_fn(|cx| {
+            if watch.poll(cx) >= Phase::Draining && first.is_empty() {
+                return std::task::Poll::Ready(Ok(BytesMut::new()));
+            }
+            transport.poll_read_shared(cx)
+        });
+        match read.await {
+            Ok(bytes) if !bytes.is_empty() => first.unsplit(bytes),
+            _ => return false,
+        }
+    }
+    true
 }

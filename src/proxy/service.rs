@@ -19,8 +19,8 @@ use crate::guard::{GUARD, Seen};
 use crate::request_body::{ReplayBudget, RequestBody};
 use crate::rescue::{Place, RetryBudget, Tried};
 use crate::snapshot::{Snapshot, World};
-use crate::split::{Assignment, Diffusion, Generation, Reason, Traits, assign};
-use crate::sse::{Api, End};
+use crate::split::{Assignment, Diffusion, Generation, Key, Reason, Traits, assign};
+use crate::sse::End;
 use crate::telemetry::{Metrics, Reject};
 use crate::upstream::{Error as UpstreamError, Outgoing, UpstreamBody};
 
@@ -165,6 +165,13 @@ impl OldSide for OldPool {
     }
 }
 
+/// A request that was let in.
+struct Admitted<O> {
+    tries: Tries<O>,
+    exchange: Exchange,
+    is_head: bool,
+}
+
 /// Splits requests between an old side and the pools of the plan in force.
 #[derive(Clone)]
 pub struct Proxy<O> {
@@ -185,42 +192,72 @@ impl<O: OldSide> Proxy<O> {
     }
 
     /// Answers one request. Whatever goes wrong becomes an answer.
-    pub async fn handle(
+    // A future is moved whole and is as large as its largest branch. So what decides is no future, what is rare is boxed,
+    // and this is a block: the arguments of an `async fn` would be in it twice.
+    pub fn handle(
         self,
-        request: Request<RequestBody>,
+        mut request: Request<RequestBody>,
         client: Option<Arc<Client>>,
-    ) -> Response<SplitBody> {
-        let world = self.shared.world.load();
-        let (method, path) = (request.method(), request.uri().path());
-        let route = self
-            .shared
-            .settings
-            .routes
-            .of(method, path, request.headers());
-        let api = match route {
-            Route::Inference(api) => api,
-            _ => Api::Other,
-        };
-        let shared = Arc::clone(&self.shared);
-        match self.admitted(world, route, api, request, client).await {
-            Ok(response) => response,
-            Err(error) => {
-                if let Some(cause) = error.reject() {
-                    shared.metrics.rejected(cause);
+    ) -> impl Future<Output = Response<SplitBody>> + Send {
+        async move {
+            let world = self.shared.world.load();
+            let routes = &self.shared.settings.routes;
+            let (method, path) = (request.method(), request.uri().path());
+            let route = routes.of(method, path, request.headers());
+            let mut key = None;
+            if let Route::Inference(_) | Route::Upgrade = route {
+                let affinity = &world.plan.affinity;
+                key = traits::header_key(request.headers(), affinity);
+                if key.is_none() && !affinity.body_fields.is_empty() {
+                    key = Box::pin(self.body_key(&world, &mut request)).await;
                 }
-                error.answer(api).map(SplitBody::own)
+            }
+            match self.admit(world, route, key, request, client.as_deref()) {
+                Ok(Admitted {
+                    tries,
+                    exchange,
+                    is_head,
+                }) => match route {
+                    Route::Models if tries.sees_both() => {
+                        Box::pin(models::union(tries, exchange)).await
+                    }
+                    Route::Model if tries.sees_both() => {
+                        Box::pin(models::one(tries, exchange)).await
+                    }
+                    _ => tries.pass_on(exchange, is_head).await,
+                },
+                Err(refused) => refused,
             }
         }
     }
 
-    async fn admitted(
+    /// Decides about a request: lets it in and assigns it, or answers it at once.
+    fn admit(
         self,
         world: Arc<Snapshot>,
         route: Route,
-        api: Api,
+        key: Option<Key>,
+        request: Request<RequestBody>,
+        client: Option<&Client>,
+    ) -> Result<Admitted<O>, Response<SplitBody>> {
+        let shared = Arc::clone(&self.shared);
+        self.try_admit(world, route, key, request, client)
+            .map_err(|error| {
+                if let Some(cause) = error.reject() {
+                    shared.metrics.rejected(cause);
+                }
+                error.answer(route.api()).map(SplitBody::own)
+            })
+    }
+
+    fn try_admit(
+        self,
+        world: Arc<Snapshot>,
+        route: Route,
+        key: Option<Key>,
         mut request: Request<RequestBody>,
-        client: Option<Arc<Client>>,
-    ) -> Result<Response<SplitBody>, Error> {
+        client: Option<&Client>,
+    ) -> Result<Admitted<O>, Error> {
         let settings = &self.shared.settings;
         if request.body().size_hint().lower() > settings.max_body {
             return Err(Error::BodyTooLarge(settings.max_body));
@@ -238,8 +275,7 @@ impl<O: OldSide> Proxy<O> {
         let now = Instant::now();
         let assignment = match route {
             Route::Inference(_) | Route::Upgrade => {
-                self.assignment(&world, &mut request, guard.is_none(), now)
-                    .await
+                self.assignment(&world, request.headers(), guard.is_none(), key, now)
             }
             Route::Models | Route::Model => old_because(Reason::Models),
             Route::Local => old_because(Reason::Local),
@@ -247,8 +283,8 @@ impl<O: OldSide> Proxy<O> {
         let is_head = request.method() == Method::HEAD;
         let upgrade =
             request.version() == Version::HTTP_11 && head::asks_to_upgrade(request.headers());
-        let (head, body) = head::split(request, client.as_deref(), upgrade);
-        let exchange = Exchange::open(permit, assignment, api, &head, now);
+        let (head, body) = head::split(request, client, upgrade);
+        let exchange = Exchange::open(permit, assignment, route.api(), &head, now);
         // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
         let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
         let tries = Tries {
@@ -263,41 +299,41 @@ impl<O: OldSide> Proxy<O> {
             proxy: self,
             world,
         };
-        let union = !tries.world.plan.weights.is_all_old() && tries.guard.is_some();
-        match route {
-            Route::Models if union => Ok(models::union(tries, exchange).await),
-            Route::Model if union => Ok(models::one(tries, exchange).await),
-            _ => Ok(tries.pass_on(exchange, is_head).await),
-        }
+        Ok(Admitted {
+            tries,
+            exchange,
+            is_head,
+        })
     }
 
-    async fn assignment(
+    /// The session that a field of the body names. Reads the body as far as it must be read for that.
+    async fn body_key(&self, world: &Snapshot, request: &mut Request<RequestBody>) -> Option<Key> {
+        let plan = &world.plan;
+        let body = std::mem::replace(request.body_mut(), RequestBody::empty());
+        let (mut body, whole) = body.peek(MAX_PEEK).await;
+        let settings = &self.shared.settings;
+        let keep = plan.failover.max_replay_bytes;
+        body.bound(settings.max_body, keep, &self.shared.replay);
+        *request.body_mut() = body;
+        traits::body_key(&whole?, &plan.affinity)
+    }
+
+    fn assignment(
         &self,
         world: &Snapshot,
-        request: &mut Request<RequestBody>,
+        headers: &HeaderMap,
         guarded: bool,
+        key: Option<Key>,
         now: Instant,
     ) -> Assignment {
         let plan = &world.plan;
-        let headers = request.headers();
-        let mut traits = Traits {
+        let traits = Traits {
             forced: traits::forced(headers, self.shared.settings.override_header.as_ref())
                 .filter(|_| world.new.is_some()),
             guarded,
             pinned: traits::is_pinned(headers),
-            key: traits::header_key(headers, &plan.affinity),
+            key,
         };
-        if traits.key.is_none() && !plan.affinity.body_fields.is_empty() {
-            let body = std::mem::replace(request.body_mut(), RequestBody::empty());
-            let (body, whole) = body.peek(MAX_PEEK).await;
-            *request.body_mut() = body;
-            let settings = &self.shared.settings;
-            let keep = plan.failover.max_replay_bytes;
-            request
-                .body_mut()
-                .bound(settings.max_body, keep, &self.shared.replay);
-            traits.key = whole.and_then(|body| traits::body_key(&body, &plan.affinity));
-        }
         let assignment = assign(&plan.weights, &self.shared.diffusion, &traits);
         self.shared.retries.earn(plan.failover.retry_budget_percent);
         if assignment.open_to_split() {
@@ -317,11 +353,22 @@ fn old_because(reason: Reason) -> Assignment {
 }
 
 impl<O: OldSide> Tries<O> {
+    /// Are the models of both generations to be seen? Not by another proxy of this update.
+    fn sees_both(&self) -> bool {
+        !self.world.plan.weights.is_all_old() && self.guard.is_some()
+    }
+
     /// Makes the attempts and passes the answer on.
-    async fn pass_on(mut self, mut exchange: Exchange, is_head: bool) -> Response<SplitBody> {
-        match self.run(&mut exchange).await {
-            Ok((place, response)) => self.respond(exchange, place, response, is_head),
-            Err(error) => refuse(exchange, &error),
+    fn pass_on(
+        mut self,
+        mut exchange: Exchange,
+        is_head: bool,
+    ) -> impl Future<Output = Response<SplitBody>> + Send {
+        async move {
+            match self.run(&mut exchange).await {
+                Ok((place, response)) => self.respond(exchange, place, response, is_head),
+                Err(error) => refuse(exchange, &error),
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 
+use crate::http1::NameLengths;
 use crate::resource::Affinity;
 use crate::split::{Generation, Key};
 
@@ -37,8 +38,10 @@ pub fn forced(headers: &HeaderMap, name: Option<&HeaderName>) -> Option<Generati
 
 /// The key of the first affinity header present.
 pub fn header_key(headers: &HeaderMap, affinity: &Affinity) -> Option<Key> {
-    let value = affinity.headers.iter().find_map(|name| {
-        let value = headers.get(name)?;
+    let lengths = NameLengths::of(headers);
+    let mut names = affinity.headers.iter();
+    let value = names.find_map(|name| {
+        let value = lengths.may_hold(name).then(|| headers.get(name))??;
         (!value.is_empty()).then_some(value)
     })?;
     Some(Key::of(value.as_bytes()))

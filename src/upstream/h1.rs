@@ -12,8 +12,8 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::header::{EXPECT, UPGRADE};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http::header::UPGRADE;
+use http::{HeaderMap, Method, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::io::AsyncWrite;
 
@@ -127,7 +127,7 @@ pub(super) async fn exchange(
 ) -> Result<Response<UpstreamBody>, (Error, Lease, RequestBody)> {
     let original = body.again();
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
-    let (mut sender, held) = begin(outgoing, body, waits);
+    let (mut sender, held) = begin(&transport, outgoing, body, waits);
     let outcome = drive(&mut transport, &mut sender, held, &outgoing.head.method).await;
     let (head, rest) = match outcome {
         Ok(found) => found,
@@ -146,9 +146,10 @@ pub(super) async fn exchange(
     Ok(respond(lease, transport, sender, head, rest))
 }
 
-/// Composes the head, with the body where it is small, as the first thing to write. While the client waits for
+/// Composes the head, with the body where it is small, and writes what the socket takes of it. While the client waits for
 /// `100 Continue` the body is held back.
 fn begin(
+    transport: &Transport,
     outgoing: Outgoing<'_>,
     mut body: RequestBody,
     waits: bool,
@@ -167,10 +168,13 @@ fn begin(
         if let Some(bytes) = &whole {
             out.extend_from_slice(bytes);
         }
-        Bytes::copy_from_slice(out)
+        // An error comes again with the next write, where it is dealt with.
+        let written = transport.try_write(out).unwrap_or(0);
+        out.get(written..)
+            .map_or(Bytes::new(), Bytes::copy_from_slice)
     });
     let mut sender = Sender {
-        pending: VecDeque::from([first]),
+        pending: (!first.is_empty()).then_some(first).into_iter().collect(),
         body: None,
         chunked: framing == Framing::Chunked,
         broken: None,
@@ -190,14 +194,15 @@ fn begin(
 
 fn encode(out: &mut Vec<u8>, outgoing: Outgoing<'_>, framing: Framing, waits: bool) {
     let head = outgoing.head;
-    let mut extra = HeaderMap::new();
-    if let Some((name, value)) = outgoing.extra {
-        extra.insert(name.clone(), value.clone());
-    }
-    if waits {
-        extra.insert(EXPECT, HeaderValue::from_static("100-continue"));
-    }
-    http1::request_head(out, &head.method, &head.uri, &head.headers, &extra, framing);
+    http1::request_head(
+        out,
+        &head.method,
+        &head.uri,
+        &head.headers,
+        outgoing.extra,
+        waits,
+        framing,
+    );
 }
 
 /// Writes and reads until the head of the answer is there.

@@ -152,7 +152,7 @@ impl Pool {
         match (result, again) {
             (Err(error), Some(body)) if error.nothing_sent() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
-                self.watched(other, outgoing, body).await
+                Box::pin(self.watched(other, outgoing, body)).await
             }
             (result, _) => result,
         }
@@ -166,9 +166,10 @@ impl Pool {
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Error> {
         let attempt = self.send_to(endpoint, outgoing, body);
+        // Here and below what is rare is boxed, so that it does not make the future of every request larger.
         let result = match self.settings.head_timeout {
             None => attempt.await,
-            Some(limit) => tokio::time::timeout(limit, attempt)
+            Some(limit) => tokio::time::timeout(limit, Box::pin(attempt))
                 .await
                 .unwrap_or(Err(Error::HeadTimeout(limit))),
         };
@@ -218,7 +219,8 @@ impl Pool {
         };
         if http2 == Some(true) {
             let endpoint = Arc::clone(&lease);
-            return h2::send(lease, &self.connector(&endpoint), outgoing, body).await;
+            let connector = self.connector(&endpoint);
+            return Box::pin(h2::send(lease, &connector, outgoing, body)).await;
         }
         if let Some(transport) = idle::take(lease.id) {
             let taken = Instant::now();
@@ -227,14 +229,14 @@ impl Pool {
                 // What breaks later may have been at work, and is for those to decide who know the retry budget.
                 Err((error @ Error::Broken(_), lease, body)) if taken.elapsed() < STALE => {
                     match body.again() {
-                        Some(body) => self.fresh(lease, outgoing, body, http2).await,
+                        Some(body) => Box::pin(self.fresh(lease, outgoing, body, http2)).await,
                         None => Err(error),
                     }
                 }
                 other => other.map_err(|(error, ..)| error),
             };
         }
-        self.fresh(lease, outgoing, body, http2).await
+        Box::pin(self.fresh(lease, outgoing, body, http2)).await
     }
 
     async fn fresh(
