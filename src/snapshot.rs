@@ -121,4 +121,6 @@ pub struct Rejection {
 pub struct Status {
     /// Since the plan in force.
     pub rejection: ArcSwap<Option<Rejection>>,
+    /// Since when the source of plans cannot be reached; none while it can be, or has no such thing as contact.
+    pub lost_since: ArcSwap<Option<Instant>>,
 }
