@@ -37,13 +37,25 @@ fn plan(state: &v1::State) -> &v1::Plan {
     state.plan.as_ref().unwrap()
 }
 
-/// A stream that goes on when the gate opens.
-fn waiting(name: &str, gate: &Gate) -> Script {
+/// A chat up to its first content, and what follows.
+fn two_parts(name: &str) -> (String, String) {
     let text = chat_text(name);
     let first = role(name) + &content(name, 0);
-    let rest = text.strip_prefix(&first).unwrap();
+    let rest = text.strip_prefix(&first).unwrap().to_owned();
+    (first, rest)
+}
+
+/// A stream that goes on when the gate opens.
+fn waiting(name: &str, gate: &Gate) -> Script {
+    let (first, rest) = two_parts(name);
     let script = Script::new().sse().events(&first);
-    script.wait(gate).events(rest)
+    script.wait(gate).events(&rest)
+}
+
+/// A whole chat with a pause in it.
+fn paced(name: &str) -> Script {
+    let (first, rest) = two_parts(name);
+    Script::new().sse().events(&first).pause(2).events(&rest)
 }
 
 /// A chat that has got its first content.
@@ -137,21 +149,22 @@ fn shown(metrics: &Metrics, name: &str, generation: &str) -> v1::Histogram {
 #[tokio::test]
 async fn its_figures_are_those_of_the_metrics() {
     let gate = Gate::closed();
-    let old = Upstream::start(serving(chat_stream("old"))).await;
+    let old = Upstream::start(serving(paced("old"))).await;
     let waits = waiting("new", &gate);
     let new = Upstream::start(move |received| match received.header("x-case") {
         Some("fails") => status(503),
         Some("cut") => Script::new().sse().events(&content("new", 0)).reset(),
         Some("waits") => waits.clone(),
         None if received.method == "GET" => models(&["tiny"]),
-        _ => chat_stream("new"),
+        _ => paced("new"),
     })
     .await;
     let proxy = Proxy::split(&old, &new, 50).await;
-    for _ in 0..20 {
-        proxy.chat().await;
-    }
+    // Seven each time, so that each case meets both sides; chats between them, so that new is not ejected.
     for _ in 0..4 {
+        for _ in 0..5 {
+            proxy.chat().await;
+        }
         for case in ["fails", "cut"] {
             client::post(proxy.address, CHAT, &[("x-case", case)], STREAMING).await;
         }
@@ -612,7 +625,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
 }
 
 #[tokio::test]
-async fn older_requests_without_an_interval_are_served() {
+async fn a_watch_that_names_no_interval_has_one() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = ProxyClient::new(channel(&proxy).await);

@@ -22,8 +22,8 @@ use crate::lifecycle::Phase;
 
 /// What a request's head may take, and a connection to begin with one.
 const HEAD: Duration = Duration::from_secs(10);
-/// Requests of one HTTP/2 connection at a time.
-const STREAMS: u32 = 64;
+/// Requests of one HTTP/2 connection at a time: more than all watches together, so that one can still ask.
+const STREAMS: u32 = 128;
 /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
