@@ -42,6 +42,10 @@ clippy: ## lint all code, warnings denied
 unit: ## unit, property, integration and doc tests, real Dynamo and the openai client among them
 	cargo test --locked --no-fail-fast
 
+.PHONY: proto
+proto: ## make the code of proto/ anew, after a change there
+	CROSSFADE_WRITE_PROTO=1 cargo test --locked --test proto -- are_what_the_protocol_says is_what_the_protocol_says
+
 .PHONY: deny
 deny: ## licenses, bans and sources of the dependencies
 	$(deny) --locked check bans licenses sources

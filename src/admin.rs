@@ -1,25 +1,30 @@
-//! The admin port: metrics, health, and the plan in force. Nothing here changes anything, save the log level, and that
-//! from this machine only.
+//! The admin port: metrics, health, the plan in force, and all of it over gRPC. Nothing here changes anything, save the
+//! log level, and that from this machine only.
 
+mod grpc;
 mod plan_page;
+mod server;
+mod state;
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tonic::body::Body;
 
+pub use server::serve;
+pub use state::Process;
+
+#[cfg(test)]
+use crate::guard::Guard;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::snapshot::{Status, World};
+#[cfg(test)]
+use crate::resource::Plan;
+use crate::snapshot::{Snapshot, Status, World};
 use crate::split::Generation;
 use crate::telemetry::{Metrics, Observed, log};
 
@@ -30,33 +35,10 @@ pub struct Admin {
     pub status: Arc<Status>,
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
+    pub process: Process,
 }
 
-type Answer = Response<Full<Bytes>>;
-
-/// Serves the admin port for the life of the process.
-pub async fn serve(listener: TcpListener, admin: Admin) {
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let admin = admin.clone();
-        tokio::spawn(async move {
-            let service = service_fn(|request| {
-                let admin = admin.clone();
-                async move { Ok::<_, Infallible>(admin.answer(request, peer).await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(Duration::from_secs(10))
-                .serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = connection.await {
-                tracing::debug!(%peer, %error, "an admin connection ended");
-            }
-        });
-    }
-}
+type Answer = Response<Body>;
 
 impl Admin {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
@@ -64,14 +46,12 @@ impl Admin {
         let reads = method == Method::GET || method == Method::HEAD;
         match request.uri().path() {
             "/metrics" if reads => {
-                let text = self.metrics.render(&observed(&self.world));
+                let text = self.metrics.render(&observed(&self.world.load()));
                 page("text/plain; version=0.0.4; charset=utf-8", text)
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
             "/readyz" if reads => match self.lifecycle.phase() {
-                Phase::Ready if self.world.load().can_serve().await => {
-                    text(StatusCode::OK, "ready\n")
-                }
+                _ if self.is_ready().await => text(StatusCode::OK, "ready\n"),
                 Phase::Ready => text(
                     StatusCode::SERVICE_UNAVAILABLE,
                     "not ready: no model server can be reached\n",
@@ -85,7 +65,7 @@ impl Admin {
             "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan, PUT /log-level from this machine\n",
+                "crossfade: /metrics /livez /readyz /plan, gRPC crossfade.v1, PUT /log-level from this machine\n",
             ),
             "/metrics" | "/livez" | "/readyz" | "/plan" | "/" => not_allowed("GET, HEAD"),
             "/log-level" => not_allowed("PUT"),
@@ -94,10 +74,15 @@ impl Admin {
     }
 }
 
+impl Admin {
+    /// Does it serve, and can it by either side?
+    async fn is_ready(&self) -> bool {
+        self.lifecycle.phase() == Phase::Ready && self.world.load().can_serve().await
+    }
+}
+
 /// What is read off the snapshot when someone asks.
-#[must_use]
-pub fn observed(world: &World) -> Observed {
-    let snapshot = world.load();
+fn observed(snapshot: &Snapshot) -> Observed {
     let now = Instant::now();
     let pools = Generation::ALL.map(|generation| match generation {
         Generation::Old => &snapshot.old,
@@ -138,7 +123,7 @@ async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
 }
 
 fn page(kind: &'static str, body: Vec<u8>) -> Answer {
-    let mut answer = Response::new(Full::new(body.into()));
+    let mut answer = Response::new(Body::new(Full::from(body)));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -157,4 +142,30 @@ fn not_allowed(methods: &'static str) -> Answer {
         .headers_mut()
         .insert(ALLOW, HeaderValue::from_static(methods));
     answer
+}
+
+#[cfg(test)]
+impl Admin {
+    /// Of a process that has not begun to serve, without any model server.
+    fn idle() -> Self {
+        let source = "a test".into();
+        Self {
+            world: World::new(Snapshot {
+                epoch: 1,
+                plan: Arc::new(Plan::all_old()),
+                manifest: None,
+                old: None,
+                new: None,
+                peers: None,
+                since: std::time::SystemTime::now(),
+                since_instant: Instant::now(),
+                source,
+                guard: Guard::new(&[], &Default::default(), &[]),
+            }),
+            status: Arc::default(),
+            metrics: Arc::default(),
+            lifecycle: Lifecycle::default(),
+            process: Process::starts("a-host"),
+        }
+    }
 }

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use self::core::Core;
 use self::stop::Signals;
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Process};
 use crate::config::Config;
 use crate::discovery::{News, TlsFault, Wanted};
 use crate::lifecycle::{Lifecycle, Phase};
@@ -28,6 +28,8 @@ use crate::upstream::idle;
 
 /// How often each thread writes its access lines and looks after its connections.
 const TICK: Duration = Duration::from_millis(200);
+/// What the admin port gets for its last answers.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Why a proxy cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +142,13 @@ fn runtime() -> Result<tokio::runtime::Runtime, Error> {
         .map_err(Error::Runtime)
 }
 
+/// The name of this host, which in a pod is the pod's.
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    let name = name.or_else(|_| std::env::var("HOSTNAME").map_err(io::Error::other));
+    name.unwrap_or_default().trim().to_owned()
+}
+
 /// Thousands of streams need thousands of descriptors; the soft limit is often 1,024.
 fn raise_file_limit() {
     let mut limit = libc::rlimit {
@@ -248,15 +257,20 @@ impl Bound {
                 status: Arc::clone(core.publisher.status()),
                 metrics: Arc::clone(&shared.metrics),
                 lifecycle: lifecycle.clone(),
+                process: Process::starts(&host_name()),
             };
-            tokio::spawn(admin::serve(admin, page));
+            let serving = tokio::spawn(admin::serve(admin, page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
             // Before anyone is told that it serves: from then on a signal means a drain.
             let signals = config.signals.then(Signals::new);
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
-            Ok(stop::live(&config, &lifecycle, &shared, threads, signals).await)
+            let ended = stop::live(&config, &lifecycle, &shared, threads, signals).await;
+            // Who watches this process is told the end.
+            lifecycle.advance(Phase::Ending);
+            let _ = tokio::time::timeout(GOODBYE, serving).await;
+            Ok(ended)
         });
         // Not waiting for threads that have streams they were told not to wait for.
         runtime.shutdown_background();

@@ -16,7 +16,7 @@
 //! | 4 | [`config`] | static settings of a process, from flags and environment |
 //! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
 //! | 3 | [`proxy`] | the data plane: what happens to a request between a client and the two generations |
-//! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`: shows, and changes nothing |
+//! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing |
 //! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
 //! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
 //! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
@@ -26,6 +26,7 @@
 //! | 1 | [`transport`] | TCP and TLS streams as one type |
 //! | 1 | [`tls`] | TLS configurations whose files are read again when they change |
 //! | 1 | [`lifecycle`] | ready, settling, draining, ending |
+//! | 1 | [`state_api`] | what a process tells of itself over gRPC: messages and client |
 //! | 1 | [`telemetry`] | metrics, access lines, logs |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
@@ -92,6 +93,7 @@ pub mod resource;
 pub mod snapshot;
 pub mod split;
 pub mod sse;
+pub mod state_api;
 pub mod telemetry;
 pub mod tls;
 pub mod transport;

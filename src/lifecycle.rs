@@ -88,6 +88,12 @@ impl Lifecycle {
         }
     }
 
+    /// Tells of every phase that begins from now on.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<Phase> {
+        self.sender.subscribe()
+    }
+
     /// For a task that looks often: see [`Watch`].
     #[must_use]
     pub fn watch(&self) -> Watch {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
+use tokio::sync::watch;
 
 use crate::guard::Guard;
 use crate::rescue::{Place, Rules};
@@ -88,23 +89,36 @@ impl Snapshot {
 }
 
 /// The one place that holds what is in force.
-pub struct World(ArcSwap<Snapshot>);
+pub struct World {
+    snapshot: ArcSwap<Snapshot>,
+    changed: watch::Sender<()>,
+}
 
 impl World {
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
-        Arc::new(Self(ArcSwap::from_pointee(snapshot)))
+        Arc::new(Self {
+            snapshot: ArcSwap::from_pointee(snapshot),
+            changed: watch::Sender::default(),
+        })
     }
 
     /// What is in force. Call it once per request.
     #[must_use]
     pub fn load(&self) -> Arc<Snapshot> {
-        self.0.load_full()
+        self.snapshot.load_full()
     }
 
     /// Puts a snapshot in force. Only the one writer of plans calls it.
     pub fn store(&self, snapshot: Snapshot) {
-        self.0.store(Arc::new(snapshot));
+        self.snapshot.store(Arc::new(snapshot));
+        self.changed.send_replace(());
+    }
+
+    /// Tells of every snapshot that comes in force from now on. For those who watch: a request loads.
+    #[must_use]
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 }
 
@@ -121,4 +135,6 @@ pub struct Rejection {
 pub struct Status {
     /// Since the plan in force.
     pub rejection: ArcSwap<Option<Rejection>>,
+    /// Since when the source of plans cannot be reached; none while it can be, or has no such thing as contact.
+    pub lost_since: ArcSwap<Option<Instant>>,
 }

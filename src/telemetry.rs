@@ -6,6 +6,6 @@ mod metrics;
 mod quantile;
 mod window;
 
-pub use metrics::{Metrics, Observed, Reject};
+pub use metrics::{Distribution, Metrics, Observed, Reject};
 pub use quantile::quantile;
 pub use window::Window;

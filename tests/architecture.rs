@@ -22,6 +22,7 @@ const FLOORS: &[(u8, &str)] = &[
     (1, "transport"),
     (1, "tls"),
     (1, "lifecycle"),
+    (1, "state_api"),
     (1, "telemetry"),
     (0, "split"),
     (0, "rescue"),

@@ -107,8 +107,8 @@ impl Subject for Running {
                 .window
                 .share_over(metrics.second(Instant::now()), RECENT),
             open: each.map(|generation| metrics.open_streams(generation)),
-            first_event: each.map(|side| percentiles(metrics.first_event_buckets(side))),
-            gap: each.map(|side| percentiles(metrics.gap_buckets(side))),
+            first_event: each.map(|side| percentiles(metrics.first_event_times(side).buckets)),
+            gap: each.map(|side| percentiles(metrics.gap_times(side).buckets)),
             outcomes: each.map(|side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome))),
             saves: metrics.saves(),
             epoch: snapshot.epoch,

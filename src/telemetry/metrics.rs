@@ -1,5 +1,7 @@
 //! The metrics of a proxy: names, closed label sets, and handles that the request path only has to touch.
 
+mod reading;
+
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -12,6 +14,7 @@ use prometheus::{
 #[cfg(target_os = "linux")]
 use prometheus::process_collector::ProcessCollector;
 
+pub use self::reading::Distribution;
 use super::Window;
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation, Reason};
@@ -323,37 +326,8 @@ impl Metrics {
         self.saves[cause as usize].inc();
     }
 
-    #[must_use]
-    pub fn saves(&self) -> u64 {
-        self.saves.iter().map(IntCounter::get).sum()
-    }
-
     pub fn rejected(&self, cause: Reject) {
         self.rejects[cause as usize].inc();
-    }
-
-    /// Exchanges that ended so, over all reasons and classes.
-    #[must_use]
-    pub fn outcomes(&self, generation: Generation, outcome: Outcome) -> u64 {
-        let per_generation = COMBINATIONS / Generation::ALL.len();
-        let first = generation.index() * per_generation + outcome as usize;
-        self.resolved[first..(generation.index() + 1) * per_generation]
-            .iter()
-            .step_by(Outcome::ALL.len())
-            .filter_map(|counter| counter.get().map(IntCounter::get))
-            .sum()
-    }
-
-    /// Cumulative bucket counts of the time to the first event, with their upper bounds in seconds.
-    #[must_use]
-    pub fn first_event_buckets(&self, generation: Generation) -> Vec<(f64, u64)> {
-        buckets(&self.side(generation).first_event)
-    }
-
-    /// Cumulative bucket counts of the gaps, with their upper bounds in seconds.
-    #[must_use]
-    pub fn gap_buckets(&self, generation: Generation) -> Vec<(f64, u64)> {
-        buckets(&self.side(generation).gap)
     }
 
     /// The text that `/metrics` answers (Prometheus text format 0.0.4).
@@ -383,16 +357,4 @@ impl Metrics {
             .expect("a Vec takes every write and the families are valid");
         text
     }
-}
-
-fn buckets(histogram: &Histogram) -> Vec<(f64, u64)> {
-    use prometheus::core::Metric;
-    let metric = histogram.metric();
-    metric
-        .get_histogram()
-        .get_bucket()
-        .iter()
-        .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
-        .chain([(f64::INFINITY, histogram.get_sample_count())])
-        .collect()
 }

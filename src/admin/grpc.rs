@@ -1,0 +1,109 @@
+//! The gRPC of the admin port: `crossfade.v1`, the standard health service and reflection. All of it only reads.
+
+mod health;
+mod proxy;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use http::header::CONTENT_TYPE;
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic_health::pb::health_server::HealthServer;
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceExt};
+
+use super::Admin;
+use crate::state_api::DESCRIPTORS;
+use crate::state_api::v1::proxy_server::ProxyServer;
+
+/// Watches of all clients together; each is read anew for its client.
+const WATCHERS: usize = 64;
+/// Requests have a few bytes.
+const LARGEST_REQUEST: usize = 64 * 1024;
+
+type Served = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
+
+/// The services, each by its full name.
+#[derive(Clone)]
+pub(super) struct Grpc(Arc<[(&'static str, Served)]>);
+
+impl Grpc {
+    pub(super) fn new(admin: &Admin) -> Self {
+        let watchers = Arc::new(Semaphore::new(WATCHERS));
+        let proxy = proxy::Reader::new(admin.clone(), Arc::clone(&watchers));
+        let health = health::Health::new(admin.clone(), watchers);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let broken = "the descriptors were made by a compiler";
+        Self(Arc::new([
+            named(ProxyServer::new(proxy).max_decoding_message_size(LARGEST_REQUEST)),
+            named(HealthServer::new(health).max_decoding_message_size(LARGEST_REQUEST)),
+            named(
+                reflection()
+                    .build_v1()
+                    .expect(broken)
+                    .max_decoding_message_size(LARGEST_REQUEST),
+            ),
+            // What older tools ask for.
+            named(
+                reflection()
+                    .build_v1alpha()
+                    .expect(broken)
+                    .max_decoding_message_size(LARGEST_REQUEST),
+            ),
+        ]))
+    }
+
+    /// Is it a gRPC request? gRPC needs HTTP/2; its relatives for browsers (`application/grpc-web`) are not spoken.
+    pub(super) fn is_meant_by<B>(request: &Request<B>) -> bool {
+        let kind = request.headers().get(CONTENT_TYPE);
+        let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+        let rest = kind.strip_prefix("application/grpc");
+        request.version() == Version::HTTP_2
+            && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+    }
+
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        let path = request.uri().path();
+        let service = path.strip_prefix('/').and_then(|path| path.split_once('/'));
+        let service = service.and_then(|(wanted, _)| {
+            let found = self.0.iter().find(|(name, _)| *name == wanted);
+            found.map(|(_, service)| service.clone())
+        });
+        match service {
+            Some(service) => {
+                let Ok(answer) = service.oneshot(request).await;
+                answer
+            }
+            None => Status::unimplemented(format!("there is no {path}")).into_http(),
+        }
+    }
+}
+
+fn named<S>(service: S) -> (&'static str, Served)
+where
+    S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible>
+        + NamedService
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    S::Future: Send + 'static,
+{
+    (S::NAME, BoxCloneSyncService::new(service))
+}
+
+/// The right to watch, as long as it is held.
+fn watcher(watchers: &Arc<Semaphore>) -> Result<tokio::sync::OwnedSemaphorePermit, Status> {
+    Arc::clone(watchers)
+        .try_acquire_owned()
+        .map_err(|_| Status::resource_exhausted(format!("{WATCHERS} are watching already")))
+}

@@ -1,0 +1,188 @@
+//! The state of the process as `crossfade.v1` tells it, read when someone asks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use prost_types::Timestamp;
+
+use super::{Admin, observed};
+use crate::snapshot::{Snapshot, Status};
+use crate::split::{Generation, Reason};
+use crate::sse::Outcome;
+use crate::state_api::v1;
+use crate::telemetry::Metrics;
+
+/// A model server of which nothing is known yet has this long to show itself.
+const READY: Duration = Duration::from_millis(500);
+/// The window of the observed split, in seconds.
+const MINUTE: u64 = 60;
+
+/// Which process this is.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// The name of its host; in a pod, the pod's name.
+    pub name: Arc<str>,
+    pub started: SystemTime,
+    started_instant: Instant,
+}
+
+impl Process {
+    /// This one, which starts now, on the host of this name.
+    #[must_use]
+    pub fn starts(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            started: SystemTime::now(),
+            started_instant: Instant::now(),
+        }
+    }
+
+    fn message(&self) -> v1::Process {
+        v1::Process {
+            name: self.name.to_string(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            started: Some(self.started.into()),
+            uptime: Some(duration(self.started_instant.elapsed())),
+        }
+    }
+}
+
+impl Admin {
+    pub(super) async fn state(&self) -> v1::State {
+        let ready = tokio::time::timeout(READY, self.is_ready()).await;
+        let snapshot = self.world.load();
+        let metrics = &self.metrics;
+        let [old, new] = observed(&snapshot).endpoints;
+        v1::State {
+            time: Some(Timestamp::from(SystemTime::now())),
+            process: Some(self.process.message()),
+            phase: v1::Phase::from(self.lifecycle.phase()).into(),
+            ready: ready == Ok(true),
+            plan: Some(plan(&snapshot, &self.status, metrics)),
+            assigned_last_minute: Some(last_minute(metrics)),
+            split_total: Some(split_total(metrics)),
+            old: Some(side(metrics, Generation::Old, old)),
+            new: Some(side(metrics, Generation::New, new)),
+            saves: counts(
+                metrics
+                    .saves_by_cause()
+                    .map(|(cause, n)| (cause.as_str(), n)),
+            ),
+            retries_refused: metrics.retries_refused.get(),
+            rejected_requests: counts(
+                metrics
+                    .rejects_by_cause()
+                    .map(|(cause, n)| (cause.as_str(), n)),
+            ),
+        }
+    }
+}
+
+fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
+    let plan = &snapshot.plan;
+    let manifest = snapshot.manifest.as_ref();
+    let rejection = status.rejection.load();
+    let lost = status.lost_since.load();
+    v1::Plan {
+        epoch: snapshot.epoch,
+        source: snapshot.source.to_string(),
+        resource: manifest.map(|manifest| (&manifest.identity).into()),
+        weights: Some(plan.weights.into()),
+        percent: plan.weights.rounded_percent().into(),
+        weights_before_cap: plan.capped_from.map(Into::into),
+        max_percent: manifest
+            .and_then(|manifest| manifest.spec.max_traffic_split_percent)
+            .map(Into::into),
+        old_drains: plan.old_drains,
+        since: Some(snapshot.since.into()),
+        refusal: rejection.as_ref().as_ref().map(|rejection| v1::Refusal {
+            time: Some(rejection.at.into()),
+            source: rejection.source.to_string(),
+            problems: rejection.problems.iter().map(Into::into).collect(),
+        }),
+        refused_total: metrics.plans_rejected.get(),
+        source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
+    }
+}
+
+fn last_minute(metrics: &Metrics) -> v1::Requests {
+    let now = metrics.second(Instant::now());
+    let (all, new) = metrics.window.totals(now, MINUTE);
+    v1::Requests {
+        old: all - new,
+        new,
+    }
+}
+
+fn split_total(metrics: &Metrics) -> v1::Requests {
+    let ended = |generation| {
+        let by = |reason| metrics.ended_by_reason(generation, reason);
+        by(Reason::Weighted) + by(Reason::Sticky)
+    };
+    v1::Requests {
+        old: ended(Generation::Old),
+        new: ended(Generation::New),
+    }
+}
+
+fn side(
+    metrics: &Metrics,
+    generation: Generation,
+    (healthy, known): (usize, usize),
+) -> v1::Generation {
+    let outcome = |outcome| metrics.outcomes(generation, outcome);
+    let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    v1::Generation {
+        open_streams: metrics.open_streams(generation).try_into().unwrap_or(0),
+        endpoints: Some(v1::Endpoints {
+            healthy: count(healthy),
+            known: count(known),
+        }),
+        outcomes: Some(v1::Outcomes {
+            completed: outcome(Outcome::Completed),
+            truncated: outcome(Outcome::Truncated),
+            failed: outcome(Outcome::Failed),
+            cancelled: outcome(Outcome::Cancelled),
+        }),
+        first_event: Some(metrics.first_event_times(generation).into()),
+        gap: Some(metrics.gap_times(generation).into()),
+    }
+}
+
+fn counts<'a>(all: impl Iterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {
+    all.filter(|(_, count)| *count > 0)
+        .map(|(name, count)| (name.to_owned(), count))
+        .collect()
+}
+
+fn duration(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: duration.subsec_nanos().cast_signed(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_source_out_of_reach_is_told_with_the_time_since() {
+        let admin = Admin::idle();
+        let lost = async || admin.state().await.plan.unwrap().source_lost_for;
+        assert_eq!(lost().await, None);
+        let since = Instant::now().checked_sub(Duration::from_secs(90)).unwrap();
+        admin.status.lost_since.store(Arc::new(Some(since)));
+        assert_eq!(lost().await.unwrap().seconds, 90);
+        admin.status.lost_since.store(Arc::new(None));
+        assert_eq!(lost().await, None);
+    }
+
+    #[test]
+    fn a_time_keeps_its_fraction() {
+        let message = duration(Duration::new(3, 999_999_999));
+        assert_eq!((message.seconds, message.nanos), (3, 999_999_999));
+        assert_eq!(duration(Duration::MAX).seconds, i64::MAX);
+    }
+}

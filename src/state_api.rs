@@ -1,0 +1,36 @@
+//! What a proxy tells of itself over gRPC: the messages of `proto/crossfade/v1`, how our types become them, and a client.
+//!
+//! Must not know where the figures come from, nor how they are served.
+
+mod client;
+mod convert;
+#[allow(clippy::all, clippy::pedantic, reason = "generated")]
+#[rustfmt::skip]
+pub mod v1;
+
+pub use client::{Client, Error, Watching};
+
+/// The descriptors of `proto/crossfade/v1` and of what it imports, a `google.protobuf.FileDescriptorSet`: for reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!("state_api/v1.binpb");
+
+impl v1::Requests {
+    /// The share of new, 0 to 1; `None` without requests.
+    #[must_use]
+    pub fn share_of_new(&self) -> Option<f64> {
+        let all = self.old.checked_add(self.new)?;
+        (all > 0).then(|| self.new as f64 / all as f64)
+    }
+}
+
+impl v1::Histogram {
+    /// Upper bounds in seconds with cumulative counts, the last bound infinite, as [`crate::telemetry::quantile`] takes
+    /// them.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<(f64, u64)> {
+        let bounds = self.bounds.iter().copied();
+        bounds
+            .zip(self.cumulative_counts.iter().copied())
+            .chain([(f64::INFINITY, self.count)])
+            .collect()
+    }
+}

@@ -1,0 +1,160 @@
+//! What the metrics say to those in this process who ask for figures instead of a page.
+
+use prometheus::core::Metric;
+use prometheus::{Histogram, IntCounter};
+
+use super::{COMBINATIONS, Metrics, Reject};
+use crate::rescue::Cause;
+use crate::split::{Generation, Reason};
+use crate::sse::{Api, Outcome};
+
+/// The values that a histogram holds, all of one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Distribution {
+    /// Upper bounds in seconds with cumulative counts. The last bound is infinite: its count is that of all values.
+    pub buckets: Vec<(f64, u64)>,
+    /// In seconds.
+    pub sum: f64,
+}
+
+impl Metrics {
+    #[must_use]
+    pub fn saves(&self) -> u64 {
+        self.saves.iter().map(IntCounter::get).sum()
+    }
+
+    /// Requests that another place answered, by why the first one failed.
+    pub fn saves_by_cause(&self) -> impl Iterator<Item = (Cause, u64)> {
+        Cause::ALL
+            .into_iter()
+            .zip(self.saves.iter().map(IntCounter::get))
+    }
+
+    /// Requests refused before any model server saw them.
+    pub fn rejects_by_cause(&self) -> impl Iterator<Item = (Reject, u64)> {
+        Reject::ALL
+            .into_iter()
+            .zip(self.rejects.iter().map(IntCounter::get))
+    }
+
+    /// Exchanges that ended so, over all reasons and classes, by their first assignment.
+    #[must_use]
+    pub fn outcomes(&self, generation: Generation, outcome: Outcome) -> u64 {
+        self.exchanges(generation, |_, ended| ended == outcome)
+    }
+
+    /// Exchanges that were assigned for this reason and have ended, however they did.
+    #[must_use]
+    pub fn ended_by_reason(&self, generation: Generation, reason: Reason) -> u64 {
+        self.exchanges(generation, |why, _| why == reason)
+    }
+
+    fn exchanges(&self, generation: Generation, counts: impl Fn(Reason, Outcome) -> bool) -> u64 {
+        let per_generation = COMBINATIONS / Generation::ALL.len();
+        let labels = Reason::ALL.into_iter().flat_map(|reason| {
+            // As `Metrics::ended` lays them out.
+            let outcomes = Api::ALL.map(|_| Outcome::ALL).into_iter().flatten();
+            outcomes.map(move |outcome| (reason, outcome))
+        });
+        self.resolved[generation.index() * per_generation..]
+            .iter()
+            .zip(labels)
+            .filter(|(_, (reason, outcome))| counts(*reason, *outcome))
+            .filter_map(|(counter, _)| counter.get().map(IntCounter::get))
+            .sum()
+    }
+
+    /// The time to the first event, of the generation that answered.
+    #[must_use]
+    pub fn first_event_times(&self, generation: Generation) -> Distribution {
+        distribution(&self.side(generation).first_event)
+    }
+
+    /// The gaps between events.
+    #[must_use]
+    pub fn gap_times(&self, generation: Generation) -> Distribution {
+        distribution(&self.side(generation).gap)
+    }
+}
+
+fn distribution(histogram: &Histogram) -> Distribution {
+    let metric = histogram.metric();
+    let histogram = metric.get_histogram();
+    Distribution {
+        buckets: histogram
+            .get_bucket()
+            .iter()
+            .map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()))
+            .chain([(f64::INFINITY, histogram.get_sample_count())])
+            .collect(),
+        sum: histogram.get_sample_sum(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split::Assignment;
+    use std::time::Duration;
+
+    #[test]
+    fn exchanges_are_told_by_outcome_and_by_reason_of_each_generation() {
+        let metrics = Metrics::default();
+        for (count, (generation, reason, class, outcome)) in [
+            (
+                Generation::Old,
+                Reason::Weighted,
+                Api::Chat,
+                Outcome::Completed,
+            ),
+            (
+                Generation::Old,
+                Reason::Sticky,
+                Api::Other,
+                Outcome::Completed,
+            ),
+            (
+                Generation::New,
+                Reason::Weighted,
+                Api::Chat,
+                Outcome::Failed,
+            ),
+            (
+                Generation::New,
+                Reason::Models,
+                Api::Other,
+                Outcome::Cancelled,
+            ),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let assignment = Assignment { generation, reason };
+            (0..=count).for_each(|_| metrics.ended(assignment, class, outcome));
+        }
+        let outcomes = |side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome));
+        assert_eq!(outcomes(Generation::Old), [3, 0, 0, 0]);
+        assert_eq!(outcomes(Generation::New), [0, 0, 3, 4]);
+        assert_eq!(metrics.ended_by_reason(Generation::Old, Reason::Sticky), 2);
+        assert_eq!(
+            metrics.ended_by_reason(Generation::New, Reason::Weighted),
+            3
+        );
+        assert_eq!(metrics.ended_by_reason(Generation::New, Reason::Models), 4);
+    }
+
+    #[test]
+    fn a_distribution_holds_what_is_beyond_all_bounds_too() {
+        let metrics = Metrics::default();
+        metrics.gap(Generation::New, Duration::from_millis(4));
+        metrics.gap(Generation::New, Duration::from_secs(100));
+        let gaps = metrics.gap_times(Generation::New);
+        assert_eq!(gaps.sum, 100.004);
+        let at_most = |seconds| gaps.buckets.iter().find(|(bound, _)| *bound == seconds);
+        assert_eq!(at_most(0.0025), Some(&(0.0025, 0)));
+        assert_eq!(at_most(0.005), Some(&(0.005, 1)));
+        assert_eq!(at_most(16.0), Some(&(16.0, 1)));
+        assert_eq!(gaps.buckets.last(), Some(&(f64::INFINITY, 2)));
+        assert_eq!(metrics.gap_times(Generation::Old).sum, 0.0);
+    }
+}
