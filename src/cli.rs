@@ -24,6 +24,8 @@ pub enum Command {
     Proxy(Box<ProxyArgs>),
     /// Judge plan files without running them: every problem, with its field and line
     Check(CheckArgs),
+    /// Print the definition of the DynamoUpdateConfig resource, to be applied to a cluster
+    Crd,
     /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
     Demo(DemoArgs),
 }

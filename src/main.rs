@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Proxy(args) => proxy(*args),
         Command::Check(args) => Ok(check(&args)),
+        Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
     };
     result.unwrap_or_else(|error| {
@@ -54,6 +55,12 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     // A reader that has gone, as `head` does, is no error.
     let _ = writeln!(std::io::stdout(), "{summary}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn crd() -> ExitCode {
+    // A reader that has gone, as `head` does, is no error.
+    let _ = std::io::stdout().write_all(resource::crd_yaml().as_bytes());
+    ExitCode::SUCCESS
 }
 
 fn check(args: &CheckArgs) -> ExitCode {

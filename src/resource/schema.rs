@@ -85,6 +85,14 @@ fn object(
     problems: &mut Problems,
 ) -> (Map<String, Json>, bool) {
     let mut fields = Map::new();
+    if let Err(message) = bounded_length(
+        entries.len(),
+        schema,
+        ["minProperties", "maxProperties"],
+        "field",
+    ) {
+        problems.push(Problem::new(path, message).at(node.line));
+    }
     let given = |entry: &&Entry| !matches!(entry.node.value, Value::Null);
     for entry in entries.iter().filter(given) {
         let path = format!("{path}.{}", entry.key);
@@ -291,7 +299,9 @@ mod tests {
                     ),
                     "additionalProperties" => argument.is_object(),
                     "properties" | "required" | "items" | "minimum" | "maximum" | "minLength"
-                    | "maxLength" | "minItems" | "maxItems" => true,
+                    | "maxLength" | "minItems" | "maxItems" | "maxProperties" => true,
+                    // Of the API server; the judge refuses the same.
+                    "x-kubernetes-validations" => true,
                     // These hold nothing against a value.
                     keyword => {
                         ["$schema", "title", "description", "default", "format"].contains(&keyword)
