@@ -10,12 +10,15 @@ mod judge;
 mod manifest;
 mod plan;
 mod problems;
+mod reach;
 mod rules;
+pub mod ruling;
 mod schema;
 mod spec;
 pub mod status;
 mod target;
 mod tree;
+mod update;
 mod yaml;
 
 use serde_json::Value as Json;
@@ -25,6 +28,7 @@ pub use self::{
     manifest::{API_VERSION, Identity, KIND, Manifest},
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
+    reach::{OutOfReach, Reach},
     schema::schema,
     spec::{
         AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfig, DynamoUpdateConfigSpec,
@@ -32,6 +36,7 @@ pub use self::{
     },
     status::DynamoUpdateConfigStatus,
     target::{Host, Target, TargetError, parse_targets},
+    update::Update,
     yaml::MAX_BYTES,
 };
 

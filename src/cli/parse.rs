@@ -5,6 +5,8 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use crate::resource::Host;
+
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let hint = "give IP:PORT, [IPv6]:PORT, HOST:PORT or :PORT";
     let text = match text.strip_prefix(':') {
@@ -42,4 +44,12 @@ pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
         return Err("must be from 0 to 2592000 seconds".to_owned());
     }
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+pub(super) fn domain(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    match name.parse::<Host>() {
+        Ok(Host::Name(name)) => Ok(name),
+        _ => Err("is no domain, as cluster.local is one".to_owned()),
+    }
 }

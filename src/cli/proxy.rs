@@ -9,7 +9,7 @@ use clap::Args;
 use http::HeaderName;
 
 pub use self::sections::LogFormat;
-use self::sections::{LifeArgs, LimitArgs, PolicyArgs, TlsArgs, UpstreamArgs};
+use self::sections::{ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, UpstreamArgs};
 use super::parse::{address, path_prefix};
 use crate::config::{Config, PlanSource};
 use crate::proxy::{Limits, ProxySettings, Routes};
@@ -41,15 +41,20 @@ pub struct ProxyArgs {
         env = "CROSSFADE_NEW",
         value_name = "URL",
         value_delimiter = ',',
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     new: Vec<Target>,
     /// Share of requests that goes to new, in percent: 0 is none, 100 is all [default: 0]
-    #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with = "plan",
+    #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
           value_parser = clap::value_parser!(u8).range(0..=100))]
     split: Option<u8>,
     /// Take new, the split and all below from this DynamoUpdateConfig manifest, and watch it
-    #[arg(long, env = "CROSSFADE_PLAN", value_name = "FILE")]
+    #[arg(
+        long,
+        env = "CROSSFADE_PLAN",
+        value_name = "FILE",
+        conflicts_with = "kube"
+    )]
     plan: Option<PathBuf>,
     /// The Service of the sibling pods: a second refuge when the frontend of one's own pod cannot serve
     #[arg(
@@ -82,6 +87,8 @@ pub struct ProxyArgs {
     )]
     guard_key: String,
 
+    #[command(flatten)]
+    kube: ClusterArgs,
     #[command(flatten)]
     policy: PolicyArgs,
     #[command(flatten)]
@@ -173,6 +180,9 @@ impl ProxyArgs {
     fn plan_source(&self) -> PlanSource {
         if let Some(path) = &self.plan {
             return PlanSource::File(path.clone());
+        }
+        if self.kube.kube {
+            return PlanSource::Cluster(self.kube.source());
         }
         let targets: Vec<String> = self.new.iter().map(Target::to_string).collect();
         let mut spec = DynamoUpdateConfigSpec::to(targets.join(","));

@@ -36,6 +36,16 @@ fn tidy(schema: &mut Json) {
     match schema {
         Json::Object(fields) => {
             fields.remove("nullable");
+            for bound in ["minimum", "maximum"] {
+                if let Some(whole) = fields
+                    .get(bound)
+                    .and_then(Json::as_f64)
+                    .filter(|bound| bound.fract() == 0.0)
+                {
+                    // Whole numbers far below 2^53.
+                    fields.insert(bound.into(), Json::from(whole as i64));
+                }
+            }
             let known = |format: &Json| format.as_str().is_some_and(|name| FORMATS.contains(&name));
             if fields
                 .get("format")

@@ -42,6 +42,23 @@ pub(super) fn read(node: &Node, problems: &mut Problems) -> Option<Map<String, J
     Some(fields)
 }
 
+/// What of a `spec` the schema knows, as deep as it goes.
+pub(super) fn only_known(spec: &Json) -> Json {
+    fn prune(value: &Json, schema: &Json) -> Json {
+        match value {
+            Json::Object(fields) if schema["properties"].is_object() => fields
+                .iter()
+                .filter_map(|(name, value)| {
+                    let field = schema["properties"].get(name)?;
+                    Some((name.clone(), prune(value, field)))
+                })
+                .collect(),
+            _ => value.clone(),
+        }
+    }
+    prune(spec, schema())
+}
+
 /// The valid part of `node`; none if nothing of it can be used.
 fn value(node: &Node, schema: &Json, path: &str, problems: &mut Problems) -> Option<Json> {
     let wanted = type_of(schema);

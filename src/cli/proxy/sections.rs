@@ -6,12 +6,51 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::cli::parse::{seconds, seconds_or_none};
+use crate::cli::parse::{domain, seconds, seconds_or_none};
+use crate::config::ClusterSource;
 use crate::upstream::Protocol;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct ClusterArgs {
+    /// Take new, the split and the policies from the DynamoUpdateConfig of one's own deployment, and watch it
+    #[arg(long, env = "CROSSFADE_KUBE", requires = "kube_deployment", value_parser = BoolishValueParser::new())]
+    pub(super) kube: bool,
+    /// One's own deployment, as spec.sourceDeployment names it; separate several names by commas
+    #[arg(
+        long,
+        env = "CROSSFADE_KUBE_DEPLOYMENT",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    kube_deployment: Vec<String>,
+    /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
+    #[arg(long, env = "CROSSFADE_KUBE_NAMESPACE", value_name = "NAME")]
+    kube_namespace: Option<String>,
+    /// Let it name targets anywhere, not only Services of its namespace
+    #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
+    kube_allow_any_target: bool,
+    /// The domain of the cluster
+    #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
+    cluster_domain: String,
+}
+
+impl ClusterArgs {
+    pub(super) fn source(&self) -> ClusterSource {
+        let of_pod = || std::env::var("POD_NAMESPACE").ok();
+        let namespace = self.kube_namespace.clone().or_else(of_pod);
+        ClusterSource {
+            namespace: namespace.filter(|name| !name.is_empty()),
+            deployments: self.kube_deployment.clone(),
+            any_target: self.kube_allow_any_target,
+            domain: self.cluster_domain.clone(),
+        }
+    }
+}
 
 /// What a plan file says under `affinity` and `failover`.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Affinity and failover (a plan file says these itself)")]
+#[command(next_help_heading = "Affinity and failover (a plan file or a cluster says these itself)")]
 pub(super) struct PolicyArgs {
     /// Headers that name a session, the first present counts [default: the plan's default list]
     #[arg(
@@ -19,7 +58,7 @@ pub(super) struct PolicyArgs {
         env = "CROSSFADE_AFFINITY_HEADER",
         value_name = "NAME",
         value_delimiter = ',',
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) affinity_header: Option<Vec<String>>,
     /// Fields of the JSON body that name a session, looked at after the headers
@@ -28,7 +67,7 @@ pub(super) struct PolicyArgs {
         env = "CROSSFADE_AFFINITY_BODY_FIELD",
         value_name = "NAME",
         value_delimiter = ',',
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) affinity_body_field: Vec<String>,
     /// Largest request body that is kept for another attempt, in bytes [default: 8388608]
@@ -36,7 +75,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_MAX_REPLAY_BYTES",
         value_name = "N",
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) max_replay_bytes: Option<u64>,
     /// Other attempts allowed, in percent of all requests [default: 20]
@@ -44,7 +83,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_RETRY_BUDGET_PERCENT",
         value_name = "N",
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) retry_budget_percent: Option<u8>,
     /// Limit for the first event with content [default: off]
@@ -52,7 +91,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
         value_name = "SECONDS",
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) first_event_timeout: Option<f64>,
     /// Limit for silence after the first content [default: off]
@@ -60,7 +99,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_GAP_TIMEOUT",
         value_name = "SECONDS",
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) gap_timeout: Option<f64>,
     /// How long events without content are held, so that the request can still be saved [default: 5]
@@ -68,14 +107,14 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_HOLD",
         value_name = "SECONDS",
-        conflicts_with = "plan"
+        conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) hold: Option<f64>,
     /// Also try a 529 on the other generation
-    #[arg(long, env = "CROSSFADE_RETRY_OVERLOADED", conflicts_with = "plan", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "CROSSFADE_RETRY_OVERLOADED", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) retry_overloaded: bool,
     /// Also try a 500 of old on new
-    #[arg(long, env = "CROSSFADE_RETRY_OLD_SERVER_ERRORS", conflicts_with = "plan", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "CROSSFADE_RETRY_OLD_SERVER_ERRORS", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) retry_old_server_errors: bool,
 }
 
