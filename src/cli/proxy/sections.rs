@@ -196,6 +196,17 @@ pub(super) struct UpstreamArgs {
         requires = "upstream_cert"
     )]
     pub(super) upstream_key: Option<PathBuf>,
+    /// Greatest age of a connection to a name, behind which there may be several servers; 0 is no limit
+    #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "SECONDS", default_value = "60", value_parser = seconds_or_none)]
+    pub(super) upstream_max_age: Duration,
+    /// Most exchanges over such a connection; 0 is no limit
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",
+        value_name = "N",
+        default_value_t = 32
+    )]
+    pub(super) upstream_max_exchanges: u32,
     /// Ask each endpoint this often whether /v1/models lists a model [default: off]
     #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = seconds)]
     pub(super) probe_interval: Option<Duration>,
