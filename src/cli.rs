@@ -30,6 +30,8 @@ pub enum Command {
     Check(CheckArgs),
     /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
     Demo(DemoArgs),
+    /// Tell the proxy on this machine to drain, as SIGTERM does, but to stay until it gets that signal: a preStop hook
+    Drain(DrainArgs),
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +52,13 @@ pub struct DemoArgs {
     /// Print plain lines, as without a terminal
     #[arg(long, env = "CROSSFADE_PLAIN", value_parser = BoolishValueParser::new())]
     pub plain: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// The admin port of the proxy
+    #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
+    pub admin: SocketAddr,
 }
 
 #[derive(Debug, Args)]
