@@ -69,7 +69,7 @@ impl Admin {
         let reads = method == Method::GET || method == Method::HEAD;
         match request.uri().path() {
             "/metrics" if reads => {
-                let text = self.metrics.render(&observed(&self.world));
+                let text = self.metrics.render(&observed(&self.world, &self.status));
                 page("text/plain; version=0.0.4; charset=utf-8", text)
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
@@ -124,7 +124,7 @@ impl Admin {
 
 /// What is read off the snapshot when someone asks.
 #[must_use]
-pub fn observed(world: &World) -> Observed {
+pub fn observed(world: &World, status: &Status) -> Observed {
     let snapshot = world.load();
     let now = Instant::now();
     let pools = Generation::ALL.map(|generation| match generation {
@@ -135,6 +135,7 @@ pub fn observed(world: &World) -> Observed {
         wanted: snapshot.plan.weights.share_of_new(),
         epoch: snapshot.epoch,
         plan_age: snapshot.since_instant.elapsed(),
+        source_lost: status.lost_for(),
         endpoints: pools.map(|pool| {
             let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
             let healthy = endpoints

@@ -52,6 +52,8 @@ pub enum Error {
     Tls(#[from] crate::tls::Error),
     #[error("cannot use the plan's certificates")]
     PlanTls(#[from] TlsFault),
+    #[error("cannot follow the updates of a cluster")]
+    Cluster(#[from] crate::k8s::Error),
     #[error("cannot start a runtime")]
     Runtime(#[source] io::Error),
 }
@@ -174,6 +176,7 @@ impl Handle {
             wanted,
             source: source.into(),
             heard: Instant::now(),
+            done: None,
         };
         // A full channel is a flood of plans: the last of them is told again by whoever floods.
         let _ = self.told.try_send(news);

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Proxy(args) => proxy(*args),
         Command::Check(args) => Ok(check(&args)),
+        Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
     };
@@ -61,6 +62,12 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     tell::drain(args.admin)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn crd() -> ExitCode {
+    // A reader that has gone, as `head` does, is no error.
+    let _ = std::io::stdout().write_all(resource::crd_yaml().as_bytes());
+    ExitCode::SUCCESS
 }
 
 fn check(args: &CheckArgs) -> ExitCode {
