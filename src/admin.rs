@@ -1,7 +1,8 @@
-//! The admin port: metrics, health, and the plan in force. Nothing here changes anything, save the log level, and that
-//! from this machine only.
+//! The admin port: metrics, health, and the plan in force. Nothing here changes anything, save the log level and the start of
+//! a drain, and those from this machine only.
 
 mod plan_page;
+pub mod tell;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -33,6 +34,10 @@ pub struct Admin {
 }
 
 type Answer = Response<Full<Bytes>>;
+
+/// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
+/// by different ways; and where no drain begins, a container is restarted and must not wait for long.
+const DRAIN_BEGINS: Duration = Duration::from_secs(5);
 
 /// Serves the admin port for the life of the process.
 pub async fn serve(listener: TcpListener, admin: Admin) {
@@ -83,14 +88,37 @@ impl Admin {
             },
             "/plan" if reads => page("application/json", plan_page::render(self)),
             "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
+            "/drain" if method == Method::PUT => self.drain(peer),
+            "/drained" if reads => self.drained().await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan, PUT /log-level from this machine\n",
+                "crossfade: /metrics /livez /readyz /plan /drained; PUT /log-level, /drain from this machine\n",
             ),
-            "/metrics" | "/livez" | "/readyz" | "/plan" | "/" => not_allowed("GET, HEAD"),
-            "/log-level" => not_allowed("PUT"),
+            "/metrics" | "/livez" | "/readyz" | "/plan" | "/drained" | "/" => {
+                not_allowed("GET, HEAD")
+            }
+            "/log-level" | "/drain" => not_allowed("PUT"),
             _ => text(StatusCode::NOT_FOUND, "no such page: see /\n"),
         }
+    }
+
+    /// Begins what SIGTERM begins, but the process stays until it gets that signal.
+    fn drain(&self, peer: SocketAddr) -> Answer {
+        if let Some(refusal) = refuse_strangers(peer) {
+            return refusal;
+        }
+        self.lifecycle.advance(Phase::Settling);
+        text(StatusCode::OK, "draining\n")
+    }
+
+    /// Answers once the last stream has ended: what a model server beside this process must wait for before it may end.
+    async fn drained(&self) -> Answer {
+        let begun = self.lifecycle.reached(Phase::Settling);
+        if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
+            return text(StatusCode::CONFLICT, "not draining\n");
+        }
+        self.lifecycle.until_drained().await;
+        text(StatusCode::OK, "drained\n")
     }
 }
 
@@ -120,11 +148,8 @@ pub fn observed(world: &World, status: &Status) -> Observed {
 }
 
 async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
-    if !peer.ip().to_canonical().is_loopback() {
-        return text(
-            StatusCode::FORBIDDEN,
-            "the log level is set from this machine only\n",
-        );
+    if let Some(refusal) = refuse_strangers(peer) {
+        return refusal;
     }
     let Ok(body) = Limited::new(request.into_body(), 1024).collect().await else {
         return text(
@@ -136,6 +161,11 @@ async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
         Ok(()) => text(StatusCode::OK, "set\n"),
         Err(error) => text(StatusCode::BAD_REQUEST, &format!("{error}\n")),
     }
+}
+
+fn refuse_strangers(peer: SocketAddr) -> Option<Answer> {
+    let refusal = || text(StatusCode::FORBIDDEN, "from this machine only\n");
+    (!peer.ip().to_canonical().is_loopback()).then(refusal)
 }
 
 fn page(kind: &'static str, body: Vec<u8>) -> Answer {

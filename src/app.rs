@@ -256,7 +256,10 @@ impl Bound {
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
             // Before anyone is told that it serves: from then on a signal means a drain.
-            let signals = config.signals.then(Signals::new);
+            let signals = match config.signals {
+                true => Signals::listen(),
+                false => Signals::none(),
+            };
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             Ok(stop::live(&config, &lifecycle, &shared, threads, signals).await)

@@ -3,6 +3,7 @@
 mod parse;
 mod proxy;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
@@ -28,6 +29,8 @@ pub enum Command {
     Crd,
     /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
     Demo(DemoArgs),
+    /// Tell the proxy on this machine to drain, as SIGTERM does, but to stay until it gets that signal: a preStop hook
+    Drain(DrainArgs),
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +53,12 @@ pub struct DemoArgs {
     pub plain: bool,
 }
 
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    /// The admin port of the proxy
+    #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = parse::address)]
+    pub admin: SocketAddr,
+}
 #[cfg(test)]
 mod tests {
     use super::*;
