@@ -1,14 +1,15 @@
 //! The admin port: metrics, health, the plan in force, and all of it over gRPC. Nothing here changes anything, save the
-//! log level, and that from this machine only.
+//! log level and the start of a drain, and those from this machine only.
 
 mod grpc;
 mod plan_page;
 mod server;
 mod state;
+pub mod tell;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
@@ -40,13 +41,19 @@ pub struct Admin {
 
 type Answer = Response<Body>;
 
+/// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
+/// by different ways; and where no drain begins, a container is restarted and must not wait for long.
+const DRAIN_BEGINS: Duration = Duration::from_secs(5);
+
 impl Admin {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
         let method = request.method().clone();
         let reads = method == Method::GET || method == Method::HEAD;
         match request.uri().path() {
             "/metrics" if reads => {
-                let text = self.metrics.render(&observed(&self.world.load()));
+                let text = self
+                    .metrics
+                    .render(&observed(&self.world.load(), &self.status));
                 page("text/plain; version=0.0.4; charset=utf-8", text)
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
@@ -63,14 +70,37 @@ impl Admin {
             },
             "/plan" if reads => page("application/json", plan_page::render(self)),
             "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
+            "/drain" if method == Method::PUT => self.drain(peer),
+            "/drained" if reads => self.drained().await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan, gRPC crossfade.v1, PUT /log-level from this machine\n",
+                "crossfade: /metrics /livez /readyz /plan /drained, gRPC crossfade.v1; PUT /log-level, /drain from this machine\n",
             ),
-            "/metrics" | "/livez" | "/readyz" | "/plan" | "/" => not_allowed("GET, HEAD"),
-            "/log-level" => not_allowed("PUT"),
+            "/metrics" | "/livez" | "/readyz" | "/plan" | "/drained" | "/" => {
+                not_allowed("GET, HEAD")
+            }
+            "/log-level" | "/drain" => not_allowed("PUT"),
             _ => text(StatusCode::NOT_FOUND, "no such page: see /\n"),
         }
+    }
+
+    /// Begins what SIGTERM begins, but the process stays until it gets that signal.
+    fn drain(&self, peer: SocketAddr) -> Answer {
+        if let Some(refusal) = refuse_strangers(peer) {
+            return refusal;
+        }
+        self.lifecycle.advance(Phase::Settling);
+        text(StatusCode::OK, "draining\n")
+    }
+
+    /// Answers once the last stream has ended: what a model server beside this process must wait for before it may end.
+    async fn drained(&self) -> Answer {
+        let begun = self.lifecycle.reached(Phase::Settling);
+        if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
+            return text(StatusCode::CONFLICT, "not draining\n");
+        }
+        self.lifecycle.until_drained().await;
+        text(StatusCode::OK, "drained\n")
     }
 }
 
@@ -82,7 +112,7 @@ impl Admin {
 }
 
 /// What is read off the snapshot when someone asks.
-fn observed(snapshot: &Snapshot) -> Observed {
+fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
     let now = Instant::now();
     let pools = Generation::ALL.map(|generation| match generation {
         Generation::Old => &snapshot.old,
@@ -92,6 +122,7 @@ fn observed(snapshot: &Snapshot) -> Observed {
         wanted: snapshot.plan.weights.share_of_new(),
         epoch: snapshot.epoch,
         plan_age: snapshot.since_instant.elapsed(),
+        source_lost: status.lost_for(),
         endpoints: pools.map(|pool| {
             let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
             let healthy = endpoints
@@ -104,11 +135,8 @@ fn observed(snapshot: &Snapshot) -> Observed {
 }
 
 async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
-    if !peer.ip().to_canonical().is_loopback() {
-        return text(
-            StatusCode::FORBIDDEN,
-            "the log level is set from this machine only\n",
-        );
+    if let Some(refusal) = refuse_strangers(peer) {
+        return refusal;
     }
     let Ok(body) = Limited::new(request.into_body(), 1024).collect().await else {
         return text(
@@ -120,6 +148,11 @@ async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
         Ok(()) => text(StatusCode::OK, "set\n"),
         Err(error) => text(StatusCode::BAD_REQUEST, &format!("{error}\n")),
     }
+}
+
+fn refuse_strangers(peer: SocketAddr) -> Option<Answer> {
+    let refusal = || text(StatusCode::FORBIDDEN, "from this machine only\n");
+    (!peer.ip().to_canonical().is_loopback()).then(refusal)
 }
 
 fn page(kind: &'static str, body: Vec<u8>) -> Answer {

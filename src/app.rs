@@ -54,6 +54,8 @@ pub enum Error {
     Tls(#[from] crate::tls::Error),
     #[error("cannot use the plan's certificates")]
     PlanTls(#[from] TlsFault),
+    #[error("cannot follow the updates of a cluster")]
+    Cluster(#[from] crate::k8s::Error),
     #[error("cannot start a runtime")]
     Runtime(#[source] io::Error),
 }
@@ -183,6 +185,7 @@ impl Handle {
             wanted,
             source: source.into(),
             heard: Instant::now(),
+            done: None,
         };
         // A full channel is a flood of plans: the last of them is told again by whoever floods.
         let _ = self.told.try_send(news);
@@ -263,7 +266,10 @@ impl Bound {
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
             // Before anyone is told that it serves: from then on a signal means a drain.
-            let signals = config.signals.then(Signals::new);
+            let signals = match config.signals {
+                true => Signals::listen(),
+                false => Signals::none(),
+            };
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
             let ended = stop::live(&config, &lifecycle, &shared, threads, signals).await;

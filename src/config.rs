@@ -18,6 +18,21 @@ pub enum PlanSource {
     Flags(Box<DynamoUpdateConfigSpec>),
     /// A manifest, watched.
     File(PathBuf),
+    /// The update of one's own deployment in a cluster, watched.
+    Cluster(ClusterSource),
+}
+
+/// Which update of a cluster is followed, and where it may lead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterSource {
+    /// The namespace; by default that of the pod or of the kubeconfig.
+    pub namespace: Option<String>,
+    /// The names of one's own deployment, as `spec.sourceDeployment` may say them.
+    pub deployments: Vec<String>,
+    /// Whether targets may be anywhere, not only Services of the namespace.
+    pub any_target: bool,
+    /// The domain of the cluster, such as `cluster.local`.
+    pub domain: String,
 }
 
 /// The settings of a proxy.

@@ -16,7 +16,8 @@
 //! | 4 | [`config`] | static settings of a process, from flags and environment |
 //! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
 //! | 3 | [`proxy`] | the data plane: what happens to a request between a client and the two generations |
-//! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing |
+//! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing but when a drain begins |
+//! | 3 | [`k8s`] | what the API server sees of a proxy: the watch on updates, the Events |
 //! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
 //! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
 //! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
@@ -85,6 +86,7 @@ pub mod demo;
 pub mod discovery;
 pub mod guard;
 pub mod http1;
+pub mod k8s;
 pub mod lifecycle;
 pub mod proxy;
 pub mod request_body;

@@ -1,4 +1,5 @@
-//! The life of a process: ready, settling, draining, ending. One writer; everyone else watches.
+//! The life of a process: ready, settling, draining, ending, and when its last stream has ended. One writer of each step;
+//! everyone else watches.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -51,6 +52,7 @@ pub struct Lifecycle {
     // Beside the channel: a look at it must cost one load.
     now: Arc<AtomicU8>,
     sender: Arc<watch::Sender<Phase>>,
+    drained: Arc<watch::Sender<bool>>,
 }
 
 impl Default for Lifecycle {
@@ -58,6 +60,7 @@ impl Default for Lifecycle {
         Self {
             now: Arc::default(),
             sender: Arc::new(watch::Sender::new(Phase::Starting)),
+            drained: Arc::new(watch::Sender::new(false)),
         }
     }
 }
@@ -92,6 +95,19 @@ impl Lifecycle {
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Phase> {
         self.sender.subscribe()
+    }
+
+    /// Says that no stream is open any more, and that none will be opened.
+    pub fn drained(&self) {
+        self.drained.send_replace(true);
+    }
+
+    /// Waits until [`Self::drained`] is said.
+    pub fn until_drained(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut receiver = self.drained.subscribe();
+        async move {
+            let _ = receiver.wait_for(|drained| *drained).await;
+        }
     }
 
     /// For a task that looks often: see [`Watch`].

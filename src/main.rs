@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use crossfade::admin::tell;
 use crossfade::app::{self, Ended};
-use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, LogFormat, ProxyArgs};
+use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, DrainArgs, LogFormat, ProxyArgs};
 use crossfade::demo::Options;
 use crossfade::resource;
 use crossfade::telemetry::{access, log};
@@ -22,7 +23,9 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Proxy(args) => proxy(*args),
         Command::Check(args) => Ok(check(&args)),
+        Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
+        Command::Drain(args) => drain(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("crossfade: {error:#}");
@@ -54,6 +57,17 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     // A reader that has gone, as `head` does, is no error.
     let _ = writeln!(std::io::stdout(), "{summary}");
     Ok(ExitCode::SUCCESS)
+}
+
+fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
+    tell::drain(args.admin)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn crd() -> ExitCode {
+    // A reader that has gone, as `head` does, is no error.
+    let _ = std::io::stdout().write_all(resource::crd_yaml().as_bytes());
+    ExitCode::SUCCESS
 }
 
 fn check(args: &CheckArgs) -> ExitCode {

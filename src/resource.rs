@@ -5,28 +5,38 @@
 //! held against that schema with its lines, and whatever the source, one function makes the
 //! [`Plan`]. Must not know where a manifest comes from nor what becomes of its plan.
 
+mod crd;
 mod judge;
 mod manifest;
 mod plan;
 mod problems;
+mod reach;
+mod rules;
+pub mod ruling;
 mod schema;
 mod spec;
+pub mod status;
 mod target;
 mod tree;
+mod update;
 mod yaml;
 
 use serde_json::Value as Json;
 
 pub use self::{
+    crd::{crd, crd_yaml},
     manifest::{API_VERSION, Identity, KIND, Manifest},
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
+    reach::{OutOfReach, Reach},
     schema::schema,
     spec::{
-        AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
-        TlsSpec, WeightsSpec, WorkerSourceSpec, WorkersSpec,
+        AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfig, DynamoUpdateConfigSpec,
+        FailoverSpec, ProbeSpec, TlsSpec, WeightsSpec, WorkerSourceSpec, WorkersSpec,
     },
+    status::DynamoUpdateConfigStatus,
     target::{Host, Target, TargetError, parse_targets},
+    update::Update,
     yaml::MAX_BYTES,
 };
 

@@ -1,7 +1,7 @@
 //! What is served now: the plan with the pools it needs, replaced as a whole by one writer and loaded once per request.
 
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -130,6 +130,16 @@ pub struct Rejection {
     pub at: SystemTime,
 }
 
+impl Status {
+    /// How long the source of plans has been out of reach; zero while it is not.
+    #[must_use]
+    pub fn lost_for(&self) -> Duration {
+        self.lost_since
+            .load()
+            .map_or(Duration::ZERO, |since| since.elapsed())
+    }
+}
+
 /// What people are shown beside the snapshot.
 #[derive(Debug, Default)]
 pub struct Status {
@@ -137,4 +147,6 @@ pub struct Status {
     pub rejection: ArcSwap<Option<Rejection>>,
     /// Since when the source of plans cannot be reached; none while it can be, or has no such thing as contact.
     pub lost_since: ArcSwap<Option<Instant>>,
+    /// What people should know of the source of plans, in words: updates that contradict each other, one that is gone.
+    pub remarks: ArcSwap<Vec<String>>,
 }

@@ -13,6 +13,7 @@ const FLOORS: &[(u8, &str)] = &[
     (4, "discovery"),
     (3, "proxy"),
     (3, "admin"),
+    (3, "k8s"),
     (3, "demo"),
     (2, "snapshot"),
     (2, "upstream"),

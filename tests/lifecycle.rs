@@ -240,11 +240,76 @@ async fn a_keep_alive_connection_is_closed_behind_the_stream_it_carries() {
     assert_eq!(proxy.end().await, Some(0));
 }
 
+/// Runs `crossfade drain`, as a hook does.
+fn tell_to_drain(proxy: &Proxy) {
+    let output = rig::proxy::run(&["drain", "--admin", &proxy.admin.to_string()]);
+    assert!(output.status.success(), "{output:?}");
+}
+
 #[tokio::test]
-async fn nothing_on_the_admin_port_changes_anything_but_the_log_level() {
+async fn told_to_drain_it_says_when_its_last_stream_has_ended_and_stays_until_the_signal() {
+    let gate = Gate::closed();
+    let (script, text) = waiting(&gate);
+    let old = Upstream::start(script).await;
+    let mut proxy = Proxy::before(&old, &[]).await;
+    let (mut stream, seen) = open(&proxy).await;
+    let mut waits = Client::connect(proxy.admin).await;
+    waits.get("/drained", &[]).await;
+    waits.assert_silent(100).await;
+
+    tell_to_drain(&proxy);
+    assert_eq!(proxy.admin("/readyz").await.status, 503);
+    tell_to_drain(&proxy);
+    waits.assert_silent(300).await;
+    gate.open();
+    assert_eq!(
+        seen + &String::from_utf8(stream.body().await).unwrap(),
+        text
+    );
+    waits.response().await.assert_is("drained\n");
+    assert_eq!(proxy.admin("/livez").await.status, 200);
+    assert!(proxy.ended().is_none(), "before the signal");
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_signal_while_it_drains_as_told_changes_nothing_and_a_second_one_ends_it() {
+    let gate = Gate::closed();
+    let old = Upstream::start(waiting(&gate).0).await;
+    let mut proxy = Proxy::before(&old, &[]).await;
+    let (mut stream, _) = open(&proxy).await;
+    tell_to_drain(&proxy);
+    proxy.terminate();
+    stream.assert_silent(300).await;
+    assert!(proxy.ended().is_none());
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(3));
+}
+
+#[tokio::test]
+async fn who_waits_for_a_drain_that_does_not_begin_is_told_so() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
-    for path in ["/plan", "/metrics", "/readyz", "/livez"] {
+    let asked = Instant::now();
+    assert_eq!(proxy.admin("/drained").await.status, 409);
+    assert!(asked.elapsed() > Duration::from_secs(4));
+    proxy.chat().await.assert_is(chat_text("old"));
+}
+
+#[test]
+fn a_drain_of_nobody_is_an_error() {
+    let output = rig::proxy::run(&["drain", "--admin", "127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("nobody answers at 127.0.0.1:9"), "{said}");
+}
+
+#[tokio::test]
+async fn a_put_to_any_other_page_of_the_admin_port_changes_nothing() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for path in ["/plan", "/metrics", "/readyz", "/livez", "/drained"] {
         for method in ["POST", "PUT", "DELETE", "PATCH"] {
             let mut client = Client::connect(proxy.admin).await;
             client

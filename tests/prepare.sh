@@ -4,7 +4,7 @@
 #
 # usage: prepare.sh [TOOL=VERSION]...
 #
-# Checks the machine, installs Dynamo and the openai client for the tests, and each TOOL from
+# Checks the machine, installs Dynamo, the openai client and Kubernetes for the tests, and each TOOL from
 # crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -82,6 +82,9 @@ tool() { # tool NAME VERSION
 rust
 machine
 "$here/dynamo/install.sh"
+if ! "$here/kubernetes/install.sh"; then
+  echo "going on without a cluster: its tests will be skipped" >&2
+fi
 for pair in "$@"; do
   tool "${pair%%=*}" "${pair#*=}"
 done

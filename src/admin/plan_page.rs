@@ -34,6 +34,8 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "since": seconds(snapshot.since),
         "ageSeconds": snapshot.since_instant.elapsed().as_secs_f64(),
         "source": *snapshot.source,
+        "sourceLostSeconds": admin.status.lost_since.load().map(|since| since.elapsed().as_secs_f64()),
+        "remarks": **admin.status.remarks.load(),
         "summary": plan.to_string(),
         "weights": {"old": plan.weights.old(), "new": plan.weights.new_weight()},
         "trafficSplitPercent": plan.weights.rounded_percent(),

@@ -53,7 +53,7 @@ impl Admin {
         let ready = tokio::time::timeout(READY, self.is_ready()).await;
         let snapshot = self.world.load();
         let metrics = &self.metrics;
-        let [old, new] = observed(&snapshot).endpoints;
+        let [old, new] = observed(&snapshot, &self.status).endpoints;
         v1::State {
             time: Some(Timestamp::from(SystemTime::now())),
             process: Some(self.process.message()),

@@ -1,13 +1,16 @@
 //! What every form of the proxy has: the first plan, the one writer of plans, and what all requests share.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::Error;
 use crate::config::{Config, PlanSource};
-use crate::discovery::{self, News, PlanFile, Publisher, State, Wanted};
+use crate::discovery::{self, Cluster, News, PlanFile, Publisher, State, Wanted};
 use crate::proxy::Shared;
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::Metrics;
@@ -25,7 +28,14 @@ pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
     pub(super) told: mpsc::Sender<News>,
     news: mpsc::Receiver<News>,
-    file: Option<PlanFile>,
+    source: Source,
+}
+
+/// What is watched for plans.
+enum Source {
+    Nothing,
+    File(PlanFile),
+    Cluster(Box<Cluster>),
 }
 
 impl Core {
@@ -41,16 +51,22 @@ impl Core {
         if config.upstream_tls != ClientFiles::default() {
             config.upstream_tls.load()?;
         }
-        let mut file = match &config.plan {
-            PlanSource::File(path) => Some(PlanFile::new(path)),
-            _ => None,
-        };
-        let first = First::find(&config.plan, file.as_mut(), state.as_ref())?;
+        let (first, source) = First::find(&config.plan, state.as_ref()).await?;
         let metrics = Arc::new(Metrics::default());
-        let (wanted, source) = (first.wanted, first.source);
-        let publisher =
-            Publisher::start(config, Arc::clone(&metrics), state, wanted, source).await?;
-        if let (Some(problems), PlanSource::File(path)) = (first.refused, &config.plan) {
+        let start = |first: First, state| {
+            let metrics = Arc::clone(&metrics);
+            Publisher::start(config, metrics, state, first.wanted, first.source)
+        };
+        let refused = first.refused.clone();
+        let publisher = match start(first, state.clone()).await {
+            // Where others write the plans it is no reason not to serve that one is bad.
+            Err(error) if matches!(source, Source::Cluster(_)) => {
+                tracing::error!(%error, "the plan cannot be used; beginning with all to old");
+                start(First::all_old(), state).await?
+            }
+            started => started?,
+        };
+        if let (Some(problems), PlanSource::File(path)) = (refused, &config.plan) {
             publisher.reject(problems, path.display().to_string().into());
         }
         let world = Arc::clone(publisher.world());
@@ -61,18 +77,26 @@ impl Core {
             shared,
             told,
             news,
-            file,
+            source,
         })
     }
 
     /// Follows the sources of plans and addresses for as long as it is polled.
     pub(super) async fn follow(self, config: &Config, tls: Option<Arc<Reloading<ServerFiles>>>) {
         let probing = discovery::probe(Arc::clone(self.publisher.world()), config.probe_interval);
+        let world = Arc::clone(self.publisher.world());
+        let status = Arc::clone(self.publisher.status());
         let watching = async {
-            if let Some(file) = self.file
-                && let Err(error) = file.watch(self.told.clone()).await
-            {
-                tracing::error!(%error, "the plan file cannot be watched");
+            match self.source {
+                Source::Nothing => {}
+                Source::File(file) => {
+                    if let Err(error) = file.watch(self.told.clone()).await {
+                        tracing::error!(%error, "the plan file cannot be watched");
+                    }
+                }
+                Source::Cluster(cluster) => {
+                    cluster.follow(self.told.clone(), world, status).await;
+                }
             }
             std::future::pending::<()>().await;
         };
@@ -107,41 +131,53 @@ impl First {
         )
     }
 
-    fn find(
-        source: &PlanSource,
-        file: Option<&mut PlanFile>,
-        state: Option<&State>,
-    ) -> Result<Self, Error> {
-        match (source, file) {
-            (PlanSource::Flags(spec), _) => {
+    /// Everything to old, while nothing says otherwise.
+    fn all_old() -> Self {
+        Self::plan(Plan::all_old(), "none")
+    }
+
+    /// The last good plan, if one was kept.
+    fn kept(state: Option<&State>) -> Option<Self> {
+        let state = state?;
+        let wanted = discovery::read(state.file()).ok()?;
+        Some(Self::good(wanted, state.file().display().to_string()))
+    }
+
+    async fn find(source: &PlanSource, state: Option<&State>) -> Result<(Self, Source), Error> {
+        match source {
+            PlanSource::Flags(spec) => {
                 let plan = Plan::of(Identity::default(), spec).map_err(Error::Flags)?;
-                Ok(Self::plan(plan, "flags"))
+                Ok((Self::plan(plan, "flags"), Source::Nothing))
             }
-            (PlanSource::File(path), Some(file)) => {
-                let refused = match file.read() {
-                    Ok(wanted) => return Ok(Self::good(wanted, path.display().to_string())),
-                    Err(problems) => problems,
-                };
-                let kept =
-                    state.and_then(|state| Some((discovery::read(state.file()).ok()?, state)));
-                let Some((wanted, state)) = kept else {
-                    let path = path.clone();
-                    return Err(Error::Plan {
-                        path,
-                        problems: refused,
-                    });
-                };
-                let first = Self::good(wanted, state.file().display().to_string());
-                Ok(Self {
-                    refused: Some(refused),
-                    ..first
-                })
-            }
-            (PlanSource::OnlyOld(spec), _) => {
+            PlanSource::OnlyOld(spec) => {
                 let plan = Plan::only_old(spec).map_err(Error::Flags)?;
-                Ok(Self::plan(plan, "none"))
+                Ok((Self::plan(plan, "none"), Source::Nothing))
             }
-            (PlanSource::File(_), None) => unreachable!("a plan file is opened before it is read"),
+            PlanSource::File(path) => {
+                let mut file = PlanFile::new(path);
+                let first = match file.read() {
+                    Ok(wanted) => Self::good(wanted, path.display().to_string()),
+                    Err(problems) => {
+                        let path = path.clone();
+                        match Self::kept(state) {
+                            Some(kept) => Self {
+                                refused: Some(problems),
+                                ..kept
+                            },
+                            None => return Err(Error::Plan { path, problems }),
+                        }
+                    }
+                };
+                Ok((first, Source::File(file)))
+            }
+            PlanSource::Cluster(settings) => {
+                let mut cluster = Cluster::open(settings).await?;
+                let first = match cluster.first().await {
+                    Some((wanted, source)) => Self::good(wanted, source),
+                    None => Self::kept(state).unwrap_or_else(Self::all_old),
+                };
+                Ok((first, Source::Cluster(Box::new(cluster))))
+            }
         }
     }
 }
@@ -152,7 +188,9 @@ async fn publish(
     mut news: mpsc::Receiver<News>,
     tls: Option<Arc<Reloading<ServerFiles>>>,
 ) {
-    let mut resolve = Instant::now();
+    let mut resolved = Instant::now();
+    // Beside everything else: a resolver that is slow must not keep a plan from coming in force.
+    let mut resolving: Option<Pin<Box<dyn Future<Output = _> + Send>>> = None;
     let mut certificates = tokio::time::interval(CERTIFICATES);
     loop {
         let pause = if publisher.knows_all_addresses() {
@@ -165,9 +203,16 @@ async fn publish(
                 Some(told) => publisher.hear(told).await,
                 None => return,
             },
-            () = tokio::time::sleep_until((resolve + pause).into()) => {
-                publisher.refresh_addresses().await;
-                resolve = Instant::now();
+            () = tokio::time::sleep_until((resolved + pause).into()), if resolving.is_none() => {
+                resolving = Some(Box::pin(discovery::resolve(publisher.names())));
+            }
+            answers = poll_fn(|context| match &mut resolving {
+                Some(resolving) => resolving.as_mut().poll(context),
+                None => Poll::Pending,
+            }) => {
+                resolving = None;
+                publisher.learn(answers);
+                resolved = Instant::now();
             }
             _ = certificates.tick() => {
                 publisher.refresh_tls();

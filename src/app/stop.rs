@@ -1,14 +1,17 @@
-//! The end of a process, as it is told: not ready, settle, drain, end.
+//! The end of a process, as it is told: not ready, settle, drain, end. A signal tells it, or the admin port: then it ends only
+//! at the signal, for whoever waits for its streams asks this process when they are over.
 
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Ended;
 use crate::config::Config;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::proxy::Shared;
 
+/// What those who wait for the drain get to be told of its end.
+const LAST_ANSWERS: Duration = Duration::from_millis(100);
 /// What ended streams get to be written out.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -18,19 +21,23 @@ pub(super) async fn live(
     lifecycle: &Lifecycle,
     shared: &Shared,
     threads: Vec<std::thread::JoinHandle<()>>,
-    mut signals: Option<Signals>,
+    mut signals: Signals,
 ) -> Ended {
     tokio::select! {
-        () = Signals::next(&mut signals) => {
-            lifecycle.advance(Phase::Settling);
-            tracing::info!(seconds = config.settle.as_secs_f64(), "not ready any more; settling");
-            tokio::select! {
-                () = tokio::time::sleep(config.settle) => {}
-                () = Signals::next(&mut signals) => return cut_at_once(shared),
-            }
+        () = signals.first() => lifecycle.advance(Phase::Settling),
+        () = lifecycle.reached(Phase::Settling) => {}
+    }
+    let told_to_settle = lifecycle.phase() == Phase::Settling;
+    if told_to_settle {
+        tracing::info!(
+            seconds = config.settle.as_secs_f64(),
+            "not ready any more; settling"
+        );
+        tokio::select! {
+            () = tokio::time::sleep(config.settle) => {}
+            () = lifecycle.reached(Phase::Draining) => {}
+            () = signals.second() => return cut_at_once(shared),
         }
-        // Told from within the process.
-        () = lifecycle.reached(Phase::Draining) => {}
     }
     lifecycle.advance(Phase::Draining);
     tracing::info!(open = shared.open(), "draining");
@@ -39,16 +46,24 @@ pub(super) async fn live(
             let _ = thread.join();
         }
     }));
-    tokio::select! {
-        _ = joined.as_mut() => return Ended::Clean,
-        () = tokio::time::sleep(config.drain) => {}
-        () = Signals::next(&mut signals) => return cut_at_once(shared),
+    let ended = tokio::select! {
+        _ = joined.as_mut() => Ended::Clean,
+        () = tokio::time::sleep(config.drain) => {
+            let open = shared.open();
+            tracing::warn!(open, "the time to drain is over: ending what is open");
+            lifecycle.advance(Phase::Ending);
+            let _ = tokio::time::timeout(LAST_WORDS, joined).await;
+            if open == 0 { Ended::Clean } else { Ended::Cut }
+        }
+        () = signals.second() => return cut_at_once(shared),
+    };
+    lifecycle.drained();
+    if told_to_settle {
+        tracing::info!("drained");
+        signals.first().await;
+        tokio::time::sleep(LAST_ANSWERS).await;
     }
-    let open = shared.open();
-    tracing::warn!(open, "the time to drain is over: ending what is open");
-    lifecycle.advance(Phase::Ending);
-    let _ = tokio::time::timeout(LAST_WORDS, joined).await;
-    if open == 0 { Ended::Clean } else { Ended::Cut }
+    ended
 }
 
 fn cut_at_once(shared: &Shared) -> Ended {
@@ -59,28 +74,50 @@ fn cut_at_once(shared: &Shared) -> Ended {
 
 /// The signals that mean: stop.
 pub(super) struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    sources: Option<[Signal; 2]>,
+    heard: u32,
 }
 
 impl Signals {
-    pub(super) fn new() -> Self {
+    /// Listens to SIGTERM and SIGINT from now on.
+    pub(super) fn listen() -> Self {
         let listen = |kind| signal(kind).expect("the handler of an ordinary signal can be set");
         Self {
-            terminate: listen(SignalKind::terminate()),
-            interrupt: listen(SignalKind::interrupt()),
+            sources: Some([SignalKind::terminate(), SignalKind::interrupt()].map(listen)),
+            heard: 0,
         }
     }
 
-    async fn next(signals: &mut Option<Self>) {
-        match signals {
-            Some(signals) => {
-                tokio::select! {
-                    _ = signals.terminate.recv() => {}
-                    _ = signals.interrupt.recv() => {}
+    /// None ever comes.
+    pub(super) fn none() -> Self {
+        Self {
+            sources: None,
+            heard: 0,
+        }
+    }
+
+    /// Waits until there was one.
+    async fn first(&mut self) {
+        self.heard(1).await;
+    }
+
+    /// Waits until there were two: whoever asks twice wants an end at once.
+    async fn second(&mut self) {
+        self.heard(2).await;
+    }
+
+    async fn heard(&mut self, count: u32) {
+        while self.heard < count {
+            match &mut self.sources {
+                Some([terminate, interrupt]) => {
+                    tokio::select! {
+                        _ = terminate.recv() => {}
+                        _ = interrupt.recv() => {}
+                    }
                 }
+                None => std::future::pending().await,
             }
-            None => std::future::pending().await,
+            self.heard += 1;
         }
     }
 }

@@ -157,6 +157,7 @@ impl PlanFile {
                         wanted,
                         source,
                         heard,
+                        done: None,
                     });
                 }
                 Err(problems) => problems,

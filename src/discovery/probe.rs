@@ -43,6 +43,24 @@ pub async fn probe(world: Arc<World>, default: Option<Duration>) {
     }
 }
 
+/// Asks all endpoints of `pool` at once: can any of them serve, by the question of `probe`? Changes nothing.
+pub async fn any_serves(pool: &Arc<Pool>, probe: &Option<Probe>) -> bool {
+    let question = probe
+        .as_ref()
+        .map_or(Question::AnyModel, |probe| probe.question.clone());
+    let mut asked = tokio::task::JoinSet::new();
+    for endpoint in pool.endpoints() {
+        let (pool, endpoint, question) = (Arc::clone(pool), Arc::clone(endpoint), question.clone());
+        asked.spawn(async move { can_serve(&pool, &endpoint, &question).await });
+    }
+    while let Some(answer) = asked.join_next().await {
+        if answer.unwrap_or(false) {
+            return true;
+        }
+    }
+    false
+}
+
 async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
     let answered =
         tokio::time::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;

@@ -1,7 +1,10 @@
 //! The one writer of snapshots: folds plans and addresses, and says what it made of them.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+
+use tokio::sync::oneshot;
 
 use super::resolve::{Addresses, resolve};
 use super::state::State;
@@ -28,6 +31,8 @@ pub enum News {
         wanted: Wanted,
         source: Arc<str>,
         heard: Instant,
+        /// Told what became of it, if someone waits for that.
+        done: Option<oneshot::Sender<Result<(), Problems>>>,
     },
     Rejected {
         problems: Problems,
@@ -118,24 +123,47 @@ impl Publisher {
                 wanted,
                 source,
                 heard,
+                done,
             } => {
-                let current = self.world.load();
-                if current.plan == wanted.plan && current.epoch > 0 {
-                    // The same again clears what was wrong in between.
-                    self.status.rejection.store(Arc::default());
-                    return;
+                let outcome = self.want(wanted, source, heard).await;
+                if let Some(done) = done {
+                    // Whoever waited may have gone.
+                    let _ = done.send(outcome);
                 }
-                match self.apply(wanted, Arc::clone(&source)).await {
-                    Ok(()) => self
-                        .metrics
-                        .plan_apply
-                        .observe(heard.elapsed().as_secs_f64()),
-                    Err(error) => {
-                        let cause = std::error::Error::source(&error).map(ToString::to_string);
-                        let message = cause.unwrap_or_else(|| error.to_string());
-                        self.reject(Problems::one("spec.tls", message), source);
-                    }
-                }
+            }
+        }
+    }
+
+    async fn want(
+        &mut self,
+        wanted: Wanted,
+        source: Arc<str>,
+        heard: Instant,
+    ) -> Result<(), Problems> {
+        let current = self.world.load();
+        if current.plan == wanted.plan && current.epoch > 0 {
+            // The same again clears what was wrong in between.
+            self.status.rejection.store(Arc::default());
+            return Ok(());
+        }
+        if wanted.manifest.is_none()
+            && let Some(state) = &self.state
+            && let Err(error) = state.forget()
+        {
+            tracing::error!(%error, file = %state.file().display(), "the plan that was kept could not be removed");
+        }
+        match self.apply(wanted, Arc::clone(&source)).await {
+            Ok(()) => {
+                let took = heard.elapsed().as_secs_f64();
+                self.metrics.plan_apply.observe(took);
+                Ok(())
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                let message = cause.unwrap_or_else(|| error.to_string());
+                let problems = Problems::one("spec.tls", message);
+                self.reject(problems.clone(), source);
+                Err(problems)
             }
         }
     }
@@ -255,15 +283,20 @@ impl Publisher {
         }
     }
 
-    /// Asks for all names again, and puts changed addresses in force under the same plan.
-    pub async fn refresh_addresses(&mut self) {
+    /// The targets whose names may mean other addresses by now.
+    #[must_use]
+    pub fn names(&self) -> Vec<Target> {
         let current = self.world.load();
-        let targets = [&current.plan.new[..], &self.old, &self.peers].concat();
-        let names = targets
-            .into_iter()
-            .filter(|target| matches!(target.host, Host::Name(_)));
+        let mut targets = [&current.plan.new[..], &self.old, &self.peers].concat();
+        targets.retain(|target| matches!(target.host, Host::Name(_)));
+        targets
+    }
+
+    /// Takes in the addresses of targets, and puts changed ones in force under the same plan.
+    pub fn learn(&mut self, answers: Vec<(Target, Vec<SocketAddr>)>) {
+        let current = self.world.load();
         let mut changed = false;
-        for (target, addresses) in resolve(names.collect()).await {
+        for (target, addresses) in answers {
             changed |= self.addresses.learn(target, addresses);
         }
         if changed {

@@ -48,4 +48,15 @@ impl State {
         std::fs::File::open(&new)?.sync_all()?;
         std::fs::rename(&new, &self.file)
     }
+
+    /// Keeps none.
+    ///
+    /// # Errors
+    /// As removing a file, but for one that is not there.
+    pub fn forget(&self) -> io::Result<()> {
+        match std::fs::remove_file(&self.file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
 }

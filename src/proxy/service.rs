@@ -194,6 +194,7 @@ impl<O: OldSide> Proxy<O> {
     /// Answers one request. Whatever goes wrong becomes an answer.
     // A future is moved whole and is as large as its largest branch. So what decides is no future, what is rare is boxed,
     // and this is a block: the arguments of an `async fn` would be in it twice.
+    #[expect(clippy::manual_async_fn, reason = "as said above")]
     pub fn handle(
         self,
         mut request: Request<RequestBody>,
@@ -212,6 +213,7 @@ impl<O: OldSide> Proxy<O> {
                     key = Box::pin(self.body_key(&world, &mut request)).await;
                 }
             }
+            let shared = Arc::clone(&self.shared);
             match self.admit(world, route, key, request, client.as_deref()) {
                 Ok(Admitted {
                     tries,
@@ -226,31 +228,18 @@ impl<O: OldSide> Proxy<O> {
                     }
                     _ => tries.pass_on(exchange, is_head).await,
                 },
-                Err(refused) => refused,
+                Err(error) => {
+                    if let Some(cause) = error.reject() {
+                        shared.metrics.rejected(cause);
+                    }
+                    error.answer(route.api()).map(SplitBody::own)
+                }
             }
         }
     }
 
-    /// Decides about a request: lets it in and assigns it, or answers it at once.
+    /// Decides about a request: lets it in, and where it goes.
     fn admit(
-        self,
-        world: Arc<Snapshot>,
-        route: Route,
-        key: Option<Key>,
-        request: Request<RequestBody>,
-        client: Option<&Client>,
-    ) -> Result<Admitted<O>, Response<SplitBody>> {
-        let shared = Arc::clone(&self.shared);
-        self.try_admit(world, route, key, request, client)
-            .map_err(|error| {
-                if let Some(cause) = error.reject() {
-                    shared.metrics.rejected(cause);
-                }
-                error.answer(route.api()).map(SplitBody::own)
-            })
-    }
-
-    fn try_admit(
         self,
         world: Arc<Snapshot>,
         route: Route,
@@ -359,6 +348,7 @@ impl<O: OldSide> Tries<O> {
     }
 
     /// Makes the attempts and passes the answer on.
+    #[expect(clippy::manual_async_fn, reason = "as for `Proxy::handle`")]
     fn pass_on(
         mut self,
         mut exchange: Exchange,

@@ -75,6 +75,7 @@ pub(super) fn judge(
     let speaks_tls = new.as_ref().is_none_or(|new| new[0].tls);
     let affinity = affinity(&spec.affinity, problems);
     let failover = failover(&spec.failover, problems);
+    names(spec, problems);
     let probe = spec.probe.as_ref().and_then(|spec| probe(spec, problems));
     let tls = spec
         .tls
@@ -164,6 +165,47 @@ fn targets(list: &str, problems: &mut Problems) -> Option<Vec<Target>> {
         problem("mixes http and https; all targets must have the same scheme".into());
     }
     Some(targets)
+}
+
+/// The names of objects must be such (RFC 1123), and those of the two generations must tell them apart.
+fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
+    let is_name = |name: &str| {
+        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        name.bytes()
+            .all(|byte| plain(byte) || matches!(byte, b'-' | b'.'))
+            && [name.bytes().next(), name.bytes().last()]
+                .into_iter()
+                .flatten()
+                .all(plain)
+    };
+    for (field, name) in [
+        ("sourceDeployment", &spec.source_deployment),
+        ("targetDeployment", &spec.target_deployment),
+        ("clientService", &spec.client_service),
+        ("supersedes", &spec.supersedes),
+    ] {
+        if let Some(name) = name.as_deref().filter(|name| !is_name(name)) {
+            let message = format!(
+                "'{}' is no name of an object of a cluster",
+                name.escape_debug()
+            );
+            problems.push(Problem::new(format!("spec.{field}"), message));
+        }
+    }
+    let told_apart = spec
+        .workers
+        .as_ref()
+        .is_some_and(|workers| workers.old.is_some() && workers.new.is_some());
+    if spec.source_deployment.is_some()
+        && spec.source_deployment == spec.target_deployment
+        && !told_apart
+    {
+        problems.push(Problem::new(
+            "spec.targetDeployment",
+            "is the same object as sourceDeployment; say by workers.old and workers.new which workers belong to which \
+             generation",
+        ));
+    }
 }
 
 fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {

@@ -10,8 +10,11 @@
 
 use std::collections::BTreeMap;
 
+use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::{rules, status::DynamoUpdateConfigStatus};
 
 /// Request headers that name a session, the first one present counts.
 pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
@@ -23,12 +26,58 @@ pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
 ];
 
 /// An update that moves the traffic of an old generation of frontends to a new one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[serde(rename_all = "camelCase")]
+#[kube(
+    group = "nvidia.com",
+    version = "v1alpha1",
+    kind = "DynamoUpdateConfig",
+    namespaced,
+    shortname = "duc",
+    status = "DynamoUpdateConfigStatus",
+    derive = "PartialEq",
+    doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
+    printcolumn(
+        name = "Split",
+        type_ = "integer",
+        description = "The share of requests that is to go to the new generation, in percent",
+        json_path = ".spec.trafficSplitPercent"
+    ),
+    printcolumn(
+        name = "Observed",
+        type_ = "integer",
+        description = "The share of requests that went to the new generation of late, in percent",
+        json_path = ".status.observed.percent"
+    ),
+    printcolumn(
+        name = "Phase",
+        type_ = "string",
+        description = "Where the update stands",
+        json_path = ".status.phase"
+    ),
+    printcolumn(
+        name = "Old Ready",
+        type_ = "string",
+        description = "Ready and wanted workers of the old generation",
+        json_path = ".status.old.workers"
+    ),
+    printcolumn(
+        name = "New Ready",
+        type_ = "string",
+        description = "Ready and wanted workers of the new generation",
+        json_path = ".status.new.workers"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
+)]
+#[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct DynamoUpdateConfigSpec {
     /// The frontends of the new generation: `host:port`, `http://host[:port]` or
     /// `https://host[:port]`, or several of these separated by commas. Normally a Service.
-    #[schemars(length(min = 1, max = 4096))]
+    #[schemars(length(min = 1, max = 4096), extend("x-kubernetes-validations" = rules::targets()))]
     pub new_frontend_service: String,
 
     /// The share of requests that goes to the new generation, in percent: 0 is none, 100 is all.
@@ -61,13 +110,13 @@ pub struct DynamoUpdateConfigSpec {
     /// The old generation: the name of a `DynamoGraphDeployment` or, failing that, of a Deployment.
     /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub source_deployment: Option<String>,
 
     /// The new generation: the name of a `DynamoGraphDeployment` or, failing that, of a Deployment.
     /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub target_deployment: Option<String>,
 
     /// How to find and count the workers of each generation. By default they are found by the
@@ -84,7 +133,7 @@ pub struct DynamoUpdateConfigSpec {
     /// The Service that clients connect to. The old frontends may only be deleted when it no
     /// longer selects them. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub client_service: Option<String>,
 
     /// How long the streams that still run on the old generation may take to end after its share
@@ -96,7 +145,7 @@ pub struct DynamoUpdateConfigSpec {
     /// The name of an older update of the same deployment that this one replaces. Without it the
     /// older one rules. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub supersedes: Option<String>,
 
     /// Keep `paused` and the cap even when the old generation has no ready worker left and the
@@ -180,6 +229,7 @@ impl DynamoUpdateConfigSpec {
 /// The split as an exact ratio, for example `{old: 3, new: 1}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(extend("x-kubernetes-validations" = rules::weights()))]
 pub struct WeightsSpec {
     /// The part of the old generation. Not both parts may be 0.
     #[schemars(range(min = 0, max = 1_000_000_000))]
@@ -195,11 +245,11 @@ pub struct WeightsSpec {
 pub struct AffinitySpec {
     /// Names of request headers that name a session; the first one present counts. A list given
     /// replaces the default, an empty one switches this off.
-    #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256)), extend("x-kubernetes-validations" = rules::header_names()))]
     pub headers: Vec<String>,
     /// Top-level text fields of the request's JSON body that name a session, such as
     /// `prompt_cache_key` or `user`; looked at when no header is present. None by default.
-    #[schemars(length(max = 32), inner(length(min = 1, max = 256)))]
+    #[schemars(length(max = 32), inner(length(min = 1, max = 256)), extend("x-kubernetes-validations" = rules::no_name_twice()))]
     pub body_fields: Vec<String>,
 }
 
@@ -265,6 +315,7 @@ impl Default for FailoverSpec {
 /// Regular questions to the frontends whether they can serve.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = rules::probe()))]
 pub struct ProbeSpec {
     /// The path that is asked for by GET; any answer of status 200 is good. By default
     /// `/v1/models`, whose list must not be empty. Not beside `model`.
@@ -297,6 +348,7 @@ impl Default for ProbeSpec {
 /// TLS to the new generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = rules::tls()))]
 pub struct TlsSpec {
     /// A file of the proxy with the certificate authorities to trust instead of the system's, PEM.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -346,8 +398,10 @@ pub struct WorkerSourceSpec {
     pub revision: Option<String>,
     /// Labels that the pods of the workers carry.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 16))]
     pub selector: BTreeMap<String, String>,
     /// How many ready workers of each role make the generation whole, such as `{prefill: 4}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 16))]
     pub replicas: BTreeMap<String, u32>,
 }

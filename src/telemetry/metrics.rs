@@ -76,6 +76,8 @@ pub struct Observed {
     pub wanted: f64,
     pub epoch: u64,
     pub plan_age: Duration,
+    /// How long the source of plans has been out of reach; zero while it is not.
+    pub source_lost: Duration,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
 }
@@ -113,6 +115,7 @@ pub struct Metrics {
     split: GaugeVec,
     plan_epoch: IntGauge,
     plan_age: Gauge,
+    source_lost: Gauge,
     endpoints: IntGaugeVec,
 }
 
@@ -222,6 +225,10 @@ impl Default for Metrics {
             plan_age: by_generation.add(Gauge::new(
                 "crossfade_plan_age_seconds",
                 "Time since the plan in force came in force",
+            )),
+            source_lost: by_generation.add(Gauge::new(
+                "crossfade_plan_source_lost_seconds",
+                "Time since the API server that tells the plan was last heard; 0 while it answers, and without one",
             )),
             endpoints: by_generation.add(IntGaugeVec::new(
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
@@ -343,6 +350,7 @@ impl Metrics {
         }
         self.plan_epoch.set(observed.epoch.cast_signed());
         self.plan_age.set(observed.plan_age.as_secs_f64());
+        self.source_lost.set(observed.source_lost.as_secs_f64());
         for generation in Generation::ALL {
             let (healthy, all) = observed.endpoints[generation.index()];
             for (state, count) in [("healthy", healthy), ("ejected", all - healthy)] {

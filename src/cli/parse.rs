@@ -1,0 +1,55 @@
+//! The forms of values that flags take, beyond what the types themselves parse.
+//!
+//! Must not know which flag it is.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use crate::resource::Host;
+
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    let hint = "give IP:PORT, [IPv6]:PORT, HOST:PORT or :PORT";
+    let text = match text.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => text.to_owned(),
+    };
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| format!("{error}; {hint}"))?;
+    found.next().ok_or_else(|| hint.to_owned())
+}
+
+pub(super) fn path_prefix(text: &str) -> Result<String, String> {
+    match text.starts_with('/') {
+        true => Ok(text.to_owned()),
+        false => Err("a path begins with '/'".to_owned()),
+    }
+}
+
+pub(super) fn seconds(text: &str) -> Result<Duration, String> {
+    match seconds_or_none(text)? {
+        Duration::ZERO => Err("must be more than 0".to_owned()),
+        duration => Ok(duration),
+    }
+}
+
+pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    let number: f64 = text
+        .parse()
+        .map_err(|_| "is no number of seconds".to_owned())?;
+    if !(0.0..=86_400.0 * 30.0).contains(&number) {
+        return Err("must be from 0 to 2592000 seconds".to_owned());
+    }
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+pub(super) fn domain(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    match name.parse::<Host>() {
+        Ok(Host::Name(name)) => Ok(name),
+        _ => Err("is no domain, as cluster.local is one".to_owned()),
+    }
+}

@@ -1,0 +1,222 @@
+//! The arguments of `crossfade proxy`, and the settings they make together.
+
+mod sections;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use http::HeaderName;
+
+pub use self::sections::LogFormat;
+use self::sections::{ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, UpstreamArgs};
+use super::parse::{address, path_prefix};
+use crate::config::{Config, PlanSource};
+use crate::proxy::{Limits, ProxySettings, Routes};
+use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::tls::{ClientFiles, ServerFiles};
+use crate::upstream::{Lifetime, Settings};
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Traffic")]
+pub struct ProxyArgs {
+    /// Where clients connect
+    #[arg(long, env = "CROSSFADE_LISTEN", default_value = "0.0.0.0:8000", value_name = "ADDR", value_parser = address)]
+    listen: SocketAddr,
+    /// Where metrics, health and the plan in force are shown; nothing there changes the split
+    #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
+    admin: SocketAddr,
+    /// The old generation: host:port, http://… or https://…; repeat it or separate by commas
+    #[arg(
+        long,
+        env = "CROSSFADE_OLD",
+        required = true,
+        value_name = "URL",
+        value_delimiter = ','
+    )]
+    old: Vec<Target>,
+    /// The new generation, likewise
+    #[arg(
+        long,
+        env = "CROSSFADE_NEW",
+        value_name = "URL",
+        value_delimiter = ',',
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    new: Vec<Target>,
+    /// Share of requests that goes to new, in percent: 0 is none, 100 is all [default: 0]
+    #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
+          value_parser = clap::value_parser!(u8).range(0..=100))]
+    split: Option<u8>,
+    /// Take new, the split and all below from this DynamoUpdateConfig manifest, and watch it
+    #[arg(
+        long,
+        env = "CROSSFADE_PLAN",
+        value_name = "FILE",
+        conflicts_with = "kube"
+    )]
+    plan: Option<PathBuf>,
+    /// The Service of the sibling pods: a second refuge when the frontend of one's own pod cannot serve
+    #[arg(
+        long,
+        env = "CROSSFADE_OLD_PEERS",
+        value_name = "URL",
+        value_delimiter = ','
+    )]
+    old_peers: Vec<Target>,
+    /// Keep the last good plan here over a restart
+    #[arg(long, env = "CROSSFADE_STATE_DIR", value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Threads, each with its own listener and connections [default: one per core]
+    #[arg(long, env = "CROSSFADE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    threads: Option<u16>,
+    /// What is posted below these paths is split
+    #[arg(long, env = "CROSSFADE_INFERENCE_PREFIX", value_name = "PATH", value_delimiter = ',',
+          default_values = ["/v1/", "/generate", "/inference/"], value_parser = path_prefix)]
+    inference_prefix: Vec<String>,
+    /// A header that chooses the generation (old or new) of one request [default: off]
+    #[arg(long, env = "CROSSFADE_OVERRIDE_HEADER", value_name = "NAME")]
+    override_header: Option<HeaderName>,
+    /// A secret that the proxies of an update share, so that no client can forge the guard header
+    #[arg(
+        long,
+        env = "CROSSFADE_GUARD_KEY",
+        value_name = "TEXT",
+        hide_env_values = true,
+        default_value = ""
+    )]
+    guard_key: String,
+
+    #[command(flatten)]
+    kube: ClusterArgs,
+    #[command(flatten)]
+    policy: PolicyArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
+    #[command(flatten)]
+    upstream: UpstreamArgs,
+    #[command(flatten)]
+    tls: TlsArgs,
+    #[command(flatten)]
+    life: LifeArgs,
+}
+
+impl ProxyArgs {
+    /// How logs are wanted: level, format, access lines.
+    #[must_use]
+    pub fn log(&self) -> (&str, LogFormat, bool) {
+        (
+            &self.life.log,
+            self.life.log_format,
+            !self.life.no_access_log,
+        )
+    }
+
+    /// The settings of the process.
+    #[must_use]
+    pub fn config(self) -> Config {
+        let plan = self.plan_source();
+        let threads = self.threads.map_or_else(
+            || std::thread::available_parallelism().map_or(1, usize::from),
+            usize::from,
+        );
+        let UpstreamArgs {
+            connect_timeout,
+            upstream_head_timeout,
+            upstream_protocol,
+            upstream_ca,
+            upstream_cert,
+            upstream_key,
+            upstream_max_age,
+            upstream_max_exchanges,
+            probe_interval,
+        } = self.upstream;
+        Config {
+            listen: self.listen,
+            admin: self.admin,
+            old: self.old,
+            peers: self.old_peers,
+            plan,
+            state_dir: self.state_dir,
+            threads,
+            proxy: ProxySettings {
+                routes: Routes::new(self.inference_prefix),
+                override_header: self.override_header,
+                max_requests: self.limits.max_requests,
+                max_body: self.limits.max_body_bytes,
+                replay_budget: self.limits.replay_budget_bytes,
+                comments: self.limits.keep_alive_comments,
+            },
+            limits: Limits {
+                max_head: self.limits.max_header_bytes as usize,
+                head_timeout: self.limits.head_timeout,
+                idle_timeout: self.limits.idle_timeout,
+            },
+            upstream: Settings {
+                protocol: upstream_protocol,
+                connect_timeout,
+                head_timeout: upstream_head_timeout,
+                lifetime: Lifetime {
+                    age: Some(upstream_max_age).filter(|age| !age.is_zero()),
+                    exchanges: Some(upstream_max_exchanges).filter(|most| *most > 0),
+                },
+            },
+            upstream_tls: ClientFiles {
+                ca: upstream_ca,
+                identity: upstream_cert.zip(upstream_key),
+            },
+            tls: self
+                .tls
+                .tls_cert
+                .zip(self.tls.tls_key)
+                .map(|(certificate, key)| ServerFiles {
+                    certificate,
+                    key,
+                    client_ca: self.tls.tls_client_ca,
+                }),
+            probe_interval,
+            guard_key: self.guard_key.into_bytes(),
+            settle: self.life.settle,
+            drain: self.life.drain,
+            signals: true,
+        }
+    }
+
+    /// Flags are made into the resource that a file would hold, so that both are judged alike.
+    fn plan_source(&self) -> PlanSource {
+        if let Some(path) = &self.plan {
+            return PlanSource::File(path.clone());
+        }
+        if self.kube.kube {
+            return PlanSource::Cluster(self.kube.source());
+        }
+        let targets: Vec<String> = self.new.iter().map(Target::to_string).collect();
+        let mut spec = DynamoUpdateConfigSpec::to(targets.join(","));
+        spec.traffic_split_percent = Some(self.split.unwrap_or(0));
+        let policy = &self.policy;
+        if let Some(headers) = &policy.affinity_header {
+            spec.affinity.headers.clone_from(headers);
+        }
+        spec.affinity
+            .body_fields
+            .clone_from(&policy.affinity_body_field);
+        let failover = &mut spec.failover;
+        if let Some(bytes) = policy.max_replay_bytes {
+            failover.max_replay_bytes = bytes;
+        }
+        if let Some(percent) = policy.retry_budget_percent {
+            failover.retry_budget_percent = percent;
+        }
+        if let Some(hold) = policy.hold {
+            failover.hold_seconds = hold;
+        }
+        failover.first_event_timeout_seconds = policy.first_event_timeout;
+        failover.gap_timeout_seconds = policy.gap_timeout;
+        failover.retry_overloaded = policy.retry_overloaded;
+        failover.retry_old_server_errors = policy.retry_old_server_errors;
+        if self.new.is_empty() {
+            return PlanSource::OnlyOld(Box::new(spec));
+        }
+        PlanSource::Flags(Box::new(spec))
+    }
+}

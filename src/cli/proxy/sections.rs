@@ -1,0 +1,278 @@
+//! The arguments of `crossfade proxy` beyond where it listens and where requests go, by the sections of its help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use crate::cli::parse::{domain, seconds, seconds_or_none};
+use crate::config::ClusterSource;
+use crate::upstream::Protocol;
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Cluster")]
+pub(super) struct ClusterArgs {
+    /// Take new, the split and the policies from the DynamoUpdateConfig of one's own deployment, and watch it
+    #[arg(long, env = "CROSSFADE_KUBE", requires = "kube_deployment", value_parser = BoolishValueParser::new())]
+    pub(super) kube: bool,
+    /// One's own deployment, as spec.sourceDeployment names it; separate several names by commas
+    #[arg(
+        long,
+        env = "CROSSFADE_KUBE_DEPLOYMENT",
+        value_name = "NAME",
+        value_delimiter = ','
+    )]
+    kube_deployment: Vec<String>,
+    /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
+    #[arg(long, env = "CROSSFADE_KUBE_NAMESPACE", value_name = "NAME")]
+    kube_namespace: Option<String>,
+    /// Let it name targets anywhere, not only Services of its namespace
+    #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
+    kube_allow_any_target: bool,
+    /// The domain of the cluster
+    #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
+    cluster_domain: String,
+}
+
+impl ClusterArgs {
+    pub(super) fn source(&self) -> ClusterSource {
+        let of_pod = || std::env::var("POD_NAMESPACE").ok();
+        let namespace = self.kube_namespace.clone().or_else(of_pod);
+        ClusterSource {
+            namespace: namespace.filter(|name| !name.is_empty()),
+            deployments: self.kube_deployment.clone(),
+            any_target: self.kube_allow_any_target,
+            domain: self.cluster_domain.clone(),
+        }
+    }
+}
+
+/// What a plan file says under `affinity` and `failover`.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Affinity and failover (a plan file or a cluster says these itself)")]
+pub(super) struct PolicyArgs {
+    /// Headers that name a session, the first present counts [default: the plan's default list]
+    #[arg(
+        long,
+        env = "CROSSFADE_AFFINITY_HEADER",
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) affinity_header: Option<Vec<String>>,
+    /// Fields of the JSON body that name a session, looked at after the headers
+    #[arg(
+        long,
+        env = "CROSSFADE_AFFINITY_BODY_FIELD",
+        value_name = "NAME",
+        value_delimiter = ',',
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) affinity_body_field: Vec<String>,
+    /// Largest request body that is kept for another attempt, in bytes [default: 8388608]
+    #[arg(
+        long,
+        env = "CROSSFADE_MAX_REPLAY_BYTES",
+        value_name = "N",
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) max_replay_bytes: Option<u64>,
+    /// Other attempts allowed, in percent of all requests [default: 20]
+    #[arg(
+        long,
+        env = "CROSSFADE_RETRY_BUDGET_PERCENT",
+        value_name = "N",
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) retry_budget_percent: Option<u8>,
+    /// Limit for the first event with content [default: off]
+    #[arg(
+        long,
+        env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
+        value_name = "SECONDS",
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) first_event_timeout: Option<f64>,
+    /// Limit for silence after the first content [default: off]
+    #[arg(
+        long,
+        env = "CROSSFADE_GAP_TIMEOUT",
+        value_name = "SECONDS",
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) gap_timeout: Option<f64>,
+    /// How long events without content are held, so that the request can still be saved [default: 5]
+    #[arg(
+        long,
+        env = "CROSSFADE_HOLD",
+        value_name = "SECONDS",
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) hold: Option<f64>,
+    /// Also try a 529 on the other generation
+    #[arg(long, env = "CROSSFADE_RETRY_OVERLOADED", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
+    pub(super) retry_overloaded: bool,
+    /// Also try a 500 of old on new
+    #[arg(long, env = "CROSSFADE_RETRY_OLD_SERVER_ERRORS", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
+    pub(super) retry_old_server_errors: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(super) struct LimitArgs {
+    /// Largest request head, in bytes; beyond it 431
+    #[arg(long, env = "CROSSFADE_MAX_HEADER_BYTES", value_name = "N", default_value_t = 65_536,
+          value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
+    pub(super) max_header_bytes: u32,
+    /// Largest request body, in bytes; beyond it 413
+    #[arg(
+        long,
+        env = "CROSSFADE_MAX_BODY_BYTES",
+        value_name = "N",
+        default_value_t = 268_435_456
+    )]
+    pub(super) max_body_bytes: u64,
+    /// Most requests that are open at once; beyond it 503 with Retry-After
+    #[arg(
+        long,
+        env = "CROSSFADE_MAX_REQUESTS",
+        value_name = "N",
+        default_value_t = 100_000
+    )]
+    pub(super) max_requests: usize,
+    /// Bytes that all request bodies kept for another attempt may take
+    #[arg(
+        long,
+        env = "CROSSFADE_REPLAY_BUDGET_BYTES",
+        value_name = "N",
+        default_value_t = 268_435_456
+    )]
+    pub(super) replay_budget_bytes: usize,
+    /// Time that a request head may take
+    #[arg(long, env = "CROSSFADE_HEAD_TIMEOUT", value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    pub(super) head_timeout: Duration,
+    /// Time that a client's connection may rest between two requests
+    #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "SECONDS", default_value = "90", value_parser = seconds)]
+    pub(super) idle_timeout: Duration,
+    /// Send a client that hears nothing for so long an SSE comment, between events [default: off]
+    #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) keep_alive_comments: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Model servers")]
+pub(super) struct UpstreamArgs {
+    /// Time that a connection may take
+    #[arg(long, env = "CROSSFADE_CONNECT_TIMEOUT", value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    pub(super) connect_timeout: Duration,
+    /// Time that a response head may take [default: off]
+    #[arg(long, env = "CROSSFADE_UPSTREAM_HEAD_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) upstream_head_timeout: Option<Duration>,
+    /// HTTP towards model servers; auto is HTTP/1.1, or what ALPN chooses with TLS
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_PROTOCOL",
+        value_name = "PROTOCOL",
+        default_value = "auto"
+    )]
+    pub(super) upstream_protocol: Protocol,
+    /// Authorities to trust instead of the system's (PEM); read again when the file changes
+    #[arg(long, env = "CROSSFADE_UPSTREAM_CA", value_name = "FILE")]
+    pub(super) upstream_ca: Option<PathBuf>,
+    /// Certificate to show to model servers (PEM)
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_CERT",
+        value_name = "FILE",
+        requires = "upstream_key"
+    )]
+    pub(super) upstream_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_KEY",
+        value_name = "FILE",
+        requires = "upstream_cert"
+    )]
+    pub(super) upstream_key: Option<PathBuf>,
+    /// Greatest age of a connection to a name, behind which there may be several servers; 0 is no limit
+    #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "SECONDS", default_value = "60", value_parser = seconds_or_none)]
+    pub(super) upstream_max_age: Duration,
+    /// Most exchanges over such a connection; 0 is no limit
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",
+        value_name = "N",
+        default_value_t = 32
+    )]
+    pub(super) upstream_max_exchanges: u32,
+    /// Ask each endpoint this often whether /v1/models lists a model [default: off]
+    #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) probe_interval: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "TLS towards clients")]
+pub(super) struct TlsArgs {
+    /// Certificate to show to clients (PEM); read again when the file changes
+    #[arg(
+        long,
+        env = "CROSSFADE_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key"
+    )]
+    pub(super) tls_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(
+        long,
+        env = "CROSSFADE_TLS_KEY",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub(super) tls_key: Option<PathBuf>,
+    /// Authorities that clients must be signed by (PEM)
+    #[arg(
+        long,
+        env = "CROSSFADE_TLS_CLIENT_CA",
+        value_name = "FILE",
+        requires = "tls_cert"
+    )]
+    pub(super) tls_client_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Life and logs")]
+pub(super) struct LifeArgs {
+    /// After SIGTERM: how long it still takes requests, not ready, until the word is out
+    #[arg(long, env = "CROSSFADE_SETTLE", value_name = "SECONDS", default_value = "5", value_parser = seconds_or_none)]
+    pub(super) settle: Duration,
+    /// After that: how long open streams may still run, before they are ended with an error event
+    #[arg(long, env = "CROSSFADE_DRAIN", value_name = "SECONDS", default_value = "3600", value_parser = seconds_or_none)]
+    pub(super) drain: Duration,
+    /// error, warn, info, debug, trace, or target=level,…
+    #[arg(
+        long,
+        env = "CROSSFADE_LOG",
+        value_name = "LEVEL",
+        default_value = "info"
+    )]
+    pub(super) log: String,
+    /// How logs are written
+    #[arg(
+        long,
+        env = "CROSSFADE_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text"
+    )]
+    pub(super) log_format: LogFormat,
+    /// Write no access lines
+    #[arg(long, env = "CROSSFADE_NO_ACCESS_LOG", value_parser = BoolishValueParser::new())]
+    pub(super) no_access_log: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    Text,
+    Json,
+}

@@ -1,0 +1,163 @@
+//! What is known of the updates of a namespace, and what follows from it for one deployment: a pure fold.
+//!
+//! Must not know how any of it became known, nor what is in force.
+
+use std::collections::BTreeMap;
+
+use crate::resource::ruling::{self, Standing};
+use crate::resource::{Identity, Manifest, Plan, Problems, Reach, Update};
+
+/// The updates of a namespace by name.
+#[derive(Debug, Default)]
+pub(super) struct View(BTreeMap<String, Update>);
+
+/// What follows for one deployment.
+#[derive(Debug, PartialEq)]
+pub(super) struct Judgement {
+    /// The update that rules, and what it means; none if there is none.
+    pub ruler: Option<Ruler>,
+    /// The updates that do nothing.
+    pub conflicts: Vec<Conflict>,
+}
+
+#[derive(Debug, PartialEq)]
+pub(super) struct Ruler {
+    pub identity: Identity,
+    pub plan: Result<(Manifest, Plan), Problems>,
+}
+
+/// An update that does nothing, since another one rules its deployment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Conflict {
+    pub loser: Identity,
+    pub ruler: String,
+}
+
+impl Conflict {
+    pub fn told(&self) -> String {
+        let loser = self.loser.name.as_deref().unwrap_or_default();
+        let ruler = &self.ruler;
+        format!(
+            "update '{loser}' does nothing: the older '{ruler}' rules the same deployment; delete one of them, or name \
+             '{ruler}' in spec.supersedes of '{loser}'"
+        )
+    }
+}
+
+impl View {
+    pub fn replace(&mut self, all: Vec<Update>) {
+        self.0.clear();
+        all.into_iter().for_each(|update| self.set(update));
+    }
+
+    pub fn set(&mut self, update: Update) {
+        self.0.insert(update.name().to_owned(), update);
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.0.remove(name);
+    }
+
+    /// What follows for the deployment that has these names.
+    pub fn judge(&self, own: &[String], reach: &Reach) -> Judgement {
+        let is_own = |update: &&Update| {
+            let source = update.source();
+            own.iter().any(|name| source == Some(name))
+        };
+        let updates: Vec<_> = self.0.values().filter(is_own).collect();
+        let claims: Vec<_> = updates.iter().map(|update| update.claim()).collect();
+        let Some(ruling) = ruling::rule(&claims) else {
+            return Judgement {
+                ruler: None,
+                conflicts: Vec::new(),
+            };
+        };
+        let ruler = updates[ruling.ruler];
+        let losers = updates.iter().zip(&ruling.standings);
+        let losers = losers.filter(|(_, standing)| **standing == Standing::Conflicts);
+        Judgement {
+            conflicts: losers
+                .map(|(loser, _)| Conflict {
+                    loser: loser.identity.clone(),
+                    ruler: ruler.name().to_owned(),
+                })
+                .collect(),
+            ruler: Some(Ruler {
+                identity: ruler.identity.clone(),
+                plan: ruler.plan(reach),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn update(name: &str, created: i64, source: &str, percent: u8) -> Update {
+        Update {
+            identity: Identity {
+                name: Some(name.into()),
+                ..Identity::default()
+            },
+            created,
+            spec: json!({
+                "newFrontendService": "new:80", "trafficSplitPercent": percent, "sourceDeployment": source,
+            }),
+            phase: None,
+        }
+    }
+
+    fn judge(view: &View) -> (Option<u8>, Vec<String>) {
+        let reach = Reach {
+            namespace: "default".into(),
+            domain: "cluster.local".into(),
+            anywhere: false,
+        };
+        let judged = view.judge(&["mine".to_owned(), "mine-too".to_owned()], &reach);
+        let percent = judged
+            .ruler
+            .map(|ruler| ruler.plan.unwrap().1.weights.rounded_percent());
+        (
+            percent,
+            judged.conflicts.iter().map(Conflict::told).collect(),
+        )
+    }
+
+    #[test]
+    fn only_updates_of_the_own_deployment_count() {
+        let mut view = View::default();
+        assert_eq!(judge(&view), (None, vec![]));
+        view.set(update("a", 1, "other", 10));
+        assert_eq!(judge(&view), (None, vec![]));
+        view.set(update("b", 2, "mine-too", 20));
+        assert_eq!(judge(&view), (Some(20), vec![]));
+        view.set(update("b", 2, "other", 20));
+        assert_eq!(judge(&view), (None, vec![]));
+    }
+
+    #[test]
+    fn what_the_list_does_not_hold_is_gone() {
+        let mut view = View::default();
+        view.set(update("a", 1, "mine", 10));
+        view.replace(vec![update("b", 2, "mine", 20)]);
+        assert_eq!(judge(&view), (Some(20), vec![]));
+        view.remove("b");
+        assert_eq!(judge(&view), (None, vec![]));
+    }
+
+    #[test]
+    fn the_younger_one_is_told_that_it_does_nothing() {
+        let mut view = View::default();
+        view.set(update("b", 1, "mine", 10));
+        view.set(update("a", 2, "mine", 20));
+        let (percent, told) = judge(&view);
+        assert_eq!(percent, Some(10));
+        assert!(
+            told[0].starts_with("update 'a' does nothing: the older 'b' rules"),
+            "{told:?}"
+        );
+    }
+}

@@ -1,0 +1,204 @@
+//! Events on an update, for `kubectl describe`: one for each reason and edit, whoever of the proxies is first.
+//!
+//! All proxies of a deployment see the same. The name of an Event is made of what it says, so that the API server keeps
+//! the first and refuses the others. Nothing waits for an Event, and one that cannot be written is only logged.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, PostParams};
+use tokio::sync::mpsc;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::Connection;
+use crate::resource::{API_VERSION, Identity, KIND};
+
+/// Events that wait to be written; beyond it they are dropped.
+const WAITING: usize = 32;
+/// Attempts at one Event, and the pause between them.
+const ATTEMPTS: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(2);
+/// Time that the API server may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The greatest length of a note, in bytes (events.k8s.io/v1), and of what is taken of a name.
+const MAX_NOTE: usize = 1024;
+const MAX_NAME: usize = 200;
+/// Who reports.
+const CONTROLLER: &str = "nvidia.com/crossfade";
+
+/// What is to be said of an update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The update, and which edit of it.
+    pub about: Identity,
+    /// One word in CamelCase, as `Invalid`.
+    pub reason: &'static str,
+    /// In words.
+    pub note: String,
+    /// Whether something is wrong.
+    pub warning: bool,
+}
+
+impl Notice {
+    /// The same for all who say the same of the same edit.
+    fn name(&self) -> String {
+        let about = &self.about;
+        let name = about.name.as_deref().unwrap_or("update");
+        let end = name.floor_char_boundary(MAX_NAME);
+        let name = name[..end].trim_end_matches(['.', '-']);
+        let key = format!("{:?} {:?} {}", about.uid, about.generation, self.reason);
+        format!("{name}.{:016x}", xxh3_64(key.as_bytes()))
+    }
+
+    fn event(&self, namespace: &str, instance: &str) -> Event {
+        let about = self.about.clone();
+        Event {
+            metadata: ObjectMeta {
+                name: Some(self.name()),
+                namespace: Some(namespace.to_owned()),
+                ..ObjectMeta::default()
+            },
+            event_time: Some(MicroTime(Timestamp::now())),
+            reporting_controller: Some(CONTROLLER.to_owned()),
+            reporting_instance: Some(instance.to_owned()),
+            action: Some("Follow".to_owned()),
+            reason: Some(self.reason.to_owned()),
+            regarding: Some(ObjectReference {
+                api_version: Some(API_VERSION.to_owned()),
+                kind: Some(KIND.to_owned()),
+                namespace: about.namespace,
+                name: about.name,
+                uid: about.uid,
+                ..ObjectReference::default()
+            }),
+            note: Some(self.note[..self.note.floor_char_boundary(MAX_NOTE)].to_owned()),
+            type_: Some(if self.warning { "Warning" } else { "Normal" }.to_owned()),
+            ..Event::default()
+        }
+    }
+}
+
+/// Where notices are handed in.
+#[derive(Clone, Debug)]
+pub struct Notices(mpsc::Sender<Notice>);
+
+impl Notices {
+    /// Has it written, soon; drops it when too many wait.
+    pub fn tell(&self, notice: Notice) {
+        if let Err(error) = self.0.try_send(notice) {
+            tracing::warn!(%error, "an Event is dropped");
+        }
+    }
+}
+
+/// Writes notices as Events.
+pub struct Reporter {
+    api: Api<Event>,
+    namespace: String,
+    instance: String,
+    waiting: mpsc::Receiver<Notice>,
+}
+
+impl Reporter {
+    #[must_use]
+    pub fn new(connection: &Connection) -> (Notices, Self) {
+        let (sender, waiting) = mpsc::channel(WAITING);
+        let namespace = connection.namespace().to_owned();
+        let instance = std::env::var("HOSTNAME")
+            .ok()
+            .filter(|name| !name.is_empty());
+        let reporter = Self {
+            api: Api::namespaced(connection.client.clone(), &namespace),
+            namespace,
+            instance: instance.unwrap_or_else(|| "crossfade".to_owned()),
+            waiting,
+        };
+        (Notices(sender), reporter)
+    }
+
+    /// Writes for as long as it is polled.
+    pub async fn write(mut self) {
+        while let Some(notice) = self.waiting.recv().await {
+            let event = notice.event(&self.namespace, &self.instance);
+            for attempt in 1.. {
+                match self.create(&event).await {
+                    Ok(()) => break,
+                    Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
+                        tokio::time::sleep(PAUSE).await
+                    }
+                    Err(error) => {
+                        tracing::warn!(reason = notice.reason, %error, "an Event cannot be written");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn create(&self, event: &Event) -> Result<(), kube::Error> {
+        let params = PostParams::default();
+        match tokio::time::timeout(PATIENCE, self.api.create(&params, event)).await {
+            Ok(Ok(_)) => Ok(()),
+            // Another proxy was first.
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(()),
+            Ok(Err(error)) => Err(error),
+            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
+        }
+    }
+}
+
+/// Whether it may go well when tried again: not where the API server has said no.
+fn may_pass(error: &kube::Error) -> bool {
+    !matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice() -> Notice {
+        Notice {
+            about: Identity {
+                namespace: Some("default".into()),
+                name: Some("my-update".into()),
+                uid: Some("u-1".into()),
+                generation: Some(3),
+            },
+            reason: "Invalid",
+            note: "ü".repeat(1000),
+            warning: true,
+        }
+    }
+
+    #[test]
+    fn all_proxies_give_one_event_the_same_name() {
+        let mut other = notice();
+        other.note = "in other words".into();
+        assert_eq!(notice().name(), other.name());
+        assert!(notice().name().starts_with("my-update."));
+    }
+
+    #[test]
+    fn another_reason_edit_or_object_is_another_event() {
+        let mut others = [notice(), notice(), notice()];
+        others[0].reason = "Conflict";
+        others[1].about.generation = Some(4);
+        others[2].about.uid = Some("u-2".into());
+        for other in others {
+            assert_ne!(notice().name(), other.name());
+        }
+    }
+
+    #[test]
+    fn an_event_is_within_what_the_api_server_takes() {
+        let mut long = notice();
+        long.about.name = Some(format!("{}.{}", "a".repeat(199), "b".repeat(53)));
+        let event = long.event("default", "pod-1");
+        let name = event.metadata.name.unwrap();
+        assert!(name.len() <= 253 && !name.contains(".."), "{name}");
+        assert!(event.note.unwrap().len() <= 1024);
+    }
+}

@@ -1,0 +1,186 @@
+//! The updates of a namespace, as they come and go: resumed where the API server lets it, listed anew where it does not.
+//!
+//! Must not know what an update means.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{CustomResourceExt, Error as ClientError};
+use tokio::time::Instant;
+
+use super::Connection;
+use crate::resource::status::Phase;
+use crate::resource::{DynamoUpdateConfig, Identity, Update};
+
+/// A watch is begun anew after so long, in seconds. A connection that died silently is noticed 5 s later.
+const RENEW: u32 = 25;
+/// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+
+/// What became known.
+#[derive(Debug)]
+pub enum Seen {
+    /// These are all, whatever was known before.
+    All(Vec<Update>),
+    /// This one is new or has changed.
+    Is(Update),
+    /// The one of this name is gone.
+    Gone(String),
+    /// The API server cannot be reached or does not answer as it should; `heard` is when it last did.
+    Lost { cause: String, heard: Instant },
+    /// It can be reached again.
+    Found,
+}
+
+type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<DynamicObject>>> + Send>>;
+
+/// A watch on the updates of a namespace.
+pub struct Watch {
+    api: Api<DynamicObject>,
+    events: Events,
+    /// What a list has given so far.
+    listed: Vec<Update>,
+    contact: tokio::sync::watch::Receiver<Instant>,
+    heard: Instant,
+    lost: Option<String>,
+    failures: u32,
+    resume: Instant,
+}
+
+impl Watch {
+    /// Nothing is asked before [`Watch::next`] is.
+    #[must_use]
+    pub fn new(connection: &Connection) -> Self {
+        // Not as its type: one object that cannot be read as such would end the watch on all.
+        let kind: ApiResource = DynamoUpdateConfig::api_resource();
+        let client = connection.watching.clone();
+        let api = Api::namespaced_with(client, connection.namespace(), &kind);
+        Self {
+            events: events(&api),
+            api,
+            listed: Vec::new(),
+            contact: connection.contact.clone(),
+            heard: Instant::now(),
+            lost: None,
+            failures: 0,
+            resume: Instant::now(),
+        }
+    }
+
+    /// The next that becomes known. It may be dropped and asked again at any time.
+    pub async fn next(&mut self) -> Seen {
+        loop {
+            let resume = self.resume;
+            let event = async {
+                tokio::time::sleep_until(resume).await;
+                self.events.next().await
+            };
+            let event = tokio::select! {
+                event = event => event,
+                Ok(()) = self.contact.changed() => {
+                    self.heard = *self.contact.borrow_and_update();
+                    if self.lost.take().is_some() {
+                        return Seen::Found;
+                    }
+                    continue;
+                }
+            };
+            if let Some(seen) = self.take(event) {
+                return seen;
+            }
+        }
+    }
+
+    fn take(&mut self, event: Option<watcher::Result<Event<DynamicObject>>>) -> Option<Seen> {
+        let event = match event {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => return self.lose(error),
+            // The stream has no end; begun anew all the same.
+            None => {
+                self.events = events(&self.api);
+                return None;
+            }
+        };
+        if !matches!(event, Event::Init) {
+            self.heard = Instant::now();
+            self.failures = 0;
+        }
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(object) => self.listed.push(update(object)),
+            Event::InitDone => return Some(Seen::All(std::mem::take(&mut self.listed))),
+            Event::Apply(object) => return Some(Seen::Is(update(object))),
+            Event::Delete(object) => {
+                return Some(Seen::Gone(object.metadata.name.unwrap_or_default()));
+            }
+        }
+        None
+    }
+
+    fn lose(&mut self, error: watcher::Error) -> Option<Seen> {
+        // Where a watch cannot be resumed it is only by listing that it goes on (410), as after the API server's
+        // store was put back to an older state (504, "Too large resource version").
+        if let watcher::Error::WatchStartFailed(ClientError::Api(status)) = &error
+            && matches!(status.code, 410 | 504)
+        {
+            self.events = events(&self.api);
+        }
+        let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(self.failures.min(10)));
+        self.resume = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
+        self.failures += 1;
+        // A watch that only has to list anew is no loss.
+        if let watcher::Error::WatchError(status) = &error
+            && status.code == 410
+        {
+            self.resume = Instant::now();
+            return None;
+        }
+        let cause = told(&error);
+        if self.lost.as_ref() == Some(&cause) {
+            return None;
+        }
+        self.lost = Some(cause.clone());
+        let heard = self.heard;
+        Some(Seen::Lost { cause, heard })
+    }
+}
+
+fn events(api: &Api<DynamicObject>) -> Events {
+    let settings = watcher::Config::default().timeout(RENEW);
+    Box::pin(watcher(api.clone(), settings))
+}
+
+/// The error with all its causes, once each.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+fn update(object: DynamicObject) -> Update {
+    let metadata = object.metadata;
+    let phase = object.data.pointer("/status/phase");
+    Update {
+        identity: Identity {
+            namespace: metadata.namespace,
+            name: metadata.name,
+            uid: metadata.uid,
+            generation: metadata.generation,
+        },
+        created: metadata
+            .creation_timestamp
+            .map_or(0, |time| time.0.as_second()),
+        phase: phase.and_then(|phase| serde_json::from_value::<Phase>(phase.clone()).ok()),
+        spec: object.data.get("spec").cloned().unwrap_or_default(),
+    }
+}

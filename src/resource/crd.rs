@@ -1,0 +1,83 @@
+//! The CustomResourceDefinition: what `crossfade crd` prints and `deploy/crd.yaml` holds.
+//!
+//! Must not know how it gets to a cluster.
+
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+
+use super::{rules, spec::DynamoUpdateConfig};
+
+/// The definition as the API server takes it.
+#[must_use]
+pub fn crd() -> Json {
+    let mut crd = serde_json::to_value(DynamoUpdateConfig::crd())
+        .expect("a definition made of plain types can be written as JSON");
+    for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
+        let schema = &mut version["schema"]["openAPIV3Schema"];
+        tidy(schema);
+        schema["x-kubernetes-validations"] = rules::resource();
+    }
+    crd
+}
+
+/// The definition as YAML, with a head that says where it comes from.
+#[must_use]
+pub fn crd_yaml() -> String {
+    let body = serde_saphyr::to_string(&crd()).expect("plain JSON can be written as YAML");
+    format!(
+        "# Made by `crossfade crd`. Do not edit: the source is src/resource/spec.rs and status.rs.\n---\n{body}"
+    )
+}
+
+/// Takes out what means nothing to the API server: formats it does not know, and `nullable`: it drops a null that is
+/// not allowed as if the field had not been given, which is what the reader of files does too.
+fn tidy(schema: &mut Json) {
+    const FORMATS: [&str; 6] = ["int32", "int64", "float", "double", "date", "date-time"];
+    match schema {
+        Json::Object(fields) => {
+            fields.remove("nullable");
+            for bound in ["minimum", "maximum"] {
+                if let Some(whole) = fields
+                    .get(bound)
+                    .and_then(Json::as_f64)
+                    .filter(|bound| bound.fract() == 0.0)
+                {
+                    // Whole numbers far below 2^53.
+                    fields.insert(bound.into(), Json::from(whole as i64));
+                }
+            }
+            let known = |format: &Json| format.as_str().is_some_and(|name| FORMATS.contains(&name));
+            if fields
+                .get("format")
+                .is_some_and(|format| format.is_string() && !known(format))
+            {
+                fields.remove("format");
+            }
+            if let Some(Json::String(text)) = fields.get_mut("description") {
+                // Lines of a source file are no lines of a paragraph.
+                *text = text
+                    .replace("\n\n", "\u{0}")
+                    .replace('\n', " ")
+                    .replace('\u{0}', "\n\n");
+            }
+            fields.values_mut().for_each(tidy);
+        }
+        Json::Array(items) => items.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deploy_holds_the_definition_that_the_program_prints() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
+        let kept = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            kept == crd_yaml(),
+            "deploy/crd.yaml has drifted: write it anew by `crossfade crd >deploy/crd.yaml`"
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! The `status` of a `DynamoUpdateConfig`: what the controller writes and people read.
+//!
+//! The doc comments are what `kubectl explain` prints. Must not know how any of it is found out.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::spec::WeightsSpec;
+
+/// Where the update stands. Written by the controller; without one it stays empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DynamoUpdateConfigStatus {
+    /// The generation of the `spec` (`metadata.generation`) that this status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Where the update stands, in a word.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// What happens now and what is waited for, for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub message: Option<String>,
+    /// The rule that decided the split, when several could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub rule: Option<String>,
+    /// The split that is wanted now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wanted: Option<SplitStatus>,
+    /// The split that was seen over the last minute, in requests of all frontends together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed: Option<SplitStatus>,
+    /// The old generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub old: Option<GenerationStatus>,
+    /// The new generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub new: Option<GenerationStatus>,
+    /// The frontends whose proxies follow this update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frontends: Option<FrontendsStatus>,
+    /// Whether the old generation can be deleted without a stream or a client losing its server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub safe_to_delete_old: Option<bool>,
+    /// How long the streams that still run on the old generation will probably take to end, in
+    /// seconds, by the lengths of those that have ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub estimated_drain_seconds: Option<i64>,
+    /// When the phase last changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Time>,
+    /// What holds of the update, with reasons: Accepted, NewFrontendReady, Progressing, Paused,
+    /// Complete, Degraded.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(
+        length(max = 16),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"])
+    )]
+    pub conditions: Vec<Condition>,
+}
+
+/// Where an update stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Phase {
+    /// Not begun: the new generation cannot serve yet.
+    Pending,
+    /// The split follows the workers.
+    Progressing,
+    /// Held by `paused` or by the cap.
+    Paused,
+    /// All requests go to the new generation; streams still run on the old one.
+    Draining,
+    /// Nothing is left on the old generation.
+    Complete,
+    /// Another update of the same deployment rules.
+    Superseded,
+    /// Something keeps the update from going on.
+    Degraded,
+}
+
+impl Phase {
+    /// Whether the old generation is no longer a refuge for requests that the new one fails.
+    #[must_use]
+    pub fn old_drains(self) -> bool {
+        matches!(self, Self::Draining | Self::Complete)
+    }
+}
+
+/// The types of the [`DynamoUpdateConfigStatus::conditions`].
+pub mod condition {
+    /// The `spec` can be used and rules its deployment.
+    pub const ACCEPTED: &str = "Accepted";
+    /// The new generation can serve every model that is wanted.
+    pub const NEW_FRONTEND_READY: &str = "NewFrontendReady";
+    /// The split moves or waits for workers or proxies.
+    pub const PROGRESSING: &str = "Progressing";
+    /// A person or the cap holds the split.
+    pub const PAUSED: &str = "Paused";
+    /// Nothing is left on the old generation.
+    pub const COMPLETE: &str = "Complete";
+    /// Something keeps the update from going on.
+    pub const DEGRADED: &str = "Degraded";
+}
+
+/// A split of requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SplitStatus {
+    /// The share of the new generation, rounded to a whole percentage; 0 and 100 are exact.
+    #[schemars(range(min = 0, max = 100))]
+    pub percent: u8,
+    /// The exact ratio; of an observed split the numbers of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<WeightsSpec>,
+}
+
+/// One generation of frontends and workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GenerationStatus {
+    /// Ready and wanted workers of all roles together, such as `3/4`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub workers: Option<String>,
+    /// The workers of each role, such as `prefill`, `decode` or `worker`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 16))]
+    pub roles: BTreeMap<String, RoleStatus>,
+    /// What the generation can bear of its full size, in percent: the scarcest role counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub capacity_percent: Option<i32>,
+    /// Frontends that are ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub ready_frontends: Option<i32>,
+    /// Streams that are open now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub open_streams: Option<i64>,
+}
+
+/// The workers of one role.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RoleStatus {
+    /// Workers that are ready.
+    #[schemars(range(min = 0))]
+    pub ready: i32,
+    /// Workers that their object wants now.
+    #[schemars(range(min = 0))]
+    pub desired: i32,
+    /// Workers that make the generation whole: those of the old one when the update was accepted,
+    /// or what `spec.workers` states. Kept for the whole update.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub full_size: Option<i32>,
+}
+
+/// The frontends whose proxies follow an update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct FrontendsStatus {
+    /// All of them.
+    #[schemars(range(min = 0))]
+    pub total: i32,
+    /// Those that have applied this generation of the `spec`.
+    #[schemars(range(min = 0))]
+    pub applied: i32,
+}

@@ -1,0 +1,230 @@
+//! An update as the API server holds it, and the plan it means to a proxy of its namespace.
+//!
+//! Must not know how it was got from there.
+
+use serde_json::Value as Json;
+
+use super::{
+    DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, Reach, judge::judge,
+    ruling::Claim, schema, status::Phase, target::Target, tree::Node,
+};
+
+/// An update of a cluster, not yet judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Update {
+    /// Its name, and which edit of it this is.
+    pub identity: Identity,
+    /// `metadata.creationTimestamp`, in seconds since 1970.
+    pub created: i64,
+    /// `spec`, as it was written.
+    pub spec: Json,
+    /// `status.phase`, if it is one that is known.
+    pub phase: Option<Phase>,
+}
+
+impl Update {
+    /// `metadata.name`
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.identity.name.as_deref().unwrap_or_default()
+    }
+
+    /// `spec.sourceDeployment`
+    #[must_use]
+    pub fn source(&self) -> Option<&str> {
+        self.spec.get("sourceDeployment")?.as_str()
+    }
+
+    /// What matters for who rules.
+    #[must_use]
+    pub fn claim(&self) -> Claim<'_> {
+        Claim {
+            name: self.name(),
+            created: self.created,
+            supersedes: self.spec.get("supersedes").and_then(Json::as_str),
+        }
+    }
+
+    /// The plan, with every target within `reach`.
+    ///
+    /// A field that is not known is passed over: the resource may have been written for a newer proxy, and its
+    /// definition may be newer than this one.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it.
+    pub fn plan(&self, reach: &Reach) -> Result<(Manifest, Plan), Problems> {
+        let mut problems = Problems::default();
+        let known = schema::only_known(&self.spec);
+        let spec = schema::read(&Node::from(known), &mut problems)
+            .filter(|_| problems.is_empty())
+            .map(|fields| serde_json::from_value(Json::Object(fields)));
+        let spec: DynamoUpdateConfigSpec = match spec {
+            Some(Ok(spec)) => spec,
+            Some(Err(error)) => return Err(Problems::one("spec", error.to_string())),
+            None => return Err(problems),
+        };
+        let plan = judge(self.identity.clone(), &spec, &mut problems);
+        let Some(mut plan) = plan.filter(|_| problems.is_empty()) else {
+            return Err(problems);
+        };
+        within(reach, &mut plan)?;
+        plan.old_drains |= self.phase.is_some_and(Phase::old_drains);
+        let manifest = Manifest {
+            identity: self.identity.clone(),
+            spec,
+            without_effect: Vec::new(),
+        };
+        Ok((manifest, plan))
+    }
+}
+
+/// Leads the targets of `plan` to where they may be.
+fn within(reach: &Reach, plan: &mut Plan) -> Result<(), Problems> {
+    let mut problems = Problems::default();
+    let mut reached: Vec<Target> = Vec::with_capacity(plan.new.len());
+    for target in &plan.new {
+        match reach.of(target) {
+            Ok(target) => reached.push(target),
+            Err(error) => {
+                problems.push(Problem::new("spec.newFrontendService", error.to_string()));
+            }
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    // The certificate is that of the name as it was written.
+    if let ([written], Some(tls)) = (&plan.new[..], &mut plan.tls)
+        && tls.server_name.is_none()
+        && reached[0] != *written
+    {
+        tls.server_name = Some(written.host.clone());
+    }
+    let mut once = Vec::with_capacity(reached.len());
+    for target in reached {
+        if !once.contains(&target) {
+            once.push(target);
+        }
+    }
+    plan.new = once;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn update(spec: Json) -> Update {
+        Update {
+            identity: Identity {
+                name: Some("u".into()),
+                generation: Some(3),
+                ..Identity::default()
+            },
+            created: 0,
+            spec,
+            phase: None,
+        }
+    }
+
+    fn reach() -> Reach {
+        Reach {
+            namespace: "default".into(),
+            domain: "cluster.local".into(),
+            anywhere: false,
+        }
+    }
+
+    fn problems(spec: Json) -> String {
+        update(spec).plan(&reach()).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_update_is_a_plan_by_the_whole_name_of_its_service() {
+        let (manifest, plan) = update(json!({
+            "newFrontendService": "new:8000", "trafficSplitPercent": 25, "sourceDeployment": "old",
+        }))
+        .plan(&reach())
+        .unwrap();
+        assert_eq!(
+            plan.new[0].to_string(),
+            "http://new.default.svc.cluster.local:8000"
+        );
+        assert_eq!(plan.identity.generation, Some(3));
+        assert_eq!(manifest.spec.new_frontend_service, "new:8000");
+        assert!(manifest.without_effect.is_empty());
+    }
+
+    #[test]
+    fn what_a_newer_definition_adds_is_passed_over() {
+        let newer = json!({
+            "newFrontendService": "new:8000", "trafficSplitPercent": 25, "mirror": {"percent": 1},
+            "failover": {"holdSeconds": 1, "later": true},
+        });
+        let (_, plan) = update(newer).plan(&reach()).unwrap();
+        assert_eq!(plan.failover.hold.as_secs(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_as_of_a_file() {
+        let said = problems(json!({"newFrontendService": "new:8000", "trafficSplitPercent": 101}));
+        assert_eq!(said, "spec.trafficSplitPercent: must be 0..=100, is 101");
+        let said = problems(json!({"newFrontendService": "1.1.1.1:80", "trafficSplitPercent": 1}));
+        assert!(
+            said.starts_with("spec.newFrontendService: http://1.1.1.1:80 is an address"),
+            "{said}"
+        );
+        assert!(problems(json!("text")).starts_with("spec: must be an object"));
+    }
+
+    #[test]
+    fn the_certificate_is_that_of_the_name_as_it_was_written() {
+        let spec = |tls| {
+            json!({
+                "newFrontendService": "https://new", "trafficSplitPercent": 1, "tls": tls,
+            })
+        };
+        let name = |tls| {
+            update(spec(tls))
+                .plan(&reach())
+                .unwrap()
+                .1
+                .tls
+                .unwrap()
+                .server_name
+                .unwrap()
+        };
+        assert_eq!(name(json!({})).to_string(), "new");
+        assert_eq!(name(json!({"serverName": "other"})).to_string(), "other");
+    }
+
+    #[test]
+    fn one_service_by_two_names_is_one_target() {
+        let spec = json!({"newFrontendService": "new:80,new.default:80", "trafficSplitPercent": 1});
+        assert_eq!(update(spec).plan(&reach()).unwrap().1.new.len(), 1);
+    }
+
+    #[test]
+    fn old_is_no_refuge_once_the_controller_lets_it_drain() {
+        let spec = json!({"newFrontendService": "new:80", "trafficSplitPercent": 100});
+        for (phase, drains) in [
+            (None, false),
+            (Some(Phase::Progressing), false),
+            (Some(Phase::Draining), true),
+            (Some(Phase::Complete), true),
+        ] {
+            let update = Update {
+                phase,
+                ..update(spec.clone())
+            };
+            assert_eq!(
+                update.plan(&reach()).unwrap().1.old_drains,
+                drains,
+                "{phase:?}"
+            );
+        }
+    }
+}
