@@ -24,6 +24,7 @@ const FLOORS: &[(u8, &str)] = &[
     (1, "lifecycle"),
     (1, "telemetry"),
     (0, "split"),
+    (0, "rollout"),
     (0, "rescue"),
     (0, "sse"),
     (0, "http1"),
