@@ -51,8 +51,8 @@
 //! Each side has a [`Credit`]: the capacity that counts. It falls with what is seen at once, and rises to what has lasted
 //! for `stableSeconds`, when also every ready proxy has applied the last change (or `ackTimeoutSeconds` are over). The
 //! split is by the credits. So nothing that moves requests *away* from a loss ever waits, and everything that moves them
-//! *towards* a gain does, even if both come in one moment. Two exceptions, both emergencies: who is the only one who can
-//! serve is credited at once, and an edit or a split above the cap is put right at once.
+//! *towards* a gain does, even if both come in one moment. Two exceptions: old is credited at once
+//! where it alone can serve, and a contested edit or a split above the cap is put right at once.
 //!
 //! # The end
 //!

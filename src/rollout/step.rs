@@ -66,15 +66,13 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
     let (mut credit, lost) = sight.credit(memory.credit.take());
     let edited = memory.judge_split(settings, seen);
     let (rule, aim) = rules::decide(&view(&sight, &memory, &credit));
-    match aim {
-        // Who is given everything in an emergency has what a wait would have earned it.
-        Aim::AtOnce(Weights::ALL_OLD) => credit.old = Credit::of(sight.usable().old),
-        Aim::AtOnce(Weights::ALL_NEW) => credit.new = Credit::of(sight.usable().new),
-        _ => {}
+    if aim == Aim::AtOnce(Weights::ALL_OLD) {
+        // Else new, back for a moment, would take all from an old side that serves but has not lasted yet.
+        credit.old = Credit::of(sight.usable().old);
     }
     memory.credit = Some(credit);
 
-    let next = next(&sight, rule, aim, edited, lost);
+    let next = next(&sight, aim, edited, lost);
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
     memory.written = match aim {
@@ -141,7 +139,7 @@ fn view<'a>(sight: &Sight<'a>, memory: &Memory, credit: &Sides<Credit>) -> View<
 }
 
 /// The split after this step: where the rule aims, unless that has to wait.
-fn next(sight: &Sight, rule: Rule, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
+fn next(sight: &Sight, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
     let present = sight.seen.split;
     let to = match aim {
         Aim::Stay => return present,
@@ -152,9 +150,11 @@ fn next(sight: &Sight, rule: Rule, aim: Aim, edited: bool, lost: Sides<bool>) ->
     let is_over_cap = at_most(present, sight.settings.cap_percent) != present;
     let other_side_lost = if gains_new { lost.old } else { lost.new };
     let is_urgent = edited || other_side_lost || (is_over_cap && !gains_new);
-    // What a pause holds is given back when there is time.
-    let waits = !sight.may_gain() && (rule == Rule::Paused || !is_urgent);
-    if waits { present } else { to }
+    if is_urgent || sight.may_gain() {
+        to
+    } else {
+        present
+    }
 }
 
 fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {

@@ -97,6 +97,7 @@ proptest! {
         let second = scene.step();
         prop_assert_eq!(second.split, None);
         prop_assert_eq!(&second.events, &[]);
+        prop_assert!(second.wake_at.is_none_or(|wake_at| wake_at > scene.now));
         prop_assert_eq!(second.old_draining, scene.seen.old_draining);
         let third = scene.step();
         prop_assert_eq!(second, third);

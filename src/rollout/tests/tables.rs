@@ -64,7 +64,7 @@ fn capacity_is_the_least_of_the_roles_by_the_full_size_of_each() {
 fn a_half_without_its_other_half_is_no_capacity() {
     for role in [Role::Prefill, Role::Decode] {
         let mut scene = Scene::of_four();
-        scene.settings.full_sizes.new = [(Role::Prefill, 2), (Role::Decode, 2)].into();
+        scene.settings.full_sizes.new = [(role, 2)].into();
         scene.seen.workers.new = [(
             role,
             Workers {
@@ -221,6 +221,12 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
     scene.new_ready(2).step();
     scene.wait(seconds(5)).step();
     assert_eq!(scene.seen.split, ratio(2, 1));
+    let wake_at = scene.step().wake_at;
+    assert_eq!(
+        wake_at,
+        Some(scene.now.after(seconds(30))),
+        "to tell who lags"
+    );
     // Proxy b hears nothing of it.
     scene.applied().seen.proxies[1].state = None;
     scene.new_ready(3).step();
@@ -521,6 +527,7 @@ fn the_end_comes_in_its_order() {
         (decision.phase, decision.old_draining),
         (Phase::Draining, true)
     );
+    assert_eq!(decision.wake_at, Some(scene.now.after(seconds(1))));
     assert!(
         decision
             .message
