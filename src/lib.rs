@@ -30,6 +30,7 @@
 //! | 1 | [`state_api`] | what a process tells of itself over gRPC: messages and client |
 //! | 1 | [`telemetry`] | metrics, access lines, logs |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
+//! | 0 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
 //! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
 //! | 0 | [`sse`] | event streams: framing, what an event means per API family, how a stream went |
 //! | 0 | [`http1`] | HTTP/1.1 message syntax, strict |
@@ -92,6 +93,7 @@ pub mod proxy;
 pub mod request_body;
 pub mod rescue;
 pub mod resource;
+pub mod rollout;
 pub mod snapshot;
 pub mod split;
 pub mod sse;

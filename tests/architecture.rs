@@ -26,6 +26,7 @@ const FLOORS: &[(u8, &str)] = &[
     (1, "state_api"),
     (1, "telemetry"),
     (0, "split"),
+    (0, "rollout"),
     (0, "rescue"),
     (0, "sse"),
     (0, "http1"),

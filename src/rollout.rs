@@ -1,0 +1,116 @@
+//! The rollout: from what is seen of both generations to the split that follows.
+//!
+//! One pure function, [`step`]: settings, memory, observation and now in, a [`Decision`] out. Whoever calls it observes
+//! before and applies after, and holds no policy:
+//!
+//! ```text
+//! Settings (spec) ────────┐
+//! Memory (status) ──┐     │
+//!                   ▼     ▼
+//! Observation ───▶ step(…, now) ───▶ Decision ─┬─▶ split, oldDraining → spec
+//!                                              ├─▶ memory, conditions, message → status
+//!                                              └─▶ events, wake_at
+//! ```
+//!
+//! # Capacity
+//!
+//! The [`Capacity`] of a side is the least, over the roles it needs, of ready workers ÷ full size. The full size is the
+//! source's size when the update was accepted, or what a person states: never the momentary replicas, which say only how
+//! far an update is. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
+//!
+//! | old | new | split |
+//! | --- | --- | --- |
+//! | 4 of 4 workers | 1 of 4 workers | 1 : ¼, 20 % |
+//! | prefill 4 of 4, decode 2 of 2 | prefill 1 of 4, decode 1 of 2 | 1 : min(¼, ½), 20 % |
+//! | 4 of 4 workers | 8 of 4 workers | 1 : 2, 67 % |
+//! | prefill 4 of 4, decode 0 of 2 | 1 of 4 workers | 0 : ¼, all to new |
+//!
+//! A missing role is no capacity. What a side needs is learnt from the source; new may be of another shape (one worker
+//! for all where old had halves), and then needs its own roles, whose sizes a person has to state. A half always needs its
+//! other half.
+//!
+//! # The rules
+//!
+//! The first that applies decides, and is named in the decision ([`Rule`]):
+//!
+//! | # | rule | when | split |
+//! | --- | --- | --- | --- |
+//! | 0 | `Superseded` | another resource rules the deployment | stays |
+//! | 1 | `NeitherCanServe` | nobody can serve | stays |
+//! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
+//! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
+//! | 4 | `Paused` | a person holds it | what is held, a person's edit included |
+//! | 5 | `Cap` | capacity would give new more than the cap | the cap |
+//! | 6 | `Capacity` | else | by capacity |
+//!
+//! With `strict`, pause goes before 2 and 3, and 3 ends at the cap. What a pause holds returns after an emergency. An edit
+//! by a person who did not pause is taken back, and told once.
+//!
+//! # Away at once, towards in time
+//!
+//! Each side has a [`Credit`]: the capacity that counts. It falls with what is seen at once, and rises to what has lasted
+//! for `stableSeconds`, when also every ready proxy has applied the last change (or `ackTimeoutSeconds` are over). The
+//! split is by the credits. So nothing that moves requests *away* from a loss ever waits, and everything that moves them
+//! *towards* a gain does, even if both come in one moment. Two exceptions: old is credited at once
+//! where it alone can serve, and a contested edit or a split above the cap is put right at once.
+//!
+//! # The end
+//!
+//! ```text
+//! Pending ──▶ Progressing ──▶ Draining ──▶ Complete
+//! ```
+//!
+//! Old has weight 0, *and that is wanted* (nobody wants old's workers any more, or a person paused at 100 %; workers that
+//! fell over are an outage, and old stays a refuge) → every proxy alive has applied it → `Draining`: old is no refuge any
+//! more → all know that, too, and no stream runs on old, or `drainDeadlineSeconds` are over → `Complete`. Every [`Phase`] goes
+//! back when old is needed again. The pods of old's frontends carry streams of *new*, because the sidecar sits there: they
+//! may be deleted only when clients no longer reach them and nothing runs through them. The last worker of old may go when
+//! no stream runs on it, which a proxy that does not answer cannot promise.
+//!
+//! # For the caller
+//!
+//! - Only a complete sight is an [`Observation`]: what could not be listed is not empty.
+//! - First the split (with `oldDraining`, in one write, against the `resourceVersion` that was seen), then the memory. If the
+//!   split cannot be written, throw the decision away, observe and decide again. If the memory cannot be written after it,
+//!   nothing worse follows than that a wait begins anew.
+//! - Publish the events of a decision that was applied; there are none when nothing happens.
+//! - Call again when something is seen, and at `wake_at`.
+//! - Time is a [`Moment`] of the wall clock, because it must survive a restart; jumps cost a wait or spare one.
+//!
+//! Must not know Kubernetes, clocks, sockets, tasks, logs or metrics, nor how anything here is observed or applied.
+
+mod capacity;
+mod credit;
+mod end;
+mod estimate;
+mod gate;
+mod inputs;
+mod memory;
+mod moment;
+mod proxies;
+mod ratio;
+mod rules;
+mod sight;
+mod step;
+mod tell;
+mod wait;
+mod words;
+
+pub use self::{
+    capacity::{Capacity, Role, RoleCapacity, Workers},
+    credit::{Credit, Rise},
+    end::Phase,
+    estimate::{Lengths, drain_estimate},
+    gate::{Obstacle, gate},
+    inputs::{Frontends, Observation, Proxy, ProxyState, Settings, Sides},
+    memory::{Change, Memory},
+    moment::Moment,
+    ratio::Ratio,
+    rules::Rule,
+    step::{Decision, step},
+    tell::{Condition, ConditionKind, Event},
+    wait::{Wait, WaitFor},
+};
+
+#[cfg(test)]
+mod tests;

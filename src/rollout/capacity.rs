@@ -1,0 +1,167 @@
+//! How much of a whole generation a side is: the least, over the roles it needs, of ready workers ÷ full size.
+//!
+//! Must not know for how long it has been so, nor what it is used for.
+
+use std::{collections::BTreeMap, collections::BTreeSet, fmt};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Ratio, Sides};
+
+/// What a worker does.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// All of it, or the decode half beside workers that only prefill.
+    Worker,
+    /// Only reads prompts.
+    Prefill,
+    /// Only writes answers.
+    Decode,
+}
+
+impl Role {
+    /// As in Dynamo's component types.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// The workers of one role. A replica over several nodes is one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Workers {
+    /// Ready now.
+    pub ready: u32,
+    /// Wanted now; 0 once nobody wants any. No measure of a whole: it moves while an update runs.
+    pub desired: u32,
+}
+
+impl Workers {
+    /// The size that the role has, if it has any.
+    pub(super) fn size(self) -> Option<u32> {
+        Some(self.desired.max(self.ready)).filter(|size| *size > 0)
+    }
+}
+
+/// The capacity of a side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// As a part of the source when it was whole. More than one for a side that is bigger: an exact ratio loads every
+    /// worker alike, and cutting it at one would overload the smaller side.
+    pub share: Ratio,
+    /// Has each role it needs a ready worker? Can be so although `share` is 0: where the full size is not known.
+    pub serves: bool,
+    /// The roles it needs; empty only if nothing is known of either side.
+    pub roles: BTreeMap<Role, RoleCapacity>,
+}
+
+/// A role within the capacity of a side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoleCapacity {
+    /// Ready workers.
+    pub ready: u32,
+    /// How many make the side whole. None if neither the source nor a person says.
+    pub full: Option<u32>,
+}
+
+impl Capacity {
+    fn of(roles: BTreeMap<Role, RoleCapacity>) -> Self {
+        let share = |role: &RoleCapacity| match role.full {
+            Some(full) => Ratio::new(role.ready.into(), full.into()).unwrap_or(Ratio::ZERO),
+            None => Ratio::ZERO,
+        };
+        Self {
+            share: roles.values().map(share).min().unwrap_or(Ratio::ZERO),
+            serves: !roles.is_empty() && roles.values().all(|role| role.ready > 0),
+            roles,
+        }
+    }
+
+    /// The roles without a ready worker.
+    pub fn missing(&self) -> impl Iterator<Item = Role> {
+        let roles = self.roles.iter();
+        roles.filter_map(|(role, counts)| (counts.ready == 0).then_some(*role))
+    }
+
+    /// The roles whose full size nobody says.
+    pub fn unmeasured(&self) -> impl Iterator<Item = Role> {
+        let roles = self.roles.iter();
+        roles.filter_map(|(role, counts)| counts.full.is_none().then_some(*role))
+    }
+}
+
+/// The capacity of both sides.
+///
+/// `accepted` is the source's size when the update was accepted. What a person states goes before it, and what is stated of
+/// old is the source's size for new, too.
+pub(super) fn of_both(
+    workers: &Sides<BTreeMap<Role, Workers>>,
+    accepted: &BTreeMap<Role, u32>,
+    stated: &Sides<BTreeMap<Role, u32>>,
+) -> Sides<Capacity> {
+    let source = overlaid(accepted, &stated.old);
+    let target = overlaid(&source, &stated.new);
+    let old_roles = completed(source.keys().copied().chain(present(&workers.old)));
+    let own_roles: BTreeSet<Role> = present(&workers.new)
+        .chain(stated.new.keys().copied())
+        .collect();
+    // Of the source's shape as far as it can be seen: then it needs all that the source needs.
+    let new_roles = if own_roles.is_subset(&old_roles) {
+        old_roles.clone()
+    } else {
+        completed(own_roles.into_iter())
+    };
+    Sides {
+        old: counted(&old_roles, &workers.old, &source),
+        new: counted(&new_roles, &workers.new, &target),
+    }
+}
+
+fn counted(
+    needed: &BTreeSet<Role>,
+    workers: &BTreeMap<Role, Workers>,
+    full: &BTreeMap<Role, u32>,
+) -> Capacity {
+    let role = |role: &Role| RoleCapacity {
+        ready: workers.get(role).map_or(0, |workers| workers.ready),
+        full: full.get(role).copied(),
+    };
+    Capacity::of(needed.iter().map(|key| (*key, role(key))).collect())
+}
+
+fn present(workers: &BTreeMap<Role, Workers>) -> impl Iterator<Item = Role> {
+    let sizes = workers.iter();
+    sizes.filter_map(|(role, workers)| workers.size().map(|_| *role))
+}
+
+/// With the other half of each half: a frontend serves neither prefill nor decode alone.
+fn completed(roles: impl Iterator<Item = Role>) -> BTreeSet<Role> {
+    let mut roles: BTreeSet<Role> = roles.collect();
+    if !roles.is_empty() && !roles.contains(&Role::Worker) {
+        roles.extend([Role::Prefill, Role::Decode]);
+    }
+    roles
+}
+
+/// `below`, where `above` does not say otherwise. A size of 0 says nothing.
+fn overlaid(below: &BTreeMap<Role, u32>, above: &BTreeMap<Role, u32>) -> BTreeMap<Role, u32> {
+    let sizes = below.iter().chain(above.iter());
+    sizes
+        .filter(|(_, size)| **size > 0)
+        .map(|(role, size)| (*role, *size))
+        .collect()
+}

@@ -1,0 +1,155 @@
+//! How long a drain still takes, judged by how long streams have lasted.
+//!
+//! For people: the one place of this room that reckons in floating point. Must not decide anything.
+
+use std::time::Duration;
+
+/// How certain an estimate is: in nine of ten drains all streams have ended by then.
+const CERTAINTY: f64 = 0.9;
+
+/// How long streams lasted from their first byte to their end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// Upper bounds, rising, and how many streams ended above the bound before and up to this one.
+    pub buckets: Vec<(Duration, u64)>,
+    /// How many lasted longer than the last bound. They are taken to last up to twice as long.
+    pub longer: u64,
+}
+
+/// The time until all of `open` streams have ended, most probably, when none has been added for `elapsed`.
+///
+/// A stream that is met at any moment is a long one more often than not, and is met in its middle: what is left of it is
+/// longer than `t` with probability `∫ₜ S ÷ ∫₀ S`, where `S(x)` is the share of streams that last longer than `x` (the
+/// residual life of renewal theory). `n` streams have ended when the last has. None if nothing is known of lengths, or
+/// streams have lasted longer than any before.
+#[must_use]
+pub fn drain_estimate(open: u64, lengths: &Lengths, elapsed: Duration) -> Option<Duration> {
+    if open == 0 {
+        return Some(Duration::ZERO);
+    }
+    let curve = left_after(lengths)?;
+    let start = elapsed.as_secs_f64();
+    let now_left = interpolated(&curve, start);
+    if now_left <= 0.0 {
+        return None;
+    }
+    // All end within t if each does: (1 − left(t))ⁿ = certainty. In this form it is exact for huge n, too.
+    let each_may_be_left = -(CERTAINTY.ln() / open as f64).exp_m1();
+    let end = first_at_most(&curve, now_left * each_may_be_left);
+    Duration::try_from_secs_f64((end - start).max(0.0)).ok()
+}
+
+/// Points (t, ∫ₜ S), falling to 0.
+fn left_after(lengths: &Lengths) -> Option<Vec<(f64, f64)>> {
+    let mut bounds: Vec<(f64, u64)> = lengths
+        .buckets
+        .iter()
+        .map(|(bound, count)| (bound.as_secs_f64(), *count))
+        .collect();
+    if lengths.longer > 0 {
+        let last = bounds.last().map_or(0.0, |(bound, _)| *bound);
+        bounds.push((2.0 * last, lengths.longer));
+    }
+    let total: u64 = bounds.iter().map(|(_, count)| count).sum();
+    let mut curve = vec![(bounds.last()?.0, 0.0)];
+    let (mut above, mut area) = (0_u64, 0.0);
+    // From the end: S rises linearly within a bucket.
+    for (i, (bound, count)) in bounds.iter().enumerate().rev() {
+        let below = if i == 0 { 0.0 } else { bounds[i - 1].0 };
+        area += (bound - below) * (above as f64 + *count as f64 / 2.0);
+        above += count;
+        curve.push((below, area));
+    }
+    curve.reverse();
+    (total > 0 && area > 0.0).then_some(curve)
+}
+
+fn interpolated(curve: &[(f64, f64)], t: f64) -> f64 {
+    let segment = curve.windows(2).find(|pair| t <= pair[1].0);
+    segment.map_or(0.0, |pair| {
+        let part = (t - pair[0].0) / (pair[1].0 - pair[0].0).max(f64::MIN_POSITIVE);
+        pair[0].1 + part * (pair[1].1 - pair[0].1)
+    })
+}
+
+fn first_at_most(curve: &[(f64, f64)], level: f64) -> f64 {
+    let segment = curve.windows(2).find(|pair| pair[1].1 <= level);
+    segment.map_or(0.0, |pair| {
+        let fall = pair[0].1 - pair[1].1;
+        let part = if fall > 0.0 {
+            (pair[0].1 - level) / fall
+        } else {
+            0.0
+        };
+        pair[0].0 + part * (pair[1].0 - pair[0].0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn minute_long() -> Lengths {
+        Lengths {
+            buckets: vec![(seconds(59), 0), (seconds(60), 1000)],
+            longer: 0,
+        }
+    }
+
+    #[test]
+    fn one_stream_of_known_length_has_at_most_that_left() {
+        let one = drain_estimate(1, &minute_long(), Duration::ZERO).unwrap();
+        // Uniform over a minute: nine of ten times less than 54 s.
+        assert!((53..=55).contains(&one.as_secs()), "{one:?}");
+        let many = drain_estimate(10_000, &minute_long(), Duration::ZERO).unwrap();
+        assert!(many > one && many <= seconds(60), "{many:?}");
+        let later = drain_estimate(10_000, &minute_long(), seconds(50)).unwrap();
+        assert!((9..=10).contains(&later.as_secs()), "{later:?}");
+    }
+
+    #[test]
+    fn long_streams_count_by_their_length_and_not_by_their_number() {
+        let mixed = Lengths {
+            buckets: vec![(seconds(1), 1000), (seconds(1000), 0)],
+            longer: 10,
+        };
+        let estimate = drain_estimate(100, &mixed, Duration::ZERO).unwrap();
+        assert!(estimate > seconds(500), "{estimate:?}");
+    }
+
+    #[test]
+    fn nothing_is_said_where_nothing_is_known() {
+        assert_eq!(
+            drain_estimate(0, &Lengths::default(), seconds(9)),
+            Some(Duration::ZERO)
+        );
+        assert_eq!(drain_estimate(1, &Lengths::default(), seconds(0)), None);
+        assert_eq!(drain_estimate(1, &minute_long(), seconds(61)), None);
+        let only_longer = Lengths {
+            buckets: Vec::new(),
+            longer: 3,
+        };
+        assert_eq!(drain_estimate(1, &only_longer, seconds(0)), None);
+    }
+
+    #[test]
+    fn the_more_streams_and_the_longer_they_last_the_later_is_the_end() {
+        let lengths = Lengths {
+            buckets: (1..=20).map(|i| (seconds(10 * i), 100 / i)).collect(),
+            longer: 2,
+        };
+        let end = |open, elapsed| {
+            let left = drain_estimate(open, &lengths, seconds(elapsed));
+            seconds(elapsed) + left.expect("some last longer")
+        };
+        for elapsed in 0..300 {
+            assert!(end(7, elapsed) <= end(7, elapsed + 1));
+            assert!(end(7, elapsed) < end(8, elapsed));
+            assert!(end(1_000_000_000, elapsed) <= seconds(400));
+        }
+    }
+}

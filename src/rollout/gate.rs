@@ -1,0 +1,96 @@
+//! The gate: can the new generation serve, and if not, what is in the way?
+//!
+//! Must not know the split nor the past.
+
+use std::{collections::BTreeSet, fmt};
+
+use super::{Capacity, Frontends, Role};
+
+/// What keeps a side from serving.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// Its frontend service has no ready endpoint.
+    NoEndpoint,
+    /// These models are not served there.
+    ModelsMissing(Vec<String>),
+    /// It serves no model at all, and nobody says which it should.
+    NoModel,
+    /// These roles have no ready worker.
+    NoWorkers(Vec<Role>),
+    /// Nothing is known of its workers.
+    NothingKnown,
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoEndpoint => f.write_str("its frontend service has no ready endpoint"),
+            Self::ModelsMissing(models) => {
+                let (is, s) = if models.len() == 1 {
+                    ("is", "")
+                } else {
+                    ("are", "s")
+                };
+                write!(f, "the model{s} {} {is} not served there", listed(models))
+            }
+            Self::NoModel => f.write_str("it serves no model"),
+            Self::NoWorkers(roles) => {
+                f.write_str("it has no ready ")?;
+                for (i, role) in roles.iter().enumerate() {
+                    let and = if i > 0 { " and no ready " } else { "" };
+                    match role {
+                        Role::Worker => write!(f, "{and}worker")?,
+                        half => write!(f, "{and}{half} worker")?,
+                    }
+                }
+                Ok(())
+            }
+            Self::NothingKnown => f.write_str("it has no workers"),
+        }
+    }
+}
+
+/// What keeps a side with these frontends and this capacity from serving `models`: nothing, if it can.
+///
+/// Without wanted models it must serve one at least.
+#[must_use]
+pub fn gate(
+    frontends: &Frontends,
+    models: &BTreeSet<String>,
+    capacity: &Capacity,
+) -> Vec<Obstacle> {
+    let mut obstacles = without_workers(capacity);
+    if frontends.endpoints == 0 {
+        // Without one no model can be asked for: to name them all would only hide the cause.
+        obstacles.insert(0, Obstacle::NoEndpoint);
+        return obstacles;
+    }
+    let missing: Vec<String> = models.difference(&frontends.models).cloned().collect();
+    if !missing.is_empty() {
+        obstacles.push(Obstacle::ModelsMissing(missing));
+    } else if frontends.models.is_empty() {
+        obstacles.push(Obstacle::NoModel);
+    }
+    obstacles
+}
+
+/// What of its workers keeps a side from serving.
+pub(super) fn without_workers(capacity: &Capacity) -> Vec<Obstacle> {
+    if capacity.serves {
+        Vec::new()
+    } else if capacity.roles.is_empty() {
+        vec![Obstacle::NothingKnown]
+    } else {
+        vec![Obstacle::NoWorkers(capacity.missing().collect())]
+    }
+}
+
+/// At most three of `names`, and how many more there are.
+pub(super) fn listed<T: fmt::Display>(names: &[T]) -> String {
+    const SHOWN: usize = 3;
+    let shown: Vec<String> = names.iter().take(SHOWN).map(T::to_string).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}

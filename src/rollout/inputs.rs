@@ -1,0 +1,132 @@
+//! What a step is told: what is wanted (`Settings`) and what was seen (`Observation`).
+//!
+//! Must not know what follows from it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Lengths, Role, Workers};
+use crate::split::{Generation, Weights};
+
+/// One of something for each generation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Sides<T> {
+    /// Of the old generation.
+    pub old: T,
+    /// Of the new generation.
+    pub new: T,
+}
+
+impl<T> Sides<T> {
+    /// The one of `generation`.
+    pub const fn of(&self, generation: Generation) -> &T {
+        match generation {
+            Generation::Old => &self.old,
+            Generation::New => &self.new,
+        }
+    }
+}
+
+/// What the resource asks for. The fields of its `spec` that this room knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// What is updated to what: any text that changes when `sourceDeployment` or `targetDeployment` do. A [`Memory`] of
+    /// another subject is forgotten.
+    ///
+    /// [`Memory`]: super::Memory
+    pub subject: String,
+    /// `paused`: nothing moves.
+    pub paused: bool,
+    /// `maxTrafficSplitPercent`, 0 to 100. What is above that is no cap.
+    pub cap_percent: Option<u8>,
+    /// `strict`: pause and cap hold even where a side cannot serve.
+    pub strict: bool,
+    /// `stableSeconds`: how long capacity must have been there before it counts.
+    pub stable: Duration,
+    /// `ackTimeoutSeconds`: how long to wait, at most, for the proxies to apply a change before the next one.
+    pub ack_timeout: Duration,
+    /// `drainDeadlineSeconds`: how long streams may still run on old once it drains.
+    pub drain_deadline: Option<Duration>,
+    /// `workers.{old,new}.replicas`: how many workers of a role make a side whole, where a person says so.
+    pub full_sizes: Sides<BTreeMap<Role, u32>>,
+    /// `models`: what new must serve; by default all that old serves.
+    pub models: Option<BTreeSet<String>>,
+}
+
+impl Settings {
+    /// Those of a resource in which only `subject` is given.
+    #[must_use]
+    pub fn of(subject: impl Into<String>) -> Self {
+        Self {
+            subject: subject.into(),
+            paused: false,
+            cap_percent: None,
+            strict: false,
+            stable: Duration::from_secs(5),
+            ack_timeout: Duration::from_secs(30),
+            drain_deadline: None,
+            full_sizes: Sides::default(),
+            models: None,
+        }
+    }
+}
+
+/// What was seen, at one moment. Only a *complete* sight makes an observation: an observer that could not list something
+/// must not pass it off as being empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// `metadata.generation` of the resource.
+    pub resource_generation: u64,
+    /// The split that the resource asks for now.
+    pub split: Weights,
+    /// Does the controller own the fields of the split, as their last writer?
+    pub split_is_ours: bool,
+    /// `spec.oldDraining` as it is now.
+    pub old_draining: bool,
+    /// The resource that rules the deployment instead of this one, if one does.
+    pub superseded_by: Option<String>,
+    /// The workers of each side, by role; no entry where a side has no such component.
+    pub workers: Sides<BTreeMap<Role, Workers>>,
+    /// What each side's frontends can do.
+    pub frontends: Sides<Frontends>,
+    /// The proxies of the old frontends, all that are alive, whether they are ready or not.
+    pub proxies: Vec<Proxy>,
+    /// Does `clientService` still select old frontends? None if that is not known.
+    pub clients_reach_old: Option<bool>,
+    /// How long streams last: those that have ended on the old generation.
+    pub lengths: Lengths,
+}
+
+/// What the frontends of a side can do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frontends {
+    /// Ready endpoints of their service.
+    pub endpoints: u32,
+    /// Models that are really served: asked for, not only listed.
+    pub models: BTreeSet<String>,
+}
+
+/// One sidecar.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proxy {
+    /// Its pod.
+    pub name: String,
+    /// Is its pod ready, so that clients reach it?
+    pub ready: bool,
+    /// What it says of itself; none if it does not answer.
+    pub state: Option<ProxyState>,
+}
+
+/// What a proxy says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProxyState {
+    /// The generation of the resource that is in force there.
+    pub applied: u64,
+    /// Streams that run through it, by the side that serves them.
+    pub open_streams: Sides<u64>,
+}

@@ -1,0 +1,147 @@
+//! What outlives a step: all that the next decision needs besides what it sees, kept in the resource's status.
+//!
+//! Must not know how it is stored, nor who asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Credit, Moment, Observation, Phase, Role, Rule, Settings, Sides, ratio::stored_weights,
+};
+use crate::split::Weights;
+
+/// What a controller that starts anew must know, and all it must know. Its own default is that of an update just accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Memory {
+    /// What it is about: see [`Settings::subject`].
+    pub subject: String,
+    /// The size of each role of the source when it was first seen: the update's acceptance.
+    #[schemars(with = "BTreeMap<String, u32>")]
+    pub full_sizes: BTreeMap<Role, u32>,
+    /// The models that old served when it last served any.
+    pub models: BTreeSet<String>,
+    /// The capacity of each side that counts. None before the first sight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub credit: Option<Sides<Credit>>,
+    /// The split as last written, or found and left.
+    #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
+    pub written: Option<Weights>,
+    /// The split that a pause holds; none if not paused.
+    #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
+    pub held: Option<Weights>,
+    /// The last change of the resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
+    /// Has a person been told that an edit was taken back? Until the next pause.
+    pub contested: bool,
+    /// How far the update is.
+    pub phase: Phase,
+    /// Since when.
+    pub phase_since: Moment,
+    /// The rule that decided last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule>,
+    /// Since when it decides.
+    pub rule_since: Moment,
+}
+
+/// A change of the resource that the proxies have to apply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Change {
+    /// `metadata.generation` after it.
+    pub generation: u64,
+    /// When it was first seen.
+    pub since: Moment,
+    /// Has it been told that proxies lag behind it?
+    pub lag_told: bool,
+}
+
+impl Memory {
+    /// As it is before a step at `now`: of this subject, and with nothing ahead of `now`.
+    pub(super) fn opened(&self, subject: &str, now: Moment) -> Self {
+        if self.subject != subject {
+            return Self {
+                subject: subject.to_owned(),
+                phase_since: now,
+                rule_since: now,
+                ..Self::default()
+            };
+        }
+        let mut memory = self.clone();
+        memory.phase_since = memory.phase_since.min(now);
+        memory.rule_since = memory.rule_since.min(now);
+        if let Some(change) = &mut memory.change {
+            change.since = change.since.min(now);
+        }
+        if let Some(credit) = &mut memory.credit {
+            credit.old.clamp(now);
+            credit.new.clamp(now);
+        }
+        memory
+    }
+
+    /// Takes in what is remembered of a sight whatever follows from it.
+    pub(super) fn learn(&mut self, seen: &Observation, now: Moment) {
+        for (role, workers) in &seen.workers.old {
+            if let Some(size) = workers.size() {
+                // Once: what comes later may be on its way down.
+                self.full_sizes.entry(*role).or_insert(size);
+            }
+        }
+        if !seen.frontends.old.models.is_empty() {
+            self.models.clone_from(&seen.frontends.old.models);
+        }
+        let generation = seen.resource_generation;
+        if self
+            .change
+            .is_none_or(|change| change.generation != generation)
+        {
+            self.change = Some(Change {
+                generation,
+                since: now,
+                lag_told: false,
+            });
+        }
+    }
+
+    /// Takes in the split as it is, and keeps what a pause holds. Is it an edit that is not to stay?
+    pub(super) fn judge_split(&mut self, settings: &Settings, seen: &Observation) -> bool {
+        // An edit made while paused stays to be the start of what follows, also if the same edit ends the pause.
+        let is_free = settings.paused || self.held.is_some();
+        let is_other = self.written.is_some_and(|written| written != seen.split);
+        let edited = !seen.split_is_ours && is_other && !is_free;
+        if !edited {
+            self.written = Some(seen.split);
+        }
+        // A person's edit replaces what was held; what an override wrote does not.
+        let held = self
+            .held
+            .filter(|_| seen.split_is_ours)
+            .unwrap_or(seen.split);
+        self.held = settings.paused.then_some(held);
+        self.contested &= !settings.paused;
+        edited
+    }
+
+    /// Notes what decided and how far it is.
+    pub(super) fn enter(&mut self, rule: Rule, phase: Phase, now: Moment) {
+        if self.rule != Some(rule) {
+            (self.rule, self.rule_since) = (Some(rule), now);
+        }
+        if self.phase != phase {
+            (self.phase, self.phase_since) = (phase, now);
+        }
+    }
+
+    /// Notes that proxies lag; is it new?
+    pub(super) fn tell_lag(&mut self) -> bool {
+        let change = self.change.as_mut();
+        change.is_some_and(|change| !std::mem::replace(&mut change.lag_told, true))
+    }
+}

@@ -1,0 +1,234 @@
+//! Exact ratios: no floating point decides where traffic goes.
+//!
+//! Must not know what is measured by them.
+
+use std::{cmp::Ordering, num::NonZeroU64};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::split::Weights;
+
+/// The most that one part of written weights may be: the bound of the field `spec.weights`.
+const MAX_WEIGHT: u128 = 1_000_000_000;
+
+/// A number that is not negative, exact, in lowest terms. It may be more than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Parts", into = "Parts")]
+#[schemars(with = "Parts")]
+pub struct Ratio {
+    numerator: u64,
+    denominator: NonZeroU64,
+}
+
+/// A ratio as it is stored.
+#[derive(Serialize, Deserialize, JsonSchema)]
+struct Parts {
+    of: u64,
+    #[schemars(range(min = 1))]
+    whole: u64,
+}
+
+impl Ratio {
+    /// Nothing.
+    pub const ZERO: Self = Self {
+        numerator: 0,
+        denominator: NonZeroU64::MIN,
+    };
+
+    /// `of` ÷ `whole`; none if `whole` is 0.
+    #[must_use]
+    pub const fn new(of: u64, whole: u64) -> Option<Self> {
+        let divisor = gcd(of as u128, whole as u128) as u64;
+        if whole == 0 {
+            return None;
+        }
+        match NonZeroU64::new(whole / divisor) {
+            None => None,
+            Some(denominator) => Some(Self {
+                numerator: of / divisor,
+                denominator,
+            }),
+        }
+    }
+
+    /// Is it nothing?
+    #[must_use]
+    pub const fn is_zero(self) -> bool {
+        self.numerator == 0
+    }
+
+    /// The capacity that earns new the share that `weights` give it, beside an old generation of capacity `old`; none if
+    /// old gets nothing.
+    pub(super) fn implied(weights: Weights, old: Self) -> Option<Self> {
+        let numerator = u128::from(weights.new_weight()) * u128::from(old.numerator);
+        let denominator = u128::from(weights.old()) * u128::from(old.denominator.get());
+        let (numerator, denominator) = fit(numerator, denominator, u128::from(u64::MAX));
+        Self::new(numerator as u64, denominator as u64)
+    }
+
+    /// The weights in the ratio of two capacities; none if both are nothing.
+    ///
+    /// Exact as long as a part in lowest terms is at most 10⁹, which 30,000 workers a side cannot exceed. Beyond that it is
+    /// rounded, but never to 0.
+    #[must_use]
+    pub fn weights(old: Self, new: Self) -> Option<Weights> {
+        let part = |own: Self, other: Self| {
+            u128::from(own.numerator) * u128::from(other.denominator.get())
+        };
+        let (old, new) = fit(part(old, new), part(new, old), MAX_WEIGHT);
+        Weights::new(old as u32, new as u32).ok()
+    }
+}
+
+impl Ord for Ratio {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let cross = |a: &Self, b: &Self| u128::from(a.numerator) * u128::from(b.denominator.get());
+        cross(self, other).cmp(&cross(other, self))
+    }
+}
+
+impl PartialOrd for Ratio {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// A stored ratio of a whole of nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("a ratio needs a whole that is more than 0")]
+struct NoWhole;
+
+impl TryFrom<Parts> for Ratio {
+    type Error = NoWhole;
+
+    fn try_from(parts: Parts) -> Result<Self, NoWhole> {
+        Self::new(parts.of, parts.whole).ok_or(NoWhole)
+    }
+}
+
+impl From<Ratio> for Parts {
+    fn from(ratio: Ratio) -> Self {
+        Self {
+            of: ratio.numerator,
+            whole: ratio.denominator.get(),
+        }
+    }
+}
+
+/// Weights in a [`Memory`](super::Memory): stored as `{old, new}`.
+pub(super) mod stored_weights {
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    use crate::split::Weights;
+
+    /// A split as an exact ratio.
+    #[derive(Serialize, Deserialize, JsonSchema)]
+    pub struct Stored {
+        old: u32,
+        new: u32,
+    }
+
+    pub fn serialize<S: Serializer>(weights: &Option<Weights>, to: S) -> Result<S::Ok, S::Error> {
+        let stored = |weights: &Weights| Stored {
+            old: weights.old(),
+            new: weights.new_weight(),
+        };
+        weights.as_ref().map(stored).serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Weights>, D::Error> {
+        Option::<Stored>::deserialize(from)?
+            .map(|stored| Weights::new(stored.old, stored.new).map_err(D::Error::custom))
+            .transpose()
+    }
+}
+
+/// Two numbers in the same ratio, in lowest terms, neither above `limit`. Where that needs rounding, what is not 0 stays so.
+const fn fit(a: u128, b: u128, limit: u128) -> (u128, u128) {
+    let divisor = gcd(a, b);
+    if divisor == 0 {
+        return (0, 0);
+    }
+    let (a, b) = (a / divisor, b / divisor);
+    let excess = if a > b { a } else { b }.div_ceil(limit);
+    (shrunk(a, excess), shrunk(b, excess))
+}
+
+const fn shrunk(number: u128, divisor: u128) -> u128 {
+    match number / divisor {
+        0 if number > 0 => 1,
+        quotient => quotient,
+    }
+}
+
+/// Zero only when both are.
+const fn gcd(mut a: u128, mut b: u128) -> u128 {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ratio(of: u64, whole: u64) -> Ratio {
+        Ratio::new(of, whole).unwrap()
+    }
+
+    #[test]
+    fn weights_are_the_exact_ratio_of_two_capacities() {
+        for (old, new, weights) in [
+            ((4, 4), (1, 4), (4, 1)),
+            ((1, 1), (1, 4), (4, 1)),
+            ((2, 3), (1, 7), (14, 3)),
+            ((1, 1), (8, 4), (1, 2)),
+            ((0, 4), (1, 4), (0, 1)),
+            ((3, 4), (0, 4), (1, 0)),
+        ] {
+            let exact = Ratio::weights(ratio(old.0, old.1), ratio(new.0, new.1));
+            assert_eq!(exact, Weights::new(weights.0, weights.1).ok());
+        }
+        assert_eq!(Ratio::weights(Ratio::ZERO, Ratio::ZERO), None);
+    }
+
+    #[test]
+    fn extreme_ratios_are_rounded_within_the_field_and_never_to_nothing() {
+        let (huge, tiny) = (ratio(u64::MAX, 1), ratio(1, u64::MAX));
+        let weights = Ratio::weights(huge, tiny).unwrap();
+        assert_eq!((weights.old(), weights.new_weight()), (999_999_999, 1));
+        let weights = Ratio::weights(tiny, huge).unwrap();
+        assert_eq!((weights.old(), weights.new_weight()), (1, 999_999_999));
+    }
+
+    #[test]
+    fn ratios_are_ordered_by_their_value() {
+        assert_eq!(ratio(2, 4), ratio(1, 2));
+        assert!(ratio(1, 3) < ratio(1, 2) && ratio(5, 4) > ratio(1, 1));
+        assert!(ratio(u64::MAX, 1) > ratio(u64::MAX - 1, 1));
+        assert_eq!(Ratio::new(1, 0), None);
+    }
+
+    #[test]
+    fn a_capacity_is_implied_by_a_share() {
+        let quarter = Weights::new(4, 1).unwrap();
+        assert_eq!(Ratio::implied(quarter, ratio(1, 1)), Some(ratio(1, 4)));
+        assert_eq!(Ratio::implied(quarter, ratio(1, 2)), Some(ratio(1, 8)));
+        assert_eq!(Ratio::implied(Weights::ALL_NEW, ratio(1, 1)), None);
+        assert_eq!(
+            Ratio::implied(Weights::ALL_OLD, ratio(1, 1)),
+            Some(Ratio::ZERO)
+        );
+    }
+
+    #[test]
+    fn a_stored_ratio_of_nothing_is_refused() {
+        let stored = serde_json::to_string(&ratio(2, 8)).unwrap();
+        assert_eq!(stored, r#"{"of":1,"whole":4}"#);
+        assert_eq!(serde_json::from_str::<Ratio>(&stored).unwrap(), ratio(1, 4));
+        assert!(serde_json::from_str::<Ratio>(r#"{"of":1,"whole":0}"#).is_err());
+    }
+}

@@ -1,0 +1,143 @@
+//! The rules, in their order: the first that applies decides the split, and is named.
+//!
+//! Must not know whether a move has to wait: only where it should go.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Ratio, Settings, Sides};
+use crate::split::Weights;
+
+/// What decides the split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Rule {
+    /// Another resource rules: this one changes nothing.
+    Superseded,
+    /// Neither side can serve: nothing changes.
+    NeitherCanServe,
+    /// New cannot serve: all to old.
+    NewCannotServe,
+    /// Old has no ready worker and new can serve: all to new.
+    OldCannotServe,
+    /// Paused: the split stays as it is held.
+    Paused,
+    /// Capacity would give new more than the cap.
+    Cap,
+    /// By capacity.
+    Capacity,
+}
+
+impl Rule {
+    /// Every rule, in the order in which they are asked.
+    pub const ALL: [Self; 7] = [
+        Self::Superseded,
+        Self::NeitherCanServe,
+        Self::NewCannotServe,
+        Self::OldCannotServe,
+        Self::Paused,
+        Self::Cap,
+        Self::Capacity,
+    ];
+
+    /// The reason in conditions and events.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Superseded => "Superseded",
+            Self::NeitherCanServe => "NeitherCanServe",
+            Self::NewCannotServe => "NewCannotServe",
+            Self::OldCannotServe => "OldCannotServe",
+            Self::Paused => "Paused",
+            Self::Cap => "Cap",
+            Self::Capacity => "Capacity",
+        }
+    }
+}
+
+/// What the rules look at.
+pub(super) struct View<'a> {
+    pub settings: &'a Settings,
+    pub superseded: bool,
+    /// Can each side serve at this moment?
+    pub serves: Sides<bool>,
+    /// The capacity that counts.
+    pub credit: Sides<Ratio>,
+    /// The split as it is.
+    pub present: Weights,
+    /// The split that a pause holds.
+    pub held: Weights,
+}
+
+/// Where the split should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Nowhere: it stays.
+    Stay,
+    /// There at once: away from a side that cannot serve.
+    AtOnce(Weights),
+    /// There, when what must be waited for has come.
+    Toward(Weights),
+}
+
+/// The rule that applies first, and where it sends the split.
+pub(super) fn decide(view: &View) -> (Rule, Aim) {
+    let settings = view.settings;
+    let strictly_paused = settings.strict && settings.paused;
+    // What returns after it could not serve has no credit yet: until then the other side keeps all.
+    let old_is_out = view.credit.old.is_zero();
+    match (view.serves.old, view.serves.new) {
+        _ if view.superseded => (Rule::Superseded, Aim::Stay),
+        (false, false) => (Rule::NeitherCanServe, Aim::Stay),
+        _ if strictly_paused => (Rule::Paused, toward_held(view)),
+        (_, false) => (Rule::NewCannotServe, Aim::AtOnce(Weights::ALL_OLD)),
+        (_, true) if old_is_out && settings.strict => {
+            capped(settings, Weights::ALL_NEW, Aim::AtOnce)
+        }
+        (_, true) if old_is_out => (Rule::OldCannotServe, Aim::AtOnce(Weights::ALL_NEW)),
+        _ if settings.paused => (Rule::Paused, toward_held(view)),
+        _ => match Ratio::weights(view.credit.old, view.credit.new) {
+            Some(weights) => capped(settings, weights, Aim::Toward),
+            None => (Rule::Capacity, Aim::Stay),
+        },
+    }
+}
+
+/// Back to what is held, after an override, once the side that gains by it counts again.
+fn toward_held(view: &View) -> Aim {
+    let held = at_most(view.held, view.settings.cap_percent);
+    let gains_new = is_more(held, view.present);
+    let gainer = if gains_new {
+        view.credit.new
+    } else {
+        view.credit.old
+    };
+    if view.held == view.present || gainer.is_zero() {
+        Aim::Stay
+    } else {
+        Aim::Toward(held)
+    }
+}
+
+fn capped(settings: &Settings, weights: Weights, aim: fn(Weights) -> Aim) -> (Rule, Aim) {
+    let within = at_most(weights, settings.cap_percent);
+    let rule = match weights {
+        _ if within != weights => Rule::Cap,
+        Weights::ALL_NEW => Rule::OldCannotServe,
+        _ => Rule::Capacity,
+    };
+    (rule, aim(within))
+}
+
+/// `weights`, or the cap where they give new more.
+pub(super) fn at_most(weights: Weights, cap_percent: Option<u8>) -> Weights {
+    match cap_percent.and_then(|percent| Weights::percent(percent).ok()) {
+        Some(cap) if is_more(weights, cap) => cap,
+        _ => weights,
+    }
+}
+
+/// Does new get more by `a` than by `b`?
+pub(super) fn is_more(a: Weights, b: Weights) -> bool {
+    let cross = |a: Weights, b: Weights| u64::from(a.new_weight()) * u64::from(b.old());
+    cross(a, b) > cross(b, a)
+}

@@ -1,0 +1,109 @@
+//! An observation, understood: capacities, the gate and the proxies, by what is remembered and wanted.
+//!
+//! Must not know the rules.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Capacity, Credit, Memory, Moment, Observation, Obstacle, Ratio, Role, Settings, Sides, Workers,
+    capacity, gate, proxies::Proxies,
+};
+
+pub(super) struct Sight<'a> {
+    pub settings: &'a Settings,
+    pub seen: &'a Observation,
+    pub now: Moment,
+    pub capacity: Sides<Capacity>,
+    /// What keeps new from serving.
+    pub obstacles: Vec<Obstacle>,
+    pub proxies: Proxies,
+    /// When the ready proxies are waited for no longer.
+    pub ack_deadline: Moment,
+}
+
+impl<'a> Sight<'a> {
+    pub fn of(settings: &'a Settings, memory: &Memory, seen: &'a Observation, now: Moment) -> Self {
+        let capacity = capacity::of_both(&seen.workers, &memory.full_sizes, &settings.full_sizes);
+        let models = settings.models.as_ref().unwrap_or(&memory.models);
+        let last_change = memory.change.map_or(now, |change| change.since);
+        Self {
+            settings,
+            seen,
+            now,
+            obstacles: gate(&seen.frontends.new, models, &capacity.new),
+            capacity,
+            proxies: Proxies::of(&seen.proxies, seen.resource_generation),
+            ack_deadline: last_change.after(settings.ack_timeout),
+        }
+    }
+
+    /// Can each side serve at this moment?
+    pub fn serves(&self) -> Sides<bool> {
+        Sides {
+            old: self.capacity.old.serves,
+            new: self.obstacles.is_empty(),
+        }
+    }
+
+    /// The capacity that is there to be credited: none behind a closed gate.
+    pub fn usable(&self) -> Sides<Ratio> {
+        let behind_gate = self.capacity.new.share;
+        Sides {
+            old: self.capacity.old.share,
+            new: if self.serves().new {
+                behind_gate
+            } else {
+                Ratio::ZERO
+            },
+        }
+    }
+
+    /// Has every ready proxy applied the last change, or had its time to?
+    pub fn may_gain(&self) -> bool {
+        self.proxies.lagging.is_empty() || self.time_is_up()
+    }
+
+    /// Do ready proxies lag though they had their time? Who gives them none is not told.
+    pub fn is_lagging(&self) -> bool {
+        let had_time = self.time_is_up() && !self.settings.ack_timeout.is_zero();
+        had_time && !self.proxies.lagging.is_empty()
+    }
+
+    fn time_is_up(&self) -> bool {
+        self.now >= self.ack_deadline
+    }
+
+    /// Takes what is usable now into the `credit` of each side; which side lost?
+    ///
+    /// At the first sight old is credited with all it has, and new with what its share so far implies: an update that is
+    /// taken over half-way goes on from there.
+    pub fn credit(&self, credit: Option<Sides<Credit>>) -> (Sides<Credit>, Sides<bool>) {
+        let usable = self.usable();
+        let mut credit = credit.unwrap_or_else(|| Sides {
+            old: Credit::of(usable.old),
+            new: Credit::of(Ratio::implied(self.seen.split, usable.old).unwrap_or(usable.new)),
+        });
+        let lost = Sides {
+            old: credit.old.see(usable.old, self.now),
+            new: credit.new.see(usable.new, self.now),
+        };
+        if self.may_gain() {
+            credit.old.gain(self.now, self.settings.stable);
+            credit.new.gain(self.now, self.settings.stable);
+        }
+        (credit, lost)
+    }
+
+    /// Does anybody still want old, so that being without workers is an outage and not the end?
+    pub fn old_is_wanted(&self) -> bool {
+        let wanted = |role: &Role| is_wanted(&self.seen.workers.old, *role);
+        let mut roles = self.capacity.old.roles.keys();
+        roles.len() > 0 && roles.all(wanted)
+    }
+}
+
+fn is_wanted(workers: &BTreeMap<Role, Workers>, role: Role) -> bool {
+    workers
+        .get(&role)
+        .is_some_and(|workers| workers.desired > 0)
+}

@@ -1,0 +1,239 @@
+//! The story for people: conditions and events.
+//!
+//! Decides nothing. Whatever is said holds no times, so that a status changes only when something happens.
+
+use super::{
+    Memory, Obstacle, Phase, Rule, Wait,
+    gate::listed,
+    sight::Sight,
+    words::{lag, message, share, unmeasured, why},
+};
+use crate::split::Weights;
+
+/// A condition of the status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Which.
+    pub kind: ConditionKind,
+    /// Does it hold?
+    pub holds: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// In a person's words.
+    pub message: String,
+}
+
+/// The conditions there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionKind {
+    /// The resource is valid and rules its deployment.
+    Accepted,
+    /// New can serve.
+    NewFrontendReady,
+    /// The split moves, or will when what it waits for comes.
+    Progressing,
+    /// A person holds the split.
+    Paused,
+    /// Old is done with.
+    Complete,
+    /// Something is not as it should be.
+    Degraded,
+}
+
+impl ConditionKind {
+    /// The condition's `type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::NewFrontendReady => "NewFrontendReady",
+            Self::Progressing => "Progressing",
+            Self::Paused => "Paused",
+            Self::Complete => "Complete",
+            Self::Degraded => "Degraded",
+        }
+    }
+}
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Is it a `Warning`? Else `Normal`.
+    pub is_warning: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// In a person's words.
+    pub message: String,
+}
+
+/// A step, as far as it is told.
+pub(super) struct Tale<'a> {
+    pub sight: &'a Sight<'a>,
+    pub before: &'a Memory,
+    pub memory: &'a Memory,
+    pub rule: Rule,
+    pub phase: Phase,
+    /// The split after this step.
+    pub next: Weights,
+    pub waiting_for: &'a [Wait],
+    /// Is an edit taken back for the first time?
+    pub contested: bool,
+    /// Have proxies been waited for in vain for the first time?
+    pub lag_is_new: bool,
+}
+
+/// All conditions, always in the same order.
+pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
+    use ConditionKind::{Accepted, Complete, NewFrontendReady, Paused, Progressing};
+    let settings = tale.sight.settings;
+    let is_superseded = tale.rule == Rule::Superseded;
+    let is_complete = tale.phase == Phase::Complete;
+    let why = why(tale);
+    let condition = |kind, holds, reason, message: &str| Condition {
+        kind,
+        holds,
+        reason,
+        message: message.to_owned(),
+    };
+    let progressing = match tale.rule {
+        _ if is_complete => condition(Progressing, false, "Complete", "old is done with"),
+        rule @ (Rule::Superseded | Rule::Paused) => {
+            condition(Progressing, false, rule.as_str(), &why)
+        }
+        _ if tale.phase == Phase::Draining => condition(Progressing, true, "Draining", &why),
+        rule => condition(Progressing, true, rule.as_str(), &why),
+    };
+    let accepted = if is_superseded {
+        "Superseded"
+    } else {
+        "Accepted"
+    };
+    let (paused, resumed) = ("spec.paused is true", "spec.paused is not true");
+    let (gate, obstacles) = match tale.sight.obstacles.first() {
+        None => ("Serving", "it serves every model that is wanted".to_owned()),
+        Some(first) => (reason(first), listed(&tale.sight.obstacles)),
+    };
+    let complete = if is_complete {
+        "old is done with"
+    } else {
+        "old still has a part in it"
+    };
+    vec![
+        condition(
+            Accepted,
+            !is_superseded,
+            accepted,
+            if is_superseded {
+                &why
+            } else {
+                "it rules its deployment"
+            },
+        ),
+        condition(
+            NewFrontendReady,
+            tale.sight.obstacles.is_empty(),
+            gate,
+            &obstacles,
+        ),
+        progressing,
+        condition(
+            Paused,
+            settings.paused,
+            if settings.paused {
+                "Paused"
+            } else {
+                "NotPaused"
+            },
+            if settings.paused { paused } else { resumed },
+        ),
+        condition(Complete, is_complete, tale.phase.as_str(), complete),
+        degraded(tale),
+    ]
+}
+
+const fn reason(obstacle: &Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::NoEndpoint => "NoEndpoint",
+        Obstacle::ModelsMissing(_) => "ModelsMissing",
+        Obstacle::NoModel => "NoModel",
+        Obstacle::NoWorkers(_) | Obstacle::NothingKnown => "NoWorkers",
+    }
+}
+
+/// Is something wrong that time alone will not mend?
+fn degraded(tale: &Tale) -> Condition {
+    let outage = match tale.rule {
+        Rule::Superseded => None,
+        Rule::NeitherCanServe => Some(why(tale)),
+        Rule::OldCannotServe => tale.sight.old_is_wanted().then(|| why(tale)),
+        // A new generation that is not there yet is no fault; one that should hold a share is.
+        Rule::NewCannotServe => {
+            let held = tale.memory.held.is_some_and(|held| !held.is_all_old());
+            held.then(|| why(tale))
+        }
+        Rule::Paused | Rule::Cap | Rule::Capacity => None,
+    };
+    let lag = tale.sight.is_lagging().then(|| lag(tale));
+    let (reason, message) = match (outage, unmeasured(tale), lag) {
+        (Some(outage), ..) => (tale.rule.as_str(), outage),
+        (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),
+        (None, None, Some(lag)) => ("ProxiesLag", lag),
+        (None, None, None) => ("AsExpected", "nothing is wrong".to_owned()),
+    };
+    Condition {
+        kind: ConditionKind::Degraded,
+        holds: reason != "AsExpected",
+        reason,
+        message,
+    }
+}
+
+/// What has happened by this step.
+pub(super) fn events(tale: &Tale) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut event = |is_warning, reason, message| {
+        events.push(Event {
+            is_warning,
+            reason,
+            message,
+        });
+    };
+    let present = tale.sight.seen.split;
+    if tale.contested {
+        let text = format!(
+            "an edit of the split to {} is taken back; set spec.paused to hold a split of your own",
+            share(present)
+        );
+        event(true, "SplitContested", text);
+    }
+    let is_warning =
+        degraded(tale).holds || (tale.rule == Rule::NewCannotServe && !present.is_all_old());
+    if tale.next != present {
+        let from = share(present);
+        event(
+            is_warning,
+            "SplitChanged",
+            format!("from {from} to {}", message(tale)),
+        );
+    } else if tale.before.rule != Some(tale.rule) {
+        event(is_warning, tale.rule.as_str(), message(tale));
+    }
+    if tale.before.phase != tale.phase {
+        let text = match tale.phase {
+            Phase::Draining => Some("all proxies send everything to new; old ends its streams"),
+            Phase::Complete if tale.sight.proxies.old_is_empty() => {
+                Some("no stream is left on old")
+            }
+            Phase::Complete => Some("the time for streams on old is over"),
+            _ if tale.before.phase.old_drains() => Some("old is needed again"),
+            _ => None,
+        };
+        if let Some(text) = text {
+            event(false, tale.phase.as_str(), text.to_owned());
+        }
+    }
+    if tale.lag_is_new {
+        event(true, "ProxiesLag", lag(tale));
+    }
+    events
+}

@@ -1,0 +1,208 @@
+//! The rules as tables, as properties, and in long random histories; and the scene they are played on.
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod simulator;
+#[cfg(test)]
+mod tables;
+
+use std::time::Duration;
+
+use super::*;
+use crate::split::Weights;
+
+/// The one model there is.
+const MODEL: &str = "llama";
+
+/// A controller and a world that does what it is told.
+#[derive(Clone, Debug)]
+struct Scene {
+    settings: Settings,
+    memory: Memory,
+    seen: Observation,
+    now: Moment,
+}
+
+fn ratio(old: u32, new: u32) -> Weights {
+    Weights::new(old, new).expect("valid")
+}
+
+fn percent(percent: u8) -> Weights {
+    Weights::percent(percent).expect("valid")
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn frontends() -> Frontends {
+    Frontends {
+        endpoints: 1,
+        models: [MODEL.to_owned()].into(),
+    }
+}
+
+fn proxy(name: &str) -> Proxy {
+    Proxy {
+        name: name.to_owned(),
+        ready: true,
+        state: Some(ProxyState {
+            applied: 1,
+            open_streams: Sides::default(),
+        }),
+    }
+}
+
+impl Scene {
+    /// Old has all of `roles` ready, new has none, every request goes to old.
+    fn of(roles: &[(Role, u32)]) -> Self {
+        let workers = |ready: fn(u32) -> u32| {
+            let workers = roles.iter().map(move |(role, desired)| {
+                let ready = ready(*desired);
+                (
+                    *role,
+                    Workers {
+                        ready,
+                        desired: *desired,
+                    },
+                )
+            });
+            workers.collect()
+        };
+        Self {
+            settings: Settings::of("old to new"),
+            memory: Memory::default(),
+            seen: Observation {
+                resource_generation: 1,
+                split: Weights::ALL_OLD,
+                split_is_ours: false,
+                old_draining: false,
+                superseded_by: None,
+                workers: Sides {
+                    old: workers(|desired| desired),
+                    new: workers(|_| 0),
+                },
+                frontends: Sides {
+                    old: frontends(),
+                    new: frontends(),
+                },
+                proxies: vec![proxy("a"), proxy("b")],
+                clients_reach_old: None,
+                lengths: Lengths::default(),
+            },
+            now: Moment::from_unix_millis(1_700_000_000_000),
+        }
+    }
+
+    /// Four workers a side that do everything.
+    fn of_four() -> Self {
+        Self::of(&[(Role::Worker, 4)])
+    }
+
+    /// Four workers a side, of which `old` and `new` are ready, and the split that follows from it.
+    fn settled(old: u32, new: u32) -> Self {
+        let mut scene = Self::of_four();
+        scene.settle();
+        scene.old_ready(old).new_ready(new).settle();
+        scene
+    }
+
+    fn old_ready(&mut self, ready: u32) -> &mut Self {
+        self.count(Role::Worker, Some(ready), None)
+    }
+
+    fn new_ready(&mut self, ready: u32) -> &mut Self {
+        self.count(Role::Worker, None, Some(ready))
+    }
+
+    /// As old is scaled down: what is not ready is not wanted either.
+    fn scale_old(&mut self, to: u32) -> &mut Self {
+        let workers = Workers {
+            ready: to,
+            desired: to,
+        };
+        self.seen.workers.old.insert(Role::Worker, workers);
+        self
+    }
+
+    fn count(&mut self, role: Role, old: Option<u32>, new: Option<u32>) -> &mut Self {
+        let sides = &mut self.seen.workers;
+        for (workers, ready) in [(&mut sides.old, old), (&mut sides.new, new)] {
+            if let Some(ready) = ready {
+                workers.entry(role).or_default().ready = ready;
+            }
+        }
+        self
+    }
+
+    fn wait(&mut self, duration: Duration) -> &mut Self {
+        self.now = self.now.after(duration);
+        self
+    }
+
+    fn peek(&self) -> Decision {
+        step(&self.settings, &self.memory, &self.seen, self.now)
+    }
+
+    /// Decides and applies; the proxies do not hear of it.
+    fn step(&mut self) -> Decision {
+        let decision = self.peek();
+        self.write(&decision);
+        self.memory = decision.memory.clone();
+        decision
+    }
+
+    fn write(&mut self, decision: &Decision) {
+        let seen = &mut self.seen;
+        if decision.split.is_some() || decision.old_draining != seen.old_draining {
+            seen.resource_generation += 1;
+            seen.split_is_ours |= decision.split.is_some();
+        }
+        seen.split = decision.split.unwrap_or(seen.split);
+        seen.old_draining = decision.old_draining;
+    }
+
+    /// A person writes a split.
+    fn edit(&mut self, split: Weights) -> &mut Self {
+        self.seen.split = split;
+        self.seen.split_is_ours = false;
+        self.seen.resource_generation += 1;
+        self
+    }
+
+    /// Every proxy that answers applies what there is.
+    fn applied(&mut self) -> &mut Self {
+        let generation = self.seen.resource_generation;
+        for state in self
+            .seen
+            .proxies
+            .iter_mut()
+            .filter_map(|proxy| proxy.state.as_mut())
+        {
+            state.applied = generation;
+        }
+        self
+    }
+
+    fn open(&mut self, proxy: usize, old: u64, new: u64) -> &mut Self {
+        let state = self.seen.proxies[proxy].state.as_mut();
+        state.expect("it answers").open_streams = Sides { old, new };
+        self
+    }
+
+    /// Steps for as long as it takes until nothing more happens.
+    fn settle(&mut self) -> Decision {
+        for _ in 0..4 {
+            self.step();
+            self.applied().wait(seconds(60));
+        }
+        self.step()
+    }
+
+    /// The split after one step.
+    fn next(&mut self) -> Weights {
+        self.step();
+        self.seen.split
+    }
+}

@@ -1,0 +1,181 @@
+//! What holds whatever the settings, the past and the sight.
+
+use proptest::{collection::vec, option, prelude::*};
+
+use super::*;
+
+/// A scene with some settings, in some state of the world, after some history.
+fn any_scene() -> impl Strategy<Value = Scene> {
+    let settings = (
+        any::<bool>(),
+        any::<bool>(),
+        option::of(0..=100_u8),
+        0..8_u64,
+        0..40_u64,
+    );
+    let sizes = (1..5_u32, any::<bool>());
+    (settings, sizes, vec((0..12_u8, 0..6_u32, 0..20_u64), 0..30)).prop_map(
+        |((paused, strict, cap, stable, ack), (full, halves), history)| {
+            let mut scene = if halves {
+                Scene::of(&[(Role::Prefill, full), (Role::Decode, 2)])
+            } else {
+                Scene::of(&[(Role::Worker, full)])
+            };
+            scene.settings.cap_percent = cap;
+            scene.settings.strict = strict;
+            scene.settings.stable = seconds(stable);
+            scene.settings.ack_timeout = seconds(ack);
+            for (what, number, wait) in history {
+                scene.step();
+                scene.wait(seconds(wait));
+                happen(&mut scene, what, number);
+            }
+            scene.settings.paused = paused;
+            scene
+        },
+    )
+}
+
+/// Something that can happen.
+fn happen(scene: &mut Scene, what: u8, number: u32) {
+    let roles: Vec<Role> = scene.seen.workers.old.keys().copied().collect();
+    let role = roles[number as usize % roles.len()];
+    let new = &mut scene.seen.frontends.new;
+    match what {
+        0..=1 => _ = scene.count(role, Some(number), None),
+        2..=4 => _ = scene.count(role, None, Some(number)),
+        5 => scene.seen.workers.old.entry(role).or_default().desired = number,
+        6 => new.endpoints = u32::from(number > 1),
+        7 if new.models.is_empty() => *new = frontends(),
+        7 => new.models.clear(),
+        8 => _ = scene.edit(Weights::new(number, 6 - number).expect("6 in all")),
+        9 => scene.settings.paused = number > 3,
+        10 => scene.seen.proxies[0].ready = number > 1,
+        _ => _ = scene.applied(),
+    }
+}
+
+fn share(weights: Weights) -> (u64, u64) {
+    let new = u64::from(weights.new_weight());
+    (new, new + u64::from(weights.old()))
+}
+
+/// Does new get less or as much by `a` as by `b`?
+fn is_at_most(a: Weights, b: Weights) -> bool {
+    let ((a, a_total), (b, b_total)) = (share(a), share(b));
+    u128::from(a) * u128::from(b_total) <= u128::from(b) * u128::from(a_total)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn nothing_above_the_cap_is_written_but_to_save_requests(scene in any_scene()) {
+        let decision = scene.peek();
+        let cap = percent(scene.settings.cap_percent.unwrap_or(100));
+        let is_rescue = decision.rule == Rule::OldCannotServe && !scene.settings.strict;
+        if let Some(split) = decision.split.filter(|_| !is_rescue) {
+            prop_assert!(is_at_most(split, cap), "{split:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_written_to_a_side_that_cannot_serve(scene in any_scene()) {
+        let decision = scene.peek();
+        if let Some(split) = decision.split {
+            let new_serves = decision.obstacles.is_empty();
+            prop_assert!(split.is_all_old() || new_serves);
+            let old_serves = decision.capacity.old.serves;
+            prop_assert!(split.is_all_new() || old_serves || scene.settings.strict);
+        }
+    }
+
+    #[test]
+    fn once_applied_a_decision_changes_nothing_more(scene in any_scene()) {
+        let mut scene = scene;
+        scene.step();
+        let second = scene.step();
+        prop_assert_eq!(second.split, None);
+        prop_assert_eq!(&second.events, &[]);
+        prop_assert!(second.wake_at.is_none_or(|wake_at| wake_at > scene.now));
+        prop_assert_eq!(second.old_draining, scene.seen.old_draining);
+        let third = scene.step();
+        prop_assert_eq!(second, third);
+    }
+
+    #[test]
+    fn all_that_is_needed_after_a_restart_is_in_the_memory(scene in any_scene()) {
+        let status = serde_json::to_string(&scene.memory).unwrap();
+        let memory: Memory = serde_json::from_str(&status).unwrap();
+        prop_assert_eq!(&memory, &scene.memory);
+        let decision = step(&scene.settings, &memory, &scene.seen, scene.now);
+        prop_assert_eq!(decision, scene.peek());
+    }
+
+    #[test]
+    fn more_workers_never_get_a_side_less(scene in any_scene(), role in 0..2_usize, more in 1..9_u32) {
+        let mut scene = scene;
+        scene.settings.paused = false;
+        scene.settings.stable = Duration::ZERO;
+        scene.seen.split_is_ours = true;
+        scene.applied();
+        let roles: Vec<Role> = scene.seen.workers.old.keys().copied().collect();
+        let role = roles[role % roles.len()];
+        let before = scene.clone().next();
+        let neither = |scene: &Scene| scene.peek().rule == Rule::NeitherCanServe;
+
+        let mut with_new = scene.clone();
+        let ready = scene.seen.workers.new.get(&role).map_or(0, |workers| workers.ready);
+        with_new.count(role, None, Some(ready + more));
+        prop_assert!(neither(&scene) || is_at_most(before, with_new.next()));
+
+        let mut with_old = scene.clone();
+        let ready = scene.seen.workers.old.get(&role).map_or(0, |workers| workers.ready);
+        with_old.count(role, Some(ready + more), None);
+        prop_assert!(neither(&scene) || is_at_most(with_old.next(), before));
+    }
+
+    #[test]
+    fn time_alone_leads_to_the_exact_ratio(scene in any_scene()) {
+        let mut scene = scene;
+        scene.settings.paused = false;
+        let decision = scene.settle();
+        let wanted = match decision.rule {
+            Rule::NeitherCanServe => scene.seen.split,
+            Rule::NewCannotServe => Weights::ALL_OLD,
+            Rule::OldCannotServe => Weights::ALL_NEW,
+            _ => {
+                let exact = Ratio::weights(decision.capacity.old.share, decision.capacity.new.share);
+                let cap = percent(scene.settings.cap_percent.unwrap_or(100));
+                exact.filter(|exact| is_at_most(*exact, cap)).unwrap_or(cap)
+            }
+        };
+        prop_assert_eq!(scene.seen.split, wanted);
+    }
+
+    #[test]
+    fn whatever_a_status_holds_a_step_does_not_panic(
+        scene in any_scene(),
+        parts in [1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX, 1..=u64::MAX],
+        since in any::<u64>(),
+        now in any::<u64>(),
+        sizes in (any::<u32>(), any::<u32>()),
+    ) {
+        let mut scene = scene;
+        let credit = |of, whole| Credit {
+            capacity: Ratio::ZERO,
+            rises: vec![Rise {
+                capacity: Ratio::new(of, whole).unwrap(),
+                since: Moment::from_unix_millis(since),
+            }],
+        };
+        let [old, old_whole, new, new_whole] = parts;
+        scene.memory.credit = Some(Sides { old: credit(old, old_whole), new: credit(new, new_whole) });
+        scene.memory.full_sizes = [(Role::Worker, sizes.0)].into();
+        scene.settings.full_sizes.new = [(Role::Worker, sizes.1)].into();
+        scene.settings.stable = Duration::from_millis(since);
+        scene.now = Moment::from_unix_millis(now);
+        scene.step();
+        scene.settle();
+    }
+}

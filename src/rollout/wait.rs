@@ -1,0 +1,131 @@
+//! What a decision waits for, since when, and until when at most.
+//!
+//! Must not know how it is told.
+
+use std::{fmt, time::Duration};
+
+use super::{
+    Credit, Memory, Moment, Obstacle, Phase, Rule, end::Ending, gate::listed, rules::Aim,
+    sight::Sight,
+};
+use crate::split::{Generation, Weights};
+
+/// One thing that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// What.
+    pub what: WaitFor,
+    /// Since when.
+    pub since: Moment,
+    /// Until when at most; none if only the thing itself ends it.
+    pub until: Option<Moment>,
+}
+
+/// What can be waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitFor {
+    /// New to be able to serve.
+    Gate(Vec<Obstacle>),
+    /// A side's additional capacity to last.
+    Stability(Generation),
+    /// These proxies to apply the resource's last change.
+    Proxies(Vec<String>),
+    /// Streams on old to end: how many, if all proxies answer.
+    Streams(Option<u64>),
+    /// A person to end the pause.
+    Resume,
+}
+
+impl fmt::Display for WaitFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gate(_) => f.write_str("new to be able to serve"),
+            Self::Stability(side) => write!(f, "the workers of {side} to stay ready"),
+            Self::Proxies(names) => {
+                let s = if names.len() == 1 { "y" } else { "ies" };
+                let (count, listed) = (names.len(), listed(names));
+                write!(f, "{count} prox{s} to apply the last change: {listed}")
+            }
+            Self::Streams(Some(1)) => f.write_str("1 stream on old to end"),
+            Self::Streams(Some(0)) => f.write_str("all proxies to know that old drains"),
+            Self::Streams(Some(count)) => write!(f, "{count} streams on old to end"),
+            Self::Streams(None) => {
+                f.write_str("streams on old to end, as many as a proxy that does not answer has")
+            }
+            Self::Resume => f.write_str("the pause to end"),
+        }
+    }
+}
+
+/// All that is waited for, in the order of the rules.
+pub(super) fn all(
+    sight: &Sight,
+    memory: &Memory,
+    ending: &Ending,
+    aim: Aim,
+    next: Weights,
+) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    let mut wait = |what, since, until| waits.push(Wait { what, since, until });
+    match memory.rule {
+        Some(Rule::Superseded) => return waits,
+        Some(Rule::NewCannotServe | Rule::NeitherCanServe) => {
+            wait(
+                WaitFor::Gate(sight.obstacles.clone()),
+                memory.rule_since,
+                None,
+            );
+        }
+        Some(Rule::Paused) => wait(WaitFor::Resume, memory.rule_since, None),
+        _ => {}
+    }
+    for (side, credit) in credits(memory) {
+        if let Some(rise) = credit.rises.first() {
+            let until = rise.since.after(sight.settings.stable);
+            if until > sight.now {
+                wait(WaitFor::Stability(side), rise.since, Some(until));
+            }
+        }
+    }
+    let changed = memory.change.map_or(sight.now, |change| change.since);
+    let lasted = credits(memory).any(|(_, credit)| credit.lasted(sight.now, sight.settings.stable));
+    let is_held_back = matches!(aim, Aim::Toward(to) if to != next);
+    if (lasted || is_held_back) && !sight.may_gain() {
+        let names = sight.proxies.lagging.clone();
+        wait(WaitFor::Proxies(names), changed, Some(sight.ack_deadline));
+    } else if ending.waits_for_proxies() {
+        wait(
+            WaitFor::Proxies(sight.proxies.lagging_alive.clone()),
+            changed,
+            None,
+        );
+    }
+    if memory.phase == Phase::Draining {
+        let open = sight.proxies.open.map(|open| open.old);
+        wait(
+            WaitFor::Streams(open),
+            memory.phase_since,
+            ending.deadline(),
+        );
+    }
+    waits
+}
+
+fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {
+    let sides = memory.credit.iter();
+    sides.flat_map(|credit| Generation::ALL.map(|side| (side, credit.of(side))))
+}
+
+/// The first moment at which time alone may change the decision.
+pub(super) fn wake_at(sight: &Sight, memory: &Memory, waits: &[Wait]) -> Option<Moment> {
+    let untold_lag =
+        memory.change.is_some_and(|change| !change.lag_told) && !sight.proxies.lagging.is_empty();
+    let drains_just_now = memory.phase == Phase::Draining && memory.phase_since == sight.now;
+    waits
+        .iter()
+        .filter_map(|wait| wait.until)
+        .chain(drains_just_now.then(|| sight.now.after(Duration::from_secs(1))))
+        .chain(untold_lag.then_some(sight.ack_deadline))
+        .filter(|until| *until > sight.now)
+        .min()
+}

@@ -1,0 +1,145 @@
+//! Whole sentences: why the split is what it is, and what is in the way.
+//!
+//! Must not know what becomes of them, nor name a time.
+
+use super::{
+    Capacity, Phase, Ratio, Role, RoleCapacity, Rule,
+    gate::{listed, without_workers},
+    rules::at_most,
+    tell::Tale,
+};
+use crate::split::Weights;
+
+/// The whole in one line: the split, why, and what is waited for.
+pub(super) fn message(tale: &Tale) -> String {
+    let phase = match tale.phase {
+        Phase::Draining => "old drains; ",
+        Phase::Complete => "complete; ",
+        _ => "",
+    };
+    let mut text = format!("{phase}{}: {}", share(tale.next), why(tale));
+    if !tale.waiting_for.is_empty() {
+        let waits: Vec<String> = tale
+            .waiting_for
+            .iter()
+            .map(|wait| wait.what.to_string())
+            .collect();
+        text += &format!("; waiting for {}", waits.join(", and for "));
+    }
+    if let Some(problem) = unmeasured(tale) {
+        text += &format!("; {problem}");
+    }
+    text
+}
+
+/// Why the split is what it is.
+pub(super) fn why(tale: &Tale) -> String {
+    let sight = tale.sight;
+    let capacity = &sight.capacity;
+    let obstacles = || listed(&sight.obstacles);
+    let workers = || {
+        let (old, new) = (ready(&capacity.old), ready(&capacity.new));
+        format!("old has {old}, new has {new}")
+    };
+    match tale.rule {
+        Rule::Superseded => {
+            let other = sight.seen.superseded_by.as_deref().unwrap_or_default();
+            format!("the update {other} rules this deployment, so this one changes nothing")
+        }
+        Rule::NeitherCanServe => format!(
+            "neither side can serve, so nothing is changed; old: {}; new: {}",
+            listed(&without_workers(&capacity.old)),
+            obstacles()
+        ),
+        Rule::NewCannotServe => format!("new cannot serve: {}", obstacles()),
+        Rule::OldCannotServe => format!("{}{}", workers(), overridden(tale)),
+        Rule::Paused if Some(tale.next) == tale.memory.held => format!("paused; {}", workers()),
+        Rule::Paused => match tale.memory.held {
+            Some(held) => format!(
+                "paused, and {} will be held again; {}",
+                share(held),
+                workers()
+            ),
+            None => format!("paused; {}", workers()),
+        },
+        Rule::Cap => {
+            let cap = sight.settings.cap_percent.unwrap_or(100);
+            format!(
+                "held at the cap of {cap} %{}; {}",
+                by_capacity(tale),
+                workers()
+            )
+        }
+        Rule::Capacity => workers(),
+    }
+}
+
+/// What an emergency goes over.
+fn overridden(tale: &Tale) -> String {
+    let settings = tale.sight.settings;
+    let pause = settings.paused.then_some("pause");
+    let is_over = at_most(tale.next, settings.cap_percent) != tale.next;
+    match (pause, is_over.then_some("cap")) {
+        (Some(pause), Some(cap)) => format!(" (overrides {pause} and {cap})"),
+        (Some(over), None) | (None, Some(over)) => format!(" (overrides the {over})"),
+        (None, None) => String::new(),
+    }
+}
+
+fn by_capacity(tale: &Tale) -> String {
+    let credit = tale.memory.credit.as_ref();
+    let weights =
+        credit.and_then(|credit| Ratio::weights(credit.old.capacity, credit.new.capacity));
+    weights.map_or_else(String::new, |weights| {
+        format!(", capacity would give {}", share(weights))
+    })
+}
+
+/// `weights` for people: percent and, where that is rounded or says less, the exact ratio.
+pub(super) fn share(weights: Weights) -> String {
+    match weights {
+        Weights::ALL_OLD => "all to old".to_owned(),
+        Weights::ALL_NEW => "all to new".to_owned(),
+        weights => format!(
+            "{} % to new (old {} : new {})",
+            weights.rounded_percent(),
+            weights.old(),
+            weights.new_weight()
+        ),
+    }
+}
+
+/// The ready workers of a side.
+fn ready(capacity: &Capacity) -> String {
+    let of = |counts: &RoleCapacity| match counts.full {
+        Some(full) => format!("{} of {full}", counts.ready),
+        None => format!("{} of an unknown number of", counts.ready),
+    };
+    if capacity.roles.is_empty() {
+        return "no workers".to_owned();
+    }
+    let roles = capacity.roles.iter().map(|(role, counts)| match role {
+        Role::Worker => format!("{} workers", of(counts)),
+        half => format!("{} {half} workers", of(counts)),
+    });
+    format!("{} ready", roles.collect::<Vec<_>>().join(" and "))
+}
+
+/// What a person must state before new can get a share.
+pub(super) fn unmeasured(tale: &Tale) -> Option<String> {
+    let capacity = &tale.sight.capacity.new;
+    let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
+    Some(format!(
+        "the source has no {role} workers to measure those of new by: state how many make it whole in \
+         spec.workers.new.replicas.{role}"
+    ))
+}
+
+/// Who lags.
+pub(super) fn lag(tale: &Tale) -> String {
+    let names = &tale.sight.proxies.lagging;
+    format!(
+        "not all proxies have applied the last change in time: {}",
+        listed(names)
+    )
+}
