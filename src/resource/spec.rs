@@ -8,6 +8,11 @@
 //! (the reader of files, the API server); a proxy that meets a resource written for a newer one
 //! must still be able to read the rest.
 
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "clippy takes the columns that `kubectl get` shows for one attribute given again"
+)]
+
 use std::collections::BTreeMap;
 
 use kube::CustomResource;
