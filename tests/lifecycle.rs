@@ -250,7 +250,7 @@ fn tell_to_drain(proxy: &Proxy) {
 async fn told_to_drain_it_says_when_its_last_stream_has_ended_and_stays_until_the_signal() {
     let gate = Gate::closed();
     let (script, text) = waiting(&gate);
-    let old = Upstream::start(script).await;
+    let old = Upstream::always(script).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     let (mut stream, seen) = open(&proxy).await;
     let mut waits = Client::connect(proxy.admin).await;
@@ -276,7 +276,7 @@ async fn told_to_drain_it_says_when_its_last_stream_has_ended_and_stays_until_th
 #[tokio::test]
 async fn a_signal_while_it_drains_as_told_changes_nothing_and_a_second_one_ends_it() {
     let gate = Gate::closed();
-    let old = Upstream::start(waiting(&gate).0).await;
+    let old = Upstream::always(waiting(&gate).0).await;
     let mut proxy = Proxy::before(&old, &[]).await;
     let (mut stream, _) = open(&proxy).await;
     tell_to_drain(&proxy);
