@@ -158,10 +158,10 @@ mod tests {
         let page = Page::new(&Admin::idle());
         let html = std::str::from_utf8(&page.html).unwrap();
         let inside = |tag: &str| {
-            let mut parts = html.split(&format!("<{tag}>")).skip(1);
-            let part = parts.next().unwrap().split(&format!("</{tag}>")).next();
-            assert_eq!(parts.next(), None, "{tag}");
-            part.unwrap()
+            let (begin, end) = (format!("<{tag}>"), format!("</{tag}>"));
+            assert_eq!(html.matches(&begin).count(), 1, "{tag}");
+            let (_, rest) = html.split_once(&begin).unwrap();
+            rest.split_once(&end).unwrap().0
         };
         assert_eq!(inside("style"), STYLE);
         assert_eq!(inside("script"), SCRIPT);
