@@ -1,0 +1,132 @@
+//! A load of real streams: each is read to its end and compared to the byte with what its generation says.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::pair::Way;
+use crate::rig::{Client, End, Family};
+
+const CHAT: Way = Way {
+    family: Family::Chat,
+    stream: true,
+};
+
+/// What streams are like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub words: usize,
+    pub each_ms: usize,
+}
+
+/// A stream that ended: in which phase of the test it began, and who answered, or what was wrong.
+pub type Ended = (usize, Result<String, String>);
+
+/// So many streams at any time, until it is stopped.
+pub struct Load {
+    phase: Arc<AtomicUsize>,
+    stopped: Arc<AtomicBool>,
+    open: Arc<AtomicUsize>,
+    clients: JoinSet<Vec<Ended>>,
+}
+
+impl Load {
+    pub fn start(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+        let phase = Arc::new(AtomicUsize::new(0));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let open = Arc::new(AtomicUsize::new(0));
+        let mut clients = JoinSet::new();
+        for _ in 0..streams {
+            let (phase, stopped, open) = (phase.clone(), stopped.clone(), open.clone());
+            clients.spawn(async move {
+                let mut ended = Vec::new();
+                while !stopped.load(Ordering::Relaxed) {
+                    let began = phase.load(Ordering::SeqCst);
+                    open.fetch_add(1, Ordering::Relaxed);
+                    let stream = tokio::spawn(stream(address, shape));
+                    let outcome = stream.await.unwrap_or_else(|error| Err(error.to_string()));
+                    open.fetch_sub(1, Ordering::Relaxed);
+                    ended.push((began, outcome));
+                }
+                ended
+            });
+        }
+        Self {
+            phase,
+            stopped,
+            open,
+            clients,
+        }
+    }
+
+    /// Streams from now on belong to this phase.
+    pub fn enter(&self, phase: usize) {
+        self.phase.store(phase, Ordering::SeqCst);
+    }
+
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Lets what runs come to its end; all that ended.
+    pub async fn finish(self) -> Vec<Ended> {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.clients.join_all().await.concat()
+    }
+}
+
+/// One stream: who answered it.
+///
+/// # Errors
+/// What was wrong with it.
+pub async fn stream(address: SocketAddr, shape: Shape) -> Result<String, String> {
+    let connection = TcpStream::connect(address).await;
+    let mut client = Client::over(connection.map_err(|error| format!("no connection: {error}"))?);
+    let Shape { words, each_ms } = shape;
+    let prompt = format!("<<words={words} each_ms={each_ms}>>");
+    CHAT.send(&mut client, &[], &prompt).await;
+    let response = client.response().await;
+    let generation = response.generation().to_owned();
+    let said = CHAT.said(&response);
+    let right = ["old", "new"].into_iter().find(|name| {
+        let words: Vec<_> = (0..words).map(|word| format!("{name}:{word}")).collect();
+        said == words.join(" ")
+    });
+    let complete = CHAT.is_complete(&response.text());
+    match (response.status, response.end, complete, right) {
+        (200, End::Clean, true, Some(name)) => Ok(name.to_owned()),
+        (status, end, complete, _) => Err(format!(
+            "{status} of {generation}, {end:?}, complete: {complete}, said {said:?}: {}",
+            response.text()
+        )),
+    }
+}
+
+/// Asserts that none failed.
+pub fn assert_all_well(ended: &[Ended]) {
+    let failed: Vec<_> = ended
+        .iter()
+        .filter_map(|(phase, outcome)| outcome.as_ref().err().map(|error| (phase, error)))
+        .collect();
+    assert!(
+        failed.is_empty(),
+        "{} of {} streams failed; the first in phase {}: {}",
+        failed.len(),
+        ended.len(),
+        failed[0].0,
+        failed[0].1
+    );
+}
+
+/// Of a phase: all streams, and those that new answered.
+pub fn share(ended: &[Ended], phase: usize) -> (usize, usize) {
+    let of_phase = ended.iter().filter(|(began, _)| *began == phase);
+    let answers: Vec<_> = of_phase
+        .filter_map(|(_, outcome)| outcome.as_ref().ok())
+        .collect();
+    let new = answers.iter().filter(|name| **name == "new").count();
+    (answers.len(), new)
+}
