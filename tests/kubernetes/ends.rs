@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
-use tokio::task::JoinSet;
-
-use crate::load::{Load, Shape, assert_all_well, stream};
+use crate::load::{Load, Shape, assert_all_well};
 use crate::stage::{SETTLE, Stage, within_patience};
+use serde_json::Value;
 
 const SHORT: Shape = Shape {
     words: 5,
@@ -43,7 +41,7 @@ fn state<'a>(pod: &'a Value, kind: &str, name: &str) -> &'a Value {
     &container.expect("the container")["state"]
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_sidecar() {
     let stage = Stage::ready().await;
@@ -51,10 +49,7 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
     stage.update(0).await;
     stage.scale("old-frontend", 2);
     stage.in_force(0).await;
-    let mut long = JoinSet::new();
-    for _ in 0..40 {
-        long.spawn(stream(stage.address, LONG));
-    }
+    let long = Load::once(stage.address, 40, LONG);
     let pods = stage.old_pods();
     let pod = pods[0]["metadata"]["name"].as_str().expect("a name");
     let admin = format!(
@@ -75,10 +70,8 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
     let last = until_gone(&stage, pod).await;
     let took = began.elapsed();
     println!("the pod took {took:?}");
-    for outcome in long.join_all().await {
-        outcome.expect("a long stream comes to its end");
-    }
-    assert_all_well(&load.finish().await);
+    assert_all_well(&long.finish());
+    assert_all_well(&load.finish());
     // Longer than it settles and shorter than its drain limit: the streams decided.
     assert!(took > Duration::from_secs(SETTLE + 6), "{took:?}");
     assert!(took < Duration::from_secs(40), "{took:?}");
@@ -93,16 +86,13 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
     stage.scale("old-frontend", 1);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn an_upgrade_of_crossfade_itself_loses_no_stream() {
     let stage = Stage::ready().await;
     stage.update(50).await;
     let load = Load::start(stage.address, 50, SHORT);
-    let mut long = JoinSet::new();
-    for _ in 0..20 {
-        long.spawn(stream(stage.address, LONG));
-    }
+    let long = Load::once(stage.address, 20, LONG);
     within_patience("long streams", async || {
         let plan = stage.only_plan().await;
         plan["openStreams"]["old"].as_u64() >= Some(10)
@@ -122,8 +112,6 @@ async fn an_upgrade_of_crossfade_itself_loses_no_stream() {
     stage.cluster.kubectl(&args);
     stage.rolled_out("old-frontend");
     stage.in_force(50).await;
-    for outcome in long.join_all().await {
-        outcome.expect("a long stream comes to its end");
-    }
-    assert_all_well(&load.finish().await);
+    assert_all_well(&long.finish());
+    assert_all_well(&load.finish());
 }

@@ -30,7 +30,7 @@ fn assert_exact(ended: &[crate::load::Ended], percents: &[u8]) {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_fade_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
     const PERCENTS: [u8; 5] = [0, 25, 50, 100, 0];
@@ -44,12 +44,12 @@ async fn a_fade_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
         tokio::time::sleep(HOLD).await;
         assert!(load.open() > STREAMS / 2, "hundreds of streams");
     }
-    let ended = load.finish().await;
+    let ended = load.finish();
     assert_all_well(&ended);
     assert_exact(&ended, &PERCENTS);
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_resource_deleted_half_way_sends_all_back_to_old() {
     let stage = Stage::ready().await;
@@ -61,13 +61,13 @@ async fn a_resource_deleted_half_way_sends_all_back_to_old() {
     stage.in_force(0).await;
     load.enter(0);
     tokio::time::sleep(HOLD).await;
-    let ended = load.finish().await;
+    let ended = load.finish();
     assert_all_well(&ended);
     let (all, new) = share(&ended, 0);
     assert!(all > 25 && new == 0, "{new} of {all} still by new");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn without_the_api_server_the_share_stays_and_it_follows_again_once_it_is_back() {
     const GONE: Duration = Duration::from_secs(20);
@@ -90,7 +90,7 @@ async fn without_the_api_server_the_share_stays_and_it_follows_again_once_it_is_
     stage.patch(25).await;
     load.enter(1);
     tokio::time::sleep(HOLD).await;
-    let ended = load.finish().await;
+    let ended = load.finish();
     assert_all_well(&ended);
     for (phase, percent) in [(0, 50.0), (1, 25.0)] {
         let (all, new) = share(&ended, phase);

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinSet;
-
-use crate::load::{Load, Shape, assert_all_well, stream};
+use crate::load::{Load, Shape, assert_all_well, share, stream};
 use crate::stage::{Stage, within_patience};
 
 const SHAPE: Shape = Shape {
@@ -13,7 +11,7 @@ const SHAPE: Shape = Shape {
 };
 const HOLD: Duration = Duration::from_secs(4);
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_new_frontend_that_is_ready_but_has_no_model_costs_no_request() {
     let stage = Stage::ready().await;
@@ -21,7 +19,7 @@ async fn a_new_frontend_that_is_ready_but_has_no_model_costs_no_request() {
     stage.update(50).await;
     let load = Load::start(stage.address, 50, SHAPE);
     tokio::time::sleep(HOLD).await;
-    let ended = load.finish().await;
+    let ended = load.finish();
     stage.scale("new-worker", 1);
     assert_all_well(&ended);
     assert!(ended.len() > 100, "only {} streams", ended.len());
@@ -46,7 +44,7 @@ fn kill_frontend(namespace: &str) {
     assert!(killed > 0, "no frontend of {namespace} runs");
 }
 
-#[tokio::test(flavor = "multi_thread")]
+#[tokio::test]
 #[ignore = "in a cluster"]
 async fn when_the_old_frontend_crashes_new_answers_all_that_had_no_content_yet() {
     let stage = Stage::ready().await;
@@ -55,16 +53,11 @@ async fn when_the_old_frontend_crashes_new_answers_all_that_had_no_content_yet()
         return;
     }
     stage.update(50).await;
-    let mut open = JoinSet::new();
-    for _ in 0..40 {
-        open.spawn(stream(
-            stage.address,
-            Shape {
-                words: 100,
-                ..SHAPE
-            },
-        ));
-    }
+    let long = Shape {
+        words: 100,
+        ..SHAPE
+    };
+    let open = Load::once(stage.address, 40, long);
     within_patience("streams of both", async || {
         let plan = stage.only_plan().await;
         let open = |side: &str| plan["openStreams"][side].as_u64();
@@ -75,12 +68,10 @@ async fn when_the_old_frontend_crashes_new_answers_all_that_had_no_content_yet()
     // From now on nobody may notice.
     let load = Load::start(stage.address, 50, SHAPE);
     tokio::time::sleep(HOLD).await;
-    assert_all_well(&load.finish().await);
-    let open = open.join_all().await;
-    let ended = |name: &str| open.iter().filter(|end| end.as_deref() == Ok(name)).count();
-    assert_eq!(ended("new"), 20, "new's own streams: {open:?}");
-    let cut = open.iter().filter_map(|end| end.as_ref().err());
-    for error in cut {
+    assert_all_well(&load.finish());
+    let open = open.finish();
+    assert_eq!(share(&open, 0), (20, 20), "only new's streams, all of them");
+    for error in open.iter().filter_map(|(_, end)| end.as_ref().err()) {
         assert!(error.contains(r#""error""#), "no honest end: {error}");
     }
     stage.rolled_out("old-frontend");

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -25,40 +26,48 @@ pub struct Shape {
 /// A stream that ended: in which phase of the test it began, and who answered, or what was wrong.
 pub type Ended = (usize, Result<String, String>);
 
-/// So many streams at any time, until it is stopped.
+/// Streams on a thread of their own, so that nothing a test does holds them up.
 pub struct Load {
     phase: Arc<AtomicUsize>,
     stopped: Arc<AtomicBool>,
     open: Arc<AtomicUsize>,
-    clients: JoinSet<Vec<Ended>>,
+    thread: JoinHandle<Vec<Ended>>,
 }
 
 impl Load {
+    /// So many streams at any time, until it is told to finish.
     pub fn start(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+        Self::run(address, streams, shape, false)
+    }
+
+    /// So many streams, once.
+    pub fn once(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+        Self::run(address, streams, shape, true)
+    }
+
+    fn run(address: SocketAddr, streams: usize, shape: Shape, once: bool) -> Self {
         let phase = Arc::new(AtomicUsize::new(0));
-        let stopped = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::new(AtomicBool::new(once));
         let open = Arc::new(AtomicUsize::new(0));
-        let mut clients = JoinSet::new();
-        for _ in 0..streams {
-            let (phase, stopped, open) = (phase.clone(), stopped.clone(), open.clone());
-            clients.spawn(async move {
-                let mut ended = Vec::new();
-                while !stopped.load(Ordering::Relaxed) {
-                    let began = phase.load(Ordering::SeqCst);
-                    open.fetch_add(1, Ordering::Relaxed);
-                    let stream = tokio::spawn(stream(address, shape));
-                    let outcome = stream.await.unwrap_or_else(|error| Err(error.to_string()));
-                    open.fetch_sub(1, Ordering::Relaxed);
-                    ended.push((began, outcome));
+        let states = (phase.clone(), stopped.clone(), open.clone());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let thread = std::thread::spawn(move || {
+            runtime.block_on(async {
+                let mut clients = JoinSet::new();
+                for _ in 0..streams {
+                    clients.spawn(client(address, shape, states.clone()));
                 }
-                ended
-            });
-        }
+                clients.join_all().await.concat()
+            })
+        });
         Self {
             phase,
             stopped,
             open,
-            clients,
+            thread,
         }
     }
 
@@ -72,9 +81,30 @@ impl Load {
     }
 
     /// Lets what runs come to its end; all that ended.
-    pub async fn finish(self) -> Vec<Ended> {
+    pub fn finish(self) -> Vec<Ended> {
         self.stopped.store(true, Ordering::Relaxed);
-        self.clients.join_all().await.concat()
+        self.thread
+            .join()
+            .expect("the load's thread does not panic")
+    }
+}
+
+type States = (Arc<AtomicUsize>, Arc<AtomicBool>, Arc<AtomicUsize>);
+
+/// One stream after another, at least one.
+async fn client(address: SocketAddr, shape: Shape, (phase, stopped, open): States) -> Vec<Ended> {
+    let mut ended = Vec::new();
+    loop {
+        let began = phase.load(Ordering::SeqCst);
+        open.fetch_add(1, Ordering::Relaxed);
+        // A task of its own, since a client that waits in vain panics.
+        let outcome = tokio::spawn(stream(address, shape)).await;
+        let outcome = outcome.unwrap_or_else(|error| Err(error.to_string()));
+        open.fetch_sub(1, Ordering::Relaxed);
+        ended.push((began, outcome));
+        if stopped.load(Ordering::Relaxed) {
+            return ended;
+        }
     }
 }
 
