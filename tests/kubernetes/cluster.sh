@@ -160,7 +160,7 @@ END
 }
 
 until_ok() {
-  local end=$((SECONDS + 60))
+  local end=$((SECONDS + 120))
   until "$@" >/dev/null 2>&1; do
     if [ $SECONDS -ge $end ]; then
       echo "cluster.sh: waited in vain for: $*" >&2

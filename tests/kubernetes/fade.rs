@@ -11,8 +11,6 @@ const SHAPE: Shape = Shape {
     words: 10,
     each_ms: 200,
 };
-/// No phase in particular: while a plan changes.
-const BETWEEN: usize = 1000;
 /// How long each share is held.
 const HOLD: Duration = Duration::from_secs(4);
 
@@ -38,7 +36,7 @@ async fn a_fade_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
     stage.update(0).await;
     let load = Load::start(stage.address, STREAMS, SHAPE);
     for (phase, percent) in PERCENTS.into_iter().enumerate() {
-        load.enter(BETWEEN);
+        load.leave().await;
         stage.patch(percent).await;
         load.enter(phase);
         tokio::time::sleep(HOLD).await;
@@ -55,7 +53,7 @@ async fn a_resource_deleted_half_way_sends_all_back_to_old() {
     let stage = Stage::ready().await;
     stage.update(50).await;
     let load = Load::start(stage.address, 50, SHAPE);
-    load.enter(BETWEEN);
+    load.leave().await;
     within_patience("streams", async || load.open() == 50).await;
     stage.cluster.kubectl(&["delete", "duc", UPDATE]);
     stage.in_force(0).await;
@@ -85,7 +83,7 @@ async fn without_the_api_server_the_share_stays_and_it_follows_again_once_it_is_
     let plan = stage.plan(sidecar).await;
     let lost = plan["sourceLostSeconds"].as_f64();
     assert!(lost.is_some_and(|seconds| seconds > 10.0), "{plan}");
-    load.enter(BETWEEN);
+    load.leave().await;
     stage.cluster.api("start");
     stage.patch(25).await;
     load.enter(1);

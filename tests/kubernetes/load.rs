@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::pair::Way;
 use crate::rig::{Client, End, Family};
+use crate::stage::within_patience;
 
 const CHAT: Way = Way {
     family: Family::Chat,
@@ -26,11 +27,22 @@ pub struct Shape {
 /// A stream that ended: in which phase of the test it began, and who answered, or what was wrong.
 pub type Ended = (usize, Result<String, String>);
 
+/// No phase in particular: while something changes.
+const BETWEEN: usize = usize::MAX;
+
+/// What a load and its thread share.
+#[derive(Debug, Default)]
+struct State {
+    phase: AtomicUsize,
+    stopped: AtomicBool,
+    open: AtomicUsize,
+    /// Streams that began in a phase and have no head yet: it may still be open who answers them.
+    undecided: AtomicUsize,
+}
+
 /// Streams on a thread of their own, so that nothing a test does holds them up.
 pub struct Load {
-    phase: Arc<AtomicUsize>,
-    stopped: Arc<AtomicBool>,
-    open: Arc<AtomicUsize>,
+    state: Arc<State>,
     thread: JoinHandle<Vec<Ended>>,
 }
 
@@ -46,10 +58,9 @@ impl Load {
     }
 
     fn run(address: SocketAddr, streams: usize, shape: Shape, once: bool) -> Self {
-        let phase = Arc::new(AtomicUsize::new(0));
-        let stopped = Arc::new(AtomicBool::new(once));
-        let open = Arc::new(AtomicUsize::new(0));
-        let states = (phase.clone(), stopped.clone(), open.clone());
+        let state = Arc::new(State::default());
+        state.stopped.store(once, Ordering::Relaxed);
+        let shared = state.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -58,53 +69,69 @@ impl Load {
             runtime.block_on(async {
                 let mut clients = JoinSet::new();
                 for _ in 0..streams {
-                    clients.spawn(client(address, shape, states.clone()));
+                    clients.spawn(client(address, shape, shared.clone()));
                 }
                 clients.join_all().await.concat()
             })
         });
-        Self {
-            phase,
-            stopped,
-            open,
-            thread,
-        }
+        Self { state, thread }
     }
 
     /// Streams from now on belong to this phase.
     pub fn enter(&self, phase: usize) {
-        self.phase.store(phase, Ordering::SeqCst);
+        self.state.phase.store(phase, Ordering::SeqCst);
+    }
+
+    /// Streams from now on belong to no phase; returns when those that did are all decided.
+    pub async fn leave(&self) {
+        self.enter(BETWEEN);
+        within_patience("all are decided", async || {
+            self.state.undecided.load(Ordering::SeqCst) == 0
+        })
+        .await;
     }
 
     pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+        self.state.open.load(Ordering::Relaxed)
     }
 
     /// Lets what runs come to its end; all that ended.
     pub fn finish(self) -> Vec<Ended> {
-        self.stopped.store(true, Ordering::Relaxed);
+        self.state.stopped.store(true, Ordering::Relaxed);
         self.thread
             .join()
             .expect("the load's thread does not panic")
     }
 }
 
-type States = (Arc<AtomicUsize>, Arc<AtomicBool>, Arc<AtomicUsize>);
-
 /// One stream after another, at least one.
-async fn client(address: SocketAddr, shape: Shape, (phase, stopped, open): States) -> Vec<Ended> {
+async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<Ended> {
     let mut ended = Vec::new();
     loop {
-        let began = phase.load(Ordering::SeqCst);
-        open.fetch_add(1, Ordering::Relaxed);
+        state.undecided.fetch_add(1, Ordering::SeqCst);
+        let began = state.phase.load(Ordering::SeqCst);
+        let mut undecided = Some(Undecided(state.clone()));
+        if began == BETWEEN {
+            undecided = None;
+        }
+        state.open.fetch_add(1, Ordering::Relaxed);
         // A task of its own, since a client that waits in vain panics.
-        let outcome = tokio::spawn(stream(address, shape)).await;
+        let outcome = tokio::spawn(stream_and(address, shape, move || drop(undecided))).await;
         let outcome = outcome.unwrap_or_else(|error| Err(error.to_string()));
-        open.fetch_sub(1, Ordering::Relaxed);
+        state.open.fetch_sub(1, Ordering::Relaxed);
         ended.push((began, outcome));
-        if stopped.load(Ordering::Relaxed) {
+        if state.stopped.load(Ordering::Relaxed) {
             return ended;
         }
+    }
+}
+
+/// Counts for as long as it lives.
+struct Undecided(Arc<State>);
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        self.0.undecided.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -113,12 +140,22 @@ async fn client(address: SocketAddr, shape: Shape, (phase, stopped, open): State
 /// # Errors
 /// What was wrong with it.
 pub async fn stream(address: SocketAddr, shape: Shape) -> Result<String, String> {
+    stream_and(address, shape, || ()).await
+}
+
+async fn stream_and(
+    address: SocketAddr,
+    shape: Shape,
+    decided: impl FnOnce(),
+) -> Result<String, String> {
     let connection = TcpStream::connect(address).await;
     let mut client = Client::over(connection.map_err(|error| format!("no connection: {error}"))?);
     let Shape { words, each_ms } = shape;
     let prompt = format!("<<words={words} each_ms={each_ms}>>");
     CHAT.send(&mut client, &[], &prompt).await;
-    let response = client.response().await;
+    let head = client.head().await;
+    decided();
+    let response = client.rest(head).await;
     let generation = response.generation().to_owned();
     let said = CHAT.said(&response);
     let right = ["old", "new"].into_iter().find(|name| {
