@@ -8,11 +8,13 @@ mod endpoint;
 mod h1;
 mod h2;
 pub mod idle;
+mod lifetime;
 mod pool;
 
 pub use body::{BodyError, UpstreamBody};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
+pub use lifetime::Lifetime;
 pub use pool::{Head, Outgoing, Pool, Protocol, Resolved, Settings};
 
 use std::net::SocketAddr;

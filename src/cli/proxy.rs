@@ -15,7 +15,7 @@ use crate::config::{Config, PlanSource};
 use crate::proxy::{Limits, ProxySettings, Routes};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::tls::{ClientFiles, ServerFiles};
-use crate::upstream::Settings;
+use crate::upstream::{Lifetime, Settings};
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traffic")]
@@ -127,6 +127,8 @@ impl ProxyArgs {
             upstream_ca,
             upstream_cert,
             upstream_key,
+            upstream_max_age,
+            upstream_max_exchanges,
             probe_interval,
         } = self.upstream;
         Config {
@@ -154,6 +156,10 @@ impl ProxyArgs {
                 protocol: upstream_protocol,
                 connect_timeout,
                 head_timeout: upstream_head_timeout,
+                lifetime: Lifetime {
+                    age: Some(upstream_max_age).filter(|age| !age.is_zero()),
+                    exchanges: Some(upstream_max_exchanges).filter(|most| *most > 0),
+                },
             },
             upstream_tls: ClientFiles {
                 ca: upstream_ca,

@@ -52,6 +52,8 @@ impl Connection {
             .map_err(|error| Error::Unknown(Box::new(error)))?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
+        // It would hide that the API server is out of order, in the end for a quarter of an hour; who asks here asks again.
+        config.default_retry = false;
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), str::to_owned);
         let unusable = |error| Error::Unusable(Box::new(error));
         let client = Client::try_from(config.clone()).map_err(unusable)?;

@@ -16,7 +16,7 @@ use crate::resource::status::Phase;
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
 
 /// A watch is begun anew after so long, in seconds. A connection that died silently is noticed 5 s later.
-const RENEW: u32 = 25;
+pub(super) const RENEW: u32 = 25;
 /// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 

@@ -91,6 +91,12 @@ pub(super) fn object_name() -> Json {
     )])
 }
 
+/// Of a number whose least value is a fraction: where the value is a whole number, the API server's own check cuts the
+/// fraction off and lets 0 pass.
+pub(super) fn more_than_zero() -> Json {
+    json!([rule("self > 0.0", "must be more than 0")])
+}
+
 /// Of `probe`.
 pub(super) fn probe() -> Json {
     json!([

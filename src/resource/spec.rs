@@ -275,12 +275,12 @@ pub struct FailoverSpec {
     /// How long the first event with content may take before the request is tried on the other
     /// generation, in seconds; fractions are allowed. No limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.001, max = 86_400))]
+    #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub first_event_timeout_seconds: Option<f64>,
     /// How long a stream may be silent after its first event before it is ended with an error, in
     /// seconds; fractions are allowed. No limit by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0.001, max = 86_400))]
+    #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub gap_timeout_seconds: Option<f64>,
     /// How many second tries there may be, in percent of all requests, so that a dying generation
     /// does not double the load.
@@ -327,10 +327,10 @@ pub struct ProbeSpec {
     #[schemars(length(min = 1, max = 512))]
     pub model: Option<String>,
     /// The time from one question to the next, in seconds; fractions are allowed.
-    #[schemars(range(min = 0.1, max = 86_400))]
+    #[schemars(range(min = 0.1, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub interval_seconds: f64,
     /// How long an answer may take, in seconds; fractions are allowed.
-    #[schemars(range(min = 0.001, max = 86_400))]
+    #[schemars(range(min = 0.001, max = 86_400), extend("x-kubernetes-validations" = rules::more_than_zero()))]
     pub timeout_seconds: f64,
 }
 

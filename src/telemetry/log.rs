@@ -54,8 +54,13 @@ pub fn set_level(level: &str) -> Result<(), Error> {
     handle.reload(filter).map_err(|_| Error::NotStarted)
 }
 
+/// What the API client says of its requests is told by who made them, once; unless it is asked for.
 fn parse(level: &str) -> Result<EnvFilter, Error> {
+    let quiet = match level.contains("kube_client") {
+        true => "",
+        false => ",kube_client=off",
+    };
     EnvFilter::builder()
-        .parse(level.trim())
+        .parse(format!("{}{quiet}", level.trim()))
         .map_err(|source| Error::Level(level.trim().into(), source))
 }

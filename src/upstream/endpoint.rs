@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::lifetime::Life;
+
 /// Failures in a row after which an endpoint is ejected.
 const FAILURES: u32 = 3;
 /// How long an endpoint rests the first time; each further time twice as long.
@@ -23,6 +25,8 @@ pub struct Endpoint {
     pub address: SocketAddr,
     /// What TLS calls it, where TLS is spoken.
     pub server_name: Option<rustls::pki_types::ServerName<'static>>,
+    /// Behind it there may be several servers, as behind the address of a Service: connections to it have a limited life.
+    pub shared: bool,
     open: AtomicUsize,
     failures: AtomicU32,
     rests: AtomicU32,
@@ -49,6 +53,7 @@ impl Endpoint {
     pub(crate) fn new(
         address: SocketAddr,
         server_name: Option<rustls::pki_types::ServerName<'static>>,
+        shared: bool,
     ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         epoch();
@@ -56,6 +61,7 @@ impl Endpoint {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             address,
             server_name,
+            shared,
             open: AtomicUsize::new(0),
             failures: AtomicU32::new(0),
             rests: AtomicU32::new(0),
@@ -150,12 +156,19 @@ impl Endpoint {
 
 /// One exchange at an endpoint, counted while it lives.
 #[derive(Debug)]
-pub struct Lease(Arc<Endpoint>);
+pub struct Lease {
+    endpoint: Arc<Endpoint>,
+    /// Of the connection that carries it.
+    pub(super) life: Life,
+}
 
 impl Lease {
     pub(crate) fn new(endpoint: Arc<Endpoint>) -> Self {
         endpoint.open.fetch_add(1, Ordering::Relaxed);
-        Self(endpoint)
+        Self {
+            endpoint,
+            life: Life::ENDLESS,
+        }
     }
 }
 
@@ -163,13 +176,13 @@ impl std::ops::Deref for Lease {
     type Target = Arc<Endpoint>;
 
     fn deref(&self) -> &Arc<Endpoint> {
-        &self.0
+        &self.endpoint
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
+        self.endpoint.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -179,7 +192,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_rests_after_three_failures_in_a_row_and_longer_each_time() {
-        let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into(), None);
+        let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into(), None, false);
         let mut now = Instant::now();
         assert!(!endpoint.failed(now) && !endpoint.failed(now));
         endpoint.succeeded();
@@ -200,7 +213,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_whose_probe_fails_is_not_healthy() {
-        let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into(), None);
+        let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into(), None, false);
         endpoint.probed(false);
         assert!(!endpoint.is_healthy(Instant::now()));
         endpoint.probed(true);

@@ -407,7 +407,7 @@ impl Incoming {
             && self.keep_alive
             && self.rest.is_empty()
         {
-            idle::put(link.lease.id, link.transport, Instant::now());
+            idle::put(&link.lease, link.transport, Instant::now());
         }
     }
 

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use http::uri::{Authority, Scheme};
 use http::{Request, Response, Uri, header::HOST};
@@ -10,6 +11,7 @@ use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 
 use super::endpoint::Lease;
+use super::lifetime::Life;
 use super::pool::Connector;
 use super::{Error, Outgoing, UpstreamBody};
 use crate::request_body::{Fault, RequestBody};
@@ -26,6 +28,7 @@ const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
 struct Link {
     sender: SendRequest<RequestBody>,
     streams: Arc<()>,
+    life: Life,
 }
 
 thread_local! {
@@ -36,16 +39,19 @@ fn existing(endpoint: u64) -> Option<Link> {
     LINKS.with_borrow_mut(|links| {
         let links = links.get_mut(&endpoint)?;
         links.retain(|link| !link.sender.is_closed());
-        links
-            .iter()
-            .find(|link| Arc::strong_count(&link.streams) <= MAX_STREAMS)
-            .cloned()
+        let has_room = |link: &Link| Arc::strong_count(&link.streams) <= MAX_STREAMS;
+        let at = links.iter().position(has_room)?;
+        // One that has carried enough is let go: it ends with the last of its streams.
+        match links[at].life.spend() {
+            true => Some(links[at].clone()),
+            false => Some(links.swap_remove(at)),
+        }
     })
 }
 
 /// Sends over a connection that this thread has, or over a new one.
 pub(super) async fn send(
-    lease: Lease,
+    mut lease: Lease,
     connector: &Connector<'_>,
     outgoing: Outgoing<'_>,
     body: RequestBody,
@@ -53,17 +59,19 @@ pub(super) async fn send(
     if let Some(link) = existing(lease.id) {
         match over(lease, link, outgoing, body).await {
             // The server never took it up: a new connection is tried.
-            Err((Failed::Server(error), lease, body)) if is_unprocessed(&error) => {
+            Err((Failed::Server(error), mut lease, body)) if is_unprocessed(&error) => {
                 let Some(body) = body.again() else {
                     return Err(Error::Http2(error));
                 };
-                let (transport, _) = connector.connect().await?;
+                let (transport, _, life) = connector.connect().await?;
+                lease.life = life;
                 return send_over(lease, transport, outgoing, body).await;
             }
             other => return other.map_err(|(failed, ..)| failed.into()),
         }
     }
-    let (transport, _) = connector.connect().await?;
+    let (transport, _, life) = connector.connect().await?;
+    lease.life = life;
     send_over(lease, transport, outgoing, body).await
 }
 
@@ -88,11 +96,15 @@ pub(super) async fn send_over(
             tracing::debug!(%error, "an HTTP/2 connection to a model server ended");
         }
     });
+    let mut life = lease.life;
     let link = Link {
         sender,
         streams: Arc::new(()),
+        life,
     };
-    LINKS.with_borrow_mut(|links| links.entry(lease.id).or_default().push(link.clone()));
+    if life.spend() {
+        LINKS.with_borrow_mut(|links| links.entry(lease.id).or_default().push(link.clone()));
+    }
     over(lease, link, outgoing, body)
         .await
         .map_err(|(failed, ..)| failed.into())
@@ -186,11 +198,11 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: RequestBody) -> Request<
     request
 }
 
-/// Forgets connections that have ended. Call it now and then on each thread.
-pub(super) fn sweep() {
+/// Forgets connections that have ended or are too old. Call it now and then on each thread.
+pub(super) fn sweep(now: Instant) {
     LINKS.with_borrow_mut(|links| {
         links.retain(|_, links| {
-            links.retain(|link| !link.sender.is_closed());
+            links.retain(|link| !link.sender.is_closed() && !link.life.is_over(now));
             !links.is_empty()
         });
     });

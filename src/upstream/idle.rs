@@ -5,6 +5,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use super::endpoint::Lease;
+use super::lifetime::Life;
 use crate::transport::Transport;
 
 /// Most idle connections that a thread keeps to one endpoint.
@@ -15,6 +17,7 @@ const IDLE: Duration = Duration::from_secs(60);
 struct Idle {
     transport: Transport,
     since: Instant,
+    life: Life,
 }
 
 thread_local! {
@@ -22,12 +25,12 @@ thread_local! {
 }
 
 /// A connection to the endpoint that is still good, if this thread has one.
-pub(super) fn take(endpoint: u64) -> Option<Transport> {
+pub(super) fn take(endpoint: u64) -> Option<(Transport, Life)> {
     IDLES.with_borrow_mut(|idles| {
         let stack = idles.get_mut(&endpoint)?;
         while let Some(mut idle) = stack.pop() {
             if idle.transport.is_quiet() {
-                return Some(idle.transport);
+                return Some((idle.transport, idle.life));
             }
         }
         None
@@ -35,9 +38,13 @@ pub(super) fn take(endpoint: u64) -> Option<Transport> {
 }
 
 /// Keeps a connection on which an exchange has just ended.
-pub(super) fn put(endpoint: u64, transport: Transport, now: Instant) {
+pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
+    let mut life = lease.life;
+    if !life.spend() || life.is_over(now) {
+        return;
+    }
     IDLES.with_borrow_mut(|idles| {
-        let stack = idles.entry(endpoint).or_default();
+        let stack = idles.entry(lease.id).or_default();
         // The first is the oldest. Where nobody sweeps, this keeps the old ones from piling up.
         let is_old = |idle: &Idle| now.saturating_duration_since(idle.since) >= IDLE;
         if stack.first().is_some_and(is_old) {
@@ -47,6 +54,7 @@ pub(super) fn put(endpoint: u64, transport: Transport, now: Instant) {
             stack.push(Idle {
                 transport,
                 since: now,
+                life,
             });
         }
     });
@@ -54,11 +62,12 @@ pub(super) fn put(endpoint: u64, transport: Transport, now: Instant) {
 
 /// Drops what is too old, closed by the other side, or of an endpoint that is gone. Call it now and then on each thread.
 pub fn sweep(now: Instant) {
-    super::h2::sweep();
+    super::h2::sweep(now);
     IDLES.with_borrow_mut(|idles| {
         idles.retain(|_, stack| {
             stack.retain_mut(|idle| {
-                now.saturating_duration_since(idle.since) < IDLE && idle.transport.is_quiet()
+                let is_old = now.saturating_duration_since(idle.since) >= IDLE;
+                !is_old && !idle.life.is_over(now) && idle.transport.is_quiet()
             });
             !stack.is_empty()
         });

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Uri};
 
 use super::endpoint::Lease;
+use super::lifetime::{Life, Lifetime};
 use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading};
+use crate::transport::Transport;
 use rustls::pki_types::ServerName;
 
 /// Which HTTP is spoken to a pool.
@@ -35,6 +37,8 @@ pub struct Settings {
     pub connect_timeout: Duration,
     /// Time that a response head may take; none when absent (a unary answer takes as long as its generation).
     pub head_timeout: Option<Duration>,
+    /// Of connections to addresses behind which there may be several servers.
+    pub lifetime: Lifetime,
 }
 
 impl Default for Settings {
@@ -43,6 +47,7 @@ impl Default for Settings {
             protocol: Protocol::Auto,
             connect_timeout: Duration::from_secs(2),
             head_timeout: None,
+            lifetime: Lifetime::default(),
         }
     }
 }
@@ -86,11 +91,11 @@ impl Pool {
                     continue;
                 }
                 let known = previous.and_then(|pool| pool.endpoints.iter().find(same));
-                endpoints.push(
-                    known
-                        .cloned()
-                        .unwrap_or_else(|| Arc::new(Endpoint::new(address, server_name.clone()))),
-                );
+                // A name may be that of a Service; an address that someone wrote is that of a server.
+                let shared = matches!(target.host, Host::Name(_));
+                endpoints.push(known.cloned().unwrap_or_else(|| {
+                    Arc::new(Endpoint::new(address, server_name.clone(), shared))
+                }));
             }
         }
         Self {
@@ -206,7 +211,7 @@ impl Pool {
 
     async fn attempt(
         &self,
-        lease: Lease,
+        mut lease: Lease,
         outgoing: Outgoing<'_>,
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Error> {
@@ -220,7 +225,8 @@ impl Pool {
             let endpoint = Arc::clone(&lease);
             return h2::send(lease, &self.connector(&endpoint), outgoing, body).await;
         }
-        if let Some(transport) = idle::take(lease.id) {
+        if let Some((transport, life)) = idle::take(lease.id) {
+            lease.life = life;
             let taken = Instant::now();
             return match h1::exchange(lease, transport, outgoing, body).await {
                 // The server closed the connection as we took it, so that it never read the request: a new one is tried.
@@ -239,12 +245,13 @@ impl Pool {
 
     async fn fresh(
         &self,
-        lease: Lease,
+        mut lease: Lease,
         outgoing: Outgoing<'_>,
         body: RequestBody,
         http2: Option<bool>,
     ) -> Result<Response<UpstreamBody>, Error> {
-        let (transport, agreed) = self.connector(&lease).connect().await?;
+        let (transport, agreed, life) = self.connector(&lease).connect().await?;
+        lease.life = life;
         if http2.is_none() {
             lease.spoke(agreed);
         }
@@ -266,6 +273,7 @@ impl Pool {
                 Protocol::Http2 => Some(true),
             },
             limit: self.settings.connect_timeout,
+            lifetime: self.settings.lifetime,
         }
     }
 }
@@ -296,11 +304,19 @@ pub(super) struct Connector<'a> {
     /// What is offered by ALPN: only HTTP/2, only HTTP/1.1, or both.
     http2: Option<bool>,
     limit: Duration,
+    lifetime: Lifetime,
 }
 
 impl Connector<'_> {
-    pub(super) async fn connect(&self) -> Result<(crate::transport::Transport, bool), Error> {
-        connect::connect(self.endpoint, self.tls, self.http2, self.limit).await
+    /// A connection, whether HTTP/2 was agreed on, and the life it has before it.
+    pub(super) async fn connect(&self) -> Result<(Transport, bool, Life), Error> {
+        let (transport, http2) =
+            connect::connect(self.endpoint, self.tls, self.http2, self.limit).await?;
+        let life = match self.endpoint.shared {
+            true => self.lifetime.begin(Instant::now(), fastrand::u32(..)),
+            false => Life::ENDLESS,
+        };
+        Ok((transport, http2, life))
     }
 }
 

@@ -8,6 +8,7 @@
     reason = "each test binary uses its own part"
 )]
 
+pub mod api_server;
 pub mod client;
 pub mod plan_file;
 pub mod proxy;
@@ -16,6 +17,7 @@ pub mod tls;
 pub mod upstream;
 pub mod wait;
 
+pub use api_server::ApiServer;
 pub use client::{Client, End, Response};
 pub use plan_file::{PlanFile, manifest};
 pub use proxy::Proxy;

@@ -30,6 +30,9 @@ pub(super) struct ClusterArgs {
     /// Let it name targets anywhere, not only Services of its namespace
     #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     kube_allow_any_target: bool,
+    /// Balance over the addresses behind the target's Service by load; needs to watch EndpointSlices
+    #[arg(long, env = "CROSSFADE_KUBE_ENDPOINTS", value_parser = BoolishValueParser::new())]
+    kube_endpoints: bool,
     /// The domain of the cluster
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
     cluster_domain: String,
@@ -43,6 +46,7 @@ impl ClusterArgs {
             namespace: namespace.filter(|name| !name.is_empty()),
             deployments: self.kube_deployment.clone(),
             any_target: self.kube_allow_any_target,
+            endpoints: self.kube_endpoints,
             domain: self.cluster_domain.clone(),
         }
     }
@@ -196,6 +200,17 @@ pub(super) struct UpstreamArgs {
         requires = "upstream_cert"
     )]
     pub(super) upstream_key: Option<PathBuf>,
+    /// Greatest age of a connection to a name, behind which there may be several servers; 0 is no limit
+    #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "SECONDS", default_value = "60", value_parser = seconds_or_none)]
+    pub(super) upstream_max_age: Duration,
+    /// Most exchanges over such a connection; 0 is no limit
+    #[arg(
+        long,
+        env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",
+        value_name = "N",
+        default_value_t = 32
+    )]
+    pub(super) upstream_max_exchanges: u32,
     /// Ask each endpoint this often whether /v1/models lists a model [default: off]
     #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = seconds)]
     pub(super) probe_interval: Option<Duration>,

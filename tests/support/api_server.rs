@@ -1,0 +1,363 @@
+//! An API server that does as told: where faults must come at a given moment. It knows DynamoUpdateConfigs and Events of
+//! one namespace, lists and watches, and nothing else.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+const UPDATES: &str = "/apis/nvidia.com/v1alpha1/namespaces/default/dynamoupdateconfigs";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+
+#[derive(Default)]
+struct State {
+    version: u64,
+    /// By path and name.
+    objects: BTreeMap<(&'static str, String), Value>,
+    /// (version, path, type, object)
+    log: Vec<(u64, &'static str, &'static str, Value)>,
+    /// Watches from before this version are gone.
+    oldest: u64,
+    /// Answer lists and watches with this status instead.
+    fault: Option<u16>,
+    events: BTreeMap<String, Value>,
+    /// How often an Event was sent, also those refused as already there.
+    tries: usize,
+    lists: usize,
+    watches: usize,
+}
+
+/// A running API server.
+pub struct ApiServer {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    /// Counts changes; watches wait on it.
+    changed: watch::Sender<u64>,
+    /// While true it neither listens nor keeps a connection.
+    down: watch::Sender<bool>,
+    kubeconfig: NamedTempFile,
+}
+
+type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+impl ApiServer {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut kubeconfig = NamedTempFile::new().unwrap();
+        write!(
+            kubeconfig,
+            r#"{{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+               "clusters": [{{"name": "c", "cluster": {{"server": "http://{address}"}}}}],
+               "users": [{{"name": "c", "user": {{}}}}],
+               "contexts": [{{"name": "c", "context": {{"cluster": "c", "user": "c"}}}}]}}"#
+        )
+        .unwrap();
+        let server = Self {
+            address,
+            state: Arc::default(),
+            changed: watch::channel(0).0,
+            down: watch::channel(false).0,
+            kubeconfig,
+        };
+        server.serve(listener);
+        server
+    }
+
+    fn serve(&self, listener: TcpListener) {
+        let (state, changed) = (Arc::clone(&self.state), self.changed.clone());
+        let mut down = self.down.subscribe();
+        tokio::spawn(async move {
+            loop {
+                let stream = tokio::select! {
+                    accepted = listener.accept() => accepted.unwrap().0,
+                    _ = down.wait_for(|down| *down) => return,
+                };
+                let (state, changed, mut down) =
+                    (Arc::clone(&state), changed.clone(), down.clone());
+                tokio::spawn(async move {
+                    let service = service_fn(|request| {
+                        let (state, changed) = (Arc::clone(&state), changed.clone());
+                        async move { Ok::<_, Infallible>(answer(&state, &changed, request).await) }
+                    });
+                    let connection = hyper::server::conn::http1::Builder::new()
+                        .serve_connection(TokioIo::new(stream), service);
+                    tokio::select! {
+                        _ = connection => {}
+                        _ = down.wait_for(|down| *down) => {}
+                    }
+                });
+            }
+        });
+    }
+
+    /// Takes the listener and all connections away.
+    pub async fn stop(&self) {
+        self.down.send_replace(true);
+        super::eventually("all is closed", async || self.down.receiver_count() == 0).await;
+    }
+
+    /// Listens again at the same port.
+    pub async fn restart(&self) {
+        self.down.send_replace(false);
+        let listener = super::until("the port is free again", async || {
+            TcpListener::bind(self.address).await.ok()
+        });
+        self.serve(listener.await);
+    }
+
+    /// The variables by which a proxy finds it.
+    pub fn env(&self) -> [(&'static str, String); 1] {
+        [("KUBECONFIG", self.kubeconfig.path().display().to_string())]
+    }
+
+    /// Answers lists and watches with `status`, or as it should again; watches that are open end.
+    pub fn fault(&self, status: Option<u16>) {
+        self.state.lock().unwrap().fault = status;
+        self.end_watches();
+    }
+
+    /// Ends the watches that are open.
+    pub fn end_watches(&self) {
+        self.changed.send_replace(u64::MAX);
+    }
+
+    /// Forgets its history: a watch can only begin now.
+    pub fn compact(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.version += 1;
+        state.oldest = state.version;
+    }
+
+    /// As `kubectl apply`.
+    pub fn apply(&self, name: &str, spec: Value) {
+        self.change(UPDATES, name, |object| {
+            let generation = object["metadata"]["generation"].as_i64().unwrap();
+            if object["spec"] != spec {
+                object["metadata"]["generation"] = json!(generation + 1);
+                object["spec"] = spec;
+            }
+        });
+    }
+
+    /// Writes the status's phase.
+    pub fn phase(&self, name: &str, phase: &str) {
+        self.change(UPDATES, name, |object| {
+            object["status"]["phase"] = json!(phase)
+        });
+    }
+
+    fn change(&self, path: &'static str, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut state = self.state.lock().unwrap();
+        state.version += 1;
+        let version = state.version;
+        let is_new = !state.objects.contains_key(&(path, name.to_owned()));
+        let object = state.objects.entry((path, name.to_owned())).or_insert_with(|| {
+            json!({
+                "apiVersion": if path == UPDATES { "nvidia.com/v1alpha1" } else { "discovery.k8s.io/v1" },
+                "kind": if path == UPDATES { "DynamoUpdateConfig" } else { "EndpointSlice" },
+                "metadata": {
+                    "name": name, "namespace": "default", "uid": format!("uid-{name}-{version}"), "generation": 0,
+                    "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", version.min(59)),
+                },
+            })
+        });
+        change(object);
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        let object = object.clone();
+        let kind = if is_new { "ADDED" } else { "MODIFIED" };
+        state.log.push((version, path, kind, object));
+        self.changed.send_replace(version);
+    }
+
+    /// Which addresses are behind the port 8000 of the Service `new`.
+    pub fn slice(&self, name: &str, port: u16, addresses: &[&str]) {
+        self.change(SLICES, name, |object| {
+            object["metadata"]["labels"] = json!({"kubernetes.io/service-name": "new"});
+            object["addressType"] = json!("IPv4");
+            object["ports"] = json!([{"name": "http", "port": port, "protocol": "TCP"}]);
+            let endpoints = addresses
+                .iter()
+                .map(|address| json!({"addresses": [address], "conditions": {"ready": true}}));
+            object["endpoints"] = endpoints.collect();
+        });
+    }
+
+    pub fn delete(&self, name: &str) {
+        let mut state = self.state.lock().unwrap();
+        let mut object = state
+            .objects
+            .remove(&(UPDATES, name.to_owned()))
+            .expect("it is there");
+        state.version += 1;
+        let version = state.version;
+        object["metadata"]["resourceVersion"] = json!(version.to_string());
+        state.log.push((version, UPDATES, "DELETED", object));
+        self.changed.send_replace(version);
+    }
+
+    /// The Events it was sent: reason and note.
+    pub fn events(&self) -> Vec<(String, String)> {
+        let state = self.state.lock().unwrap();
+        let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
+        let events = state.events.values();
+        events
+            .map(|event| (text(event, "reason"), text(event, "note")))
+            .collect()
+    }
+
+    /// The note of the one Event with this reason, once it is there.
+    pub async fn event(&self, reason: &str) -> String {
+        super::until(&format!("an Event {reason}"), async || {
+            let mut found = self
+                .events()
+                .into_iter()
+                .filter(|(known, _)| known == reason);
+            let first = found.next()?;
+            assert!(found.next().is_none(), "two Events {reason}");
+            Some(first.1)
+        })
+        .await
+    }
+
+    pub fn event_tries(&self) -> usize {
+        self.state.lock().unwrap().tries
+    }
+
+    /// Lists and watches that were asked for.
+    pub fn asked(&self) -> (usize, usize) {
+        let state = self.state.lock().unwrap();
+        (state.lists, state.watches)
+    }
+
+    /// Waits until `count` watches have been asked for in all.
+    pub async fn watched(&self, count: usize) {
+        super::eventually("a watch", async || self.asked().1 >= count).await;
+    }
+}
+
+async fn answer(
+    state: &Arc<Mutex<State>>,
+    changed: &watch::Sender<u64>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let query: BTreeMap<String, String> = request
+        .uri()
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    if path == EVENTS && request.method() == Method::POST {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        return note(state, serde_json::from_slice(&body).unwrap());
+    }
+    let Some(path) = [UPDATES, SLICES].into_iter().find(|known| *known == path) else {
+        return refuse(403, "Forbidden");
+    };
+    let mut locked = state.lock().unwrap();
+    let watching = query.contains_key("watch");
+    match watching {
+        _ if path == SLICES => {}
+        true => locked.watches += 1,
+        false => locked.lists += 1,
+    }
+    if let Some(status) = locked.fault {
+        return refuse(status, "InternalError");
+    }
+    if !watching {
+        let items = locked.objects.iter();
+        let items = items.filter(|((of, _), _)| *of == path);
+        let items: Vec<_> = items.map(|(_, object)| object.clone()).collect();
+        let version = locked.version.to_string();
+        return whole(
+            200,
+            &json!({
+                "apiVersion": "v1", "kind": "List",
+                "metadata": {"resourceVersion": version}, "items": items,
+            }),
+        );
+    }
+    let since: u64 = query["resourceVersion"].parse().unwrap();
+    if since < locked.oldest {
+        let gone = json!({"type": "ERROR", "object": {
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410,
+            "message": "too old resource version",
+        }});
+        return whole(200, &gone);
+    }
+    drop(locked);
+    let (state, changed) = (Arc::clone(state), changed.subscribe());
+    let frames = futures_util::stream::unfold(
+        (state, changed, path, since),
+        async |(state, mut changed, path, since)| {
+            changed.mark_unchanged();
+            loop {
+                let next = {
+                    let state = state.lock().unwrap();
+                    state
+                        .log
+                        .iter()
+                        .find(|(version, of, ..)| *version > since && *of == path)
+                        .cloned()
+                };
+                if let Some((version, _, kind, object)) = next {
+                    let line = format!("{}\n", json!({"type": kind, "object": object}));
+                    return Some((
+                        Ok(Frame::data(Bytes::from(line))),
+                        (state, changed, path, version),
+                    ));
+                }
+                changed.changed().await.ok()?;
+                if *changed.borrow_and_update() == u64::MAX {
+                    return None;
+                }
+            }
+        },
+    );
+    Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)))
+}
+
+fn note(state: &Arc<Mutex<State>>, event: Value) -> Response<Body> {
+    let mut state = state.lock().unwrap();
+    state.tries += 1;
+    let name = event["metadata"]["name"].as_str().unwrap().to_owned();
+    if state.events.contains_key(&name) {
+        return refuse(409, "AlreadyExists");
+    }
+    state.events.insert(name, event.clone());
+    whole(201, &event)
+}
+
+fn refuse(status: u16, reason: &str) -> Response<Body> {
+    whole(
+        status,
+        &json!({
+            "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": status,
+            "message": format!("told to answer {status}"),
+        }),
+    )
+}
+
+fn whole(status: u16, body: &Value) -> Response<Body> {
+    let body = Full::new(Bytes::from(format!("{body}\n"))).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    response
+}
