@@ -1,7 +1,5 @@
 //! Generations that fail: what can be saved is.
 
-use std::time::Duration;
-
 use crate::load::{Load, Shape, assert_all_well, share, stream};
 use crate::stage::{Stage, within_patience};
 
@@ -9,7 +7,6 @@ const SHAPE: Shape = Shape {
     words: 10,
     each_ms: 100,
 };
-const HOLD: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 #[ignore = "in a cluster"]
@@ -18,11 +15,10 @@ async fn a_new_frontend_that_is_ready_but_has_no_model_costs_no_request() {
     stage.scale("new-worker", 0);
     stage.update(50).await;
     let load = Load::start(stage.address, 50, SHAPE);
-    tokio::time::sleep(HOLD).await;
+    load.begun(150).await;
     let ended = load.finish();
     stage.scale("new-worker", 1);
     assert_all_well(&ended);
-    assert!(ended.len() > 100, "only {} streams", ended.len());
 }
 
 /// Kills the first process of the frontends of a Dynamo namespace, as the kernel does when memory is short.
@@ -67,7 +63,7 @@ async fn when_the_old_frontend_crashes_new_answers_all_that_had_no_content_yet()
     kill_frontend("dynamo-v1");
     // From now on nobody may notice.
     let load = Load::start(stage.address, 50, SHAPE);
-    tokio::time::sleep(HOLD).await;
+    load.begun(150).await;
     assert_all_well(&load.finish());
     let open = open.finish();
     assert_eq!(share(&open, 0), (20, 20), "only new's streams, all of them");

@@ -36,6 +36,8 @@ struct State {
     phase: AtomicUsize,
     stopped: AtomicBool,
     open: AtomicUsize,
+    /// Streams of the phase so far.
+    begun: AtomicUsize,
     /// Streams that began in a phase and have no head yet: it may still be open who answers them.
     undecided: AtomicUsize,
 }
@@ -79,6 +81,7 @@ impl Load {
 
     /// Streams from now on belong to this phase.
     pub fn enter(&self, phase: usize) {
+        self.state.begun.store(0, Ordering::SeqCst);
         self.state.phase.store(phase, Ordering::SeqCst);
     }
 
@@ -87,6 +90,14 @@ impl Load {
         self.enter(BETWEEN);
         within_patience("all are decided", async || {
             self.state.undecided.load(Ordering::SeqCst) == 0
+        })
+        .await;
+    }
+
+    /// Waits until so many streams have begun in this phase.
+    pub async fn begun(&self, count: usize) {
+        within_patience("enough streams", async || {
+            self.state.begun.load(Ordering::SeqCst) >= count
         })
         .await;
     }
@@ -114,6 +125,7 @@ async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<End
         if began == BETWEEN {
             undecided = None;
         }
+        state.begun.fetch_add(1, Ordering::SeqCst);
         state.open.fetch_add(1, Ordering::Relaxed);
         // A task of its own, since a client that waits in vain panics.
         let outcome = tokio::spawn(stream_and(address, shape, move || drop(undecided))).await;
