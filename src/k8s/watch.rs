@@ -18,7 +18,7 @@ use crate::resource::{DynamoUpdateConfig, Identity, Update};
 use crate::rollout::Rule;
 
 /// A watch is begun anew after so long, in seconds. A connection that died silently is noticed 5 s later.
-const RENEW: u32 = 25;
+pub(super) const RENEW: u32 = 25;
 /// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 
@@ -140,6 +140,8 @@ impl Watch {
             self.resume = Instant::now();
             return None;
         }
+        // What was heard up to now was before this.
+        self.contact.mark_unchanged();
         let cause = told(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
