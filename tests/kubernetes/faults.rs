@@ -13,6 +13,7 @@ const SHAPE: Shape = Shape {
 async fn a_new_frontend_that_is_ready_but_has_no_model_costs_no_request() {
     let stage = Stage::ready().await;
     stage.scale("new-worker", 0);
+    stage.without_model("new").await;
     stage.update(50).await;
     let load = Load::start(stage.address, 50, SHAPE);
     load.begun(150).await;
