@@ -128,7 +128,7 @@ async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<End
         state.begun.fetch_add(1, Ordering::SeqCst);
         state.open.fetch_add(1, Ordering::Relaxed);
         // A task of its own, since a client that waits in vain panics.
-        let outcome = tokio::spawn(stream_and(address, shape, move || drop(undecided))).await;
+        let outcome = tokio::spawn(stream(address, shape, move || drop(undecided))).await;
         let outcome = outcome.unwrap_or_else(|error| Err(error.to_string()));
         state.open.fetch_sub(1, Ordering::Relaxed);
         ended.push((began, outcome));
@@ -147,15 +147,11 @@ impl Drop for Undecided {
     }
 }
 
-/// One stream: who answered it.
+/// One stream: who answered it. `decided` is called once there is a head.
 ///
 /// # Errors
 /// What was wrong with it.
-pub async fn stream(address: SocketAddr, shape: Shape) -> Result<String, String> {
-    stream_and(address, shape, || ()).await
-}
-
-async fn stream_and(
+async fn stream(
     address: SocketAddr,
     shape: Shape,
     decided: impl FnOnce(),

@@ -77,6 +77,12 @@ impl Stage {
         self.rolled_out(deployment);
     }
 
+    /// Waits until the frontends behind a Service list no model.
+    pub async fn without_model(&self, service: &str) {
+        let address = address_of(&self.cluster, service);
+        within_patience("no model", async || !lists_model(address).await).await;
+    }
+
     /// Makes the resource, and waits until it is in force.
     pub async fn update(&self, percent: u8) {
         self.cluster.apply(&format!(
