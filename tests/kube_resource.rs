@@ -66,7 +66,7 @@ impl Server {
             &[
                 "apply",
                 "-f",
-                concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml"),
+                concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml"),
             ],
             "",
         );

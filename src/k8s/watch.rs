@@ -138,6 +138,8 @@ impl Watch {
             self.resume = Instant::now();
             return None;
         }
+        // What was heard up to now was before this.
+        self.contact.mark_unchanged();
         let cause = told(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
