@@ -26,6 +26,8 @@ mod ends;
 mod fade;
 #[path = "kubernetes/faults.rs"]
 mod faults;
+#[path = "kubernetes/looks.rs"]
+mod looks;
 
 use std::path::{Path, PathBuf};
 
