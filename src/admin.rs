@@ -1,11 +1,13 @@
-//! The admin port: metrics, health, the plan in force, and all of it over gRPC. Nothing here changes anything, save the
+//! The admin port: metrics, health, the plan in force, a live page, and all of it over gRPC. Nothing here changes anything, save the
 //! log level and the start of a drain, and those from this machine only.
 
 mod grpc;
+mod page;
 mod plan_page;
 mod server;
 mod state;
 pub mod tell;
+mod watching;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -74,7 +76,7 @@ impl Admin {
             "/drained" if reads => self.drained().await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan /drained, gRPC crossfade.v1; PUT /log-level, /drain from this machine\n",
+                "crossfade: /metrics /livez /readyz /plan /drained, /live, a page for browsers, gRPC crossfade.v1; PUT /log-level, /drain from this machine\n",
             ),
             "/metrics" | "/livez" | "/readyz" | "/plan" | "/drained" | "/" => {
                 not_allowed("GET, HEAD")

@@ -2,6 +2,7 @@
 
 mod core;
 pub mod demo;
+pub mod hand;
 mod stop;
 
 use std::io;

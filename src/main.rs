@@ -4,12 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
 use crossfade::admin::tell;
-use crossfade::app::{self, Ended};
+use crossfade::app::{self, Ended, hand};
 use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, DrainArgs, LogFormat, ProxyArgs};
 use crossfade::demo::Options;
 use crossfade::resource;
+use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
 
 // Measured: see benches/README.md.
@@ -20,12 +20,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CUT: u8 = 3;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match Cli::of_this_process().command {
         Command::Proxy(args) => proxy(*args),
         Command::Check(args) => Ok(check(&args)),
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
+        Command::Status(args) => hand::status(args).map_err(Into::into),
+        Command::Set(args) => hand::edit(&args.edit, Verb::Split(args.split)).map_err(Into::into),
+        Command::Pause(args) => hand::edit(&args, Verb::Pause).map_err(Into::into),
+        Command::Resume(args) => hand::edit(&args, Verb::Resume).map_err(Into::into),
+        Command::Completions(args) => Ok(args.print()),
+        Command::Man(args) => args.write().context("cannot write the manual"),
     };
     result.unwrap_or_else(|error| {
         eprintln!("crossfade: {error:#}");
