@@ -1,11 +1,16 @@
-//! What the API server sees of a proxy: the watch on the updates of one namespace, and the Events it writes.
+//! What the API server sees of us: watches, Events, the lease of a leader, and the kinds of objects that own workers.
 //!
 //! Must not know what an update means nor what becomes of it.
 
 mod connection;
 mod events;
+mod lease;
+mod shelves;
 mod watch;
+pub mod workloads;
 
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
+pub use lease::{Leading, Lease};
+pub use shelves::{Changed, Object, Scope, Shelves, Unseen};
 pub use watch::{Seen, Watch};

@@ -328,6 +328,7 @@ impl Follower {
             reason,
             note,
             warning,
+            occasion: 0,
         });
     }
 
