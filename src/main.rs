@@ -7,7 +7,9 @@ use anyhow::Context;
 use clap::Parser;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended};
-use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, DrainArgs, LogFormat, ProxyArgs};
+use crossfade::cli::{
+    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, LogFormat, ProxyArgs,
+};
 use crossfade::demo::Options;
 use crossfade::resource;
 use crossfade::telemetry::{access, log};
@@ -22,6 +24,7 @@ const CUT: u8 = 3;
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Proxy(args) => proxy(*args),
+        Command::Controller(args) => controller(*args),
         Command::Check(args) => Ok(check(&args)),
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
@@ -46,6 +49,13 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
         Ended::Clean => ExitCode::SUCCESS,
         Ended::Cut => ExitCode::from(CUT),
     })
+}
+
+fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
+    let (level, format) = args.log();
+    log::start(level, format == LogFormat::Json)?;
+    app::controller::run(args.config()).context("cannot start")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {

@@ -52,7 +52,10 @@ impl Notice {
         let name = about.name.as_deref().unwrap_or("update");
         let end = name.floor_char_boundary(MAX_NAME);
         let name = name[..end].trim_end_matches(['.', '-']);
-        let key = format!("{:?} {:?} {} {}", about.uid, about.generation, self.reason, self.occasion);
+        let key = format!(
+            "{:?} {:?} {} {}",
+            about.uid, about.generation, self.reason, self.occasion
+        );
         format!("{name}.{:016x}", xxh3_64(key.as_bytes()))
     }
 

@@ -183,7 +183,10 @@ impl Lease {
                 },
                 renew_time: Some(now),
                 lease_transitions: Some(
-                    before.lease_transitions.unwrap_or(0).saturating_add(i32::from(is_new)),
+                    before
+                        .lease_transitions
+                        .unwrap_or(0)
+                        .saturating_add(i32::from(is_new)),
                 ),
                 ..before
             }),

@@ -165,7 +165,12 @@ impl Shelf {
     }
 
     async fn fill(self: Arc<Self>, api: Api<DynamicObject>, told: mpsc::UnboundedSender<Changed>) {
-        let begin = || Box::pin(watcher(api.clone(), watcher::Config::default().timeout(RENEW)));
+        let begin = || {
+            Box::pin(watcher(
+                api.clone(),
+                watcher::Config::default().timeout(RENEW),
+            ))
+        };
         let mut events = begin();
         let mut listed = Vec::new();
         let mut failures = 0;
@@ -258,11 +263,12 @@ impl Shelf {
             let ports = |list: &str| -> Json {
                 let containers = object.data["spec"][list].as_array().into_iter().flatten();
                 containers
-                    .map(|container| json!({"name": container["name"], "ports": container["ports"]}))
+                    .map(
+                        |container| json!({"name": container["name"], "ports": container["ports"]}),
+                    )
                     .collect()
             };
-            let spec =
-                json!({"containers": ports("containers"), "initContainers": ports("initContainers")});
+            let spec = json!({"containers": ports("containers"), "initContainers": ports("initContainers")});
             object.data["spec"] = spec;
         }
         Arc::new(object)

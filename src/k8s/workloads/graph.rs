@@ -62,7 +62,12 @@ fn components(graph: &DynamicObject) -> Vec<(String, Role, u32)> {
     let services = spec["services"].as_object().into_iter().flatten();
     let services = services.map(|(name, service)| {
         let sub = service["subComponentType"].as_str();
-        (name.clone(), service["componentType"].as_str(), sub, service)
+        (
+            name.clone(),
+            service["componentType"].as_str(),
+            sub,
+            service,
+        )
     });
     let components = spec["components"].as_array().into_iter().flatten();
     let components = components.map(|component| {

@@ -24,7 +24,11 @@ impl Workload for Pods {
                 true => label(pod, GRAPH) == Some(&which.name),
                 false => is_selected(pod, &which.selector),
             };
-            is_meant && which.revision.as_deref().is_none_or(|hash| label(pod, WORKER_HASH) == Some(hash))
+            is_meant
+                && which
+                    .revision
+                    .as_deref()
+                    .is_none_or(|hash| label(pod, WORKER_HASH) == Some(hash))
         });
         Ok(count(&pods))
     }
