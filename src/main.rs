@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended, hand};
-use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, DrainArgs, LogFormat, ProxyArgs};
+use crossfade::cli::{
+    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, LogFormat, ProxyArgs,
+};
 use crossfade::demo::Options;
 use crossfade::resource;
 use crossfade::status::Verb;
@@ -22,6 +24,7 @@ const CUT: u8 = 3;
 fn main() -> ExitCode {
     let result = match Cli::of_this_process().command {
         Command::Proxy(args) => proxy(*args),
+        Command::Controller(args) => controller(*args),
         Command::Check(args) => Ok(check(&args)),
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
@@ -52,6 +55,13 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
         Ended::Clean => ExitCode::SUCCESS,
         Ended::Cut => ExitCode::from(CUT),
     })
+}
+
+fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
+    let (level, format) = args.log();
+    log::start(level, format == LogFormat::Json)?;
+    app::controller::run(args.config()).context("cannot start")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
