@@ -26,6 +26,8 @@ mod ends;
 mod fade;
 #[path = "kubernetes/faults.rs"]
 mod faults;
+#[path = "kubernetes/spread.rs"]
+mod spread;
 
 use std::path::{Path, PathBuf};
 
