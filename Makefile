@@ -24,6 +24,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 
 .PHONY: test
 test: prepare fmt clippy unit deny ## install what the tests need and run everything
+	@cat target/tmp/kubernetes-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make audit"
 
 .PHONY: prepare
@@ -39,8 +40,8 @@ clippy: ## lint all code, warnings denied
 	cargo clippy --locked --all-targets -- -D warnings
 
 .PHONY: unit
-unit: ## unit, property, integration and doc tests, real Dynamo and the openai client among them
-	cargo test --locked --no-fail-fast
+unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them
+	CROSSFADE_BIN="$$PWD/target/release/crossfade" cargo test --locked --no-fail-fast
 
 .PHONY: proto
 proto: ## make the code of proto/ anew, after a change there

@@ -31,6 +31,8 @@ pub struct ClusterSource {
     pub deployments: Vec<String>,
     /// Whether targets may be anywhere, not only Services of the namespace.
     pub any_target: bool,
+    /// Whether the addresses behind the targets' Services are watched, instead of the Services' own being used.
+    pub endpoints: bool,
     /// The domain of the cluster, such as `cluster.local`.
     pub domain: String,
 }

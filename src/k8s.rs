@@ -6,6 +6,7 @@ mod connection;
 mod events;
 mod lease;
 mod shelves;
+mod slices;
 mod watch;
 pub mod workloads;
 
@@ -13,4 +14,5 @@ pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
 pub use lease::{Leading, Lease};
 pub use shelves::{Changed, Object, Scope, Shelves, Unseen};
+pub use slices::Slices;
 pub use watch::{Seen, Watch};

@@ -66,7 +66,7 @@ impl Server {
             &[
                 "apply",
                 "-f",
-                concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml"),
+                concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml"),
             ],
             "",
         );
@@ -411,6 +411,7 @@ fn what_the_api_server_refuses_a_proxy_refuses_too() {
             created: 0,
             spec: spec_with(&change),
             phase: None,
+            old_is_out: false,
         };
         assert!(update.plan(&reach).is_err(), "{change}");
     }

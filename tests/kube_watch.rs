@@ -414,6 +414,43 @@ async fn many_proxies_write_one_event() {
     assert_eq!(api.events().len(), 1);
 }
 
+#[tokio::test]
+async fn the_addresses_behind_the_service_are_balanced_and_followed() {
+    let old = Upstream::start(healthy("old")).await;
+    let first = Upstream::start(healthy("new")).await;
+    let port = first.address.port();
+    let second = Upstream::listen(&format!("127.0.0.2:{port}"), None, healthy("new")).await;
+    let api = ApiServer::start().await;
+    let mut to_new = spec(&first, 100);
+    to_new["newFrontendService"] = json!("new:8000");
+    api.apply("u", to_new);
+    api.slice("new-abc", port, &["127.0.0.1", "127.0.0.2"]);
+    let proxy = follow(
+        &api,
+        &old,
+        &["--kube-endpoints", "--cluster-domain", "cluster.local"],
+    )
+    .await;
+    proxy.serves("new").await;
+    let (one, two) = (first.count(), second.count());
+    for _ in 0..40 {
+        assert_eq!(proxy.chat().await.generation(), "new");
+    }
+    let (one, two) = (first.count() - one, second.count() - two);
+    assert!(one > 5 && two > 5, "{one} {two}");
+    // One of them goes.
+    api.slice("new-abc", port, &["127.0.0.2"]);
+    eventually("only the second is left", async || {
+        let before = first.count();
+        for _ in 0..10 {
+            proxy.chat().await;
+        }
+        first.count() == before
+    })
+    .await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
 #[test]
 fn the_flags_of_a_cluster_say_what_is_wrong() {
     for (args, reason) in [

@@ -255,18 +255,19 @@ async fn told_to_drain_it_says_when_its_last_stream_has_ended_and_stays_until_th
     let (mut stream, seen) = open(&proxy).await;
     let mut waits = Client::connect(proxy.admin).await;
     waits.get("/drained", &[]).await;
-    waits.assert_silent(100).await;
+    let told = tokio::spawn(async move { waits.response().await });
 
     tell_to_drain(&proxy);
     assert_eq!(proxy.admin("/readyz").await.status, 503);
     tell_to_drain(&proxy);
-    waits.assert_silent(300).await;
+    stream.assert_silent(300).await;
+    assert!(!told.is_finished(), "while a stream is open");
     gate.open();
     assert_eq!(
         seen + &String::from_utf8(stream.body().await).unwrap(),
         text
     );
-    waits.response().await.assert_is("drained\n");
+    told.await.unwrap().assert_is("drained\n");
     assert_eq!(proxy.admin("/livez").await.status, 200);
     assert!(proxy.ended().is_none(), "before the signal");
     proxy.terminate();

@@ -48,6 +48,7 @@ pub(super) fn update(object: &DynamicObject) -> Update {
         created: created.map_or(0, |time| time.0.as_second()),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
         phase: None,
+        old_is_out: false,
     }
 }
 

@@ -3,6 +3,7 @@
 //! It tells the one writer of snapshots what to put in force, and people what it cannot: in the log, by Events, and on
 //! the page `/plan`. Must not put anything in force itself.
 
+mod behind;
 mod view;
 
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 
+use self::behind::Behind;
 use self::view::{Conflict, View};
 use super::probe;
 use super::publisher::{News, Wanted};
@@ -27,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The updates of a namespace, and what was made of them.
 pub struct Cluster {
     watch: Watch,
+    /// By which the addresses behind Services are watched, if they are.
+    behind: Option<Behind>,
     notices: Notices,
     reporter: Option<Reporter>,
     own: Vec<String>,
@@ -63,6 +67,9 @@ impl Cluster {
         let (notices, reporter) = Reporter::new(&connection);
         Ok(Self {
             watch: Watch::new(&connection),
+            behind: settings
+                .endpoints
+                .then(|| Behind::new(connection.clone(), &settings.domain)),
             notices,
             reporter: Some(reporter),
             own: settings.deployments.clone(),
@@ -219,6 +226,7 @@ impl Follower {
     /// Has a plan put in force.
     async fn want(&mut self, identity: Identity, manifest: Manifest, plan: Plan, heard: Instant) {
         let (done, outcome) = oneshot::channel();
+        let targets = plan.new.clone();
         let news = News::Plan {
             wanted: wanted(manifest, plan),
             source: source(&identity),
@@ -231,6 +239,9 @@ impl Follower {
         match outcome.await {
             Ok(Err(problems)) => self.say_invalid(identity, problems),
             _ => {
+                if let Some(behind) = &mut self.cluster.behind {
+                    behind.follow(&targets, &self.news).await;
+                }
                 self.in_force = Some(identity);
                 self.cluster.refused = None;
                 self.epilogue = None;
@@ -300,6 +311,9 @@ impl Follower {
             let note = format!("update '{name}' was deleted; old answers and gets all requests");
             tracing::info!("{note}");
             self.tell(&identity, "DeletedAllToOld", note, false);
+            if let Some(behind) = &mut self.cluster.behind {
+                behind.follow(&[], &self.news).await;
+            }
             let wanted = Wanted {
                 plan: Arc::new(Plan::all_old()),
                 manifest: None,

@@ -38,6 +38,11 @@ pub enum News {
         problems: Problems,
         source: Arc<str>,
     },
+    /// Which addresses are behind a target, from one who knows better than the resolver; none if nobody does any more.
+    Addresses {
+        target: Target,
+        addresses: Vec<SocketAddr>,
+    },
 }
 
 /// Why the TLS of a plan cannot be used.
@@ -119,6 +124,11 @@ impl Publisher {
     pub async fn hear(&mut self, news: News) {
         match news {
             News::Rejected { problems, source } => self.reject(problems, source),
+            News::Addresses { target, addresses } => {
+                if self.addresses.tell(&target, addresses) {
+                    self.renew();
+                }
+            }
             News::Plan {
                 wanted,
                 source,
@@ -294,23 +304,28 @@ impl Publisher {
 
     /// Takes in the addresses of targets, and puts changed ones in force under the same plan.
     pub fn learn(&mut self, answers: Vec<(Target, Vec<SocketAddr>)>) {
-        let current = self.world.load();
         let mut changed = false;
         for (target, addresses) in answers {
             changed |= self.addresses.learn(target, addresses);
         }
         if changed {
-            let wanted = Wanted {
-                plan: Arc::clone(&current.plan),
-                manifest: current.manifest.clone(),
-            };
-            let source = Arc::clone(&current.source);
-            let mut snapshot = self.snapshot(&current, wanted, source, current.epoch);
-            snapshot.since = current.since;
-            snapshot.since_instant = current.since_instant;
-            self.world.store(snapshot);
-            tracing::info!("addresses changed");
+            self.renew();
         }
+    }
+
+    /// The same plan over the addresses as they are now.
+    fn renew(&mut self) {
+        let current = self.world.load();
+        let wanted = Wanted {
+            plan: Arc::clone(&current.plan),
+            manifest: current.manifest.clone(),
+        };
+        let source = Arc::clone(&current.source);
+        let mut snapshot = self.snapshot(&current, wanted, source, current.epoch);
+        snapshot.since = current.since;
+        snapshot.since_instant = current.since_instant;
+        self.world.store(snapshot);
+        tracing::info!("addresses changed");
     }
 
     /// Are all targets known by at least one address?

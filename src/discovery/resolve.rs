@@ -11,7 +11,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The addresses last known for each target.
 #[derive(Debug, Default)]
-pub struct Addresses(HashMap<Target, Vec<SocketAddr>>);
+pub struct Addresses {
+    resolved: HashMap<Target, Vec<SocketAddr>>,
+    /// Told by a source that knows better than the resolver.
+    told: HashMap<Target, Vec<SocketAddr>>,
+}
 
 impl Addresses {
     /// What is known of `targets` now; a name that was never resolved has no address.
@@ -22,7 +26,7 @@ impl Addresses {
             .map(|target| {
                 (
                     target.clone(),
-                    self.0.get(target).cloned().unwrap_or_default(),
+                    self.known(target).cloned().unwrap_or_default(),
                 )
             })
             .collect()
@@ -34,7 +38,22 @@ impl Addresses {
         if addresses.is_empty() {
             return false;
         }
-        self.0.insert(target, addresses.clone()).as_ref() != Some(&addresses)
+        let is_told = self.told.contains_key(&target);
+        self.resolved.insert(target, addresses.clone()).as_ref() != Some(&addresses) && !is_told
+    }
+
+    /// Notes what a source tells of a target; none is that it knows no better. True when it changes something.
+    pub fn tell(&mut self, target: &Target, addresses: Vec<SocketAddr>) -> bool {
+        match addresses.is_empty() {
+            true => self.told.remove(target).is_some(),
+            false => {
+                self.told.insert(target.clone(), addresses.clone()).as_ref() != Some(&addresses)
+            }
+        }
+    }
+
+    fn known(&self, target: &Target) -> Option<&Vec<SocketAddr>> {
+        self.told.get(target).or_else(|| self.resolved.get(target))
     }
 
     /// The targets that have no address yet.
@@ -42,7 +61,7 @@ impl Addresses {
     pub fn unknown(&self, targets: &[Target]) -> Vec<Target> {
         targets
             .iter()
-            .filter(|target| !self.0.contains_key(target))
+            .filter(|target| self.known(target).is_none())
             .cloned()
             .collect()
     }

@@ -50,8 +50,7 @@ impl Notice {
     fn name(&self) -> String {
         let about = &self.about;
         let name = about.name.as_deref().unwrap_or("update");
-        let end = name.floor_char_boundary(MAX_NAME);
-        let name = name[..end].trim_end_matches(['.', '-']);
+        let name = start(name, MAX_NAME).trim_end_matches(['.', '-']);
         let key = format!(
             "{:?} {:?} {} {}",
             about.uid, about.generation, self.reason, self.occasion
@@ -80,11 +79,19 @@ impl Notice {
                 uid: about.uid,
                 ..ObjectReference::default()
             }),
-            note: Some(self.note[..self.note.floor_char_boundary(MAX_NOTE)].to_owned()),
+            note: Some(start(&self.note, MAX_NOTE).to_owned()),
             type_: Some(if self.warning { "Warning" } else { "Normal" }.to_owned()),
             ..Event::default()
         }
     }
+}
+
+/// As much of `text` as has at most `most` bytes.
+fn start(text: &str, most: usize) -> &str {
+    let ends = text
+        .char_indices()
+        .map(|(at, letter)| at + letter.len_utf8());
+    &text[..ends.take_while(|end| *end <= most).last().unwrap_or(0)]
 }
 
 /// Where notices are handed in.

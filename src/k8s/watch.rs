@@ -9,14 +9,16 @@ use futures_util::{Stream, StreamExt};
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{CustomResourceExt, Error as ClientError};
+use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::Connection;
 use crate::resource::status::Phase;
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
+use crate::rollout::Rule;
 
 /// A watch is begun anew after so long, in seconds. A connection that died silently is noticed 5 s later.
-const RENEW: u32 = 25;
+pub(super) const RENEW: u32 = 25;
 /// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 
@@ -138,6 +140,8 @@ impl Watch {
             self.resume = Instant::now();
             return None;
         }
+        // What was heard up to now was before this.
+        self.contact.mark_unchanged();
         let cause = told(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
@@ -170,6 +174,9 @@ pub(super) fn told(error: &dyn std::error::Error) -> String {
 fn update(object: DynamicObject) -> Update {
     let metadata = object.metadata;
     let phase = object.data.pointer("/status/phase");
+    let rule = object.data.pointer("/status/rule").and_then(Json::as_str);
+    let observed = object.data.pointer("/status/observedGeneration");
+    let is_of_this_spec = observed.and_then(Json::as_i64) == metadata.generation;
     Update {
         identity: Identity {
             namespace: metadata.namespace,
@@ -181,6 +188,7 @@ fn update(object: DynamicObject) -> Update {
             .creation_timestamp
             .map_or(0, |time| time.0.as_second()),
         phase: phase.and_then(|phase| serde_json::from_value::<Phase>(phase.clone()).ok()),
+        old_is_out: is_of_this_spec && rule == Some(Rule::OldCannotServe.as_str()),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }

@@ -97,7 +97,10 @@ impl<O: OldSide> Connection<O> {
                 Err(Gone) => return,
             }
         }
-        let _ = self.transport.shutdown().await;
+        // Without TLS to say goodbye in, closing the socket says it for one call less.
+        if let Transport::Tls(_) = self.transport {
+            let _ = self.transport.shutdown().await;
+        }
     }
 
     async fn exchange(&mut self, head: RequestHead) -> Result<Next, Gone> {

@@ -165,13 +165,6 @@ impl OldSide for OldPool {
     }
 }
 
-/// A request that was let in.
-struct Admitted<O> {
-    tries: Tries<O>,
-    exchange: Exchange,
-    is_head: bool,
-}
-
 /// Splits requests between an old side and the pools of the plan in force.
 #[derive(Clone)]
 pub struct Proxy<O> {
@@ -205,6 +198,16 @@ impl<O: OldSide> Proxy<O> {
             let routes = &self.shared.settings.routes;
             let (method, path) = (request.method(), request.uri().path());
             let route = routes.of(method, path, request.headers());
+            let (guard, permit) = match self.enter(&world, &mut request) {
+                Ok(entered) => entered,
+                Err(error) => {
+                    if let Some(cause) = error.reject() {
+                        self.shared.metrics.rejected(cause);
+                    }
+                    return error.answer(route.api()).map(SplitBody::own);
+                }
+            };
+            let now = Instant::now();
             let mut key = None;
             if let Route::Inference(_) | Route::Upgrade = route {
                 let affinity = &world.plan.affinity;
@@ -213,40 +216,48 @@ impl<O: OldSide> Proxy<O> {
                     key = Box::pin(self.body_key(&world, &mut request)).await;
                 }
             }
-            let shared = Arc::clone(&self.shared);
-            match self.admit(world, route, key, request, client.as_deref()) {
-                Ok(Admitted {
-                    tries,
-                    exchange,
-                    is_head,
-                }) => match route {
-                    Route::Models if tries.sees_both() => {
-                        Box::pin(models::union(tries, exchange)).await
-                    }
-                    Route::Model if tries.sees_both() => {
-                        Box::pin(models::one(tries, exchange)).await
-                    }
-                    _ => tries.pass_on(exchange, is_head).await,
-                },
-                Err(error) => {
-                    if let Some(cause) = error.reject() {
-                        shared.metrics.rejected(cause);
-                    }
-                    error.answer(route.api()).map(SplitBody::own)
+            let assignment = match route {
+                Route::Inference(_) | Route::Upgrade => {
+                    self.assignment(&world, request.headers(), guard.is_none(), key, now)
                 }
+                Route::Models | Route::Model => old_because(Reason::Models),
+                Route::Local => old_because(Reason::Local),
+            };
+            let is_head = request.method() == Method::HEAD;
+            let upgrade =
+                request.version() == Version::HTTP_11 && head::asks_to_upgrade(request.headers());
+            let (head, body) = head::split(request, client.as_deref(), upgrade);
+            let exchange = Exchange::open(permit, assignment, route.api(), &head, now);
+            // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
+            let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
+            let tries = Tries {
+                movable: splits && guard.is_some(),
+                guard: guard.map(|value| (GUARD, value)),
+                head: Arc::new(head),
+                body,
+                place: Place::of(assignment.generation),
+                tried: Tried::default(),
+                started: now,
+                story: String::new(),
+                proxy: self,
+                world,
+            };
+            match route {
+                Route::Models if tries.sees_both() => {
+                    Box::pin(models::union(tries, exchange)).await
+                }
+                Route::Model if tries.sees_both() => Box::pin(models::one(tries, exchange)).await,
+                _ => tries.pass_on(exchange, is_head).await,
             }
         }
     }
 
-    /// Decides about a request: lets it in, and where it goes.
-    fn admit(
-        self,
-        world: Arc<Snapshot>,
-        route: Route,
-        key: Option<Key>,
-        mut request: Request<RequestBody>,
-        client: Option<&Client>,
-    ) -> Result<Admitted<O>, Error> {
+    /// Lets a request in, bounds its body and says how to mark it if it is forwarded; no mark: it must be served here.
+    fn enter(
+        &self,
+        world: &Snapshot,
+        request: &mut Request<RequestBody>,
+    ) -> Result<(Option<HeaderValue>, Permit), Error> {
         let settings = &self.shared.settings;
         if request.body().size_hint().lower() > settings.max_body {
             return Err(Error::BodyTooLarge(settings.max_body));
@@ -260,39 +271,7 @@ impl<O: OldSide> Proxy<O> {
             Seen::Forwarded => None,
             Seen::Circling => return Err(Error::Loop),
         };
-        let permit = self.shared.admit()?;
-        let now = Instant::now();
-        let assignment = match route {
-            Route::Inference(_) | Route::Upgrade => {
-                self.assignment(&world, request.headers(), guard.is_none(), key, now)
-            }
-            Route::Models | Route::Model => old_because(Reason::Models),
-            Route::Local => old_because(Reason::Local),
-        };
-        let is_head = request.method() == Method::HEAD;
-        let upgrade =
-            request.version() == Version::HTTP_11 && head::asks_to_upgrade(request.headers());
-        let (head, body) = head::split(request, client, upgrade);
-        let exchange = Exchange::open(permit, assignment, route.api(), &head, now);
-        // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
-        let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
-        let tries = Tries {
-            movable: splits && guard.is_some(),
-            guard: guard.map(|value| (GUARD, value)),
-            head: Arc::new(head),
-            body,
-            place: Place::of(assignment.generation),
-            tried: Tried::default(),
-            started: now,
-            story: String::new(),
-            proxy: self,
-            world,
-        };
-        Ok(Admitted {
-            tries,
-            exchange,
-            is_head,
-        })
+        Ok((guard, self.shared.admit()?))
     }
 
     /// The session that a field of the body names. Reads the body as far as it must be read for that.

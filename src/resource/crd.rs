@@ -1,4 +1,4 @@
-//! The CustomResourceDefinition: what `crossfade crd` prints and `deploy/crd.yaml` holds.
+//! The CustomResourceDefinition: what `crossfade crd` prints and `deploy/base/crd.yaml` holds.
 //!
 //! Must not know how it gets to a cluster.
 
@@ -73,11 +73,11 @@ mod tests {
 
     #[test]
     fn deploy_holds_the_definition_that_the_program_prints() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
         let kept = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             kept == crd_yaml(),
-            "deploy/crd.yaml has drifted: write it anew by `crossfade crd >deploy/crd.yaml`"
+            "deploy/base/crd.yaml has drifted: write it anew by `crossfade crd >deploy/base/crd.yaml`"
         );
     }
 }

@@ -42,41 +42,12 @@ pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
     status = "DynamoUpdateConfigStatus",
     derive = "PartialEq",
     doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
-    printcolumn(
-        name = "Split",
-        type_ = "integer",
-        description = "The share of requests that is to go to the new generation, in percent",
-        json_path = ".spec.trafficSplitPercent"
-    ),
-    printcolumn(
-        name = "Observed",
-        type_ = "integer",
-        description = "The share of requests that went to the new generation of late, in percent",
-        json_path = ".status.observed.percent"
-    ),
-    printcolumn(
-        name = "Phase",
-        type_ = "string",
-        description = "Where the update stands",
-        json_path = ".status.phase"
-    ),
-    printcolumn(
-        name = "Old Ready",
-        type_ = "string",
-        description = "Ready and wanted workers of the old generation",
-        json_path = ".status.old.workers"
-    ),
-    printcolumn(
-        name = "New Ready",
-        type_ = "string",
-        description = "Ready and wanted workers of the new generation",
-        json_path = ".status.new.workers"
-    ),
-    printcolumn(
-        name = "Age",
-        type_ = "date",
-        json_path = ".metadata.creationTimestamp"
-    )
+    printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
+    printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation of late, in percent"}"#,
+    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the update stands"}"#,
+    printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and wanted workers of the old generation"}"#,
+    printcolumn = r#"{"name": "New Ready", "type": "string", "jsonPath": ".status.new.workers", "description": "Ready and wanted workers of the new generation"}"#,
+    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
 )]
 #[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct DynamoUpdateConfigSpec {

@@ -20,6 +20,9 @@ pub struct Update {
     pub spec: Json,
     /// `status.phase`, if it is one that is known.
     pub phase: Option<Phase>,
+    /// The controller found no ready worker of old: new takes all, whatever the cap (`status.rule`, said of this very
+    /// generation of the spec).
+    pub old_is_out: bool,
 }
 
 impl Update {
@@ -69,6 +72,9 @@ impl Update {
             return Err(problems);
         };
         within(reach, &mut plan)?;
+        if self.old_is_out && plan.capped_from.is_some_and(|wanted| wanted.is_all_new()) {
+            plan.weights = plan.capped_from.take().unwrap_or(plan.weights);
+        }
         plan.old_drains |= self.phase.is_some_and(Phase::old_drains);
         let manifest = Manifest {
             identity: self.identity.clone(),
@@ -127,6 +133,7 @@ mod tests {
             created: 0,
             spec,
             phase: None,
+            old_is_out: false,
         }
     }
 
@@ -205,6 +212,25 @@ mod tests {
     fn one_service_by_two_names_is_one_target() {
         let spec = json!({"newFrontendService": "new:80,new.default:80", "trafficSplitPercent": 1});
         assert_eq!(update(spec).plan(&reach()).unwrap().1.new.len(), 1);
+    }
+
+    #[test]
+    fn the_cap_does_not_keep_requests_on_an_old_generation_that_is_out() {
+        for (split, old_is_out, expected) in [(100, false, 25), (100, true, 100), (50, true, 25)] {
+            let update = Update {
+                old_is_out,
+                ..update(json!({
+                    "newFrontendService": "new:80", "trafficSplitPercent": split,
+                    "maxTrafficSplitPercent": 25,
+                }))
+            };
+            let (_, plan) = update.plan(&reach()).unwrap();
+            assert_eq!(
+                plan.weights.rounded_percent(),
+                expected,
+                "{split} {old_is_out}"
+            );
+        }
     }
 
     #[test]

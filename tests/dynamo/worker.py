@@ -128,11 +128,12 @@ async def main() -> None:
     parser.add_argument("--namespace", required=True)
     parser.add_argument("--name", required=True, help="what the words begin with")
     parser.add_argument("--events", type=Path, required=True)
+    parser.add_argument("--discovery-backend", default="file", help="file or kubernetes")
     args = parser.parse_args()
 
     configure_dynamo_logging()
     loop = asyncio.get_running_loop()
-    runtime = DistributedRuntime(loop, "file", "tcp", event_plane="zmq")
+    runtime = DistributedRuntime(loop, args.discovery_backend, "tcp", event_plane="zmq")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, runtime.shutdown)
     endpoint = runtime.endpoint(f"{args.namespace}.backend.generate")

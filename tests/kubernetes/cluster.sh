@@ -8,7 +8,8 @@
 #
 # CMD finds `kubectl` and KUBECONFIG set, and its exit status is the script's. Several clusters may run at once. Within one:
 #
-#   cluster.sh apiserver pause|resume|stop|start   hurts the API server; `start` returns once it is ready again
+#   cluster.sh apiserver pause|resume|stop|start   hurts the API server; `start` returns once it is ready again; needs
+#                                                  CLUSTER_DIR alone
 #   cluster.sh image ARCHIVE...                    gives the node images (made by image.py)
 #
 # Environment: CLUSTER_IMAGES (archives to begin with, separated by spaces), CLUSTER_KEEP (keep the directory with all logs).
@@ -159,7 +160,7 @@ END
 }
 
 until_ok() {
-  local end=$((SECONDS + 60))
+  local end=$((SECONDS + 120))
   until "$@" >/dev/null 2>&1; do
     if [ $SECONDS -ge $end ]; then
       echo "cluster.sh: waited in vain for: $*" >&2
@@ -201,8 +202,8 @@ control_plane() {
   mkdir -p bin
   printf '#!/bin/sh\nexec %s kubectl "$@"\n' "$programs" >bin/kubectl
   chmod +x bin/kubectl
-  export KUBECONFIG=$PWD/admin.kubeconfig CLUSTER_DIR=$PWD CLUSTER_KIND=$kind PATH=$PWD/bin:$PATH
-  export CLUSTER_PORTS="$api_port $etcd_port $peer_port"
+  export KUBECONFIG=$PWD/admin.kubeconfig CLUSTER_DIR=$PWD PATH=$PWD/bin:$PATH
+  echo "kind=$kind api_port=$api_port etcd_port=$etcd_port KUBECONFIG=$KUBECONFIG PATH=$PWD/bin:\$PATH" >settings
   until_ok kubectl get --raw /readyz
 }
 
@@ -259,8 +260,9 @@ END
 
 hurt_apiserver() {
   cd "${CLUSTER_DIR:?not inside a cluster}"
-  kind=$CLUSTER_KIND
-  read -r api_port etcd_port peer_port <<<"$CLUSTER_PORTS"
+  # shellcheck source=/dev/null
+  . ./settings
+  export KUBECONFIG
   local pid
   pid=$(cat kube-apiserver.pid)
   case $1 in

@@ -20,14 +20,16 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 const UPDATES: &str = "/apis/nvidia.com/v1alpha1/namespaces/default/dynamoupdateconfigs";
+const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
 #[derive(Default)]
 struct State {
     version: u64,
-    objects: BTreeMap<String, Value>,
-    /// (version, type, object)
-    log: Vec<(u64, &'static str, Value)>,
+    /// By path and name.
+    objects: BTreeMap<(&'static str, String), Value>,
+    /// (version, path, type, object)
+    log: Vec<(u64, &'static str, &'static str, Value)>,
     /// Watches from before this version are gone.
     oldest: u64,
     /// Answer lists and watches with this status instead.
@@ -143,7 +145,7 @@ impl ApiServer {
 
     /// As `kubectl apply`.
     pub fn apply(&self, name: &str, spec: Value) {
-        self.change(name, |object| {
+        self.change(UPDATES, name, |object| {
             let generation = object["metadata"]["generation"].as_i64().unwrap();
             if object["spec"] != spec {
                 object["metadata"]["generation"] = json!(generation + 1);
@@ -154,18 +156,20 @@ impl ApiServer {
 
     /// Writes the status's phase.
     pub fn phase(&self, name: &str, phase: &str) {
-        self.change(name, |object| object["status"]["phase"] = json!(phase));
+        self.change(UPDATES, name, |object| {
+            object["status"]["phase"] = json!(phase)
+        });
     }
 
-    fn change(&self, name: &str, change: impl FnOnce(&mut Value)) {
+    fn change(&self, path: &'static str, name: &str, change: impl FnOnce(&mut Value)) {
         let mut state = self.state.lock().unwrap();
         state.version += 1;
         let version = state.version;
-        let is_new = !state.objects.contains_key(name);
-        let object = state.objects.entry(name.to_owned()).or_insert_with(|| {
+        let is_new = !state.objects.contains_key(&(path, name.to_owned()));
+        let object = state.objects.entry((path, name.to_owned())).or_insert_with(|| {
             json!({
-                "apiVersion": "nvidia.com/v1alpha1",
-                "kind": "DynamoUpdateConfig",
+                "apiVersion": if path == UPDATES { "nvidia.com/v1alpha1" } else { "discovery.k8s.io/v1" },
+                "kind": if path == UPDATES { "DynamoUpdateConfig" } else { "EndpointSlice" },
                 "metadata": {
                     "name": name, "namespace": "default", "uid": format!("uid-{name}-{version}"), "generation": 0,
                     "creationTimestamp": format!("2026-01-01T00:00:{:02}Z", version.min(59)),
@@ -176,17 +180,33 @@ impl ApiServer {
         object["metadata"]["resourceVersion"] = json!(version.to_string());
         let object = object.clone();
         let kind = if is_new { "ADDED" } else { "MODIFIED" };
-        state.log.push((version, kind, object));
+        state.log.push((version, path, kind, object));
         self.changed.send_replace(version);
+    }
+
+    /// Which addresses are behind the port 8000 of the Service `new`.
+    pub fn slice(&self, name: &str, port: u16, addresses: &[&str]) {
+        self.change(SLICES, name, |object| {
+            object["metadata"]["labels"] = json!({"kubernetes.io/service-name": "new"});
+            object["addressType"] = json!("IPv4");
+            object["ports"] = json!([{"name": "http", "port": port, "protocol": "TCP"}]);
+            let endpoints = addresses
+                .iter()
+                .map(|address| json!({"addresses": [address], "conditions": {"ready": true}}));
+            object["endpoints"] = endpoints.collect();
+        });
     }
 
     pub fn delete(&self, name: &str) {
         let mut state = self.state.lock().unwrap();
-        let mut object = state.objects.remove(name).expect("it is there");
+        let mut object = state
+            .objects
+            .remove(&(UPDATES, name.to_owned()))
+            .expect("it is there");
         state.version += 1;
         let version = state.version;
         object["metadata"]["resourceVersion"] = json!(version.to_string());
-        state.log.push((version, "DELETED", object));
+        state.log.push((version, UPDATES, "DELETED", object));
         self.changed.send_replace(version);
     }
 
@@ -248,12 +268,13 @@ async fn answer(
         let body = request.into_body().collect().await.unwrap().to_bytes();
         return note(state, serde_json::from_slice(&body).unwrap());
     }
-    if path != UPDATES {
+    let Some(path) = [UPDATES, SLICES].into_iter().find(|known| *known == path) else {
         return refuse(403, "Forbidden");
-    }
+    };
     let mut locked = state.lock().unwrap();
     let watching = query.contains_key("watch");
     match watching {
+        _ if path == SLICES => {}
         true => locked.watches += 1,
         false => locked.lists += 1,
     }
@@ -261,12 +282,14 @@ async fn answer(
         return refuse(status, "InternalError");
     }
     if !watching {
-        let items: Vec<_> = locked.objects.values().cloned().collect();
+        let items = locked.objects.iter();
+        let items = items.filter(|((of, _), _)| *of == path);
+        let items: Vec<_> = items.map(|(_, object)| object.clone()).collect();
         let version = locked.version.to_string();
         return whole(
             200,
             &json!({
-                "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoUpdateConfigList",
+                "apiVersion": "v1", "kind": "List",
                 "metadata": {"resourceVersion": version}, "items": items,
             }),
         );
@@ -282,8 +305,8 @@ async fn answer(
     drop(locked);
     let (state, changed) = (Arc::clone(state), changed.subscribe());
     let frames = futures_util::stream::unfold(
-        (state, changed, since),
-        async |(state, mut changed, since)| {
+        (state, changed, path, since),
+        async |(state, mut changed, path, since)| {
             changed.mark_unchanged();
             loop {
                 let next = {
@@ -291,14 +314,14 @@ async fn answer(
                     state
                         .log
                         .iter()
-                        .find(|(version, ..)| *version > since)
+                        .find(|(version, of, ..)| *version > since && *of == path)
                         .cloned()
                 };
-                if let Some((version, kind, object)) = next {
+                if let Some((version, _, kind, object)) = next {
                     let line = format!("{}\n", json!({"type": kind, "object": object}));
                     return Some((
                         Ok(Frame::data(Bytes::from(line))),
-                        (state, changed, version),
+                        (state, changed, path, version),
                     ));
                 }
                 changed.changed().await.ok()?;

@@ -30,6 +30,9 @@ pub(super) struct ClusterArgs {
     /// Let it name targets anywhere, not only Services of its namespace
     #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     kube_allow_any_target: bool,
+    /// Balance over the addresses behind the target's Service by load; needs to watch EndpointSlices
+    #[arg(long, env = "CROSSFADE_KUBE_ENDPOINTS", value_parser = BoolishValueParser::new())]
+    kube_endpoints: bool,
     /// The domain of the cluster
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
     cluster_domain: String,
@@ -43,6 +46,7 @@ impl ClusterArgs {
             namespace: namespace.filter(|name| !name.is_empty()),
             deployments: self.kube_deployment.clone(),
             any_target: self.kube_allow_any_target,
+            endpoints: self.kube_endpoints,
             domain: self.cluster_domain.clone(),
         }
     }

@@ -188,6 +188,14 @@ fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
     let mut scene = Scene::settled(4, 1);
     assert_eq!(scene.old_ready(3).new_ready(4).next(), ratio(3, 1));
     assert_eq!(scene.applied().wait(seconds(5)).next(), ratio(3, 4));
+
+    // Not even one that has lasted and only waits for the proxies.
+    let mut scene = Scene::settled(4, 1);
+    scene.new_ready(4).seen.resource_generation += 1;
+    scene.step();
+    assert_eq!(scene.wait(seconds(5)).next(), ratio(4, 1));
+    assert_eq!(scene.old_ready(3).next(), ratio(3, 1));
+    assert_eq!(scene.applied().next(), ratio(3, 4));
 }
 
 #[test]
@@ -538,8 +546,18 @@ fn the_end_comes_in_its_order() {
     assert!(!decision.last_old_worker_dispensable);
 
     // The streams end before all know that old drains.
-    let decision = scene.open(0, 0, 5).step();
+    let mut at_once = scene.clone();
+    at_once.applied().open(0, 0, 5);
+    assert_eq!(
+        at_once.peek().phase,
+        Phase::Draining,
+        "for a moment at least"
+    );
+    let decision = scene.wait(seconds(1)).open(0, 0, 5).step();
     assert_eq!(decision.phase, Phase::Draining);
+    let mut untold = scene.clone();
+    untold.applied().wait(seconds(1)).seen.old_draining = false;
+    assert_eq!(untold.peek().phase, Phase::Draining, "nobody was told yet");
     scene.applied().seen.proxies[1].state = None;
     assert_eq!(
         scene.step().phase,
@@ -547,11 +565,7 @@ fn the_end_comes_in_its_order() {
         "who does not answer may have streams"
     );
     scene.seen.proxies[1] = proxy("b");
-    assert_eq!(
-        scene.applied().peek().phase,
-        Phase::Draining,
-        "for a moment at least"
-    );
+    scene.applied();
     let decision = scene.wait(seconds(1)).step();
     assert_eq!(
         (decision.phase, decision.old_draining),
@@ -750,6 +764,14 @@ fn a_clock_that_is_set_back_costs_at_most_one_more_wait() {
     scene.now = Moment::from_unix_millis(1000);
     assert_eq!(scene.next(), ratio(4, 1));
     assert_eq!(scene.wait(seconds(5)).next(), ratio(2, 1));
+
+    let mut scene = Scene::settled(4, 1);
+    scene.new_ready(2).seen.resource_generation += 1;
+    scene.step();
+    scene.now = Moment::from_unix_millis(1000);
+    scene.step();
+    assert_eq!(scene.wait(seconds(29)).next(), ratio(4, 1));
+    assert_eq!(scene.wait(seconds(1)).next(), ratio(2, 1));
 }
 
 #[test]

@@ -1,0 +1,176 @@
+//! The addresses behind a Service, as its EndpointSlices have them.
+//!
+//! Must not know what is done with them.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::discovery::v1::{EndpointPort, EndpointSlice};
+use kube::Api;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
+
+use super::Connection;
+
+/// The label by which a slice names its Service (discovery.k8s.io/v1).
+const OF_SERVICE: &str = "kubernetes.io/service-name";
+/// The name of the port that is taken when none has the number that was asked for.
+const HTTP: &str = "http";
+
+/// A watch on the addresses behind one port of a Service.
+pub struct Slices {
+    events: Pin<Box<dyn Stream<Item = watcher::Result<Event<EndpointSlice>>> + Send>>,
+    known: BTreeMap<String, EndpointSlice>,
+    listing: bool,
+    service: String,
+    port: u16,
+    lost: bool,
+}
+
+impl Slices {
+    /// Of the `service` in the namespace of `connection`. Nothing is asked before [`Slices::next`] is.
+    #[must_use]
+    pub fn new(connection: &Connection, service: &str, port: u16) -> Self {
+        let api: Api<EndpointSlice> =
+            Api::namespaced(connection.client.clone(), connection.namespace());
+        let settings = watcher::Config::default()
+            .labels(&format!("{OF_SERVICE}={service}"))
+            .timeout(super::watch::RENEW);
+        Self {
+            events: Box::pin(watcher(api, settings).backoff(DefaultBackoff::default())),
+            known: BTreeMap::new(),
+            listing: false,
+            service: service.to_owned(),
+            port,
+            lost: false,
+        }
+    }
+
+    /// The ready addresses, each time something has changed; the last ones stay while the API server is away.
+    pub async fn next(&mut self) -> Vec<SocketAddr> {
+        loop {
+            match self.events.next().await {
+                Some(Ok(event)) => {
+                    self.lost = false;
+                    self.take(event);
+                    if !self.listing {
+                        return self.addresses();
+                    }
+                }
+                Some(Err(error)) if self.lost => tracing::debug!(%error, "EndpointSlices"),
+                Some(Err(error)) => {
+                    self.lost = true;
+                    let service = &self.service;
+                    tracing::warn!(%service, %error, "its EndpointSlices cannot be watched; what is known stays");
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event<EndpointSlice>) {
+        let name = |slice: &EndpointSlice| slice.metadata.name.clone().unwrap_or_default();
+        match event {
+            Event::Init => {
+                self.known.clear();
+                self.listing = true;
+            }
+            Event::InitApply(slice) | Event::Apply(slice) => {
+                self.known.insert(name(&slice), slice);
+            }
+            Event::Delete(slice) => {
+                self.known.remove(&name(&slice));
+            }
+            Event::InitDone => self.listing = false,
+        }
+    }
+
+    fn addresses(&self) -> Vec<SocketAddr> {
+        let mut all: Vec<_> = self
+            .known
+            .values()
+            .flat_map(|slice| ready(slice, self.port))
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+/// The ready addresses of a slice, by its only port, or the one of this number, or the one that is called `http`.
+fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
+    let ports = slice.ports.as_deref().unwrap_or_default();
+    let number = |port: &EndpointPort| port.port.and_then(|port| u16::try_from(port).ok());
+    let port = match ports {
+        [only] => number(only),
+        several => several
+            .iter()
+            .find(|port| number(port) == Some(wanted))
+            .or_else(|| {
+                several
+                    .iter()
+                    .find(|port| port.name.as_deref() == Some(HTTP))
+            })
+            .and_then(number),
+    };
+    let Some(port) = port else {
+        return Vec::new();
+    };
+    let endpoints = slice.endpoints.iter().flatten();
+    endpoints
+        .filter(|endpoint| {
+            // What is not said counts as ready.
+            let conditions = endpoint.conditions.as_ref();
+            conditions
+                .and_then(|conditions| conditions.ready)
+                .unwrap_or(true)
+        })
+        .flat_map(|endpoint| &endpoint.addresses)
+        .filter_map(|address| address.parse::<IpAddr>().ok())
+        .map(|address| (address, port).into())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(ports: serde_json::Value) -> EndpointSlice {
+        serde_json::from_value(json!({
+            "addressType": "IPv4",
+            "endpoints": [
+                {"addresses": ["10.0.0.1"]},
+                {"addresses": ["10.0.0.2"], "conditions": {"ready": true}},
+                {"addresses": ["10.0.0.3"], "conditions": {"ready": false}},
+            ],
+            "ports": ports,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn ready_addresses_by_the_port_that_is_meant() {
+        let http = json!({"name": "http", "port": 8080});
+        let grpc = json!({"name": "grpc", "port": 9000});
+        for (ports, port) in [
+            (json!([grpc]), Some(9000)),
+            (json!([grpc, http]), Some(8080)),
+            (json!([http, {"name": "x", "port": 80}]), Some(80)),
+            (json!([grpc, {"name": "x", "port": 1}]), None),
+            (json!([]), None),
+        ] {
+            let found: Vec<_> = ready(&slice(ports.clone()), 80)
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            let expected: Vec<_> = port
+                .map(|port| vec![format!("10.0.0.1:{port}"), format!("10.0.0.2:{port}")])
+                .unwrap_or_default();
+            assert_eq!(found, expected, "{ports}");
+        }
+    }
+}

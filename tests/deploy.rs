@@ -1,0 +1,244 @@
+//! What is in `deploy/`, judged by those who will judge it: a real API server, kustomize, promtool, and the program's own help.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/rig.rs"]
+mod rig;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cluster::Cluster;
+use rig::proxy::run;
+use serde_json::{Value, json};
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+fn kustomize(cluster: &Cluster, directory: &Path) -> String {
+    cluster.kubectl(&["kustomize", &directory.to_string_lossy()])
+}
+
+/// What the API server makes of manifests without keeping them, unknown fields being errors.
+fn judged(cluster: &Cluster, manifests: &str) -> Vec<Value> {
+    let args = [
+        "apply",
+        "--dry-run=server",
+        "--validate=strict",
+        "-o",
+        "json",
+        "-f",
+        "-",
+    ];
+    let text = cluster.kubectl_with(&args, manifests);
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    match value["items"].as_array() {
+        Some(items) => items.clone(),
+        None => vec![value],
+    }
+}
+
+fn of_kind<'a>(items: &'a [Value], kind: &str) -> &'a Value {
+    let mut items = items.iter();
+    let item = items.find(|item| item["kind"] == kind);
+    item.unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// The plain example with another way of adding the sidecar.
+fn plain_with(cluster: &Cluster, component: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(deploy()).arg(directory.path());
+    assert!(copy.status().unwrap().success());
+    let plain = directory.path().join("deploy/examples/plain");
+    let file = plain.join("kustomization.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("../../sidecar\n"));
+    fs::write(
+        &file,
+        text.replace("../../sidecar\n", &format!("../../{component}\n")),
+    )
+    .unwrap();
+    kustomize(cluster, &plain)
+}
+
+/// A Deployment of such a pod.
+fn deployment(spec: &Value) -> String {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "from-a-graph"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "a"}},
+            "template": {"metadata": {"labels": {"app": "a"}}, "spec": spec},
+        },
+    })
+    .to_string()
+}
+
+/// All that must be so in a pod with a sidecar, whatever made it.
+fn assert_right(pod: &Value) {
+    let all = ["containers", "initContainers"];
+    let containers = all.iter().filter_map(|kind| pod[kind].as_array()).flatten();
+    let containers: Vec<_> = containers.collect();
+    let named = |name: &str| {
+        let mut containers = containers.iter();
+        let found = containers.find(|container| container["name"] == name);
+        *found.unwrap_or_else(|| panic!("no container {name}: {pod}"))
+    };
+    let (main, sidecar) = (named("main"), named("crossfade"));
+
+    let ports = |container: &Value, name: &str| {
+        let ports = container["ports"].as_array().cloned().unwrap_or_default();
+        ports.iter().any(|port| port["name"] == name)
+    };
+    assert!(ports(sidecar, "http") && !ports(main, "http"));
+
+    let variable = |name: &str| {
+        let mut variables = sidecar["env"].as_array().expect("env").iter();
+        let value = variables.find(|variable| variable["name"] == name);
+        value.unwrap_or_else(|| panic!("no {name}"))["value"].clone()
+    };
+    let seconds = |name| variable(name).as_str().unwrap().parse::<i64>().unwrap();
+    let grace = pod["terminationGracePeriodSeconds"].as_i64().unwrap();
+    assert!(seconds("CROSSFADE_SETTLE") + seconds("CROSSFADE_DRAIN") < grace);
+
+    let help = String::from_utf8(run(&["proxy", "--help"]).stdout).unwrap();
+    for entry in sidecar["env"].as_array().unwrap() {
+        let name = entry["name"].as_str().unwrap();
+        if name.starts_with("CROSSFADE_") {
+            assert!(
+                help.contains(&format!("[env: {name}=")),
+                "{name} is no variable of the proxy"
+            );
+        }
+    }
+    assert_eq!(sidecar["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert_eq!(main["lifecycle"]["preStop"]["httpGet"]["path"], "/drained");
+    assert_ne!(main["readinessProbe"]["httpGet"]["path"], "/health");
+    let native = sidecar["restartPolicy"] == "Always";
+    let hook = &sidecar["lifecycle"]["preStop"]["exec"]["command"];
+    assert_eq!(native, *hook == json!(["/crossfade", "drain"]), "{hook}");
+    let security = &sidecar["securityContext"];
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["runAsNonRoot"], true);
+}
+
+#[test]
+fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("kubernetes/operators.yaml"));
+    let base = kustomize(&cluster, &deploy().join("base"));
+    cluster.apply(&base);
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=30s",
+    ]);
+    judged(&cluster, &kustomize(&cluster, &deploy().join("monitoring")));
+
+    for component in ["sidecar", "sidecar-container"] {
+        let items = judged(&cluster, &plain_with(&cluster, component));
+        assert_right(&of_kind(&items, "Deployment")["spec"]["template"]["spec"]);
+    }
+    for version in ["v1beta1", "v1alpha1"] {
+        let file = deploy().join(format!("examples/dgd-{version}.yaml"));
+        let text = fs::read_to_string(file).unwrap();
+        judged(&cluster, &text);
+        // As it was written: a stored version is converted, and this cluster has no operator for that.
+        let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
+        let (graph, _) = text.split_once("\n---\n").unwrap();
+        let graph: Value = serde_json::from_str(&cluster.kubectl_with(&args, graph)).unwrap();
+        let spec = &graph["spec"];
+        let mut pod = match version {
+            "v1beta1" => spec["components"][0]["podTemplate"]["spec"].clone(),
+            _ => spec["services"]["Frontend"]["extraPodSpec"].clone(),
+        };
+        if let Some(main) = pod
+            .as_object_mut()
+            .and_then(|pod| pod.remove("mainContainer"))
+        {
+            pod["containers"] = json!([main]);
+            pod["containers"][0]["name"] = "main".into();
+        }
+        let items = judged(&cluster, &deployment(&pod));
+        assert_right(&items[0]["spec"]["template"]["spec"]);
+    }
+}
+
+#[test]
+fn the_sidecars_service_account_may_read_updates_and_write_events_and_nothing_else() {
+    let cluster = Cluster::api_server();
+    cluster.apply(&kustomize(&cluster, &deploy().join("base")));
+    let who = "--as=system:serviceaccount:default:crossfade-sidecar";
+    let may = |verb: &str, what: &str, namespace: &str| {
+        let output = cluster.try_kubectl(&["auth", "can-i", verb, what, who, "-n", namespace], "");
+        String::from_utf8(output.stdout).unwrap().trim() == "yes"
+    };
+    let updates = "dynamoupdateconfigs.nvidia.com";
+    let events = "events.events.k8s.io";
+    for verb in ["get", "list", "watch"] {
+        assert!(may(verb, updates, "default"), "{verb}");
+    }
+    assert!(may("create", events, "default"));
+    let nothing = [
+        ("get", updates, "kube-system"),
+        ("update", updates, "default"),
+        ("patch", updates, "default"),
+        ("patch", "dynamoupdateconfigs.nvidia.com/status", "default"),
+        ("create", updates, "default"),
+        ("delete", updates, "default"),
+        ("create", events, "kube-system"),
+        ("list", events, "default"),
+        ("delete", events, "default"),
+        ("get", "secrets", "default"),
+        ("get", "configmaps", "default"),
+        ("list", "pods", "default"),
+        ("create", "pods/exec", "default"),
+        ("list", "endpointslices.discovery.k8s.io", "default"),
+        ("get", "leases.coordination.k8s.io", "default"),
+    ];
+    for (verb, what, namespace) in nothing {
+        assert!(
+            !may(verb, what, namespace),
+            "may {verb} {what} in {namespace}"
+        );
+    }
+}
+
+#[test]
+fn the_rules_for_alerts_are_right_and_ask_for_metrics_that_exist() {
+    let text = fs::read_to_string(deploy().join("monitoring/rules.yaml")).unwrap();
+    // What is under `spec` of a PrometheusRule is a file of rules.
+    let (_, groups) = text.split_once("\nspec:\n").unwrap();
+    let groups: String = groups
+        .lines()
+        .map(|line| format!("{}\n", line.get(2..).unwrap_or("")))
+        .collect();
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("rules.yaml");
+    fs::write(&file, &groups).unwrap();
+    let output = Command::new("promtool")
+        .args(["check", "rules"])
+        .arg(&file)
+        .output();
+    let output = output.expect("promtool, of Debian's package prometheus");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+
+    let readme = include_str!("../README.md");
+    let known: BTreeSet<_> = readme.split('`').skip(1).step_by(2).collect();
+    let words = groups.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    for word in words.filter(|word| word.starts_with("crossfade_")) {
+        let name = word.strip_suffix("_bucket").unwrap_or(word);
+        assert!(known.contains(name), "{name} is no metric");
+    }
+}
