@@ -1,5 +1,6 @@
 //! Puts a proxy process together: the only file that knows every room.
 
+pub mod controller;
 mod core;
 pub mod demo;
 pub mod hand;

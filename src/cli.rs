@@ -1,5 +1,6 @@
 //! The command line: the subcommands. What the arguments of each mean together is told in its own file.
 
+mod controller;
 mod parse;
 mod proxy;
 mod status;
@@ -11,8 +12,9 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+pub use self::controller::ControllerArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
-pub use self::status::{Output, StatusArgs};
+pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
 
 /// Fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
@@ -27,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Split requests between an old and a new generation of frontends
     Proxy(Box<ProxyArgs>),
+    /// Keep the split of every DynamoUpdateConfig of a cluster where the ready workers are
+    Controller(Box<ControllerArgs>),
     /// Judge plan files without running them: every problem, with its field and line
     Check(CheckArgs),
     /// Print the definition of the DynamoUpdateConfig resource, to be applied to a cluster

@@ -1,14 +1,19 @@
-//! What the API server sees of a proxy: the watch on the updates of one namespace, the Events it writes and, where it
-//! may, the watch on the addresses behind a Service.
+//! What the API server sees of us: watches, Events, the lease of a leader, the addresses behind a Service, and the kinds of
+//! objects that own workers.
 //!
 //! Must not know what an update means nor what becomes of it.
 
 mod connection;
 mod events;
+mod lease;
+mod shelves;
 mod slices;
 mod watch;
+pub mod workloads;
 
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
+pub use lease::{Leading, Lease};
+pub use shelves::{Changed, Object, Scope, Shelves, Unseen};
 pub use slices::Slices;
 pub use watch::{Seen, Watch};

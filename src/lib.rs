@@ -14,11 +14,12 @@
 //! | 5 | [`app`] | puts a process together; the only room that knows all others |
 //! | 5 | [`cli`] | the arguments, and what they mean together |
 //! | 4 | [`config`] | static settings of a process, from flags and environment |
+//! | 4 | [`controller`] | keeps the split of every update of a cluster where the capacity is |
 //! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
 //! | 4 | [`status`] | what an update and its proxies say of themselves, asked by a person, and a person's edits |
 //! | 3 | [`proxy`] | the data plane: what happens to a request between a client and the two generations |
 //! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing but when a drain begins |
-//! | 3 | [`k8s`] | what the API server sees of a proxy: the watch on updates, the Events |
+//! | 3 | [`k8s`] | what the API server sees of us: watches, Events, a leader's lease, and who owns workers |
 //! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
 //! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
 //! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
@@ -84,6 +85,7 @@ pub mod admin;
 pub mod app;
 pub mod cli;
 pub mod config;
+pub mod controller;
 pub mod demo;
 pub mod discovery;
 pub mod guard;

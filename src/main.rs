@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended, hand};
-use crossfade::cli::{CheckArgs, Cli, Command, DemoArgs, DrainArgs, LogFormat, ProxyArgs};
+use crossfade::cli::{
+    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, EditArgs, LogFormat, ProxyArgs,
+};
 use crossfade::demo::Options;
 use crossfade::resource;
 use crossfade::status::Verb;
@@ -22,14 +24,15 @@ const CUT: u8 = 3;
 fn main() -> ExitCode {
     let result = match Cli::of_this_process().command {
         Command::Proxy(args) => proxy(*args),
+        Command::Controller(args) => controller(*args),
         Command::Check(args) => Ok(check(&args)),
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
-        Command::Status(args) => hand::status(args).map_err(Into::into),
-        Command::Set(args) => hand::edit(&args.edit, Verb::Split(args.split)).map_err(Into::into),
-        Command::Pause(args) => hand::edit(&args, Verb::Pause).map_err(Into::into),
-        Command::Resume(args) => hand::edit(&args, Verb::Resume).map_err(Into::into),
+        Command::Status(args) => hand::status(args.wish()).map_err(Into::into),
+        Command::Set(args) => edit(&args.edit, Verb::Split(args.split)),
+        Command::Pause(args) => edit(&args, Verb::Pause),
+        Command::Resume(args) => edit(&args, Verb::Resume),
         Command::Completions(args) => Ok(args.print()),
         Command::Man(args) => args.write().context("cannot write the manual"),
     };
@@ -54,6 +57,13 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
     })
 }
 
+fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
+    let (level, format) = args.log();
+    log::start(level, format == LogFormat::Json)?;
+    app::controller::run(args.config()).context("cannot start")?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let summary = app::demo::run(Options {
         seconds: args.seconds,
@@ -68,6 +78,10 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     tell::drain(args.admin)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
+    Ok(hand::edit(&args.name, &args.choice(), args.yes, verb)?)
 }
 
 fn crd() -> ExitCode {

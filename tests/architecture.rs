@@ -10,6 +10,7 @@ const FLOORS: &[(u8, &str)] = &[
     (5, "app"),
     (5, "cli"),
     (4, "config"),
+    (4, "controller"),
     (4, "discovery"),
     (4, "status"),
     (3, "proxy"),

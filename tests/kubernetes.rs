@@ -28,6 +28,8 @@ mod fade;
 mod faults;
 #[path = "kubernetes/looks.rs"]
 mod looks;
+#[path = "kubernetes/spread.rs"]
+mod spread;
 
 use std::path::{Path, PathBuf};
 

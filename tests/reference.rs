@@ -140,7 +140,9 @@ fn the_reference_is_what_the_program_says() {
 fn documents() -> Vec<(PathBuf, String)> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folders = ["", "docs", "deploy"].map(|folder| package.join(folder));
-    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let files = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap());
     let files = files.map(|entry| entry.unwrap().path());
     let documents = files.filter(|path| path.extension().is_some_and(|kind| kind == "md"));
     let documents: Vec<_> = documents
@@ -171,7 +173,9 @@ fn the_operations_page_names_metrics_and_alerts_that_exist_and_no_alert_is_witho
         assert!(reference.contains(&format!("| `{metric}` |")), "{metric}");
     }
     let rules = include_str!("../deploy/monitoring/rules.yaml");
-    let alerts = rules.lines().filter_map(|line| line.split_once("- alert: "));
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.split_once("- alert: "));
     let alerts: BTreeSet<&str> = alerts.map(|(_, alert)| alert).collect();
     let named = words().filter(|word| word.starts_with("Crossfade"));
     assert_eq!(named.collect::<BTreeSet<_>>(), alerts);

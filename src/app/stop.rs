@@ -97,7 +97,7 @@ impl Signals {
     }
 
     /// Waits until there was one.
-    async fn first(&mut self) {
+    pub(super) async fn first(&mut self) {
         self.heard(1).await;
     }
 

@@ -342,6 +342,7 @@ impl Follower {
             reason,
             note,
             warning,
+            occasion: 0,
         });
     }
 

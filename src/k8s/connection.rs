@@ -76,6 +76,12 @@ impl Connection {
         })
     }
 
+    /// What asks the API server.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
     /// The namespace that is looked at.
     #[must_use]
     pub fn namespace(&self) -> &str {

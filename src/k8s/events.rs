@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
+use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
@@ -40,6 +41,8 @@ pub struct Notice {
     pub note: String,
     /// Whether something is wrong.
     pub warning: bool,
+    /// Tells apart what may happen to one edit several times; the same where all who say it mean one occasion.
+    pub occasion: u64,
 }
 
 impl Notice {
@@ -48,7 +51,10 @@ impl Notice {
         let about = &self.about;
         let name = about.name.as_deref().unwrap_or("update");
         let name = start(name, MAX_NAME).trim_end_matches(['.', '-']);
-        let key = format!("{:?} {:?} {}", about.uid, about.generation, self.reason);
+        let key = format!(
+            "{:?} {:?} {} {}",
+            about.uid, about.generation, self.reason, self.occasion
+        );
         format!("{name}.{:016x}", xxh3_64(key.as_bytes()))
     }
 
@@ -103,7 +109,7 @@ impl Notices {
 
 /// Writes notices as Events.
 pub struct Reporter {
-    api: Api<Event>,
+    client: Client,
     namespace: String,
     instance: String,
     waiting: mpsc::Receiver<Notice>,
@@ -118,7 +124,7 @@ impl Reporter {
             .ok()
             .filter(|name| !name.is_empty());
         let reporter = Self {
-            api: Api::namespaced(connection.client.clone(), &namespace),
+            client: connection.client.clone(),
             namespace,
             instance: instance.unwrap_or_else(|| "crossfade".to_owned()),
             waiting,
@@ -129,9 +135,11 @@ impl Reporter {
     /// Writes for as long as it is polled.
     pub async fn write(mut self) {
         while let Some(notice) = self.waiting.recv().await {
-            let event = notice.event(&self.namespace, &self.instance);
+            let namespace = notice.about.namespace.as_ref().unwrap_or(&self.namespace);
+            let api = Api::namespaced(self.client.clone(), namespace);
+            let event = notice.event(namespace, &self.instance);
             for attempt in 1.. {
-                match self.create(&event).await {
+                match create(&api, &event).await {
                     Ok(()) => break,
                     Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
                         tokio::time::sleep(PAUSE).await
@@ -144,16 +152,16 @@ impl Reporter {
             }
         }
     }
+}
 
-    async fn create(&self, event: &Event) -> Result<(), kube::Error> {
-        let params = PostParams::default();
-        match tokio::time::timeout(PATIENCE, self.api.create(&params, event)).await {
-            Ok(Ok(_)) => Ok(()),
-            // Another proxy was first.
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(()),
-            Ok(Err(error)) => Err(error),
-            Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
-        }
+async fn create(api: &Api<Event>, event: &Event) -> Result<(), kube::Error> {
+    let params = PostParams::default();
+    match tokio::time::timeout(PATIENCE, api.create(&params, event)).await {
+        Ok(Ok(_)) => Ok(()),
+        // Another proxy was first.
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(()),
+        Ok(Err(error)) => Err(error),
+        Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
     }
 }
 
@@ -177,6 +185,7 @@ mod tests {
             reason: "Invalid",
             note: "ü".repeat(1000),
             warning: true,
+            occasion: 0,
         }
     }
 

@@ -158,7 +158,7 @@ fn events(api: &Api<DynamicObject>) -> Events {
 }
 
 /// The error with all its causes, once each.
-fn told(error: &dyn std::error::Error) -> String {
+pub(super) fn told(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

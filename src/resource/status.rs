@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::spec::WeightsSpec;
+use crate::rollout::Memory;
 
 /// Where the update stands. Written by the controller; without one it stays empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -62,6 +63,9 @@ pub struct DynamoUpdateConfigStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"])
     )]
     pub conditions: Vec<Condition>,
+    /// What the controller must remember, so that one that starts anew goes on from here. Not for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Memory>,
 }
 
 /// Where an update stands.

@@ -52,6 +52,12 @@ impl Ratio {
         }
     }
 
+    /// Numerator and denominator, in lowest terms; the latter is never 0.
+    #[must_use]
+    pub const fn parts(self) -> (u64, u64) {
+        (self.numerator, self.denominator.get())
+    }
+
     /// Is it nothing?
     #[must_use]
     pub const fn is_zero(self) -> bool {

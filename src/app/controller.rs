@@ -1,0 +1,124 @@
+//! Puts a controller process together.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::net::TcpListener;
+
+use super::Error;
+use super::stop::Signals;
+use crate::controller::{Controller, Metrics, ProxyPods, Settings, serve};
+use crate::k8s::{Connection, Lease, Reporter, Scope};
+
+/// Which updates are looked after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Where {
+    /// Those of one namespace.
+    Namespace,
+    /// All.
+    Everywhere,
+}
+
+/// What flags and environment say.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub place: Where,
+    /// By default that of the pod or of the kubeconfig.
+    pub namespace: Option<String>,
+    pub admin: SocketAddr,
+    pub dry_run: bool,
+    pub lease: String,
+    /// By default as `namespace`.
+    pub lease_namespace: Option<String>,
+    pub lease_length: Duration,
+    pub proxies: ProxyPods,
+    pub frontend_port: String,
+    pub domain: String,
+    pub any_target: bool,
+    pub resolve: HashMap<String, SocketAddr>,
+}
+
+/// Looks after the updates until a signal says otherwise.
+///
+/// # Errors
+/// Why it cannot start.
+pub fn run(config: Config) -> Result<(), Error> {
+    super::runtime()?.block_on(live(config))
+}
+
+async fn live(config: Config) -> Result<(), Error> {
+    let listen = |source| Error::Listen {
+        address: config.admin,
+        source,
+    };
+    let listener = TcpListener::bind(config.admin).await.map_err(listen)?;
+    let connection = Connection::open(config.namespace.as_deref()).await?;
+    let settings = settings(&config, connection.namespace());
+    let (metrics, ready) = (
+        Arc::new(Metrics::default()),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (notices, reporter) = Reporter::new(&connection);
+    let (mut lease, leading) = Lease::new(
+        &connection,
+        &settings.lease_namespace,
+        &settings.lease,
+        &settings.identity,
+        settings.lease_length,
+    );
+    let mut signals = Signals::listen();
+    let admin = listener.local_addr().unwrap_or(config.admin);
+    tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, dry_run = config.dry_run, "controls");
+    let pages = serve(listener, Arc::clone(&metrics), Arc::clone(&ready));
+    let controller = Controller::new(settings, &connection, leading, notices, metrics, ready);
+    let leads = async {
+        match config.dry_run {
+            true => std::future::pending().await,
+            false => lease.keep().await,
+        }
+    };
+    tokio::select! {
+        () = pages => {}
+        () = controller.run() => {}
+        () = reporter.write() => {}
+        () = leads => {}
+        () = signals.first() => {}
+    }
+    // What was being written has been dropped: only now may another lead.
+    lease.release().await;
+    tracing::info!("ended");
+    Ok(())
+}
+
+fn settings(config: &Config, namespace: &str) -> Settings {
+    let host = std::env::var("POD_NAME")
+        .ok()
+        .filter(|name| !name.is_empty());
+    let host = host.unwrap_or_else(super::host_name);
+    let started = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Settings {
+        scope: match config.place {
+            Where::Namespace => Scope::Namespace(namespace.to_owned()),
+            Where::Everywhere => Scope::All,
+        },
+        dry_run: config.dry_run,
+        lease: config.lease.clone(),
+        lease_namespace: config
+            .lease_namespace
+            .clone()
+            .unwrap_or_else(|| namespace.to_owned()),
+        lease_length: config.lease_length,
+        // No two processes are called alike, be they in one pod.
+        identity: format!("{host}_{}_{}", std::process::id(), started.as_millis()),
+        proxies: config.proxies.clone(),
+        frontend_port: config.frontend_port.clone(),
+        domain: config.domain.clone(),
+        any_target: config.any_target,
+        resolve: config.resolve.clone(),
+    }
+}

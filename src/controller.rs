@@ -1,0 +1,51 @@
+//! The companion controller: keeps the split of every update where the capacity is.
+//!
+//! ```text
+//! watches, proxies, frontends ──▶ observe ──▶ rollout::step ──▶ story ──▶ apply: spec, status, Events
+//!                                    ▲                                       │
+//!                                    └────────── the resource itself ◀───────┘
+//! ```
+//!
+//! Each update is looked at when something that concerns it has changed, at the moment that its last decision named, and
+//! now and then. All that outlives a look is in the resource's status, so a restart goes on from there. One update's error
+//! holds up that update alone, for longer each time. Only the replica that surely leads looks and writes. What decides is
+//! [`crate::rollout`]; this room only observes, applies and tells. Must not know how a split is decided.
+
+mod apply;
+mod ask;
+mod concern;
+mod held;
+mod job;
+mod lookout;
+mod metrics;
+mod models;
+mod observe;
+mod old;
+mod pages;
+mod proxies;
+mod queue;
+mod run;
+mod settings;
+mod story;
+
+pub use self::{
+    metrics::Metrics,
+    pages::serve,
+    run::Controller,
+    settings::{ProxyPods, Settings},
+};
+
+use std::fmt;
+
+/// Which update: its namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Key {
+    namespace: String,
+    name: String,
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,132 @@
+//! Writes what was decided: the split, then the status, each against the version that was seen, so that nothing is ever
+//! decided by one state and written over another.
+//!
+//! Must not know why it was decided.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::api::{Api, DynamicObject, Patch, PatchParams};
+use kube::{Client, CustomResourceExt, Error as ClientError};
+use serde_json::{Value as Json, json};
+
+use super::held::MANAGER;
+use super::{Key, Metrics};
+use crate::k8s::{Connection, Leading, Object};
+use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
+use crate::split::Weights;
+
+/// Time that the API server may take for a write. A lease must surely be held for longer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why something was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// It has changed since it was seen: look again.
+    #[error("it has changed meanwhile")]
+    Changed,
+    #[error("this replica does not surely lead")]
+    NotLeading,
+    #[error("the API server does not answer")]
+    Late,
+    #[error("the API server refuses it")]
+    Refused(#[source] Box<ClientError>),
+}
+
+/// The fields of the spec that are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wanted {
+    /// None leaves the split to whom it belongs.
+    pub split: Option<Weights>,
+    pub old_draining: bool,
+}
+
+impl Wanted {
+    fn patch(self, key: &Key, version: &str) -> Json {
+        let mut spec = json!({"oldDraining": self.old_draining});
+        if let Some(split) = self.split {
+            spec["trafficSplitPercent"] = split.rounded_percent().into();
+            spec["weights"] = json!({"old": split.old(), "new": split.new_weight()});
+        }
+        patch(key, version, "spec", spec)
+    }
+}
+
+/// What writes.
+#[derive(Clone)]
+pub(super) struct Writer {
+    client: Client,
+    leading: Leading,
+    metrics: Arc<Metrics>,
+}
+
+impl Writer {
+    pub fn new(connection: &Connection, leading: Leading, metrics: Arc<Metrics>) -> Self {
+        Self {
+            client: connection.client(),
+            leading,
+            metrics,
+        }
+    }
+
+    /// Writes the fields of the spec.
+    ///
+    /// # Errors
+    /// Why they were not written.
+    pub async fn spec(&self, key: &Key, version: &str, wanted: Wanted) -> Result<Object, Error> {
+        let (api, params) = self.open(key)?;
+        let patch = wanted.patch(key, version);
+        let patch = Patch::Apply(&patch);
+        self.write(api.patch(&key.name, &params, &patch)).await
+    }
+
+    /// Writes the status.
+    ///
+    /// # Errors
+    /// Why it was not written.
+    pub async fn status(
+        &self,
+        key: &Key,
+        version: &str,
+        status: &DynamoUpdateConfigStatus,
+    ) -> Result<Object, Error> {
+        let (api, params) = self.open(key)?;
+        let patch = patch(key, version, "status", json!(status));
+        let patch = Patch::Apply(&patch);
+        self.write(api.patch_status(&key.name, &params, &patch))
+            .await
+    }
+
+    fn open(&self, key: &Key) -> Result<(Api<DynamicObject>, PatchParams), Error> {
+        if self.leading.remaining().is_none_or(|left| left < PATIENCE) {
+            return Err(Error::NotLeading);
+        }
+        let kind = DynamoUpdateConfig::api_resource();
+        let api = Api::namespaced_with(self.client.clone(), &key.namespace, &kind);
+        Ok((api, PatchParams::apply(MANAGER).force()))
+    }
+
+    async fn write(
+        &self,
+        writing: impl Future<Output = Result<DynamicObject, ClientError>>,
+    ) -> Result<Object, Error> {
+        self.metrics.writes.inc();
+        match tokio::time::timeout(PATIENCE, writing).await {
+            Ok(Ok(object)) => Ok(Arc::new(object)),
+            Ok(Err(ClientError::Api(status))) if matches!(status.code, 404 | 409) => {
+                Err(Error::Changed)
+            }
+            Ok(Err(error)) => Err(Error::Refused(error.into())),
+            Err(_) => Err(Error::Late),
+        }
+    }
+}
+
+fn patch(key: &Key, version: &str, part: &str, content: Json) -> Json {
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": key.name, "namespace": key.namespace, "resourceVersion": version},
+        part: content,
+    })
+}

@@ -1,0 +1,163 @@
+//! An update as the API server holds it, read for a decision: what it asks for, what is remembered, whose split it is.
+//!
+//! Must not know the rest of the cluster.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use serde_json::Value as Json;
+
+use super::{Key, Settings};
+use crate::k8s::Object;
+use crate::resource::{
+    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, Reach, Update,
+};
+use crate::rollout::{self, Memory, Role, Sides};
+use crate::split::Weights;
+
+/// The name under which fields are owned.
+pub(super) const MANAGER: &str = "crossfade-controller";
+
+/// An update whose spec can be used.
+pub(super) struct Held {
+    pub key: Key,
+    pub identity: Identity,
+    pub version: String,
+    pub spec: DynamoUpdateConfigSpec,
+    pub plan: Plan,
+    pub status: DynamoUpdateConfigStatus,
+    /// Is the controller the last who wrote the split?
+    pub split_is_ours: bool,
+}
+
+/// The key of an update.
+pub(super) fn key(object: &DynamicObject) -> Key {
+    Key {
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+/// What matters of an update among others.
+pub(super) fn update(object: &DynamicObject) -> Update {
+    let metadata = &object.metadata;
+    let created = metadata.creation_timestamp.as_ref();
+    Update {
+        identity: identity(object),
+        created: created.map_or(0, |time| time.0.as_second()),
+        spec: object.data.get("spec").cloned().unwrap_or_default(),
+        phase: None,
+        old_is_out: false,
+    }
+}
+
+pub(super) fn identity(object: &DynamicObject) -> Identity {
+    let metadata = &object.metadata;
+    Identity {
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        generation: metadata.generation,
+    }
+}
+
+/// The status; what cannot be read as one is as good as none.
+pub(super) fn status(object: &DynamicObject) -> DynamoUpdateConfigStatus {
+    let status = object.data.get("status").cloned();
+    let status = status.map(serde_json::from_value::<DynamoUpdateConfigStatus>);
+    status.and_then(Result::ok).unwrap_or_default()
+}
+
+impl Held {
+    /// Reads an update.
+    ///
+    /// # Errors
+    /// Everything that is wrong with its spec.
+    pub fn read(object: &Object, settings: &Settings) -> Result<Self, Problems> {
+        let key = key(object);
+        let reach = Reach {
+            namespace: key.namespace.clone(),
+            domain: settings.domain.clone(),
+            anywhere: settings.any_target,
+        };
+        let (manifest, plan) = update(object).plan(&reach)?;
+        Ok(Self {
+            identity: identity(object),
+            version: object.metadata.resource_version.clone().unwrap_or_default(),
+            spec: manifest.spec,
+            plan,
+            status: status(object),
+            split_is_ours: is_ours(object),
+            key,
+        })
+    }
+
+    /// The split in the resource, before any cap.
+    pub fn split(&self) -> Weights {
+        self.plan.capped_from.unwrap_or(self.plan.weights)
+    }
+
+    pub fn memory(&self) -> Memory {
+        self.status.memory.clone().unwrap_or_default()
+    }
+
+    /// What it asks for.
+    pub fn wants(&self) -> rollout::Settings {
+        let spec = &self.spec;
+        let source = spec.source_deployment.as_deref().unwrap_or_default();
+        let target = spec.target_deployment.as_deref();
+        let mut wants = rollout::Settings::of(format!(
+            "{source} to {}",
+            target.unwrap_or(&spec.new_frontend_service)
+        ));
+        wants.paused = spec.paused.unwrap_or(false);
+        wants.cap_percent = spec.max_traffic_split_percent;
+        wants.strict = spec.strict.unwrap_or(false);
+        let seconds = |given: Option<u32>| given.map(|seconds| Duration::from_secs(seconds.into()));
+        wants.stable = seconds(spec.stable_seconds).unwrap_or(wants.stable);
+        wants.ack_timeout = seconds(spec.ack_timeout_seconds).unwrap_or(wants.ack_timeout);
+        wants.drain_deadline = seconds(spec.drain_deadline_seconds);
+        let workers = spec.workers.clone().unwrap_or_default();
+        let sizes = |side: Option<crate::resource::WorkerSourceSpec>| {
+            side.map_or_else(BTreeMap::new, |side| sizes(&side.replicas))
+        };
+        wants.full_sizes = Sides {
+            old: sizes(workers.old),
+            new: sizes(workers.new),
+        };
+        wants.models = spec
+            .models
+            .clone()
+            .map(|models| models.into_iter().collect());
+        wants
+    }
+}
+
+fn sizes(replicas: &BTreeMap<String, u32>) -> BTreeMap<Role, u32> {
+    let roles = [Role::Worker, Role::Prefill, Role::Decode];
+    let sizes = roles.map(|role| (role, replicas.get(role.as_str())));
+    let known = sizes.into_iter();
+    known
+        .filter_map(|(role, size)| Some((role, *size?)))
+        .collect()
+}
+
+/// Does the controller own both forms of the split? Whoever else changes one of them takes it over.
+fn is_ours(object: &DynamicObject) -> bool {
+    let entries = object.metadata.managed_fields.iter().flatten();
+    let mut ours = entries.filter(|entry| {
+        entry.manager.as_deref() == Some(MANAGER)
+            && entry.subresource.as_deref().unwrap_or("").is_empty()
+    });
+    ours.any(|entry| {
+        let spec = entry.fields_v1.as_ref().map(|fields| &fields.0["f:spec"]);
+        let owns = |spec: &Json| {
+            let weights = &spec["f:weights"];
+            !spec["f:trafficSplitPercent"].is_null()
+                && !weights["f:old"].is_null()
+                && !weights["f:new"].is_null()
+        };
+        spec.is_some_and(owns)
+    })
+}

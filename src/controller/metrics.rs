@@ -1,0 +1,152 @@
+//! The metrics of a controller. Updates are labels here, as there are few of them and only who may edit the cluster names
+//! them; those of an update go with it.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Encoder, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts,
+    Registry, TextEncoder,
+};
+
+use super::Key;
+use crate::rollout::Decision;
+use crate::split::{Generation, Weights};
+
+/// From microseconds of a decision to seconds of a slow API server.
+const BUCKETS: [f64; 14] = [
+    0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+/// Handles of all metrics.
+pub struct Metrics {
+    registry: Registry,
+    pub(super) leads: IntGauge,
+    pub(super) updates: IntGauge,
+    pub(super) reconciles: IntCounter,
+    pub(super) errors: IntCounterVec,
+    pub(super) writes: IntCounter,
+    pub(super) decision: Histogram,
+    pub(super) apply: Histogram,
+    pub(super) reaction: Histogram,
+    capacity: GaugeVec,
+    split: GaugeVec,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Registry::new();
+        let new = Registered(&registry);
+        #[cfg(target_os = "linux")]
+        registry
+            .register(Box::new(
+                prometheus::process_collector::ProcessCollector::for_self(),
+            ))
+            .expect("each name is registered once");
+        Self {
+            leads: new.add(IntGauge::new(
+                "crossfade_controller_leads",
+                "1 on the replica that leads",
+            )),
+            updates: new.add(IntGauge::new(
+                "crossfade_controller_updates",
+                "Updates that are looked after",
+            )),
+            reconciles: new.add(IntCounter::new(
+                "crossfade_controller_reconciles_total",
+                "Looks at an update",
+            )),
+            errors: new.add(IntCounterVec::new(
+                Opts::new(
+                    "crossfade_controller_errors_total",
+                    "Looks that came to nothing, by what was wrong",
+                ),
+                &["cause"],
+            )),
+            writes: new.add(IntCounter::new(
+                "crossfade_controller_writes_total",
+                "Writes of a spec or a status to the API server",
+            )),
+            decision: new.histogram(
+                "crossfade_controller_decision_seconds",
+                "Time to gather and decide",
+            ),
+            apply: new.histogram(
+                "crossfade_controller_apply_seconds",
+                "Time to write what was decided",
+            ),
+            reaction: new.histogram(
+                "crossfade_controller_reaction_seconds",
+                "From the news of a change to what follows from it being written",
+            ),
+            capacity: new.add(GaugeVec::new(
+                Opts::new(
+                    "crossfade_controller_capacity_ratio",
+                    "Capacity of a generation, as a part of the source when it was whole",
+                ),
+                &["namespace", "update", "generation"],
+            )),
+            split: new.add(GaugeVec::new(
+                Opts::new(
+                    "crossfade_controller_split_ratio",
+                    "Share of new that is wanted",
+                ),
+                &["namespace", "update"],
+            )),
+            registry,
+        }
+    }
+}
+
+struct Registered<'a>(&'a Registry);
+
+impl Registered<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
+        let collector = collector.expect("the name and labels are valid");
+        self.0
+            .register(Box::new(collector.clone()))
+            .expect("each name is registered once");
+        collector
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> Histogram {
+        let options = HistogramOpts::new(name, help).buckets(BUCKETS.to_vec());
+        self.add(Histogram::with_opts(options))
+    }
+}
+
+impl Metrics {
+    /// Shows what was decided for an update.
+    pub(super) fn decided(&self, key: &Key, decision: &Decision, split: Weights) {
+        for side in Generation::ALL {
+            let (of, whole) = decision.capacity.of(side).share.parts();
+            let labels = [&*key.namespace, &*key.name, side.as_str()];
+            self.capacity
+                .with_label_values(&labels)
+                .set(of as f64 / whole as f64);
+        }
+        let labels = [&*key.namespace, &*key.name];
+        self.split
+            .with_label_values(&labels)
+            .set(split.share_of_new());
+    }
+
+    /// Shows nothing of an update any more.
+    pub(super) fn forget(&self, key: &Key) {
+        let (namespace, name) = (&*key.namespace, &*key.name);
+        for side in Generation::ALL {
+            let _ = self
+                .capacity
+                .remove_label_values(&[namespace, name, side.as_str()]);
+        }
+        let _ = self.split.remove_label_values(&[namespace, name]);
+    }
+
+    /// All of them, in Prometheus' text format.
+    #[must_use]
+    pub fn render(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        TextEncoder::new()
+            .encode(&self.registry.gather(), &mut text)
+            .expect("writing to memory cannot fail");
+        text
+    }
+}

@@ -1,0 +1,365 @@
+//! Gathers all that a decision looks at: what the watches hold, what proxies and frontends were last heard to say.
+//!
+//! A sight is complete, or there is none: what could not be listed or was never heard is not empty. Must not know what
+//! follows from it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::sync::mpsc;
+
+use super::ask::Place;
+use super::held::{self, Held};
+use super::lookout::Lookouts;
+use super::proxies::{self, Report};
+use super::{Key, Settings, models, old};
+use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
+use crate::k8s::{Object, Shelves, Unseen};
+use crate::resource::ruling::{self, Standing};
+use crate::resource::{Host, Target, WorkerSourceSpec};
+use crate::rollout::{Frontends, Lengths, Observation, Proxy, ProxyState, Sides};
+use crate::tls::{ClientFiles, Files};
+
+/// Why there is no complete sight.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    Unseen(#[from] Unseen),
+    /// It will be soon; whoever waits for it is woken.
+    #[error("{0} was not heard yet")]
+    Unheard(&'static str),
+    #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
+    UnknownKind(String),
+    #[error("TLS to the new frontends")]
+    Tls(#[from] crate::tls::Error),
+    #[error("'{0}' is no name that a certificate can carry")]
+    ServerName(String),
+}
+
+impl Error {
+    /// Will it pass by itself, without anything being wrong?
+    pub fn is_early(&self) -> bool {
+        matches!(self, Self::Unheard(_) | Self::Unseen(Unseen::NotYet(_)))
+    }
+}
+
+fn known() -> String {
+    workloads::ALL.map(|workload| workload.kind()).join(", ")
+}
+
+/// What was seen of an update.
+pub(super) struct Seen {
+    pub observation: Observation,
+    /// Requests of the last minute, of all proxies together.
+    pub assigned: Sides<u64>,
+}
+
+/// What looks.
+pub(super) struct Eyes {
+    pub shelves: Shelves,
+    settings: Arc<Settings>,
+    proxies: Lookouts<Option<Report>>,
+    models: Lookouts<BTreeSet<String>>,
+}
+
+impl Eyes {
+    /// Who is concerned by what is heard is told to `wake`.
+    pub fn new(
+        shelves: Shelves,
+        settings: Arc<Settings>,
+        wake: mpsc::UnboundedSender<Key>,
+    ) -> Self {
+        Self {
+            shelves,
+            settings,
+            proxies: Lookouts::new(wake.clone()),
+            models: Lookouts::new(wake),
+        }
+    }
+
+    /// The update is gone, or not for this replica to look after.
+    pub fn leave(&self, key: &Key) {
+        self.proxies.keep(key, &BTreeSet::new());
+        self.models.keep(key, &BTreeSet::new());
+    }
+
+    /// All there is to see of `held`.
+    ///
+    /// # Errors
+    /// When it is not complete.
+    pub fn observe(&self, held: &Held, updates: &[Object]) -> Result<Seen, Error> {
+        let spec = &held.spec;
+        let source = spec.source_deployment.clone().unwrap_or_default();
+        let target = spec.target_deployment.clone().unwrap_or_default();
+        let workers = spec.workers.clone().unwrap_or_default();
+        let workers = Sides {
+            old: self.count(held, &source, workers.old, None)?,
+            new: self.count(
+                held,
+                &target,
+                workers.new,
+                spec.new_dynamo_namespace.as_deref(),
+            )?,
+        };
+        let namespace = &held.key.namespace;
+        let pods = old::frontends(&self.shelves, namespace, &source, &self.settings.proxies)?;
+        // Everything is begun to be asked before anything is waited for.
+        let reports = self.reports(held, &pods);
+        let frontends = self.frontends(held, &pods)?;
+        let (proxies, assigned) = reports?;
+        let observation = Observation {
+            resource_generation: held
+                .identity
+                .generation
+                .and_then(|n| u64::try_from(n).ok())
+                .unwrap_or(0),
+            split: held.split(),
+            split_is_ours: held.split_is_ours,
+            old_draining: spec.old_draining,
+            superseded_by: superseded_by(held, &source, updates),
+            workers,
+            frontends,
+            proxies,
+            clients_reach_old: self.clients_reach_old(held, &pods)?,
+            lengths: Lengths::default(),
+        };
+        Ok(Seen {
+            observation,
+            assigned,
+        })
+    }
+
+    fn count(
+        &self,
+        held: &Held,
+        name: &str,
+        stated: Option<WorkerSourceSpec>,
+        dynamo_namespace: Option<&str>,
+    ) -> Result<Counts, Error> {
+        let stated = stated.unwrap_or_default();
+        let which = Which {
+            namespace: held.key.namespace.clone(),
+            name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
+            revision: stated.revision,
+            selector: stated.selector,
+        };
+        let Some(kind) = stated
+            .kind
+            .or_else(|| (!which.selector.is_empty()).then(|| "Pod".to_owned()))
+        else {
+            if which.name.is_empty() {
+                // Only by what frontends see of it.
+                let name = dynamo_namespace.unwrap_or_default().to_owned();
+                return self.counted("DynamoWorkerMetadata", Which { name, ..which });
+            }
+            return Ok(workloads::by_name(&self.shelves, &which)?);
+        };
+        let by_namespace = kind == "DynamoWorkerMetadata" && stated.name.is_none();
+        let name = dynamo_namespace.filter(|_| by_namespace);
+        let name = name.map_or_else(|| which.name.clone(), str::to_owned);
+        self.counted(&kind, Which { name, ..which })
+    }
+
+    fn counted(&self, kind: &str, which: Which) -> Result<Counts, Error> {
+        let workload =
+            workloads::by_kind(kind).ok_or_else(|| Error::UnknownKind(kind.to_owned()))?;
+        Ok(workload.count(&self.shelves, &which)?)
+    }
+
+    fn reports(&self, held: &Held, pods: &[Object]) -> Result<(Vec<Proxy>, Sides<u64>), Error> {
+        let mut proxies = Vec::with_capacity(pods.len());
+        let mut places = BTreeSet::new();
+        let mut assigned = Sides::default();
+        let mut unheard = false;
+        for pod in pods {
+            let Some(place) = old::address_of(pod, &self.settings.proxies.port) else {
+                continue;
+            };
+            let address = place.clone();
+            let heard = self
+                .proxies
+                .hear(&held.key, &place, |teller| proxies::follow(address, teller));
+            places.insert(place);
+            unheard |= heard.is_none();
+            let report = heard.flatten();
+            if let Some(report) = &report {
+                assigned.old += report.assigned.old;
+                assigned.new += report.assigned.new;
+            }
+            proxies.push(Proxy {
+                name: pod.metadata.name.clone().unwrap_or_default(),
+                ready: pod_is_ready(pod),
+                state: report.map(|report| state(held, &report)),
+            });
+        }
+        self.proxies.keep(&held.key, &places);
+        match unheard {
+            true => Err(Error::Unheard("a proxy")),
+            false => Ok((proxies, assigned)),
+        }
+    }
+
+    fn frontends(&self, held: &Held, pods: &[Object]) -> Result<Sides<Frontends>, Error> {
+        let mut places = BTreeSet::new();
+        let mut old = Frontends::default();
+        let mut unheard = false;
+        for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
+            old.endpoints += 1;
+            let Some(address) = old::address_of(pod, &self.settings.frontend_port) else {
+                continue;
+            };
+            let Ok(target) = address.parse::<Target>() else {
+                continue;
+            };
+            let heard = self.served(held, vec![self.place(target, None)], &mut places);
+            unheard |= heard.is_none();
+            old.models.extend(heard.unwrap_or_default());
+        }
+        let mut new = Frontends {
+            endpoints: self.endpoints(held)?,
+            models: BTreeSet::new(),
+        };
+        if new.endpoints > 0 {
+            let new_places = self.new_places(held)?;
+            let heard = self.served(held, new_places, &mut places);
+            unheard |= heard.is_none();
+            new.models = heard.unwrap_or_default();
+        }
+        self.models.keep(&held.key, &places);
+        match unheard {
+            true => Err(Error::Unheard("a frontend")),
+            false => Ok(Sides { old, new }),
+        }
+    }
+
+    fn served(
+        &self,
+        held: &Held,
+        asked: Vec<Place>,
+        places: &mut BTreeSet<String>,
+    ) -> Option<BTreeSet<String>> {
+        let name: Vec<String> = asked.iter().map(|place| place.target.to_string()).collect();
+        let name = format!(
+            "{} {}",
+            name.join(","),
+            asked.iter().any(|place| place.tls.is_some())
+        );
+        let heard = self
+            .models
+            .hear(&held.key, &name, |teller| models::follow(asked, teller));
+        places.insert(name);
+        heard
+    }
+
+    fn new_places(&self, held: &Held) -> Result<Vec<Place>, Error> {
+        let tls = held.plan.tls.as_ref();
+        let mut places = Vec::new();
+        for target in &held.plan.new {
+            let mut secured = None;
+            if target.tls {
+                let files = ClientFiles {
+                    ca: tls.and_then(|tls| tls.ca_file.as_ref()).map(Into::into),
+                    identity: tls
+                        .and_then(|tls| tls.client.as_ref())
+                        .map(|(chain, key)| (chain.into(), key.into())),
+                };
+                let mut config = files.load()?;
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                let called = tls
+                    .and_then(|tls| tls.server_name.as_ref())
+                    .unwrap_or(&target.host);
+                let name = match called {
+                    Host::Ip(ip) => ServerName::from(*ip),
+                    Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned())
+                        .map_err(|_| Error::ServerName(name.clone()))?,
+                };
+                secured = Some((Arc::new(config), name));
+            }
+            places.push(self.place(target.clone(), secured));
+        }
+        Ok(places)
+    }
+
+    fn place(
+        &self,
+        target: Target,
+        tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+    ) -> Place {
+        let name = format!("{}:{}", target.host, target.port);
+        Place {
+            address: self.settings.resolve.get(&name).copied(),
+            target,
+            tls,
+        }
+    }
+
+    /// Ready endpoints of new; a target that is no Service counts as one, as its models show whether it answers.
+    fn endpoints(&self, held: &Held) -> Result<u32, Error> {
+        let mut count = 0;
+        for target in &held.plan.new {
+            let Some((service, namespace)) = service(target, &self.settings.domain) else {
+                count += 1;
+                continue;
+            };
+            let found = old::endpoints(&self.shelves, &namespace, &service)?;
+            let ready = found.iter().flatten().filter(|endpoint| endpoint.ready);
+            count += u32::try_from(ready.count()).unwrap_or(u32::MAX);
+        }
+        Ok(count)
+    }
+
+    fn clients_reach_old(&self, held: &Held, pods: &[Object]) -> Result<Option<bool>, Error> {
+        let Some(service) = &held.spec.client_service else {
+            return Ok(None);
+        };
+        let found = old::endpoints(&self.shelves, &held.key.namespace, service)?;
+        Ok(found.map(|endpoints| {
+            endpoints.iter().any(|endpoint| {
+                let is_old = |pod: &Object| pod.metadata.name == endpoint.pod;
+                // One that names no pod could be any.
+                endpoint.pod.is_none() || pods.iter().any(is_old)
+            })
+        }))
+    }
+}
+
+/// Name and namespace of the Service that a target is.
+fn service(target: &Target, domain: &str) -> Option<(String, String)> {
+    let Host::Name(name) = &target.host else {
+        return None;
+    };
+    let name = name.trim_end_matches('.');
+    let name = name.strip_suffix(domain)?.strip_suffix(".svc.")?;
+    let (service, namespace) = name.split_once('.')?;
+    Some((service.to_owned(), namespace.to_owned()))
+}
+
+/// What a proxy says, for this update: what it says of another one is no news of this one.
+fn state(held: &Held, report: &Report) -> ProxyState {
+    let is_own = report.uid.is_some() && report.uid == held.identity.uid;
+    ProxyState {
+        applied: if is_own { report.generation } else { 0 },
+        open_streams: report.open,
+    }
+}
+
+/// The update that rules instead of `held`, if one does.
+fn superseded_by(held: &Held, source: &str, updates: &[Object]) -> Option<String> {
+    let updates: Vec<_> = updates.iter().map(|object| held::update(object)).collect();
+    let of_source: Vec<_> = updates
+        .iter()
+        .filter(|update| update.source() == Some(source))
+        .collect();
+    let claims: Vec<_> = of_source.iter().map(|update| update.claim()).collect();
+    let ruling = ruling::rule(&claims)?;
+    let own = claims
+        .iter()
+        .position(|claim| claim.name == held.key.name)?;
+    let other = match ruling.standings[own] {
+        Standing::Rules => return None,
+        Standing::SupersededBy(heir) => heir,
+        Standing::Conflicts => ruling.ruler,
+    };
+    Some(claims[other].name.to_owned())
+}

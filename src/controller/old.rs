@@ -1,0 +1,128 @@
+//! The frontends of the old generation: which pods they are, and where their proxies and they themselves answer.
+//!
+//! Must not know what is asked there.
+
+use std::collections::BTreeMap;
+
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::Value as Json;
+
+use super::ProxyPods;
+use crate::k8s::workloads::{COMPONENT, GRAPH, is_selected, labels};
+use crate::k8s::{Object, Shelves, Unseen};
+
+/// A core or built-in kind.
+pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// The pods that carry a proxy of the update of `source`, as long as they are alive.
+///
+/// # Errors
+/// When pods or Deployments are not listed.
+pub(super) fn frontends(
+    shelves: &Shelves,
+    namespace: &str,
+    source: &str,
+    proxies: &ProxyPods,
+) -> Result<Vec<Object>, Unseen> {
+    let mut pods = shelves.of(&kind("", "v1", "Pod", "pods"), namespace)?;
+    let selectors = selectors(shelves, namespace, source, proxies)?;
+    pods.retain(|pod| {
+        let is_meant = selectors
+            .iter()
+            .any(|selector| !selector.is_empty() && is_selected(pod, selector));
+        is_meant && is_alive(pod) && port(pod, &proxies.port).is_some()
+    });
+    Ok(pods)
+}
+
+fn selectors(
+    shelves: &Shelves,
+    namespace: &str,
+    source: &str,
+    proxies: &ProxyPods,
+) -> Result<Vec<BTreeMap<String, String>>, Unseen> {
+    if !proxies.selector.is_empty() {
+        let filled = proxies.selector.iter();
+        let filled = filled.map(|(name, value)| (name.clone(), value.replace("{source}", source)));
+        return Ok(vec![filled.collect()]);
+    }
+    let of_graph = [(GRAPH, source), (COMPONENT, "frontend")];
+    let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let deployments = kind("apps", "v1", "Deployment", "deployments");
+    let deployment = shelves.one(&deployments, namespace, source)?;
+    let of_deployment = deployment.and_then(|deployment| {
+        let selector = deployment.data.pointer("/spec/selector/matchLabels")?;
+        serde_json::from_value(selector.clone()).ok()
+    });
+    Ok([Some(of_graph.into()), of_deployment]
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+fn is_alive(pod: &DynamicObject) -> bool {
+    let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
+    !matches!(phase, Some("Succeeded" | "Failed")) && address(pod).is_some()
+}
+
+fn address(pod: &DynamicObject) -> Option<&str> {
+    pod.data.pointer("/status/podIP")?.as_str()
+}
+
+/// The number of the port of this name.
+fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
+    let containers = ["initContainers", "containers"].into_iter();
+    let containers =
+        containers.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
+    let mut ports =
+        containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let port = ports.find(|port| port["name"] == name)?;
+    u16::try_from(port["containerPort"].as_u64()?).ok()
+}
+
+/// Where the port of this name is reached.
+pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
+    let (address, port) = (address(pod)?, port(pod, name)?);
+    Some(match address.contains(':') {
+        true => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    })
+}
+
+/// The endpoints of a Service that clients may be sent to, each with the pod behind it; none if the Service has no slice.
+///
+/// # Errors
+/// When EndpointSlices are not listed.
+pub(super) fn endpoints(
+    shelves: &Shelves,
+    namespace: &str,
+    service: &str,
+) -> Result<Option<Vec<Endpoint>>, Unseen> {
+    let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let mut slices = shelves.of(&slices, namespace)?;
+    slices.retain(|slice| {
+        let named = labels(slice).and_then(|labels| labels.get("kubernetes.io/service-name"));
+        named.map(String::as_str) == Some(service)
+    });
+    if slices.is_empty() {
+        return Ok(None);
+    }
+    let endpoints = slices.iter().flat_map(|slice| {
+        let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
+        endpoints.map(|endpoint| Endpoint {
+            // Not said means yes (discovery.k8s.io/v1, EndpointConditions).
+            ready: endpoint["conditions"]["ready"].as_bool().unwrap_or(true),
+            pod: endpoint["targetRef"]["name"].as_str().map(str::to_owned),
+        })
+    });
+    Ok(Some(endpoints.collect()))
+}
+
+/// An address behind a Service.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub ready: bool,
+    pub pod: Option<String>,
+}

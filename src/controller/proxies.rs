@@ -1,0 +1,93 @@
+//! What a proxy says of itself, followed for as long as it is alive.
+//!
+//! Must not know what follows from it.
+
+use std::time::Duration;
+
+use super::lookout::Teller;
+use crate::rollout::Sides;
+use crate::state_api::v1::State;
+use crate::state_api::{Client, Error};
+
+/// How long a proxy may take for anything.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it says something though nothing has changed.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The pause before a proxy that does not answer is asked again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// What a proxy says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Report {
+    /// `metadata.uid` of the resource in force there, and its generation.
+    pub uid: Option<String>,
+    pub generation: u64,
+    pub open: Sides<u64>,
+    /// Requests of the last minute that were open to the split.
+    pub assigned: Sides<u64>,
+}
+
+impl Report {
+    /// The part of it by which something may be decided.
+    fn essence(&self) -> (Option<&str>, u64, bool, bool) {
+        let (old, new) = (self.open.old == 0, self.open.new == 0);
+        (self.uid.as_deref(), self.generation, old, new)
+    }
+}
+
+impl From<&State> for Report {
+    fn from(state: &State) -> Self {
+        let resource = state.plan.as_ref().and_then(|plan| plan.resource.as_ref());
+        let open = |side: &Option<crate::state_api::v1::Generation>| {
+            side.as_ref().map_or(0, |side| side.open_streams)
+        };
+        let assigned = state.assigned_last_minute.as_ref();
+        Self {
+            uid: resource.and_then(|resource| resource.uid.clone()),
+            generation: resource
+                .and_then(|resource| resource.generation)
+                .and_then(|generation| u64::try_from(generation).ok())
+                .unwrap_or(0),
+            open: Sides {
+                old: open(&state.old),
+                new: open(&state.new),
+            },
+            assigned: Sides {
+                old: assigned.map_or(0, |requests| requests.old),
+                new: assigned.map_or(0, |requests| requests.new),
+            },
+        }
+    }
+}
+
+/// Follows the proxy whose admin port is at `address`; tells none while it does not answer.
+pub(super) async fn follow(address: String, teller: Teller<Option<Report>>) {
+    let mut last: Option<Report> = None;
+    loop {
+        if let Err(error) = watch(&address, &teller, &mut last).await {
+            tracing::debug!(
+                address,
+                error = &error as &dyn std::error::Error,
+                "a proxy does not answer"
+            );
+        }
+        teller.tell(None, last.take().is_some());
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn watch(
+    address: &str,
+    teller: &Teller<Option<Report>>,
+    last: &mut Option<Report>,
+) -> Result<(), Error> {
+    let client = Client::connect(address, PATIENCE).await?;
+    let mut states = client.watch(INTERVAL).await?;
+    while let Some(state) = states.next().await? {
+        let report = Report::from(&state);
+        let matters = last.as_ref().map(Report::essence) != Some(report.essence());
+        teller.tell(Some(report.clone()), matters);
+        *last = Some(report);
+    }
+    Ok(())
+}

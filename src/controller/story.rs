@@ -1,0 +1,211 @@
+//! The status that tells a decision, in a person's words.
+//!
+//! Must not know how a status is written.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use super::held::Held;
+use super::observe::Seen;
+use crate::resource::status::{
+    FrontendsStatus, GenerationStatus, Phase, RoleStatus, SplitStatus, condition,
+};
+use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
+use crate::rollout::{self, Capacity, ConditionKind, Decision, Rule, Sides};
+use crate::split::{Generation, Weights};
+
+/// The most of a message, in bytes.
+const MAX_MESSAGE: usize = 4096;
+
+/// The status after `decision`, which makes the spec's generation `generation`.
+pub(super) fn status(
+    held: &Held,
+    seen: &Seen,
+    decision: &Decision,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let wanted = decision.split.unwrap_or(seen.observation.split);
+    let before = &held.status;
+    let phase = phase(decision);
+    let changed = before.phase != Some(phase);
+    let conditions = decision.conditions.iter().map(|told| Condition {
+        type_: told.kind.as_str().to_owned(),
+        status: if told.holds { "True" } else { "False" }.to_owned(),
+        reason: told.reason.to_owned(),
+        message: told.message.clone(),
+        observed_generation: generation,
+        last_transition_time: Time(now),
+    });
+    let proxies = &seen.observation.proxies;
+    let applied = proxies.iter().filter(|proxy| {
+        let applied = proxy.state.map_or(0, |state| state.applied);
+        applied >= seen.observation.resource_generation
+    });
+    let side = |side| generation_status(seen, decision, side);
+    DynamoUpdateConfigStatus {
+        observed_generation: generation,
+        phase: Some(phase),
+        message: Some(cut(&decision.message)),
+        rule: Some(decision.rule.as_str().to_owned()),
+        wanted: Some(split(wanted)),
+        observed: observed(seen.assigned),
+        old: Some(side(Generation::Old)),
+        new: Some(side(Generation::New)),
+        frontends: Some(FrontendsStatus {
+            total: i32::try_from(proxies.len()).unwrap_or(i32::MAX),
+            applied: i32::try_from(applied.count()).unwrap_or(i32::MAX),
+        }),
+        safe_to_delete_old: Some(decision.safe_to_delete_old),
+        estimated_drain_seconds: decision
+            .drain_estimate
+            .and_then(|left| i64::try_from(left.as_secs()).ok()),
+        last_transition_time: match &before.last_transition_time {
+            Some(time) if !changed => Some(time.clone()),
+            _ => Some(Time(now)),
+        },
+        conditions: conditions
+            .map(|new| since(new, &before.conditions))
+            .collect(),
+        memory: Some(decision.memory.clone()),
+    }
+}
+
+/// The status of an update whose spec cannot be used: all else stays as it was.
+pub(super) fn invalid(
+    before: &DynamoUpdateConfigStatus,
+    problems: &Problems,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let message = cut(&format!(
+        "the spec cannot be used, so nothing is changed: {problems}"
+    ));
+    refused(before, "Invalid", message, generation, now)
+}
+
+/// The status of an update that cannot be followed, for a reason that a person must mend.
+pub(super) fn refused(
+    before: &DynamoUpdateConfigStatus,
+    reason: &str,
+    message: String,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let mut status = before.clone();
+    status.observed_generation = generation;
+    status.message = Some(message.clone());
+    if status.phase != Some(Phase::Degraded) {
+        status.phase = Some(Phase::Degraded);
+        status.last_transition_time = Some(Time(now));
+    }
+    let accepted = reason != "Invalid";
+    for (kind, holds) in [(condition::ACCEPTED, accepted), (condition::DEGRADED, true)] {
+        let told = Condition {
+            type_: kind.to_owned(),
+            status: if holds { "True" } else { "False" }.to_owned(),
+            reason: reason.to_owned(),
+            message: message.clone(),
+            observed_generation: generation,
+            last_transition_time: Time(now),
+        };
+        let told = since(told, &before.conditions);
+        status.conditions.retain(|other| other.type_ != kind);
+        status.conditions.push(told);
+    }
+    status
+}
+
+/// A status without what changes all the time though nothing happens.
+pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStatus {
+    let mut still = status.clone();
+    still.observed = None;
+    still.estimated_drain_seconds = None;
+    for side in [&mut still.old, &mut still.new].into_iter().flatten() {
+        side.open_streams = None;
+    }
+    still
+}
+
+/// A condition keeps its time as long as it holds or does not.
+fn since(mut new: Condition, before: &[Condition]) -> Condition {
+    let known = before
+        .iter()
+        .find(|old| old.type_ == new.type_ && old.status == new.status);
+    if let Some(known) = known {
+        new.last_transition_time = known.last_transition_time.clone();
+    }
+    new
+}
+
+/// The phase for people: what holds an update goes before how far it is.
+fn phase(decision: &Decision) -> Phase {
+    let is_degraded = decision
+        .conditions
+        .iter()
+        .any(|told| told.kind == ConditionKind::Degraded && told.holds);
+    match decision.phase {
+        rollout::Phase::Superseded => Phase::Superseded,
+        rollout::Phase::Draining => Phase::Draining,
+        rollout::Phase::Complete => Phase::Complete,
+        _ if is_degraded => Phase::Degraded,
+        _ if matches!(decision.rule, Rule::Paused | Rule::Cap) => Phase::Paused,
+        rollout::Phase::Pending => Phase::Pending,
+        rollout::Phase::Progressing => Phase::Progressing,
+    }
+}
+
+fn split(weights: Weights) -> SplitStatus {
+    SplitStatus {
+        percent: weights.rounded_percent(),
+        weights: Some(WeightsSpec {
+            old: weights.old(),
+            new: weights.new_weight(),
+        }),
+    }
+}
+
+fn observed(assigned: Sides<u64>) -> Option<SplitStatus> {
+    let part = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    let (old, new) = (part(assigned.old), part(assigned.new));
+    let weights = Weights::new(old, new).ok()?;
+    Some(SplitStatus {
+        percent: weights.rounded_percent(),
+        weights: Some(WeightsSpec { old, new }),
+    })
+}
+
+fn generation_status(seen: &Seen, decision: &Decision, side: Generation) -> GenerationStatus {
+    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let capacity = decision.capacity.of(side);
+    let counts = seen.observation.workers.of(side);
+    let roles = capacity.roles.iter().map(|(role, counted)| {
+        let desired = counts.get(role).map_or(0, |workers| workers.desired);
+        let status = RoleStatus {
+            ready: whole(counted.ready),
+            desired: whole(desired),
+            full_size: counted.full.map(whole),
+        };
+        (role.as_str().to_owned(), status)
+    });
+    let ready: u32 = counts.values().map(|workers| workers.ready).sum();
+    let desired: u32 = counts.values().map(|workers| workers.desired).sum();
+    let open = decision.open_streams.map(|open| *open.of(side));
+    GenerationStatus {
+        workers: Some(format!("{ready}/{desired}")),
+        roles: roles.collect(),
+        capacity_percent: Some(percent(capacity)),
+        ready_frontends: Some(whole(seen.observation.frontends.of(side).endpoints)),
+        open_streams: open.and_then(|open| i64::try_from(open).ok()),
+    }
+}
+
+/// Rounded down: 100 is whole.
+fn percent(capacity: &Capacity) -> i32 {
+    let (of, whole) = capacity.share.parts();
+    i32::try_from(u128::from(of) * 100 / u128::from(whole)).unwrap_or(i32::MAX)
+}
+
+fn cut(text: &str) -> String {
+    text[..text.floor_char_boundary(MAX_MESSAGE)].to_owned()
+}

@@ -1,0 +1,199 @@
+//! One leader among several replicas, by a Lease (coordination.k8s.io/v1).
+//!
+//! Who does not lead takes the lease over when it has not been renewed for its whole length, by the clock of who looks:
+//! clocks of different hosts are never compared. Who leads counts on it for a part of its length only, from before the
+//! renewal was sent, so that a write that was begun in time has ended before another can lead. Must not know what the
+//! leader does.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::{Lease as Object, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::Error as ClientError;
+use kube::api::{Api, PostParams};
+use tokio::sync::watch;
+
+use super::Connection;
+
+/// A place among those who may lead.
+pub struct Lease {
+    api: Api<Object>,
+    name: String,
+    identity: String,
+    length: Duration,
+    held_until: watch::Sender<Option<Instant>>,
+    /// The lease of another as it was last seen, and since when it is so.
+    other: Option<(Option<String>, Instant)>,
+}
+
+/// Does this process lead?
+#[derive(Clone, Debug)]
+pub struct Leading(watch::Receiver<Option<Instant>>);
+
+impl Leading {
+    /// For how long it surely does; none if it does not.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        let until = (*self.0.borrow())?;
+        until
+            .checked_duration_since(Instant::now())
+            .filter(|left| !left.is_zero())
+    }
+
+    /// Waits until the answer may have changed.
+    pub async fn changed(&mut self) {
+        if self.0.changed().await.is_err() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl Lease {
+    /// A candidate named `identity`, which no other process may be called, for the lease `name` of `length`.
+    #[must_use]
+    pub fn new(
+        connection: &Connection,
+        namespace: &str,
+        name: &str,
+        identity: &str,
+        length: Duration,
+    ) -> (Self, Leading) {
+        let (held_until, leading) = watch::channel(None);
+        let lease = Self {
+            api: Api::namespaced(connection.client.clone(), namespace),
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            length,
+            held_until,
+            other: None,
+        };
+        (lease, Leading(leading))
+    }
+
+    /// Takes the lease when it can, and renews it, for as long as it is polled.
+    pub async fn keep(&mut self) {
+        loop {
+            let begun = Instant::now();
+            let attempt = tokio::time::timeout(self.length / 3, self.attempt()).await;
+            match attempt {
+                Ok(Ok(true)) => {
+                    let until = begun + self.length * 2 / 3;
+                    if self.held_until.send_replace(Some(until)).is_none() {
+                        tracing::info!(lease = self.name, "leads");
+                    }
+                }
+                Ok(Ok(false)) => {
+                    if self.held_until.send_replace(None).is_some() {
+                        tracing::warn!(lease = self.name, "another replica leads");
+                    }
+                }
+                // What is held runs out by itself.
+                Ok(Err(error)) => tracing::warn!(%error, "the lease cannot be read or written"),
+                Err(_) => tracing::warn!("the API server does not answer about the lease"),
+            }
+            tokio::time::sleep(self.length / 6).await;
+        }
+    }
+
+    /// Gives the lease up, so that another can lead at once.
+    pub async fn release(&mut self) {
+        if self.held_until.send_replace(None).is_none() {
+            return;
+        }
+        let given_up = async {
+            let mut object = self.api.get(&self.name).await?;
+            if holder(&object) == Some(&self.identity) {
+                object.spec.get_or_insert_default().holder_identity = Some(String::new());
+                self.api
+                    .replace(&self.name, &PostParams::default(), &object)
+                    .await?;
+            }
+            Ok::<_, ClientError>(())
+        };
+        if !matches!(
+            tokio::time::timeout(self.length / 6, given_up).await,
+            Ok(Ok(()))
+        ) {
+            tracing::warn!("the lease could not be given up; it runs out");
+        }
+    }
+
+    /// Is it ours after this?
+    async fn attempt(&mut self) -> Result<bool, ClientError> {
+        let params = PostParams::default();
+        let written = match self.api.get_opt(&self.name).await? {
+            None => self.api.create(&params, &self.object(None)).await,
+            Some(found) if self.is_taken(&found) => return Ok(false),
+            Some(found) => {
+                let object = self.object(Some(found));
+                self.api.replace(&self.name, &params, &object).await
+            }
+        };
+        match written {
+            Ok(_) => {
+                self.other = None;
+                Ok(true)
+            }
+            // Another was first.
+            Err(ClientError::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_taken(&mut self, found: &Object) -> bool {
+        let holder = holder(found).map_or("", String::as_str);
+        if holder.is_empty() || holder == self.identity {
+            return false;
+        }
+        let version = found.metadata.resource_version.clone();
+        if self.other.as_ref().is_none_or(|(seen, _)| *seen != version) {
+            self.other = Some((version, Instant::now()));
+        }
+        let spec = found.spec.as_ref();
+        let length = spec.and_then(|spec| spec.lease_duration_seconds);
+        let length = length.map_or(self.length, |seconds| {
+            Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+        });
+        let since = self.other.as_ref().map(|(_, since)| since.elapsed());
+        since.is_none_or(|since| since < length)
+    }
+
+    fn object(&self, found: Option<Object>) -> Object {
+        let now = MicroTime(Timestamp::now());
+        let before = found.as_ref().and_then(|object| object.spec.clone());
+        let before = before.unwrap_or_default();
+        let is_new = before.holder_identity.as_ref() != Some(&self.identity);
+        let seconds = i32::try_from(self.length.as_secs()).unwrap_or(i32::MAX);
+        Object {
+            metadata: found.map_or_else(
+                || ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
+                |object| object.metadata,
+            ),
+            spec: Some(LeaseSpec {
+                holder_identity: Some(self.identity.clone()),
+                lease_duration_seconds: Some(seconds.max(1)),
+                acquire_time: if is_new {
+                    Some(now.clone())
+                } else {
+                    before.acquire_time.clone()
+                },
+                renew_time: Some(now),
+                lease_transitions: Some(
+                    before
+                        .lease_transitions
+                        .unwrap_or(0)
+                        .saturating_add(i32::from(is_new)),
+                ),
+                ..before
+            }),
+        }
+    }
+}
+
+fn holder(object: &Object) -> Option<&String> {
+    object.spec.as_ref()?.holder_identity.as_ref()
+}

@@ -1,0 +1,310 @@
+//! What the API server holds of the kinds that are asked for: each is listed when it is first asked for, and watched from
+//! then on.
+//!
+//! Must not know what the objects mean.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, Error as ClientError};
+use serde_json::{Value as Json, json};
+use tokio::sync::mpsc;
+
+use super::Connection;
+
+/// A watch is begun anew after so long, in seconds.
+const RENEW: u32 = 25;
+/// The pause after an error, doubled with each, half of it chance.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+
+/// An object as the API server holds it; of pods only what is looked at.
+pub type Object = Arc<DynamicObject>;
+
+/// An object that is new, has changed or is gone.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// The plural of its kind.
+    pub plural: String,
+    pub object: Object,
+}
+
+/// Why nothing can be said of a kind. What could not be listed is not empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unseen {
+    #[error("{0} are not listed yet")]
+    NotYet(String),
+    #[error("{plural} cannot be listed: {cause}")]
+    Refused { plural: String, cause: String },
+}
+
+/// Which namespaces are looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    All,
+    Namespace(String),
+}
+
+/// All kinds that were asked for.
+pub struct Shelves {
+    client: Client,
+    scope: Scope,
+    told: mpsc::UnboundedSender<Changed>,
+    shelves: Mutex<HashMap<String, Arc<Shelf>>>,
+}
+
+/// The objects of one kind, by namespace and name.
+type Objects = BTreeMap<String, BTreeMap<String, Object>>;
+
+struct Shelf {
+    plural: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    objects: Objects,
+    /// Listed in full at least once, or known not to exist in this cluster.
+    listed: bool,
+    /// Why it could not be listed.
+    refused: Option<String>,
+}
+
+impl Shelves {
+    /// Nothing is watched before it is asked for. Changes are told to the receiver.
+    #[must_use]
+    pub fn new(connection: &Connection, scope: Scope) -> (Self, mpsc::UnboundedReceiver<Changed>) {
+        let (told, changes) = mpsc::unbounded_channel();
+        let shelves = Self {
+            client: connection.client.clone(),
+            scope,
+            told,
+            shelves: Mutex::default(),
+        };
+        (shelves, changes)
+    }
+
+    /// The objects of a kind in a namespace; none where the cluster does not have the kind.
+    ///
+    /// # Errors
+    /// When they are not listed yet, or may not be.
+    pub fn of(&self, kind: &ApiResource, namespace: &str) -> Result<Vec<Object>, Unseen> {
+        let shelf = self.shelf(kind);
+        let state = shelf.state();
+        shelf.check(&state)?;
+        let objects = state.objects.get(namespace).into_iter();
+        Ok(objects.flat_map(BTreeMap::values).cloned().collect())
+    }
+
+    /// One object of a kind.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn one(
+        &self,
+        kind: &ApiResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, Unseen> {
+        let shelf = self.shelf(kind);
+        let state = shelf.state();
+        shelf.check(&state)?;
+        let objects = state.objects.get(namespace);
+        Ok(objects.and_then(|objects| objects.get(name)).cloned())
+    }
+
+    /// The objects of a kind in all namespaces that are looked at.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn all(&self, kind: &ApiResource) -> Result<Vec<Object>, Unseen> {
+        let shelf = self.shelf(kind);
+        let state = shelf.state();
+        shelf.check(&state)?;
+        let objects = state.objects.values();
+        Ok(objects.flat_map(BTreeMap::values).cloned().collect())
+    }
+
+    fn shelf(&self, kind: &ApiResource) -> Arc<Shelf> {
+        let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = format!("{}.{}", kind.plural, kind.api_version);
+        let shelf = shelves.entry(key).or_insert_with(|| {
+            let shelf = Arc::new(Shelf {
+                plural: kind.plural.clone(),
+                state: Mutex::default(),
+            });
+            let api = match &self.scope {
+                Scope::All => Api::all_with(self.client.clone(), kind),
+                Scope::Namespace(name) => Api::namespaced_with(self.client.clone(), name, kind),
+            };
+            tokio::spawn(Arc::clone(&shelf).fill(api, self.told.clone()));
+            shelf
+        });
+        Arc::clone(shelf)
+    }
+}
+
+impl Shelf {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn check(&self, state: &State) -> Result<(), Unseen> {
+        let plural = self.plural.clone();
+        match &state.refused {
+            _ if state.listed => Ok(()),
+            Some(cause) => Err(Unseen::Refused {
+                plural,
+                cause: cause.clone(),
+            }),
+            None => Err(Unseen::NotYet(plural)),
+        }
+    }
+
+    async fn fill(self: Arc<Self>, api: Api<DynamicObject>, told: mpsc::UnboundedSender<Changed>) {
+        let begin = || {
+            Box::pin(watcher(
+                api.clone(),
+                watcher::Config::default().timeout(RENEW),
+            ))
+        };
+        let mut events = begin();
+        let mut listed = Vec::new();
+        let mut failures = 0;
+        loop {
+            match events.next().await {
+                Some(Ok(event)) => {
+                    if !matches!(event, Event::Init) {
+                        failures = 0;
+                    }
+                    for object in self.take(event, &mut listed) {
+                        let plural = self.plural.clone();
+                        let _ = told.send(Changed { plural, object });
+                    }
+                }
+                Some(Err(error)) => {
+                    if self.fails(&error) {
+                        events = begin();
+                    }
+                    let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(failures.min(10)));
+                    failures += 1;
+                    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+                }
+                None => events = begin(),
+            }
+            if told.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Takes in an event; which objects are new, changed or gone by it?
+    fn take(&self, event: Event<DynamicObject>, listed: &mut Vec<Object>) -> Vec<Object> {
+        let mut state = self.state();
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(object) => listed.push(self.trimmed(object)),
+            Event::InitDone => {
+                let mut objects = Objects::new();
+                for object in listed.drain(..) {
+                    put(&mut objects, object);
+                }
+                let before = std::mem::replace(&mut state.objects, objects);
+                (state.listed, state.refused) = (true, None);
+                return differing(&before, &state.objects);
+            }
+            Event::Apply(object) => {
+                let object = self.trimmed(object);
+                put(&mut state.objects, Arc::clone(&object));
+                return vec![object];
+            }
+            Event::Delete(object) => {
+                let (namespace, name) = place(&object);
+                if let Some(objects) = state.objects.get_mut(&namespace) {
+                    objects.remove(&name);
+                }
+                return vec![self.trimmed(object)];
+            }
+        }
+        Vec::new()
+    }
+
+    /// Notes an error. Must the watch begin anew, by listing?
+    fn fails(&self, error: &watcher::Error) -> bool {
+        let code = match error {
+            watcher::Error::InitialListFailed(ClientError::Api(status))
+            | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code,
+            _ => 0,
+        };
+        tracing::debug!(kind = self.plural, %error, "a watch fails");
+        let mut state = self.state();
+        if code == 404 {
+            // The cluster does not have the kind (any more).
+            *state = State {
+                listed: true,
+                ..State::default()
+            };
+        } else if !state.listed {
+            state.refused = Some(super::watch::told(error));
+        }
+        matches!(code, 404 | 410 | 504)
+    }
+
+    /// Without what is not looked at: there may be thousands.
+    fn trimmed(&self, mut object: DynamicObject) -> Object {
+        if self.plural == "dynamoupdateconfigs" {
+            return Arc::new(object);
+        }
+        object.metadata.managed_fields = None;
+        if self.plural == "pods" {
+            let ports = |list: &str| -> Json {
+                let containers = object.data["spec"][list].as_array().into_iter().flatten();
+                containers
+                    .map(
+                        |container| json!({"name": container["name"], "ports": container["ports"]}),
+                    )
+                    .collect()
+            };
+            let spec = json!({"containers": ports("containers"), "initContainers": ports("initContainers")});
+            object.data["spec"] = spec;
+        }
+        Arc::new(object)
+    }
+}
+
+fn place(object: &DynamicObject) -> (String, String) {
+    let metadata = &object.metadata;
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+fn put(objects: &mut Objects, object: Object) {
+    let (namespace, name) = place(&object);
+    objects.entry(namespace).or_default().insert(name, object);
+}
+
+fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
+    let flat = |objects: &Objects| -> BTreeMap<(String, String), Object> {
+        let all = objects.values().flat_map(BTreeMap::values);
+        all.map(|object| (place(object), Arc::clone(object)))
+            .collect()
+    };
+    let (before, after) = (flat(before), flat(after));
+    let is_same = |key, object: &Object, other: &BTreeMap<(String, String), Object>| {
+        other.get(key).is_some_and(|known: &Object| {
+            known.metadata.resource_version == object.metadata.resource_version
+        })
+    };
+    let new = after
+        .iter()
+        .filter(|(key, object)| !is_same(*key, object, &before));
+    let gone = before.iter().filter(|(key, _)| !after.contains_key(*key));
+    new.chain(gone)
+        .map(|(_, object)| Arc::clone(object))
+        .collect()
+}

@@ -1,0 +1,115 @@
+//! The workers of a generation, counted where they are: one file for each kind of object that can own them.
+//!
+//! A worker is a replica of a model server, of however many pods it is made. Must not know what is decided by the counts.
+
+mod deployment;
+mod graph;
+mod leader_worker_set;
+mod metadata;
+mod model_serving;
+mod object;
+mod pod_clique;
+mod pods;
+mod scaling_group;
+mod stateful_set;
+
+use std::collections::BTreeMap;
+
+use kube::api::ApiResource;
+
+pub use self::object::{is_selected, labels, pod_is_ready};
+use super::{Shelves, Unseen};
+use crate::rollout::{Role, Workers};
+
+/// Dynamo's label with the name of the `DynamoGraphDeployment`.
+pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+/// Dynamo's label with the type of the component.
+pub const COMPONENT: &str = "nvidia.com/dynamo-component-type";
+/// Dynamo's label with prefill or decode, where the type is `worker`.
+pub const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
+/// Dynamo's label with the generation of the workers.
+pub const WORKER_HASH: &str = "nvidia.com/dynamo-worker-hash";
+/// Dynamo's label with the namespace by which frontends find workers.
+pub const DYNAMO_NAMESPACE: &str = "nvidia.com/dynamo-namespace";
+
+/// The workers of a side, by role.
+pub type Counts = BTreeMap<Role, Workers>;
+
+/// Which workers are meant: what `spec.workers.{old,new}` and the names of the deployments say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Which {
+    /// The Kubernetes namespace.
+    pub namespace: String,
+    /// The name of the object that owns them, or of the graph that owns such objects; of `DynamoWorkerMetadata` the Dynamo
+    /// namespace.
+    pub name: String,
+    /// The revision or worker hash, where one object holds several generations.
+    pub revision: Option<String>,
+    /// Labels of the pods.
+    pub selector: BTreeMap<String, String>,
+}
+
+/// A kind of object whose workers can be counted.
+pub trait Workload: Sync {
+    /// Its kind, as in `spec.workers.*.kind`.
+    fn kind(&self) -> &'static str;
+
+    /// The workers of `which`.
+    ///
+    /// # Errors
+    /// When what must be looked at could not be listed.
+    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen>;
+}
+
+/// Every kind.
+pub const ALL: [&dyn Workload; 9] = [
+    &pods::Pods,
+    &deployment::Deployments,
+    &stateful_set::StatefulSets,
+    &leader_worker_set::LeaderWorkerSets,
+    &pod_clique::PodCliques,
+    &scaling_group::ScalingGroups,
+    &model_serving::ModelServings,
+    &graph::Graphs,
+    &metadata::Metadata,
+];
+
+/// The kind of this name.
+#[must_use]
+pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
+    ALL.into_iter().find(|workload| workload.kind() == kind)
+}
+
+/// The workers of a deployment of which only the name is known: of the graph of this name if there is one, by the labels
+/// of its pods, else of the Deployment.
+///
+/// # Errors
+/// When what must be looked at could not be listed.
+pub fn by_name(shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    let graph = shelves.one(&graph::resource(), &which.namespace, &which.name)?;
+    let counts = pods::Pods.count(shelves, which)?;
+    let Some(graph) = graph else {
+        if counts.is_empty() {
+            return deployment::Deployments.count(shelves, which);
+        }
+        return Ok(counts);
+    };
+    // What a graph wants is said by the graph: pods come and go.
+    let wanted = graph::wanted(&graph);
+    let mut all: Counts = wanted
+        .into_iter()
+        .map(|(role, desired)| (role, Workers { ready: 0, desired }))
+        .collect();
+    for (role, counted) in counts {
+        let workers = all.entry(role).or_default();
+        workers.ready = counted.ready;
+    }
+    Ok(all)
+}
+
+fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(
+        &kube::api::GroupVersionKind::gvk(group, version, kind),
+        plural,
+    )
+}

@@ -1,0 +1,52 @@
+//! DynamoWorkerMetadata (nvidia.com/v1alpha1) of ready pods, by Dynamo namespace: what the frontends themselves see. Each
+//! bears the name of its pod, and its `spec.data` is a free form; a worker is a pod with an endpoint called `generate`.
+
+use serde_json::Value as Json;
+
+use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
+use crate::rollout::{Role, Workers};
+
+pub(super) struct Metadata;
+
+impl Workload for Metadata {
+    fn kind(&self) -> &'static str {
+        "DynamoWorkerMetadata"
+    }
+
+    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+        let (kind, plural) = (self.kind(), "dynamoworkermetadatas");
+        let kind = super::resource("nvidia.com", "v1alpha1", kind, plural);
+        let mut counts = Counts::new();
+        for object in shelves.of(&kind, &which.namespace)? {
+            let Some(by_endpoint) = role(&object.data["spec"]["data"], &which.name) else {
+                continue;
+            };
+            let name = object.metadata.name.as_deref().unwrap_or_default();
+            let pod = shelves.one(&pods::resource(), &which.namespace, name)?;
+            let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) else {
+                continue;
+            };
+            let labelled = object::label(&pod, super::COMPONENT).and_then(|_| object::role(&pod));
+            let workers = Workers {
+                ready: u32::from(object::pod_is_ready(&pod)),
+                desired: 1,
+            };
+            object::add(&mut counts, labelled.unwrap_or(by_endpoint), workers);
+        }
+        Ok(counts)
+    }
+}
+
+/// What a pod does in this Dynamo namespace, by the components whose endpoints it has.
+fn role(data: &Json, namespace: &str) -> Option<Role> {
+    let endpoints = data["endpoints"].as_object()?;
+    let mut own = endpoints.values().filter(|endpoint| {
+        endpoint["namespace"] == namespace && endpoint["endpoint"] == "generate"
+    });
+    let component = own.next()?["component"].as_str().unwrap_or_default();
+    Some(match component {
+        "prefill" => Role::Prefill,
+        "decode" => Role::Decode,
+        _ => Role::Worker,
+    })
+}

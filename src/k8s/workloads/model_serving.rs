@@ -1,0 +1,47 @@
+//! Kthena's ModelServings (workload.serving.volcano.sh/v1alpha1): a replica is a group with every role in it, as many of each
+//! as the role says. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas` count
+//! groups ready or not.
+
+use kube::api::DynamicObject;
+use serde_json::Value as Json;
+
+use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use crate::rollout::Workers;
+
+pub(super) struct ModelServings;
+
+impl Workload for ModelServings {
+    fn kind(&self) -> &'static str {
+        "ModelServing"
+    }
+
+    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+        let group = "workload.serving.volcano.sh";
+        let kind = super::resource(group, "v1alpha1", "ModelServing", "modelservings");
+        let mut counts = Counts::new();
+        for object in object::meant(shelves, &kind, which)? {
+            count(&object, &mut counts);
+        }
+        Ok(counts)
+    }
+}
+
+fn count(object: &DynamicObject, counts: &mut Counts) {
+    let groups = object::replicas(object, "/status/availableReplicas");
+    let roles = object.data.pointer("/spec/template/roles");
+    let roles = roles.and_then(Json::as_array).into_iter().flatten();
+    for role in roles {
+        let Some(known) = object::role_of(Some(role["name"].as_str().unwrap_or("worker")), None)
+            .or_else(|| (role["name"] != "frontend").then_some(crate::rollout::Role::Worker))
+        else {
+            continue;
+        };
+        let each = role["replicas"].as_u64().unwrap_or(1);
+        let each = u32::try_from(each).unwrap_or(u32::MAX);
+        let workers = Workers {
+            ready: groups.ready.saturating_mul(each),
+            desired: groups.desired.saturating_mul(each),
+        };
+        object::add(counts, known, workers);
+    }
+}

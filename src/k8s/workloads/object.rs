@@ -1,0 +1,152 @@
+//! What the kinds have in common: labels, roles, counts of an object, and which objects are meant.
+
+use std::collections::BTreeMap;
+
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value as Json;
+
+use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, Which};
+use crate::k8s::shelves::{Object, Shelves, Unseen};
+use crate::rollout::{Role, Workers};
+
+/// A label of an object.
+pub(super) fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
+    labels(object)?.get(name).map(String::as_str)
+}
+
+/// The labels of an object, if it has any.
+#[must_use]
+pub fn labels(object: &DynamicObject) -> Option<&BTreeMap<String, String>> {
+    object.metadata.labels.as_ref()
+}
+
+/// Does an object carry all these labels?
+#[must_use]
+pub fn is_selected(object: &DynamicObject, selector: &BTreeMap<String, String>) -> bool {
+    selector
+        .iter()
+        .all(|(name, value)| label(object, name) == Some(value))
+}
+
+/// What the component of these labels does; none if it is no worker. Without labels it does all.
+pub(super) fn role(object: &DynamicObject) -> Option<Role> {
+    let sub = label(object, SUB_COMPONENT);
+    let component = label(object, COMPONENT);
+    role_of(component, sub)
+}
+
+/// The role by Dynamo's names: a component's type, and below it.
+pub(super) fn role_of(component: Option<&str>, sub: Option<&str>) -> Option<Role> {
+    match (component, sub) {
+        (Some("prefill"), _) | (None | Some("worker"), Some("prefill")) => Some(Role::Prefill),
+        (Some("decode"), _) | (None | Some("worker"), Some("decode")) => Some(Role::Decode),
+        (None | Some("worker"), _) => Some(Role::Worker),
+        // Frontends, planners, endpoint pickers.
+        _ => None,
+    }
+}
+
+/// A whole number at `pointer`.
+pub(super) fn number(object: &DynamicObject, pointer: &str) -> Option<u32> {
+    let number = object.data.pointer(pointer)?.as_u64()?;
+    Some(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+/// Ready by the status at `ready`, wanted by `spec.replicas`, which is 1 where it is not given.
+pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
+    let is_going = object.metadata.deletion_timestamp.is_some();
+    Workers {
+        ready: number(object, ready).unwrap_or(0),
+        desired: match is_going {
+            true => 0,
+            false => number(object, "/spec/replicas").unwrap_or(1),
+        },
+    }
+}
+
+/// The objects of a kind that are meant: the one of the name, and those that carry it as the name of their graph.
+pub(super) fn meant(
+    shelves: &Shelves,
+    kind: &ApiResource,
+    which: &Which,
+) -> Result<Vec<Object>, Unseen> {
+    let mut objects = shelves.of(kind, &which.namespace)?;
+    objects.retain(|object| {
+        object.metadata.name.as_ref() == Some(&which.name)
+            || label(object, GRAPH) == Some(&which.name)
+    });
+    // One object may hold all generations; of several, those of the wanted one are meant.
+    let hash = which.revision.as_deref();
+    if objects
+        .iter()
+        .any(|object| hash.is_some() && label(object, WORKER_HASH) == hash)
+    {
+        objects.retain(|object| label(object, WORKER_HASH) == hash);
+    }
+    Ok(objects)
+}
+
+/// Adds up the objects by their roles.
+pub(super) fn sum(objects: &[Object], count: impl Fn(&DynamicObject) -> Workers) -> Counts {
+    let mut counts = Counts::new();
+    for object in objects {
+        if let Some(role) = role(object) {
+            add(&mut counts, role, count(object));
+        }
+    }
+    counts
+}
+
+pub(super) fn add(counts: &mut Counts, role: Role, workers: Workers) {
+    let sum = counts.entry(role).or_default();
+    sum.ready = sum.ready.saturating_add(workers.ready);
+    sum.desired = sum.desired.saturating_add(workers.desired);
+}
+
+/// Is this pod ready, and not on its way out?
+#[must_use]
+pub fn pod_is_ready(pod: &DynamicObject) -> bool {
+    let conditions = pod.data.pointer("/status/conditions");
+    let conditions = conditions.and_then(Json::as_array).into_iter().flatten();
+    let mut conditions = conditions.filter(|condition| condition["type"] == "Ready");
+    pod.metadata.deletion_timestamp.is_none()
+        && conditions.any(|condition| condition["status"] == "True")
+}
+
+/// Has this pod ended, whether well or not?
+pub(super) fn pod_has_ended(pod: &DynamicObject) -> bool {
+    let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// Of objects whose own counts mix generations: their pods of one revision, which the kind's controller writes to this
+/// label.
+pub(super) fn of_revision(
+    shelves: &Shelves,
+    objects: &[Object],
+    which: &Which,
+    revision: &str,
+    marked_by: &str,
+) -> Result<Counts, Unseen> {
+    let mut counts = Counts::new();
+    for object in objects {
+        let selector = object.data.pointer("/spec/selector/matchLabels");
+        let selector: BTreeMap<String, String> = selector
+            .and_then(|selector| serde_json::from_value(selector.clone()).ok())
+            .unwrap_or_default();
+        if selector.is_empty() {
+            continue;
+        }
+        let mut pods = shelves.of(&super::pods::resource(), &which.namespace)?;
+        pods.retain(|pod| {
+            is_selected(pod, &selector)
+                && [marked_by, WORKER_HASH]
+                    .iter()
+                    .any(|name| label(pod, name) == Some(revision))
+        });
+        for (role, workers) in super::pods::count(&pods) {
+            add(&mut counts, role, workers);
+        }
+    }
+    Ok(counts)
+}

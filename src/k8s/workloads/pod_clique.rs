@@ -1,0 +1,28 @@
+//! Grove's PodCliques (grove.io/v1alpha1): `readyReplicas`, no `availableReplicas`. A clique within a scaling group is a part
+//! of each of the group's replicas and no worker by itself: the group counts them.
+
+use super::{Counts, Shelves, Unseen, Which, Workload, object};
+
+pub(super) struct PodCliques;
+
+/// The label of what belongs to a scaling group.
+pub(super) const GROUP: &str = "grove.io/podcliquescalinggroup";
+
+impl Workload for PodCliques {
+    fn kind(&self) -> &'static str {
+        "PodClique"
+    }
+
+    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+        let kind = super::resource("grove.io", "v1alpha1", "PodClique", "podcliques");
+        let mut objects = object::meant(shelves, &kind, which)?;
+        objects.retain(|object| {
+            // Whoever names one means it.
+            object.metadata.name.as_ref() == Some(&which.name)
+                || object::label(object, GROUP).is_none()
+        });
+        Ok(object::sum(&objects, |object| {
+            object::replicas(object, "/status/readyReplicas")
+        }))
+    }
+}

@@ -1,0 +1,21 @@
+//! Grove's PodCliqueScalingGroups (grove.io/v1alpha1): a replica is one of each of its cliques. There is no `readyReplicas`;
+//! `availableReplicas` counts replicas of which every clique has enough ready pods.
+
+use super::{Counts, Shelves, Unseen, Which, Workload, object};
+
+pub(super) struct ScalingGroups;
+
+impl Workload for ScalingGroups {
+    fn kind(&self) -> &'static str {
+        "PodCliqueScalingGroup"
+    }
+
+    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+        let (kind, plural) = (self.kind(), "podcliquescalinggroups");
+        let kind = super::resource("grove.io", "v1alpha1", kind, plural);
+        let objects = object::meant(shelves, &kind, which)?;
+        Ok(object::sum(&objects, |object| {
+            object::replicas(object, "/status/availableReplicas")
+        }))
+    }
+}

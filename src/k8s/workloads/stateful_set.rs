@@ -1,0 +1,28 @@
+//! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` say nothing of readiness: a revision is counted by pods.
+
+use super::{Counts, Shelves, Unseen, Which, Workload, object};
+
+pub(super) struct StatefulSets;
+
+/// The label by which its pods are told apart.
+const REVISION: &str = "controller-revision-hash";
+
+impl Workload for StatefulSets {
+    fn kind(&self) -> &'static str {
+        "StatefulSet"
+    }
+
+    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+        let kind = super::resource("apps", "v1", "StatefulSet", "statefulsets");
+        let objects = object::meant(shelves, &kind, which)?;
+        let own = |object: &_| object::label(object, super::WORKER_HASH).is_some();
+        match &which.revision {
+            Some(revision) if !objects.iter().any(|object| own(object)) => {
+                object::of_revision(shelves, &objects, which, revision, REVISION)
+            }
+            _ => Ok(object::sum(&objects, |object| {
+                object::replicas(object, "/status/readyReplicas")
+            })),
+        }
+    }
+}

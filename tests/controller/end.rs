@@ -1,0 +1,109 @@
+//! The end of an update, several updates of one deployment, and resources that cannot be used.
+
+use serde_json::json;
+
+use super::stage::{Stage, pods, resource, updates};
+
+#[tokio::test]
+async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach_it() {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let slice = |pod: &str| {
+        json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
+            "endpoints": [{
+                "addresses": ["10.9.0.1"], "conditions": {"ready": true}, "targetRef": {"kind": "Pod", "name": pod},
+            }],
+        })
+    };
+    stage
+        .create(&slices, "clients-1", slice("old-frontend-0"))
+        .await;
+    let _controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 1, 1).await;
+    for i in 0..4 {
+        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+    }
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert_eq!(object["spec"]["oldDraining"], true);
+    assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
+    assert_eq!(
+        object["status"]["frontends"],
+        json!({"total": 1, "applied": 1})
+    );
+    for reason in ["Draining", "Complete"] {
+        stage.happens(reason).await;
+    }
+    stage.delete(&slices, "clients-1").await;
+    stage
+        .create(&slices, "clients-2", slice("new-frontend-0"))
+        .await;
+    stage
+        .until("up", "safe", |object| {
+            object["status"]["safeToDeleteOld"] == true
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothing() {
+    let stage = Stage::begun(json!({})).await;
+    stage.worker("new", 0, "worker").await;
+    let _controller = stage.controller(&[]).await;
+    stage.splits("up", 4, 1).await;
+    // Of one second the name decides who is older.
+    stage
+        .update(
+            "up-next",
+            json!({"supersedes": "up", "targetDeployment": "newer"}),
+        )
+        .await;
+    let object = stage
+        .until("up", "superseded", |object| {
+            object["status"]["phase"] == "Superseded"
+        })
+        .await;
+    let said = object["status"]["message"].as_str().unwrap();
+    assert!(
+        said.contains("the update up-next rules this deployment"),
+        "{said}"
+    );
+    stage.worker("newer", 0, "worker").await;
+    stage.worker("newer", 1, "worker").await;
+    stage.splits("up-next", 2, 1).await;
+    assert_eq!(
+        stage.get("up").await["spec"]["weights"],
+        json!({"old": 4, "new": 1})
+    );
+}
+
+#[tokio::test]
+async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
+    let stage = Stage::begun(json!({})).await;
+    stage.create(&updates(), "bad", json!({"spec": {
+        "newFrontendService": "new:8000", "trafficSplitPercent": 0, "sourceDeployment": "elsewhere",
+        "workers": {"new": {"kind": "Teapot", "name": "any"}},
+    }}))
+    .await;
+    stage.worker("new", 0, "worker").await;
+    let _controller = stage.controller(&[]).await;
+    stage.splits("up", 4, 1).await;
+    let object = stage
+        .until("bad", "told", |object| {
+            object["status"]["phase"] == "Degraded"
+        })
+        .await;
+    let said = object["status"]["message"].as_str().unwrap();
+    assert!(
+        said.contains("'Teapot', whose workers cannot be counted"),
+        "{said}"
+    );
+    assert_eq!(object["spec"]["trafficSplitPercent"], 0);
+}

@@ -1,0 +1,152 @@
+//! What may fail: a leader, the API server, a proxy; and many updates at once.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::stage::{Controller, Stage, pods};
+use crate::rig::*;
+
+#[tokio::test]
+async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
+    let stage = Stage::begun(json!({})).await;
+    let mut first = stage.controller(&[]).await;
+    leads(&first).await;
+    let second = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    assert!(!second.leads().await);
+    let reconciles = second
+        .metrics()
+        .await
+        .sum("crossfade_controller_reconciles_total", &[]);
+    assert_eq!(reconciles, 0.0, "who does not lead looks at nothing");
+    first.kill();
+    let killed = Instant::now();
+    stage.worker("new", 1, "worker").await;
+    let object = stage.splits("up", 2, 1).await;
+    assert!(
+        killed.elapsed() >= Duration::from_secs(4),
+        "before the lease could run out"
+    );
+    assert_eq!(object["status"]["old"]["roles"]["worker"]["fullSize"], 4);
+    eprintln!(
+        "the second replica led and had written {:?} after the first was killed",
+        killed.elapsed()
+    );
+    // One that ends as it should gives the lease up.
+    let third = stage.controller(&[]).await;
+    second.signal(libc::SIGTERM);
+    leads(&third).await;
+}
+
+async fn leads(controller: &Controller) {
+    let deadline = Instant::now() + super::stage::PATIENCE;
+    while !controller.leads().await {
+        assert!(Instant::now() < deadline, "never leads");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(controller.page("/readyz").await, 200);
+}
+
+#[tokio::test]
+async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
+    let stage = Stage::begun(json!({})).await;
+    stage.worker("new", 0, "worker").await;
+    let before = stage.get("up").await;
+    let controller = stage.controller(&["--dry-run"]).await;
+    eventually("it is said", async || {
+        controller
+            .said()
+            .contains("/up: 20 % to new (old 4 : new 1): old has 4 of 4 workers ready")
+    })
+    .await;
+    let after = stage.get("up").await;
+    assert_eq!(
+        before["metadata"]["resourceVersion"],
+        after["metadata"]["resourceVersion"]
+    );
+}
+
+#[tokio::test]
+async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_told() {
+    let stage = Stage::begun(json!({"ackTimeoutSeconds": 2})).await;
+    let nobody = Upstream::nobody().await;
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
+    stage.pod("old-frontend-mute", labels, ports).await;
+    stage.pod_ready("old-frontend-mute", true).await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    let said = stage.happens("ProxiesLag").await;
+    assert!(
+        said.contains("old-frontend-mute (does not answer)"),
+        "{said}"
+    );
+    let object = stage.get("up").await;
+    assert_eq!(object["status"]["frontends"]["total"], 2);
+    // A loss waits for nobody.
+    stage.delete(&pods(), "new-worker-0").await;
+    stage.splits("up", 1, 0).await;
+}
+
+#[tokio::test]
+async fn two_hundred_updates_are_followed_at_once() {
+    const COUNT: u32 = 200;
+    let stage = Stage::set().await;
+    let frontend = stage.new.url();
+    for i in 0..COUNT {
+        let (old, new) = (format!("old{i}"), format!("new{i}"));
+        stage.worker(&old, 0, "worker").await;
+        let more = json!({
+            "newFrontendService": frontend, "sourceDeployment": old, "targetDeployment": new,
+        });
+        stage.update(&format!("up{i}"), more).await;
+    }
+    let controller = stage.controller(&[]).await;
+    let deadline = Instant::now() + super::stage::PATIENCE;
+    while controller
+        .metrics()
+        .await
+        .sum("crossfade_controller_writes_total", &[])
+        < f64::from(COUNT)
+    {
+        assert!(Instant::now() < deadline, "not all are looked at");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let writes = controller
+        .metrics()
+        .await
+        .sum("crossfade_controller_writes_total", &[]);
+    let mut took = Vec::new();
+    for i in 0..COUNT {
+        stage.worker(&format!("new{i}"), 0, "worker").await;
+        let ready = Instant::now();
+        stage.splits(&format!("up{i}"), 1, 1).await;
+        took.push(ready.elapsed());
+    }
+    took.sort();
+    let metrics = controller.metrics().await;
+    let writes = metrics.sum("crossfade_controller_writes_total", &[]) - writes;
+    let per_change = writes / f64::from(COUNT);
+    eprintln!(
+        "of {COUNT} updates, from a worker's readiness to the split in the resource: p50 {:?}, p99 {:?}; {} KiB; {per_change:.1} writes a change",
+        took[took.len() / 2],
+        took[took.len() * 99 / 100],
+        controller.memory(),
+    );
+    assert!(per_change <= 4.0, "{per_change} writes a change");
+}
+
+#[tokio::test]
+async fn after_the_api_server_was_away_the_controller_goes_on() {
+    // An API server of its own, as the others need theirs.
+    let stage = Stage::begun(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    assert_eq!(controller.page("/livez").await, 200);
+}

@@ -1,0 +1,300 @@
+//! Workers are counted where they are: each kind with its quirk, by its real group, version and fields.
+
+use serde_json::{Value, json};
+
+use super::stage::{Controller, Stage, resource, updates};
+
+/// An update whose new side is counted by `workers`, beside four old workers that are pods.
+async fn counting(workers: Value) -> (Stage, Controller) {
+    let stage = Stage::begun(json!({"workers": {"new": workers}})).await;
+    let controller = stage.controller(&[]).await;
+    (stage, controller)
+}
+
+fn labels(kind: &str) -> Value {
+    json!({"labels": {"nvidia.com/dynamo-graph-deployment-name": "new", "nvidia.com/dynamo-component-type": kind}})
+}
+
+/// Waits until new is counted so: ready, wanted.
+async fn counts(stage: &Stage, workers: &str) -> Value {
+    stage
+        .until("up", workers, |object| {
+            object["status"]["new"]["workers"] == workers
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_deployment_by_its_name_alone() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    let kind = resource("apps", "v1", "Deployment", "deployments");
+    let template = json!({
+        "metadata": {"labels": {"app": "new"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let spec =
+        json!({"replicas": 3, "selector": {"matchLabels": {"app": "new"}}, "template": template});
+    stage.create(&kind, "new", json!({"spec": spec})).await;
+    counts(&stage, "0/3").await;
+    stage
+        .status(&kind, "new", json!({"replicas": 3, "readyReplicas": 2}))
+        .await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn a_stateful_set_of_one_revision_by_its_pods() {
+    let workers = json!({"kind": "StatefulSet", "name": "both", "revision": "both-22"});
+    let (stage, _controller) = counting(workers).await;
+    let kind = resource("apps", "v1", "StatefulSet", "statefulsets");
+    let template = json!({
+        "metadata": {"labels": {"app": "both"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let spec = json!({
+        "replicas": 3, "serviceName": "both", "selector": {"matchLabels": {"app": "both"}}, "template": template,
+    });
+    stage.create(&kind, "both", json!({"spec": spec})).await;
+    // Of both revisions together, which says nothing of one of them.
+    stage
+        .status(
+            &kind,
+            "both",
+            json!({"replicas": 3, "readyReplicas": 3, "updatedReplicas": 2}),
+        )
+        .await;
+    for (i, revision) in ["both-11", "both-22", "both-22"].into_iter().enumerate() {
+        let labels = json!({"app": "both", "controller-revision-hash": revision});
+        stage.pod(&format!("both-{i}"), labels, json!([])).await;
+        stage.pod_ready(&format!("both-{i}"), i < 2).await;
+    }
+    counts(&stage, "1/2").await;
+    stage.splits("up", 4, 1).await;
+}
+
+#[tokio::test]
+async fn a_leader_worker_set_by_its_groups() {
+    let (stage, _controller) = counting(json!({"kind": "LeaderWorkerSet", "name": "new"})).await;
+    let kind = resource(
+        "leaderworkerset.x-k8s.io",
+        "v1",
+        "LeaderWorkerSet",
+        "leaderworkersets",
+    );
+    let spec = json!({"replicas": 2, "leaderWorkerTemplate": {"size": 4}});
+    stage.create(&kind, "new", json!({"spec": spec})).await;
+    stage
+        .status(&kind, "new", json!({"replicas": 2, "readyReplicas": 1}))
+        .await;
+    counts(&stage, "1/2").await;
+    stage.splits("up", 4, 1).await;
+}
+
+#[tokio::test]
+async fn pods_of_a_replica_over_several_nodes_are_one_worker_when_all_are_ready() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for (name, group) in [("a-0", "a"), ("a-1", "a"), ("b-0", "b")] {
+        let mut metadata = labels("worker");
+        metadata["labels"]["leaderworkerset.sigs.k8s.io/group-key"] = group.into();
+        metadata["annotations"] = json!({"leaderworkerset.sigs.k8s.io/size": "2"});
+        let spec = json!({
+            "automountServiceAccountToken": false, "containers": [{"name": "main", "image": "any"}],
+        });
+        let object = json!({"metadata": metadata, "spec": spec});
+        stage
+            .create(&super::stage::pods(), &format!("new-{name}"), object)
+            .await;
+        stage.pod_ready(&format!("new-{name}"), name != "a-1").await;
+    }
+    counts(&stage, "0/2").await;
+    stage.pod_ready("new-a-1", true).await;
+    counts(&stage, "1/2").await;
+}
+
+#[tokio::test]
+async fn pod_cliques_without_those_of_a_scaling_group_which_counts_by_what_is_available() {
+    let (stage, _controller) = counting(json!({"kind": "PodClique", "name": "new"})).await;
+    let clique = resource("grove.io", "v1alpha1", "PodClique", "podcliques");
+    for (name, of_group) in [("new-0-worker", false), ("new-0-group-0-leader", true)] {
+        let mut metadata = labels("worker");
+        if of_group {
+            metadata["labels"]["grove.io/podcliquescalinggroup"] = "new-0-group".into();
+        }
+        let spec = json!({"roleName": "worker", "replicas": 2});
+        stage
+            .create(&clique, name, json!({"metadata": metadata, "spec": spec}))
+            .await;
+        stage
+            .status(&clique, name, json!({"replicas": 2, "readyReplicas": 1}))
+            .await;
+    }
+    counts(&stage, "1/2").await;
+    let workers = json!({"new": {"kind": "PodCliqueScalingGroup", "name": "new"}});
+    stage.edit("up", json!({"workers": workers})).await;
+    let group = resource(
+        "grove.io",
+        "v1alpha1",
+        "PodCliqueScalingGroup",
+        "podcliquescalinggroups",
+    );
+    let spec = json!({"replicas": 3, "cliqueNames": ["leader", "worker"]});
+    stage
+        .create(
+            &group,
+            "new-0-group",
+            json!({"metadata": labels("worker"), "spec": spec}),
+        )
+        .await;
+    let status = json!({"replicas": 3, "scheduledReplicas": 3, "availableReplicas": 2, "updatedReplicas": 3});
+    stage.status(&group, "new-0-group", status).await;
+    counts(&stage, "2/3").await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn a_model_serving_by_its_groups_and_the_roles_in_each() {
+    let (stage, _controller) = counting(json!({"kind": "ModelServing", "name": "new"})).await;
+    let kind = resource(
+        "workload.serving.volcano.sh",
+        "v1alpha1",
+        "ModelServing",
+        "modelservings",
+    );
+    let roles = json!([{"name": "prefill", "replicas": 2}, {"name": "decode", "replicas": 1}]);
+    let spec = json!({"replicas": 3, "template": {"roles": roles}});
+    stage.create(&kind, "new", json!({"spec": spec})).await;
+    let status =
+        json!({"replicas": 3, "currentReplicas": 3, "updatedReplicas": 3, "availableReplicas": 2});
+    stage.status(&kind, "new", status).await;
+    let object = counts(&stage, "6/9").await;
+    assert_eq!(
+        object["status"]["new"]["roles"]["prefill"]["ready"], 4,
+        "{object}"
+    );
+    // Of another shape than old: a person has to say what is whole.
+    let said = object["status"]["message"].as_str().unwrap();
+    assert!(said.contains("spec.workers.new.replicas."), "{said}");
+    let replicas = json!({"new": {"replicas": {"prefill": 8, "decode": 4}}});
+    stage.edit("up", json!({"workers": replicas})).await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn a_graph_by_its_status_and_its_pods_by_their_hash_while_it_is_rolled() {
+    let (stage, _controller) =
+        counting(json!({"kind": "DynamoGraphDeployment", "name": "new"})).await;
+    let kind = resource(
+        "nvidia.com",
+        "v1alpha1",
+        "DynamoGraphDeployment",
+        "dynamographdeployments",
+    );
+    let services = json!({
+        "Frontend": {"componentType": "frontend", "replicas": 5},
+        "A": {"componentType": "worker", "subComponentType": "prefill", "replicas": 2},
+        "B": {"componentType": "worker", "subComponentType": "decode", "replicas": 2},
+    });
+    stage
+        .create(&kind, "new", json!({"spec": {"services": services}}))
+        .await;
+    let components = json!({
+        "Frontend": {"componentKind": "Deployment", "replicas": 5, "readyReplicas": 5},
+        "A": {"componentKind": "PodClique", "replicas": 2, "readyReplicas": 1},
+        "B": {"componentKind": "PodCliqueScalingGroup", "replicas": 2, "availableReplicas": 2},
+    });
+    stage
+        .status(
+            &kind,
+            "new",
+            json!({"state": "pending", "components": components}),
+        )
+        .await;
+    let object = counts(&stage, "3/4").await;
+    assert_eq!(
+        object["status"]["new"]["roles"]["decode"]["ready"], 2,
+        "{object}"
+    );
+    stage
+        .edit("up", json!({"workers": {"new": {"revision": "abcd1234"}}}))
+        .await;
+    for (name, hash) in [("x", "abcd1234"), ("y", "00000000")] {
+        let mut metadata = labels("worker")["labels"].clone();
+        metadata["nvidia.com/dynamo-worker-hash"] = hash.into();
+        stage.pod(&format!("new-{name}"), metadata, json!([])).await;
+        stage.pod_ready(&format!("new-{name}"), true).await;
+    }
+    counts(&stage, "1/1").await;
+}
+
+#[tokio::test]
+async fn what_frontends_see_of_a_dynamo_namespace() {
+    let more = json!({"targetDeployment": null, "newDynamoNamespace": "dynamo-v2"});
+    let stage = Stage::begun(more).await;
+    let _controller = stage.controller(&[]).await;
+    let kind = resource(
+        "nvidia.com",
+        "v1alpha1",
+        "DynamoWorkerMetadata",
+        "dynamoworkermetadatas",
+    );
+    for (name, namespace) in [
+        ("w0", "dynamo-v2"),
+        ("w1", "dynamo-v2"),
+        ("w2", "dynamo-v1"),
+    ] {
+        stage.pod(name, json!({"app": "any"}), json!([])).await;
+        stage.pod_ready(name, name != "w1").await;
+        let endpoint =
+            json!({"namespace": namespace, "component": "backend", "endpoint": "generate"});
+        let key = format!("{namespace}/backend/generate");
+        let spec = json!({"data": {"endpoints": {key: endpoint}, "model_cards": {}}});
+        stage.create(&kind, name, json!({"spec": spec})).await;
+    }
+    counts(&stage, "1/2").await;
+    stage.pod_ready("w1", true).await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn pods_by_a_selector() {
+    let (stage, _controller) =
+        counting(json!({"selector": {"app": "mine", "track": "next"}})).await;
+    for (name, track) in [("a", "next"), ("b", "next"), ("c", "last")] {
+        stage
+            .pod(name, json!({"app": "mine", "track": track}), json!([]))
+            .await;
+        stage.pod_ready(name, true).await;
+    }
+    counts(&stage, "2/2").await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn a_service_without_a_ready_endpoint_gets_nothing() {
+    let stage = Stage::set().await;
+    for i in 0..2 {
+        stage.worker("old", i, "worker").await;
+        stage.worker("new", i, "worker").await;
+    }
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
+    stage
+        .update("up", json!({"newFrontendService": "new-frontend:8000"}))
+        .await;
+    let place = format!("{name}={}", stage.new.address);
+    let args = ["--namespace", &stage.namespace, "--resolve", &place];
+    let _controller = Controller::start(&stage.kubeconfig, &args).await;
+    stage
+        .until("up", "closed", |object| {
+            let said = object["status"]["message"].as_str().unwrap_or_default();
+            said.contains("its frontend service has no ready endpoint")
+        })
+        .await;
+    let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let slice = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "new-frontend"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.0.1"], "conditions": {"ready": true}}],
+    });
+    stage.create(&slices, "new-frontend-1", slice).await;
+    stage.splits("up", 1, 1).await;
+    assert!(stage.api(&updates()).get("up").await.is_ok());
+}

@@ -1,0 +1,18 @@
+//! The controller beside a real API server, with real proxies that follow what it writes. Pods and other objects are written
+//! by the tests, as there is nobody else to make them.
+
+#[path = "support/cluster.rs"]
+mod cluster;
+#[path = "support/rig.rs"]
+mod rig;
+
+#[path = "controller/end.rs"]
+mod end;
+#[path = "controller/faults.rs"]
+mod faults;
+#[path = "controller/kinds.rs"]
+mod kinds;
+#[path = "controller/rules.rs"]
+mod rules;
+#[path = "controller/stage.rs"]
+mod stage;
