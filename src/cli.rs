@@ -14,7 +14,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub use self::controller::ControllerArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
-pub use self::status::{Output, StatusArgs};
+pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
 
 /// Fades live LLM traffic from an old generation of frontends to a new one without losing a stream.

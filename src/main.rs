@@ -7,7 +7,7 @@ use anyhow::Context;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended, hand};
 use crossfade::cli::{
-    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, LogFormat, ProxyArgs,
+    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, EditArgs, LogFormat, ProxyArgs,
 };
 use crossfade::demo::Options;
 use crossfade::resource;
@@ -29,10 +29,10 @@ fn main() -> ExitCode {
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
-        Command::Status(args) => hand::status(args).map_err(Into::into),
-        Command::Set(args) => hand::edit(&args.edit, Verb::Split(args.split)).map_err(Into::into),
-        Command::Pause(args) => hand::edit(&args, Verb::Pause).map_err(Into::into),
-        Command::Resume(args) => hand::edit(&args, Verb::Resume).map_err(Into::into),
+        Command::Status(args) => hand::status(args.wish()).map_err(Into::into),
+        Command::Set(args) => edit(&args.edit, Verb::Split(args.split)),
+        Command::Pause(args) => edit(&args, Verb::Pause),
+        Command::Resume(args) => edit(&args, Verb::Resume),
         Command::Completions(args) => Ok(args.print()),
         Command::Man(args) => args.write().context("cannot write the manual"),
     };
@@ -78,6 +78,10 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     tell::drain(args.admin)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
+    Ok(hand::edit(&args.name, &args.choice(), args.yes, verb)?)
 }
 
 fn crd() -> ExitCode {

@@ -26,6 +26,8 @@ mod ends;
 mod fade;
 #[path = "kubernetes/faults.rs"]
 mod faults;
+#[path = "kubernetes/looks.rs"]
+mod looks;
 #[path = "kubernetes/spread.rs"]
 mod spread;
 

@@ -1,13 +1,15 @@
 //! `crossfade status` and the verbs beside it, through the program: from addresses, and on a real API server.
 
+#[path = "support/cluster.rs"]
+mod cluster;
 #[path = "support/rig.rs"]
 mod rig;
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::process::{Output, Stdio};
 
+use cluster::Cluster;
 use rig::proxy::{program, run};
 use rig::*;
 use serde_json::{Value, json};
@@ -159,84 +161,35 @@ fn it_tells_of_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
     assert!(help.contains("kubectl crossfade status"), "{help}");
 }
 
-/// A real API server, for as long as the test process lives: it ends when its standard input does.
-struct Server {
-    _child: Child,
-    environment: Vec<(String, String)>,
-}
+/// A real API server that knows the resource.
+struct Server(Cluster);
 
 impl Server {
-    fn start() -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/cluster.sh");
-        let mut child = Command::new(script)
-            .args(["api", "sh", "-c", "env; echo ready; cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("tests/kubernetes/cluster.sh runs");
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut environment = Vec::new();
-        for line in lines
-            .map_while(Result::ok)
-            .take_while(|line| line != "ready")
-        {
-            if let Some((name, value)) = line.split_once('=') {
-                environment.push((name.to_owned(), value.to_owned()));
-            }
-        }
-        let server = Self {
-            _child: child,
-            environment,
-        };
-        server.kubectl(&["apply", "-f", "-"], &crossfade::resource::crd_yaml());
+    async fn start() -> Self {
+        let server = Self(Cluster::api_server());
+        server.0.apply(&crossfade::resource::crd_yaml());
         let crd = "crd/dynamoupdateconfigs.nvidia.com";
-        server.kubectl(&["wait", "--for=condition=Established", crd], "");
-        // Then it may still be about to store the first of them.
-        let deadline = Instant::now() + wait::PATIENCE;
-        while !server.try_kubectl(&["get", "duc"], "").status.success() {
-            assert!(Instant::now() < deadline, "the definition is never there");
-        }
+        server
+            .0
+            .kubectl(&["wait", "--for=condition=Established", crd]);
+        // Then it may still be about to make room for the first of them.
+        eventually("the resource can be listed", async || {
+            server.0.try_kubectl(&["get", "duc"], "").status.success()
+        })
+        .await;
         server
     }
 
-    fn run(&self, mut command: Command, args: &[&str], input: &str) -> Output {
-        let environment = self.environment.iter().map(|(name, value)| (name, value));
-        let mut child = command
-            .args(args)
-            .envs(environment)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(input.as_bytes()).unwrap();
-        drop(stdin);
-        child.wait_with_output().unwrap()
-    }
-
-    fn kubectl(&self, args: &[&str], input: &str) -> String {
-        let output = self.try_kubectl(args, input);
-        assert!(output.status.success(), "{args:?}: {}", said(&output));
-        said(&output)
-    }
-
-    fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
-        let path = self.environment.iter().find(|(name, _)| name == "PATH");
-        let path = path.map(|(_, path)| path.as_str()).unwrap_or_default();
-        let kubectl = std::env::split_paths(path).map(|folder| folder.join("kubectl"));
-        let kubectl = kubectl.into_iter().find(|file| file.is_file()).unwrap();
-        self.run(Command::new(kubectl), args, input)
-    }
-
     fn crossfade(&self, args: &[&str]) -> (Option<i32>, String) {
-        let output = self.run(program(), args, "");
+        let kubeconfig = self.0.kubeconfig().unwrap();
+        let mut command = program();
+        let command = command.args(args).env("KUBECONFIG", kubeconfig);
+        let output = command.stdin(Stdio::null()).output().unwrap();
         (output.status.code(), said(&output))
     }
 
     fn spec(&self, name: &str) -> Value {
-        let text = self.kubectl(&["get", "duc", name, "-o", "json"], "");
-        serde_json::from_str::<Value>(&text).unwrap()["spec"].take()
+        self.0.get(&["duc", name])["spec"].take()
     }
 }
 
@@ -257,6 +210,17 @@ const STATUS: &str = r#"{"status": {"phase": "Progressing", "message": "waits fo
   "old": {"workers": "3/4", "openStreams": 12, "roles": {"decode": {"ready": 2, "desired": 3}}},
   "new": {"workers": "1/4", "openStreams": 5}}}"#;
 
+const EVENT: &str = r#"
+apiVersion: v1
+kind: Event
+metadata: {name: first.1}
+involvedObject: {apiVersion: nvidia.com/v1alpha1, kind: DynamoUpdateConfig, name: first, namespace: default}
+type: Warning
+reason: Invalid
+message: the targets cannot be reached
+lastTimestamp: "2026-01-02T03:04:05Z"
+"#;
+
 const POD: &str = r#"
 apiVersion: v1
 kind: Pod
@@ -267,26 +231,24 @@ spec:
   - {name: crossfade, image: none, ports: [{name: crossfade, containerPort: 9464}]}
 "#;
 
-#[test]
-fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_change() {
-    let server = Server::start();
+#[tokio::test]
+async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_change() {
+    let server = Server::start().await;
     let (code, text) = server.crossfade(&["status"]);
     assert_eq!(code, Some(1));
     assert!(text.contains("no update in namespace default"), "{text}");
 
-    server.kubectl(&["apply", "-f", "-"], UPDATE);
-    server.kubectl(
-        &[
-            "patch",
-            "duc",
-            "first",
-            "--subresource=status",
-            "--type=merge",
-            "-p",
-            STATUS,
-        ],
-        "",
-    );
+    server.0.apply(UPDATE);
+    server.0.kubectl(&[
+        "patch",
+        "duc",
+        "first",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        STATUS,
+    ]);
+    server.0.apply(EVENT);
     // The only one needs no name.
     let (code, text) = server.crossfade(&["status"]);
     assert_eq!(code, Some(0), "{text}");
@@ -300,25 +262,23 @@ fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_change(
         "observed   24.0 %",
         "3/4",
         "  decode",
+        "! 2026-01-02T03:04:05Z  Invalid: the targets cannot be reached",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
     }
 
     // A pod that cannot be asked, for there is no kubelet, is named with the reason.
-    server.kubectl(&["create", "sa", "default"], "");
-    server.kubectl(&["apply", "-f", "-"], POD);
+    server.0.kubectl(&["create", "sa", "default"]);
+    server.0.apply(POD);
     let running = r#"{"status": {"phase": "Running"}}"#;
-    server.kubectl(
-        &[
-            "patch",
-            "pod",
-            "frontend-0",
-            "--subresource=status",
-            "-p",
-            running,
-        ],
-        "",
-    );
+    server.0.kubectl(&[
+        "patch",
+        "pod",
+        "frontend-0",
+        "--subresource=status",
+        "-p",
+        running,
+    ]);
     let (code, text) = server.crossfade(&["status", "first"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
@@ -355,10 +315,9 @@ fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_change(
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(server.spec("first")["paused"], false);
 
-    server.kubectl(
-        &["apply", "-f", "-"],
-        &UPDATE.replace("name: first", "name: second"),
-    );
+    server
+        .0
+        .apply(&UPDATE.replace("name: first", "name: second"));
     let (_, text) = server.crossfade(&["status"]);
     assert!(text.contains("first") && text.contains("second"), "{text}");
     let (code, text) = server.crossfade(&["status", "third"]);

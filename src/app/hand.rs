@@ -2,9 +2,9 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use crate::cli::{EditArgs, Output, StatusArgs};
-use crate::status::{self, Cluster, Look, Proxies, Verb};
+use crate::status::{self, Choice, Cluster, Look, Proxies, Verb};
 
 /// Puts the cursor home and takes away what is below it (ECMA-48 CUP, ED).
 const AFRESH: &str = "\x1b[H\x1b[J";
@@ -20,6 +20,27 @@ pub enum Error {
     NobodyToAsk,
     #[error("nothing was changed: cannot ask")]
     Ask(#[source] io::Error),
+}
+
+/// In which form a look is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Form {
+    Text,
+    Json,
+    Yaml,
+}
+
+/// What is to be shown.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// The update; the only one if it is not named.
+    pub name: Option<String>,
+    /// Ask these admin ports instead of a cluster.
+    pub proxies: Vec<String>,
+    pub cluster: Choice,
+    /// Look again and again, after so long each time.
+    pub every: Option<Duration>,
+    pub form: Form,
 }
 
 /// Where looks come from.
@@ -41,11 +62,11 @@ impl Source {
 ///
 /// # Errors
 /// When the cluster cannot be read; not while watching, where it may come back.
-pub fn status(args: StatusArgs) -> Result<ExitCode, Error> {
+pub fn status(wish: Wish) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
-        let mut source = if args.proxy.is_empty() {
-            let cluster = Cluster::open(&args.cluster.choice()).await?;
-            let name = match &args.name {
+        let mut source = if wish.proxies.is_empty() {
+            let cluster = Cluster::open(&wish.cluster).await?;
+            let name = match &wish.name {
                 Some(name) => name.clone(),
                 None => match only(&cluster).await? {
                     Ok(name) => name,
@@ -57,18 +78,18 @@ pub fn status(args: StatusArgs) -> Result<ExitCode, Error> {
             };
             Source::Cluster(cluster, name)
         } else {
-            Source::Proxies(Proxies::at(args.proxy))
+            Source::Proxies(Proxies::at(wish.proxies))
         };
-        if !args.watch {
+        let Some(pause) = wish.every else {
             let look = source.look().await?;
-            say(&printed(&look, args.output, false));
+            say(&printed(&look, wish.form, false));
             let told = look.update.is_some() || look.states().next().is_some();
             return Ok(ExitCode::from(u8::from(!told)));
-        }
-        let afresh = args.output == Output::Text && io::stdout().is_terminal();
+        };
+        let afresh = wish.form == Form::Text && io::stdout().is_terminal();
         loop {
             let text = match source.look().await {
-                Ok(look) => printed(&look, args.output, true),
+                Ok(look) => printed(&look, wish.form, true),
                 Err(error) => {
                     eprintln!("crossfade: {}", status::whole(&error));
                     String::new()
@@ -77,7 +98,7 @@ pub fn status(args: StatusArgs) -> Result<ExitCode, Error> {
             if !say(&format!("{}{text}", if afresh { AFRESH } else { "" })) {
                 return Ok(ExitCode::SUCCESS);
             }
-            tokio::time::sleep(args.interval).await;
+            tokio::time::sleep(pause).await;
         }
     })
 }
@@ -92,17 +113,17 @@ async fn only(cluster: &Cluster) -> Result<Result<String, String>, Error> {
     }
 }
 
-fn printed(look: &Look, output: Output, one_of_many: bool) -> String {
-    match output {
-        Output::Text => format!(
+fn printed(look: &Look, form: Form, one_of_many: bool) -> String {
+    match form {
+        Form::Text => format!(
             "{}{}",
             status::text(look),
             if one_of_many { "\n" } else { "" }
         ),
         // A line each, which is what readers of a stream of JSON take.
-        Output::Json if one_of_many => format!("{}\n", status::json(look)),
-        Output::Json => format!("{:#}\n", status::json(look)),
-        Output::Yaml => format!("---\n{}", status::yaml(look)),
+        Form::Json if one_of_many => format!("{}\n", status::json(look)),
+        Form::Json => format!("{:#}\n", status::json(look)),
+        Form::Yaml => format!("---\n{}", status::yaml(look)),
     }
 }
 
@@ -118,16 +139,12 @@ fn say(text: &str) -> bool {
 ///
 /// # Errors
 /// When the cluster cannot be read or refuses, and where nobody can be asked.
-pub fn edit(args: &EditArgs, verb: Verb) -> Result<ExitCode, Error> {
+pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
-        let cluster = Cluster::open(&args.cluster.choice()).await?;
-        let update = cluster.update(&args.name).await?;
+        let cluster = Cluster::open(choice).await?;
+        let update = cluster.update(name).await?;
         let changes = verb.changes(&update.spec);
-        say(&format!(
-            "{} in namespace {}\n",
-            args.name,
-            cluster.namespace()
-        ));
+        say(&format!("{} in namespace {}\n", name, cluster.namespace()));
         if changes.is_empty() {
             say("  is so already\n");
             return Ok(ExitCode::SUCCESS);
@@ -138,7 +155,7 @@ pub fn edit(args: &EditArgs, verb: Verb) -> Result<ExitCode, Error> {
         if let Some(caveat) = verb.caveat(&update.spec) {
             say(&format!("  {caveat}\n"));
         }
-        if !args.yes && !confirmed()? {
+        if !yes && !confirmed()? {
             say("nothing was changed\n");
             return Ok(ExitCode::FAILURE);
         }

@@ -2,25 +2,18 @@
 
 use std::time::Duration;
 
+use clap::Args;
 use clap::builder::BoolishValueParser;
-use clap::{Args, ValueEnum};
 
 use super::parse::seconds;
+use crate::app::hand::{Form, Wish};
 use crate::status::Choice;
-
-/// In which form a look is printed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    Text,
-    Json,
-    Yaml,
-}
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
     /// The update; may be left out where the namespace has only one
     #[arg(conflicts_with = "proxy")]
-    pub name: Option<String>,
+    name: Option<String>,
     /// Ask the proxies with these admin ports, without a cluster: host:port; repeat it or separate by commas
     #[arg(
         long,
@@ -29,15 +22,15 @@ pub struct StatusArgs {
         value_delimiter = ',',
         conflicts_with_all = ["namespace", "context"]
     )]
-    pub proxy: Vec<String>,
+    proxy: Vec<String>,
     #[command(flatten)]
-    pub cluster: ClusterChoice,
+    cluster: ClusterChoice,
     /// Look again and again, until it is interrupted
     #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
-    pub watch: bool,
+    watch: bool,
     /// Time between two looks
     #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "SECONDS", default_value = "2", value_parser = seconds)]
-    pub interval: Duration,
+    interval: Duration,
     /// The form of what is printed
     #[arg(
         short,
@@ -46,7 +39,21 @@ pub struct StatusArgs {
         value_name = "FORM",
         default_value = "text"
     )]
-    pub output: Output,
+    output: Form,
+}
+
+impl StatusArgs {
+    /// What they ask for.
+    #[must_use]
+    pub fn wish(self) -> Wish {
+        Wish {
+            name: self.name,
+            proxies: self.proxy,
+            cluster: self.cluster.choice(),
+            every: self.watch.then_some(self.interval),
+            form: self.output,
+        }
+    }
 }
 
 /// Which cluster and namespace.

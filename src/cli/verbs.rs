@@ -11,6 +11,7 @@ use clap_mangen::Man;
 
 use super::Cli;
 use super::status::ClusterChoice;
+use crate::status::Choice;
 
 /// The name by which kubectl finds this program as its plugin.
 const PLUGIN: &str = "kubectl-crossfade";
@@ -20,7 +21,7 @@ pub struct EditArgs {
     /// The update
     pub name: String,
     #[command(flatten)]
-    pub cluster: ClusterChoice,
+    cluster: ClusterChoice,
     /// Do not ask before changing it
     #[arg(short, long)]
     pub yes: bool,
@@ -59,6 +60,14 @@ impl Cli {
         }
         let matches = command.get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+impl EditArgs {
+    /// Which cluster and namespace is meant.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        self.cluster.choice()
     }
 }
 
