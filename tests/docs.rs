@@ -134,8 +134,8 @@ fn the_closed_sets_of_labels_are_told() {
 /// Each flag with the name of its value, and its default.
 type Flags = BTreeMap<String, String>;
 
-fn flags_of_help() -> Flags {
-    let output = run(&["proxy", "--help"]);
+fn flags_of_help(subcommand: &str) -> Flags {
+    let output = run(&[subcommand, "--help"]);
     assert!(output.status.success());
     let help = String::from_utf8(output.stdout).unwrap();
     let mut flags = Flags::new();
@@ -158,15 +158,38 @@ fn flags_of_help() -> Flags {
 
 #[test]
 fn the_tables_of_flags_are_what_help_says() {
-    let told: Flags = README
-        .lines()
+    let (proxy, controller) = README
+        .split_once("| flag of the controller |")
+        .and_then(|(before, rest)| {
+            let (table, after) = rest.split_once("\n\n")?;
+            Some((format!("{before}{after}"), table))
+        })
+        .unwrap();
+    assert_eq!(flags_told(&proxy), flags_of_help("proxy"));
+    // Where a default depends on what is around, the table says so in its own words.
+    let names = |flags: Flags| flags.into_keys().collect::<BTreeSet<_>>();
+    let told = names(flags_told(controller));
+    assert_eq!(told, names(flags_of_help("controller")));
+}
+
+fn flags_told(text: &str) -> Flags {
+    text.lines()
         .filter_map(|line| {
             let (flag, rest) = line.strip_prefix("| `--")?.split_once("` | ")?;
             let default = rest.split('|').next()?.trim().replace('`', "");
             Some((format!("--{flag}"), default))
         })
-        .collect();
-    assert_eq!(told, flags_of_help());
+        .collect()
+}
+
+#[test]
+fn the_controllers_metrics_are_told() {
+    let source = include_str!("../src/controller/metrics.rs");
+    let registered = source.split('"').skip(1).step_by(2);
+    let registered = set(registered.filter(|text| text.starts_with("crossfade_controller_")));
+    let rows = rows("metric of the controller | type");
+    let told = set(rows.iter().flat_map(|row| code(row[0])));
+    assert_eq!(told, registered);
 }
 
 #[test]

@@ -346,11 +346,10 @@ fn state(held: &Held, report: &Report) -> ProxyState {
 
 /// The update that rules instead of `held`, if one does.
 fn superseded_by(held: &Held, source: &str, updates: &[Object]) -> Option<String> {
-    let updates: Vec<_> = updates.iter().map(|object| held::update(object)).collect();
-    let of_source: Vec<_> = updates
+    let of_source = updates
         .iter()
-        .filter(|update| update.source() == Some(source))
-        .collect();
+        .filter(|update| update.data["spec"]["sourceDeployment"] == source);
+    let of_source: Vec<_> = of_source.map(|object| held::update(object)).collect();
     let claims: Vec<_> = of_source.iter().map(|update| update.claim()).collect();
     let ruling = ruling::rule(&claims)?;
     let own = claims

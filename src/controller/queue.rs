@@ -57,18 +57,19 @@ impl Queue {
         self.0.values().filter_map(Entry::at).min()
     }
 
-    /// Takes those that are due.
-    pub fn take(&mut self, now: Instant) -> Vec<Due> {
+    /// Takes the one that has been due for longest.
+    pub fn take(&mut self, now: Instant) -> Option<Due> {
         let due = self.0.iter_mut();
-        let due = due.filter(|(_, entry)| entry.at().is_some_and(|at| at <= now));
-        due.map(|(key, entry)| {
-            entry.due = None;
-            Due {
-                key: key.clone(),
-                changed: entry.changed.take(),
-            }
+        let due = due.filter_map(|(key, entry)| Some((entry.at()?, key, entry)));
+        let (at, key, entry) = due.min_by_key(|(at, ..)| *at)?;
+        if at > now {
+            return None;
+        }
+        entry.due = None;
+        Some(Due {
+            key: key.clone(),
+            changed: entry.changed.take(),
         })
-        .collect()
     }
 
     /// A look at it is being applied.
@@ -119,8 +120,8 @@ mod tests {
         }
     }
 
-    fn names(due: Vec<Due>) -> Vec<String> {
-        due.into_iter().map(|due| due.key.name).collect()
+    fn name(due: Option<Due>) -> String {
+        due.map_or_else(String::new, |due| due.key.name)
     }
 
     #[test]
@@ -128,10 +129,9 @@ mod tests {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("a"), now);
         queue.wake(key("a"), now + GATHER / 2);
-        assert!(queue.take(now).is_empty());
-        let due = queue.take(now + GATHER);
-        assert_eq!(due[0].changed, Some(now));
-        assert_eq!((due.len(), queue.next()), (1, None));
+        assert_eq!(queue.take(now), None);
+        let due = queue.take(now + GATHER).unwrap();
+        assert_eq!((due.changed, queue.next()), (Some(now), None));
     }
 
     #[test]
@@ -157,18 +157,19 @@ mod tests {
         queue.wake(key("bad"), now);
         queue.failed(&key("bad"), now, 0.0);
         queue.wake(key("good"), now);
-        assert_eq!(names(queue.take(now + GATHER)), ["good"]);
+        assert_eq!(name(queue.take(now + GATHER)), "good");
+        assert_eq!(queue.take(now + GATHER), None);
     }
 
     #[test]
     fn what_changes_while_a_look_is_applied_is_looked_at_afterwards() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("a"), now);
-        assert_eq!(names(queue.take(now + GATHER)), ["a"]);
+        assert_eq!(name(queue.take(now + GATHER)), "a");
         queue.begin(&key("a"));
         queue.wake(key("a"), now);
         assert_eq!(queue.next(), None);
         queue.done(&key("a"));
-        assert_eq!(names(queue.take(now + GATHER)), ["a"]);
+        assert_eq!(name(queue.take(now + GATHER)), "a");
     }
 }

@@ -86,7 +86,6 @@ impl Controller {
     /// Looks after the updates for as long as it is polled.
     pub async fn run(mut self) {
         let mut resync = tokio::time::interval(RESYNC);
-        let _ = self.updates(None);
         loop {
             let next = self.queue.next();
             let due = async {
@@ -103,9 +102,10 @@ impl Controller {
                         self.finish(key, done);
                     }
                 }
-                () = self.leading.changed() => self.wake_all(),
+                () = self.leading.changed() => self.follow_lease(),
                 _ = resync.tick() => self.wake_all(),
-                () = due => self.look_at_all(),
+                () = tokio::time::sleep(AGAIN), if !self.ready.load(Ordering::Relaxed) => self.see(),
+                () = due => self.look_at_next(),
             }
         }
     }
@@ -129,10 +129,25 @@ impl Controller {
         found.unwrap_or_default()
     }
 
+    /// Are the updates listed, be there any or none?
+    fn see(&mut self) {
+        let kind = DynamoUpdateConfig::api_resource();
+        if self.eyes.shelves.all(&kind).is_ok() {
+            self.ready.store(true, Ordering::Relaxed);
+            self.wake_all();
+        }
+    }
+
+    /// A renewal changes nothing; who begins to lead looks at everything.
+    fn follow_lease(&mut self) {
+        let leads = i64::from(self.leading.remaining().is_some());
+        if self.metrics.leads.get() != leads {
+            self.metrics.leads.set(leads);
+            self.wake_all();
+        }
+    }
+
     fn wake_all(&mut self) {
-        self.metrics
-            .leads
-            .set(i64::from(self.leads() && !self.settings.dry_run));
         let now = Instant::now();
         for object in self.updates(None) {
             self.queue.wake_at(held::key(&object), now);
@@ -146,7 +161,6 @@ impl Controller {
         let namespace = object.metadata.namespace.clone().unwrap_or_default();
         let is_update = changed.plural == "dynamoupdateconfigs";
         if is_update {
-            self.ready.store(true, Ordering::Relaxed);
             let updates = self.updates(None);
             self.metrics
                 .updates
@@ -179,11 +193,12 @@ impl Controller {
         self.dry.remove(key);
     }
 
-    fn look_at_all(&mut self) {
-        for due in self.queue.take(Instant::now()) {
-            if self.leads() {
-                self.look_at(due);
-            }
+    fn look_at_next(&mut self) {
+        // One at a time: what comes in between must not wait for all.
+        if let Some(due) = self.queue.take(Instant::now())
+            && self.leads()
+        {
+            self.look_at(due);
         }
     }
 

@@ -88,9 +88,14 @@ impl Lease {
                         tracing::warn!(lease = self.name, "another replica leads");
                     }
                 }
-                // What is held runs out by itself.
                 Ok(Err(error)) => tracing::warn!(%error, "the lease cannot be read or written"),
                 Err(_) => tracing::warn!("the API server does not answer about the lease"),
+            }
+            let ran_out = |until: &mut Option<Instant>| {
+                until.take_if(|until| *until <= Instant::now()).is_some()
+            };
+            if self.held_until.send_if_modified(ran_out) {
+                tracing::warn!(lease = self.name, "leads no more");
             }
             tokio::time::sleep(self.length / 6).await;
         }

@@ -1,10 +1,12 @@
 //! What may fail: a leader, the API server, a proxy; and many updates at once.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
 use super::stage::{Controller, Stage, pods};
+use crate::cluster::Cluster;
 use crate::rig::*;
 
 #[tokio::test]
@@ -46,7 +48,10 @@ async fn leads(controller: &Controller) {
         assert!(Instant::now() < deadline, "never leads");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(controller.page("/readyz").await, 200);
+    eventually("it is ready", async || {
+        controller.page("/readyz").await == 200
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -141,12 +146,67 @@ async fn two_hundred_updates_are_followed_at_once() {
     assert!(per_change <= 4.0, "{per_change} writes a change");
 }
 
+async fn told(server: &Arc<Cluster>, what: &'static str) {
+    let server = Arc::clone(server);
+    let told = tokio::task::spawn_blocking(move || server.api(what));
+    told.await.unwrap();
+}
+
 #[tokio::test]
 async fn after_the_api_server_was_away_the_controller_goes_on() {
-    // An API server of its own, as the others need theirs.
-    let stage = Stage::begun(json!({})).await;
+    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = Arc::new(server.unwrap());
+    let mut stage = Stage::on(&server).await;
+    stage.begin(json!({})).await;
     let controller = stage.controller(&[]).await;
     stage.worker("new", 0, "worker").await;
     stage.splits("up", 4, 1).await;
+    let generation = stage.get("up").await["metadata"]["generation"].clone();
+    told(&server, "stop").await;
+    // Longer than the lease: it surely leads no more.
+    eventually("it leads no more", async || !controller.leads().await).await;
     assert_eq!(controller.page("/livez").await, 200);
+    stage.proxies[0].serves("old").await;
+    told(&server, "start").await;
+    leads(&controller).await;
+    assert_eq!(stage.get("up").await["metadata"]["generation"], generation);
+    stage.worker("new", 1, "worker").await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn the_rights_in_deploy_are_enough() {
+    let stage = Stage::begun(json!({})).await;
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("controller.kubeconfig");
+    tokio::task::spawn_blocking({
+        let (admin, place) = (stage.kubeconfig.clone(), place.clone());
+        move || super::stage::as_service_account(&admin, &place)
+    })
+    .await
+    .unwrap();
+    let args = [
+        "--all-namespaces",
+        "--lease-namespace",
+        "crossfade",
+        "--allow-any-target",
+        "--dry-run",
+    ];
+    // The other tests' updates are not to be touched: those are only looked at, and written is in this namespace alone.
+    let looks = Controller::start(&place.to_string_lossy(), &args).await;
+    eventually("it sees all namespaces", async || {
+        looks.said().contains(&format!("{}/up: ", stage.namespace))
+    })
+    .await;
+    drop(looks);
+    let args = [
+        "--namespace",
+        &stage.namespace,
+        "--lease-namespace",
+        "crossfade",
+        "--allow-any-target",
+    ];
+    let _controller = Controller::start(&place.to_string_lossy(), &args).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    stage.happens("SplitChanged").await;
 }

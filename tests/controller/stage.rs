@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -12,7 +13,7 @@ use std::time::Duration;
 use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
 };
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -27,21 +28,41 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// One API server for all tests of this binary; it ends with the process.
 pub fn server() -> &'static Cluster {
     static SERVER: OnceLock<Cluster> = OnceLock::new();
-    SERVER.get_or_init(|| {
-        let server = Cluster::api_server();
-        let base = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
-        let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/controller/kinds.yaml");
-        server.kubectl(&["apply", "-f", base, "-f", kinds]);
-        let established = [
-            "wait",
-            "--for=condition=Established",
-            "crd",
-            "--all",
-            "--timeout=60s",
-        ];
-        server.kubectl(&established);
-        server
-    })
+    SERVER.get_or_init(new_server)
+}
+
+/// An API server that knows all kinds.
+pub fn new_server() -> Cluster {
+    let server = Cluster::api_server();
+    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/controller/kinds.yaml");
+    server.kubectl(&["apply", "-f", base, "-f", kinds]);
+    let established = [
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=60s",
+    ];
+    server.kubectl(&established);
+    server
+}
+
+/// Gives the controller's service account the rights that `deploy/` does, and writes to `place` how to be it.
+pub fn as_service_account(admin: &str, place: &Path) {
+    let server = server();
+    let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/controller");
+    server.kubectl(&["apply", "-k", deploy]);
+    let token = ["create", "token", "crossfade-controller", "-n", "crossfade"];
+    let token = server.kubectl(&token).trim().to_owned();
+    let mut config = Kubeconfig::read_from(admin).unwrap();
+    for user in &mut config.auth_infos {
+        user.auth_info = Some(AuthInfo {
+            token: Some(token.clone().into()),
+            ..AuthInfo::default()
+        });
+    }
+    std::fs::write(place, serde_json::to_string(&config).unwrap()).unwrap();
 }
 
 /// A program of ours that runs until it is dropped.
@@ -192,8 +213,12 @@ async fn frontend(serves: Arc<AtomicBool>) -> Upstream {
 impl Stage {
     /// Nobody is there yet but the frontends of both generations.
     pub async fn set() -> Self {
+        Self::on(tokio::task::spawn_blocking(server).await.unwrap()).await
+    }
+
+    /// The same on a server of the test's own.
+    pub async fn on(server: &Cluster) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let server = tokio::task::spawn_blocking(server).await.unwrap();
         let path = server.kubeconfig().unwrap();
         let config = Kubeconfig::read_from(&path).unwrap();
         let options = KubeConfigOptions::default();
@@ -228,12 +253,16 @@ impl Stage {
     /// Beside it four workers of old, a proxy, and the update, to begin with all to old.
     pub async fn begun(spec: Value) -> Self {
         let mut stage = Self::set().await;
-        for i in 0..4 {
-            stage.worker("old", i, "worker").await;
-        }
-        stage.update("up", spec).await;
-        stage.proxy("up").await;
+        stage.begin(spec).await;
         stage
+    }
+
+    pub async fn begin(&mut self, spec: Value) {
+        for i in 0..4 {
+            self.worker("old", i, "worker").await;
+        }
+        self.update("up", spec).await;
+        self.proxy("up").await;
     }
 
     pub fn api(&self, kind: &ApiResource) -> Api<DynamicObject> {
