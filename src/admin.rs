@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -71,6 +71,11 @@ impl Admin {
                 ),
             },
             "/plan" if reads => page("application/json", plan_page::render(self)),
+            // Pages of strangers can be open on this machine too, and a browser may take them for ours (DNS rebinding). It
+            // names their origin with every PUT.
+            "/log-level" | "/drain" if request.headers().contains_key(ORIGIN) => {
+                text(StatusCode::FORBIDDEN, "not from a browser\n")
+            }
             "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
             "/drain" if method == Method::PUT => self.drain(peer),
             "/drained" if reads => self.drained().await,

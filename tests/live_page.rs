@@ -294,3 +294,19 @@ async fn its_policy_lets_nothing_else_in_and_text_stays_text() {
         Some("text/plain; charset=utf-8")
     );
 }
+
+#[tokio::test]
+async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for path in ["/drain", "/log-level"] {
+        let mut client = Client::connect(proxy.admin).await;
+        let request = format!(
+            "PUT {path} HTTP/1.1\r\nhost: a\r\norigin: http://{}\r\ncontent-length: 0\r\n\r\n",
+            proxy.admin
+        );
+        client.send(request).await;
+        assert_eq!(client.head().await.status, 403, "{path}");
+    }
+    assert_eq!(proxy.admin("/readyz").await.status, 200);
+}

@@ -77,7 +77,7 @@ mod tests {
             exchanges: Some(16),
         };
         let now = Instant::now();
-        for (draw, seconds, uses) in [(0, 30, 16), (u32::MAX, 60, 32)] {
+        for (draw, seconds, uses) in [(0, 30, 8), (u32::MAX, 60, 16)] {
             let mut life = limits.begin(now, draw);
             assert!(!life.is_over(now + Duration::from_millis(seconds * 1000 - 1)));
             assert!(life.is_over(now + Duration::from_secs(seconds)));
