@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::apply::{self, Wanted, Writer};
-use super::concern::concerns;
+use super::concern::Concerns;
 use super::held::{self, Held};
 use super::job::{Applied, Job};
 use super::observe::{self, Eyes, Seen};
@@ -37,6 +37,7 @@ pub struct Controller {
     changes: mpsc::UnboundedReceiver<Changed>,
     woken: mpsc::UnboundedReceiver<Key>,
     queue: Queue,
+    concerns: Concerns,
     writer: Writer,
     leading: Leading,
     notices: Notices,
@@ -70,7 +71,13 @@ impl Controller {
             changes,
             woken,
             queue: Queue::default(),
-            writer: Writer::new(connection, leading.clone(), Arc::clone(&metrics)),
+            concerns: Concerns::default(),
+            writer: Writer::new(
+                connection,
+                leading.clone(),
+                settings.lease_length,
+                Arc::clone(&metrics),
+            ),
             leading,
             notices,
             metrics,
@@ -105,7 +112,11 @@ impl Controller {
                 () = self.leading.changed() => self.follow_lease(),
                 _ = resync.tick() => self.wake_all(),
                 () = tokio::time::sleep(AGAIN), if !self.ready.load(Ordering::Relaxed) => self.see(),
-                () = due => self.look_at_next(),
+                () = due => {
+                    self.look_at_next();
+                    // Everything else of the process is on this thread, too.
+                    tokio::task::yield_now().await;
+                }
             }
         }
     }
@@ -158,33 +169,41 @@ impl Controller {
     fn hear(&mut self, changed: Changed) {
         let now = Instant::now();
         let object = &changed.object;
-        let namespace = object.metadata.namespace.clone().unwrap_or_default();
-        let is_update = changed.plural == "dynamoupdateconfigs";
-        if is_update {
-            let updates = self.updates(None);
-            self.metrics
-                .updates
-                .set(i64::try_from(updates.len()).unwrap_or(i64::MAX));
-            let key = held::key(object);
-            if !updates.iter().any(|update| held::key(update) == key) {
-                self.forget(&key);
-            } else {
+        if changed.plural != "dynamoupdateconfigs" {
+            for key in self.concerns.of(&changed.plural, object) {
                 self.queue.wake(key, now);
             }
+            return;
         }
-        let source = is_update.then(|| object.data["spec"]["sourceDeployment"].clone());
-        for update in self.updates(Some(&namespace)) {
-            let is_concerned = match &source {
-                Some(source) => update.data["spec"]["sourceDeployment"] == *source,
-                None => concerns(&update, object),
-            };
-            if is_concerned {
+        let key = held::key(object);
+        let kind = DynamoUpdateConfig::api_resource();
+        let there = self.eyes.shelves.one(&kind, &key.namespace, &key.name);
+        let is_edit = match there {
+            Ok(Some(update)) => {
+                self.queue.wake(key.clone(), now);
+                self.concerns.learn(&key, &update)
+            }
+            _ => {
+                self.forget(&key);
+                true
+            }
+        };
+        let count = i64::try_from(self.concerns.len()).unwrap_or(i64::MAX);
+        self.metrics.updates.set(count);
+        if !is_edit {
+            return;
+        }
+        // It may rule now, or no longer.
+        let source = &object.data["spec"]["sourceDeployment"];
+        for update in self.updates(Some(&key.namespace)) {
+            if update.data["spec"]["sourceDeployment"] == *source {
                 self.queue.wake(held::key(&update), now);
             }
         }
     }
 
     fn forget(&mut self, key: &Key) {
+        self.concerns.forget(key);
         self.queue.forget(key);
         self.eyes.leave(key);
         self.metrics.forget(key);
@@ -205,7 +224,8 @@ impl Controller {
     fn look_at(&mut self, due: Due) {
         let key = due.key;
         let updates = self.updates(Some(&key.namespace));
-        let Some(found) = updates.iter().find(|object| held::key(object) == key) else {
+        let is_it = |object: &&Object| object.metadata.name.as_ref() == Some(&key.name);
+        let Some(found) = updates.iter().find(is_it) else {
             return;
         };
         let begun = Instant::now();
@@ -223,7 +243,10 @@ impl Controller {
             Ok(held) => match self.eyes.observe(&held, &updates) {
                 Ok(seen) => self.decide(held, seen),
                 Err(error) if error.is_early() => {
-                    self.queue.wake_at(key, begun + AGAIN);
+                    // Who hears of a proxy or a frontend is woken by that.
+                    let is_woken = matches!(error, observe::Error::Unheard(_));
+                    let pause = if is_woken { RESYNC } else { AGAIN };
+                    self.queue.wake_at(key, begun + pause);
                     return;
                 }
                 Err(error) => self.blind(&key, &object, &held, &error),
@@ -401,8 +424,11 @@ impl Controller {
                 self.queue.done(&key);
                 self.queue.wake_at(key, Instant::now() + AGAIN);
             }
-            // Whoever leads next looks anew.
-            Err(apply::Error::NotLeading) => self.queue.done(&key),
+            // Whoever leads next looks anew, be it this one.
+            Err(apply::Error::NotLeading) => {
+                self.queue.done(&key);
+                self.queue.wake_at(key, Instant::now() + AGAIN);
+            }
             Err(error) => {
                 self.metrics.errors.with_label_values(&["write"]).inc();
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
