@@ -16,6 +16,7 @@ mod ask;
 mod concern;
 mod held;
 mod job;
+mod look;
 mod lookout;
 mod metrics;
 mod models;

@@ -33,6 +33,14 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             &["proxy", "--old", "a:1", "--new", "b:1", "--split", "-1"],
             "-1",
         ),
+        (&["controller", "--lease-seconds", "1"], "6..=300"),
+        (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),
+        (&["controller", "--resolve", "new=1.1.1.1:80"], "HOST:PORT"),
+        (&["controller", "--admin", "x"], "IP:PORT"),
+        (
+            &["controller", "--namespace", "a", "--all-namespaces"],
+            "--all-namespaces",
+        ),
         (
             &["proxy", "--old", "a:1", "--new", "b:1", "--split", "x"],
             "x",

@@ -16,9 +16,6 @@ use crate::k8s::{Connection, Leading, Object};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
 use crate::split::Weights;
 
-/// Time that the API server may take for a write. A lease must surely be held for longer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(3);
-
 /// Why something was not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
@@ -57,14 +54,23 @@ impl Wanted {
 pub(super) struct Writer {
     client: Client,
     leading: Leading,
+    /// Time that the API server may take for a write: what is begun while the lease is surely held has ended before another
+    /// can hold it.
+    patience: Duration,
     metrics: Arc<Metrics>,
 }
 
 impl Writer {
-    pub fn new(connection: &Connection, leading: Leading, metrics: Arc<Metrics>) -> Self {
+    pub fn new(
+        connection: &Connection,
+        leading: Leading,
+        lease: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             client: connection.client(),
             leading,
+            patience: lease / 3,
             metrics,
         }
     }
@@ -98,7 +104,7 @@ impl Writer {
     }
 
     fn open(&self, key: &Key) -> Result<(Api<DynamicObject>, PatchParams), Error> {
-        if self.leading.remaining().is_none_or(|left| left < PATIENCE) {
+        if self.leading.remaining().is_none() {
             return Err(Error::NotLeading);
         }
         let kind = DynamoUpdateConfig::api_resource();
@@ -111,7 +117,7 @@ impl Writer {
         writing: impl Future<Output = Result<DynamicObject, ClientError>>,
     ) -> Result<Object, Error> {
         self.metrics.writes.inc();
-        match tokio::time::timeout(PATIENCE, writing).await {
+        match tokio::time::timeout(self.patience, writing).await {
             Ok(Ok(object)) => Ok(Arc::new(object)),
             Ok(Err(ClientError::Api(status))) if matches!(status.code, 404 | 409) => {
                 Err(Error::Changed)

@@ -1,45 +1,176 @@
-//! Which objects an update has to do with: by names and labels, rather too many than too few.
+//! Which updates an object has to do with: by names and labels, rather too many than too few.
 //!
 //! Must not know what the objects mean.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::Key;
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
 
-/// May an object have to do with an update: does it bear one of the names that the update knows, or its labels?
-pub(super) fn concerns(update: &Object, object: &Object) -> bool {
-    let spec = &update.data["spec"];
-    let mut names: BTreeSet<&str> = BTreeSet::new();
-    let fields = [
-        "sourceDeployment",
-        "targetDeployment",
-        "clientService",
-        "newDynamoNamespace",
-    ];
-    names.extend(fields.iter().filter_map(|field| spec[*field].as_str()));
-    let service = spec["newFrontendService"].as_str().unwrap_or_default();
-    let services = service.split(',').map(|target| target.trim());
-    let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
-    names.extend(services.filter_map(|target| target.split(['.', ':']).next()));
-    for side in ["old", "new"] {
-        let workers = &spec["workers"][side];
-        names.extend(workers["name"].as_str());
-        let selector = workers["selector"].clone();
-        let selector: BTreeMap<String, String> =
-            serde_json::from_value(selector).unwrap_or_default();
-        if !selector.is_empty() && is_selected(object, &selector) {
-            return true;
+/// What the updates know, for a quick answer: of thousands of objects most have to do with one update or none.
+#[derive(Default)]
+pub(super) struct Concerns {
+    /// By a name within a namespace.
+    names: HashMap<(String, String), BTreeSet<Key>>,
+    selectors: Vec<(BTreeMap<String, String>, Key)>,
+    /// Those that count by what the frontends see, by namespace.
+    metadata: HashMap<String, BTreeSet<Key>>,
+    /// Which edit of each update is known.
+    known: HashMap<Key, Option<i64>>,
+}
+
+impl Concerns {
+    /// Takes in an update. Is it new, or another edit?
+    pub fn learn(&mut self, key: &Key, update: &Object) -> bool {
+        let generation = update.metadata.generation;
+        if self.known.get(key) == Some(&generation) {
+            return false;
+        }
+        self.forget(key);
+        self.known.insert(key.clone(), generation);
+        let spec = &update.data["spec"];
+        let service = spec["newFrontendService"].as_str().unwrap_or_default();
+        let services = service.split(',').map(str::trim);
+        let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
+        let mut names: BTreeSet<&str> = services
+            .filter_map(|target| target.split(['.', ':']).next())
+            .collect();
+        let fields = ["sourceDeployment", "targetDeployment", "clientService"];
+        names.extend(fields.iter().filter_map(|field| spec[*field].as_str()));
+        for side in ["old", "new"] {
+            let workers = &spec["workers"][side];
+            names.extend(workers["name"].as_str());
+            let selector = serde_json::from_value(workers["selector"].clone());
+            let selector: BTreeMap<String, String> = selector.unwrap_or_default();
+            if !selector.is_empty() {
+                self.selectors.push((selector, key.clone()));
+            }
+            let by_metadata = workers["kind"] == "DynamoWorkerMetadata";
+            if by_metadata || !spec["newDynamoNamespace"].is_null() {
+                let keys = self.metadata.entry(key.namespace.clone()).or_default();
+                keys.insert(key.clone());
+            }
+        }
+        for name in names.into_iter().filter(|name| !name.is_empty()) {
+            let place = (key.namespace.clone(), name.to_owned());
+            self.names.entry(place).or_default().insert(key.clone());
+        }
+        true
+    }
+
+    pub fn forget(&mut self, key: &Key) {
+        if self.known.remove(key).is_none() {
+            return;
+        }
+        self.names.retain(|_, keys| {
+            keys.remove(key);
+            !keys.is_empty()
+        });
+        self.selectors.retain(|(_, other)| other != key);
+        for keys in self.metadata.values_mut() {
+            keys.remove(key);
         }
     }
-    names.remove("");
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    let is_part = |part: &&str| {
-        name.strip_prefix(*part)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
-    };
-    names.iter().any(is_part)
-        || labels(object)
-            .is_some_and(|labels| labels.values().any(|value| names.contains(value.as_str())))
-        || object.data["spec"]["data"]["endpoints"].is_object()
+
+    /// How many updates there are.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The updates that `object` of this kind may have to do with.
+    pub fn of(&self, plural: &str, object: &Object) -> BTreeSet<Key> {
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let mut concerned = BTreeSet::new();
+        let mut by_name = |name: &str| {
+            let place = (namespace.to_owned(), name.to_owned());
+            concerned.extend(self.names.get(&place).into_iter().flatten().cloned());
+        };
+        // What belongs to something is called by its name and more.
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        by_name(name);
+        for (at, _) in name.match_indices('-') {
+            by_name(&name[..at]);
+        }
+        labels(object)
+            .into_iter()
+            .flatten()
+            .for_each(|(_, value)| by_name(value));
+        let selected = self.selectors.iter();
+        let selected = selected
+            .filter(|(selector, key)| key.namespace == namespace && is_selected(object, selector));
+        concerned.extend(selected.map(|(_, key)| key.clone()));
+        // The pods behind metadata may be called and labelled as they like.
+        if matches!(plural, "pods" | "dynamoworkermetadatas") {
+            concerned.extend(self.metadata.get(namespace).into_iter().flatten().cloned());
+        }
+        concerned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(metadata: Value, spec: Value) -> Object {
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    }
+
+    fn pod(name: &str, labels: Value) -> Object {
+        object(
+            json!({"name": name, "namespace": "a", "labels": labels}),
+            json!({}),
+        )
+    }
+
+    #[test]
+    fn an_object_concerns_who_knows_its_name_or_labels_in_its_namespace() {
+        let key = |namespace: &str| Key {
+            namespace: namespace.into(),
+            name: "up".into(),
+        };
+        let spec = json!({
+            "sourceDeployment": "old", "targetDeployment": "new-one", "newFrontendService": "http://front.a:80",
+            "workers": {"new": {"selector": {"track": "next"}}},
+        });
+        let mut concerns = Concerns::default();
+        for namespace in ["a", "b"] {
+            let update = object(
+                json!({"name": "up", "namespace": namespace, "generation": 1}),
+                spec.clone(),
+            );
+            assert!(concerns.learn(&key(namespace), &update));
+            assert!(!concerns.learn(&key(namespace), &update), "the same edit");
+        }
+        for (name, labels, is_concerned) in [
+            ("old", json!({}), true),
+            ("old-7d9c-x2x", json!({}), true),
+            ("older", json!({}), false),
+            ("new-one-0", json!({}), true),
+            ("new", json!({}), false),
+            ("front-abc", json!({}), true),
+            ("any", json!({"graph": "old"}), true),
+            ("any", json!({"track": "next"}), true),
+            ("any", json!({"track": "last"}), false),
+        ] {
+            let expected = if is_concerned {
+                BTreeSet::from([key("a")])
+            } else {
+                BTreeSet::new()
+            };
+            assert_eq!(concerns.of("pods", &pod(name, labels)), expected, "{name}");
+        }
+        concerns.forget(&key("a"));
+        assert_eq!(
+            (
+                concerns.of("pods", &pod("old", json!({}))).len(),
+                concerns.len()
+            ),
+            (0, 1)
+        );
+    }
 }

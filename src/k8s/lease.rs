@@ -1,9 +1,9 @@
 //! One leader among several replicas, by a Lease (coordination.k8s.io/v1).
 //!
 //! Who does not lead takes the lease over when it has not been renewed for its whole length, by the clock of who looks:
-//! clocks of different hosts are never compared. Who leads counts on it for a part of its length only, from before the
-//! renewal was sent, so that a write that was begun in time has ended before another can lead. Must not know what the
-//! leader does.
+//! clocks of different hosts are never compared. Who leads counts on it for two thirds of its length only, from before the
+//! renewal was sent: what is begun within them, and takes no longer than the last third, has ended before another can lead.
+//! Must not know what the leader does.
 
 use std::time::{Duration, Instant};
 
