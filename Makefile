@@ -10,6 +10,9 @@ CARGO_FUZZ := 0.13.2
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/crossfade/tools
 deny = $(TOOLS)/bin/cargo-deny
 
+# Where cargo builds.
+TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +27,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 
 .PHONY: test
 test: prepare fmt clippy unit deny ## install what the tests need and run everything
-	@cat target/tmp/kubernetes-skipped 2>/dev/null || true
+	@cat "$(TARGET)/tmp/kubernetes-skipped" 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make audit"
 
 .PHONY: prepare
@@ -41,7 +44,7 @@ clippy: ## lint all code, warnings denied
 
 .PHONY: unit
 unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them
-	CROSSFADE_BIN="$$PWD/target/release/crossfade" cargo test --locked --no-fail-fast
+	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --no-fail-fast
 
 .PHONY: proto
 proto: ## make the code of proto/ anew, after a change there

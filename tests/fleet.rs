@@ -35,14 +35,20 @@ fn sidecar_kubeconfig(cluster: &Cluster, directory: &Path) -> PathBuf {
     path
 }
 
-/// The smallest bound of the histogram below which so many of all observations are.
+/// What this share of all observations is within: linear between the bounds of its bucket, as Prometheus reckons.
 fn quantile(buckets: &BTreeMap<String, f64>, share: f64) -> f64 {
     let bound = |le: &str| le.parse().unwrap_or(f64::INFINITY);
-    let all = buckets.values().copied().fold(0.0, f64::max);
-    let enough = buckets.iter().filter(|(_, count)| **count >= all * share);
-    enough
-        .map(|(le, _)| bound(le))
-        .fold(f64::INFINITY, f64::min)
+    let mut steps: Vec<(f64, f64)> = buckets.iter().map(|(le, n)| (bound(le), *n)).collect();
+    steps.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let rank = share * steps.last().map_or(0.0, |(_, all)| *all);
+    let (mut lower, mut before) = (0.0, 0.0);
+    for (upper, count) in steps {
+        if count >= rank && upper.is_finite() && count > before {
+            return lower + (upper - lower) * (rank - before) / (count - before);
+        }
+        (lower, before) = (upper, count);
+    }
+    f64::INFINITY
 }
 
 #[tokio::test]
@@ -80,9 +86,13 @@ spec:
         "default",
         "--kube-allow-any-target",
     ];
+    // `make test` names the release build.
+    let release = std::env::var_os("CROSSFADE_BIN").map(PathBuf::from);
+    let built = Path::new(env!("CARGO_BIN_EXE_crossfade"));
+    let program = release.as_deref().unwrap_or(built);
     let mut proxies = Vec::new();
     for _ in 0..PROXIES {
-        proxies.push(Proxy::start_with_env(&args, &environment).await);
+        proxies.push(Proxy::start_of(program, &args, &environment).await);
     }
     for number in 1..=EDITS {
         edit(number);
@@ -98,9 +108,12 @@ spec:
     }
     let (half, nearly_all) = (quantile(&buckets, 0.5), quantile(&buckets, 0.99));
     println!(
-        "{PROXIES} proxies, {EDITS} edits: in force within {half} s (p50), {nearly_all} s (p99)"
+        "{PROXIES} proxies, {EDITS} edits: in force within {:.1} ms (p50), {:.1} ms (p99)",
+        half * 1e3,
+        nearly_all * 1e3
     );
-    // Fifty unoptimized processes share what cores there are; one alone is within a few milliseconds.
-    assert!(half <= 0.1, "p50 {half}: {buckets:?}");
+    // Unoptimized, fifty processes have more to do than a few cores can at once.
+    let within = if release.is_some() { 0.03 } else { 0.1 };
+    assert!(half <= within, "p50 {half}: {buckets:?}");
     assert!(nearly_all <= 1.0, "p99 {nearly_all}: {buckets:?}");
 }

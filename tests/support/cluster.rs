@@ -52,10 +52,19 @@ impl Cluster {
         }
     }
 
-    /// The cluster around this test: see [`run_scenarios`].
+    /// The cluster around this test: that of [`run_scenarios`], or one that exists.
+    ///
+    /// # Panics
+    /// If it is not the tests' own and nobody has said that they may use it: they delete what they find.
     pub fn around() -> Self {
+        let directory = env::var_os("CLUSTER_DIR").map(PathBuf::from);
+        let existing = env::var_os(WHICH).is_some_and(|which| which == "existing");
+        assert!(
+            directory.is_some() || existing,
+            "this deletes all updates of the current namespace: set {WHICH}=existing if it may"
+        );
         Self {
-            directory: env::var_os("CLUSTER_DIR").map(PathBuf::from),
+            directory,
             holder: None,
         }
     }
@@ -178,8 +187,7 @@ pub fn run_scenarios(images: &[PathBuf]) {
         .arg(env::current_exe().expect("this program has a path"))
         .args(["--ignored", "--test-threads=1", "--nocapture"])
         .args(env::var("CROSSFADE_TEST_SCENARIO").ok())
-        .env("CLUSTER_IMAGES", images.join(" "))
-        .env(WHICH, "own");
+        .env("CLUSTER_IMAGES", images.join(" "));
     // So that it also ends with a test process that was killed.
     unsafe {
         command.pre_exec(|| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -35,7 +36,12 @@ const DEFAULTS: [(&str, &str); 6] = [
 
 /// The program with nothing of the test's own environment that it could take for its.
 pub fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_crossfade"));
+    program_at(env!("CARGO_BIN_EXE_crossfade").as_ref())
+}
+
+/// The same of another build.
+fn program_at(path: &Path) -> Command {
+    let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("CROSSFADE_") {
             command.env_remove(name);
@@ -102,7 +108,12 @@ impl Proxy {
 
     /// The same with more environment; what it sets gets no default flag.
     pub async fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut command = program();
+        Self::start_of(env!("CARGO_BIN_EXE_crossfade").as_ref(), args, env).await
+    }
+
+    /// The same of another build of the program.
+    pub async fn start_of(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut command = program_at(program);
         command.arg("proxy");
         let given = |flag: &str| {
             let name = format!("CROSSFADE_{}", flag[2..].replace('-', "_").to_uppercase());
