@@ -47,6 +47,19 @@ unit: build ## unit, property, integration and doc tests, real Dynamo, the opena
 proto: ## make the code of proto/ anew, after a change there
 	CROSSFADE_WRITE_PROTO=1 cargo test --locked --test proto -- are_what_the_protocol_says is_what_the_protocol_says
 
+.PHONY: reference
+reference: ## write docs/reference.md anew, after a change of flags, fields or metrics
+	CROSSFADE_WRITE_REFERENCE=1 cargo test --locked --test reference
+
+PREFIX ?= /usr/local
+.PHONY: install
+install: build ## the program, its manual and completions below PREFIX, also as kubectl's plugin
+	install -D target/release/crossfade $(DESTDIR)$(PREFIX)/bin/crossfade
+	ln -sf crossfade $(DESTDIR)$(PREFIX)/bin/kubectl-crossfade
+	target/release/crossfade man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
+	target/release/crossfade completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/crossfade
+
 .PHONY: deny
 deny: ## licenses, bans and sources of the dependencies
 	$(deny) --locked check bans licenses sources

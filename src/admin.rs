@@ -1,17 +1,19 @@
-//! The admin port: metrics, health, the plan in force, and all of it over gRPC. Nothing here changes anything, save the
+//! The admin port: metrics, health, the plan in force, a live page, and all of it over gRPC. Nothing here changes anything, save the
 //! log level and the start of a drain, and those from this machine only.
 
 mod grpc;
+mod page;
 mod plan_page;
 mod server;
 mod state;
 pub mod tell;
+mod watching;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
@@ -69,12 +71,17 @@ impl Admin {
                 ),
             },
             "/plan" if reads => page("application/json", plan_page::render(self)),
+            // Pages of strangers can be open on this machine too, and a browser may take them for ours (DNS rebinding). It
+            // names their origin with every PUT.
+            "/log-level" | "/drain" if request.headers().contains_key(ORIGIN) => {
+                text(StatusCode::FORBIDDEN, "not from a browser\n")
+            }
             "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
             "/drain" if method == Method::PUT => self.drain(peer),
             "/drained" if reads => self.drained().await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan /drained, gRPC crossfade.v1; PUT /log-level, /drain from this machine\n",
+                "crossfade: /metrics /livez /readyz /plan /drained, /live, a page for browsers, gRPC crossfade.v1; PUT /log-level, /drain from this machine\n",
             ),
             "/metrics" | "/livez" | "/readyz" | "/plan" | "/drained" | "/" => {
                 not_allowed("GET, HEAD")

@@ -3,6 +3,7 @@
 pub mod controller;
 mod core;
 pub mod demo;
+pub mod hand;
 mod stop;
 
 use std::io;

@@ -3,6 +3,8 @@
 mod controller;
 mod parse;
 mod proxy;
+mod status;
+mod verbs;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,6 +14,8 @@ use clap::{Args, Parser, Subcommand};
 
 pub use self::controller::ControllerArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
+pub use self::status::StatusArgs;
+pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
 
 /// Fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
 #[derive(Debug, Parser)]
@@ -33,6 +37,18 @@ pub enum Command {
     Crd,
     /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
     Demo(DemoArgs),
+    /// Show an update: phase, split, both generations, each proxy, what happened
+    Status(StatusArgs),
+    /// Set the split of an update in a cluster by hand
+    Set(SetArgs),
+    /// Hold the split of an update where it is
+    Pause(EditArgs),
+    /// Let the split of an update follow its workers again
+    Resume(EditArgs),
+    /// Print a shell's completions for this command line
+    Completions(CompletionsArgs),
+    /// Print the manual, or write its pages into a directory
+    Man(ManArgs),
     /// Tell the proxy on this machine to drain, as SIGTERM does, but to stay until it gets that signal: a preStop hook
     Drain(DrainArgs),
 }
@@ -72,13 +88,15 @@ mod tests {
     fn the_command_line_is_consistent_and_every_flag_of_the_proxy_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
+        // What a person's hand says once is no setting.
+        let by_hand = ["check", "set", "pause", "resume", "completions", "man"];
         for sub in command
             .get_subcommands()
-            .filter(|sub| sub.get_name() != "check")
+            .filter(|sub| !by_hand.contains(&sub.get_name()))
         {
             for argument in sub
                 .get_arguments()
-                .filter(|argument| argument.get_id() != "help")
+                .filter(|argument| argument.get_id() != "help" && !argument.is_positional())
             {
                 let name = argument.get_long().expect("has a long name");
                 let expected = format!("CROSSFADE_{}", name.to_uppercase().replace('-', "_"));

@@ -1,4 +1,5 @@
-//! What the API server sees of us: watches, Events, the lease of a leader, and the kinds of objects that own workers.
+//! What the API server sees of us: watches, Events, the lease of a leader, the addresses behind a Service, and the kinds of
+//! objects that own workers.
 //!
 //! Must not know what an update means nor what becomes of it.
 

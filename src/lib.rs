@@ -16,6 +16,7 @@
 //! | 4 | [`config`] | static settings of a process, from flags and environment |
 //! | 4 | [`controller`] | keeps the split of every update of a cluster where the capacity is |
 //! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
+//! | 4 | [`status`] | what an update and its proxies say of themselves, asked by a person, and a person's edits |
 //! | 3 | [`proxy`] | the data plane: what happens to a request between a client and the two generations |
 //! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing but when a drain begins |
 //! | 3 | [`k8s`] | what the API server sees of us: watches, Events, a leader's lease, and who owns workers |
@@ -100,6 +101,7 @@ pub mod snapshot;
 pub mod split;
 pub mod sse;
 pub mod state_api;
+pub mod status;
 pub mod telemetry;
 pub mod tls;
 pub mod transport;

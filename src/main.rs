@@ -4,14 +4,14 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::Parser;
 use crossfade::admin::tell;
-use crossfade::app::{self, Ended};
+use crossfade::app::{self, Ended, hand};
 use crossfade::cli::{
-    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, LogFormat, ProxyArgs,
+    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, EditArgs, LogFormat, ProxyArgs,
 };
 use crossfade::demo::Options;
 use crossfade::resource;
+use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
 
 // Measured: see benches/README.md.
@@ -22,13 +22,19 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const CUT: u8 = 3;
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match Cli::of_this_process().command {
         Command::Proxy(args) => proxy(*args),
         Command::Controller(args) => controller(*args),
         Command::Check(args) => Ok(check(&args)),
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
+        Command::Status(args) => hand::status(args.wish()).map_err(Into::into),
+        Command::Set(args) => edit(&args.edit, Verb::Split(args.split)),
+        Command::Pause(args) => edit(&args, Verb::Pause),
+        Command::Resume(args) => edit(&args, Verb::Resume),
+        Command::Completions(args) => Ok(args.print()),
+        Command::Man(args) => args.write().context("cannot write the manual"),
     };
     result.unwrap_or_else(|error| {
         eprintln!("crossfade: {error:#}");
@@ -72,6 +78,10 @@ fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     tell::drain(args.admin)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
+    Ok(hand::edit(&args.name, &args.choice(), args.yes, verb)?)
 }
 
 fn crd() -> ExitCode {

@@ -4,6 +4,7 @@
 
 mod client;
 mod convert;
+mod json;
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 #[rustfmt::skip]
 pub mod v1;

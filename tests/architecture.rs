@@ -12,6 +12,7 @@ const FLOORS: &[(u8, &str)] = &[
     (4, "config"),
     (4, "controller"),
     (4, "discovery"),
+    (4, "status"),
     (3, "proxy"),
     (3, "admin"),
     (3, "k8s"),

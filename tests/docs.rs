@@ -142,9 +142,9 @@ fn flags_of_help(subcommand: &str) -> Flags {
     let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
     for line in help.lines().map(str::trim) {
         if line.starts_with("--") {
-            // What is said of it may stand beside it or below.
+            // Where all flags are short, their texts begin beside them.
             let (flag, text) = line.split_once("  ").unwrap_or((line, ""));
-            texts.push((flag.replace(['<', '>'], ""), vec![text]));
+            texts.push((flag.replace(['<', '>'], ""), vec![text.trim()]));
         } else if let Some((_, text)) = texts.last_mut() {
             text.push(line);
         }

@@ -26,6 +26,10 @@ mod ends;
 mod fade;
 #[path = "kubernetes/faults.rs"]
 mod faults;
+#[path = "kubernetes/looks.rs"]
+mod looks;
+#[path = "kubernetes/spread.rs"]
+mod spread;
 
 use std::path::{Path, PathBuf};
 

@@ -68,6 +68,18 @@ machine() {
   fi
 }
 
+browser() { # the tests of the live page are skipped without it
+  local name
+  for name in chromium-headless-shell chromium chromium-browser google-chrome-stable google-chrome; do
+    ! command -v "$name" >/dev/null || return 0
+  done
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null &&
+    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium; then
+    return 0
+  fi
+  echo "going on without Chromium: the tests of the live page will be skipped" >&2
+}
+
 tool() { # tool NAME VERSION
   local program=$tools/bin/$1
   if "$program" --version 2>/dev/null | grep -qwF "$2"; then
@@ -81,6 +93,7 @@ tool() { # tool NAME VERSION
 
 rust
 machine
+browser
 "$here/dynamo/install.sh"
 if ! "$here/kubernetes/install.sh"; then
   echo "going on without a cluster: its tests will be skipped" >&2

@@ -15,8 +15,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 
 use super::grpc::Grpc;
+use super::page::Page;
 use super::{Admin, Answer};
 use crate::lifecycle::Phase;
 
@@ -29,10 +31,9 @@ const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_sec
 
 /// Serves the admin port until the process ends, and then until the last answer is out: the caller sets a limit to that.
 pub async fn serve(listener: TcpListener, admin: Admin) {
-    let door = Door {
-        grpc: Grpc::new(&admin),
-        admin,
-    };
+    let door = Door::new(admin);
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut ending = std::pin::pin!(door.admin.lifecycle.reached(Phase::Ending));
     let mut connections = JoinSet::new();
     loop {
@@ -42,6 +43,7 @@ pub async fn serve(listener: TcpListener, admin: Admin) {
                 Ok((stream, peer)) => drop(connections.spawn(door.clone().open(stream, peer, HEAD))),
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
+            _ = seconds.tick() => door.page.sample(),
             // Joined as they end, so that the set does not grow.
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
@@ -54,9 +56,18 @@ pub async fn serve(listener: TcpListener, admin: Admin) {
 struct Door {
     admin: Admin,
     grpc: Grpc,
+    page: Page,
 }
 
 impl Door {
+    fn new(admin: Admin) -> Self {
+        Self {
+            grpc: Grpc::new(&admin),
+            page: Page::new(&admin),
+            admin,
+        }
+    }
+
     async fn open(self, stream: TcpStream, peer: SocketAddr, patience: Duration) {
         let begun = Arc::new(AtomicBool::new(false));
         let service = service_fn(|request| {
@@ -104,6 +115,8 @@ impl Door {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
         if Grpc::is_meant_by(&request) {
             self.grpc.answer(request).await
+        } else if let Some(answer) = self.page.answer(&request) {
+            answer
         } else {
             self.admin.answer(request, peer).await
         }
@@ -119,11 +132,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_asks_for_nothing_is_closed() {
         for first in ["", "GET /livez HT", "PRI * HTTP/2.0\r\n\r\nSM"] {
-            let admin = Admin::idle();
-            let door = Door {
-                grpc: Grpc::new(&admin),
-                admin,
-            };
+            let door = Door::new(Admin::idle());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut client = TcpStream::connect(listener.local_addr().unwrap())
                 .await

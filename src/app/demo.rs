@@ -41,7 +41,7 @@ pub fn run(options: Options) -> Result<Summary, DemoError> {
     let old = ModelServer::start(Generation::Old)?;
     let new = ModelServer::start(Generation::New)?;
     let bound = build(config(old.address(), new.address()))?;
-    let page = format!("http://{}/metrics and /plan", bound.admin());
+    let page = format!("http://{}/", bound.admin());
     let subject = Running {
         address: bound.listens(),
         new: new.address(),

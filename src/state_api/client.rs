@@ -1,7 +1,10 @@
 //! A client of another proxy's state: connects, asks once or watches, and never waits for ever.
 
+use std::io;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
@@ -65,6 +68,31 @@ impl Client {
             .keep_alive_timeout(Duration::from_secs(10));
         let channel = within(deadline, async {
             let connected = endpoint.connect().await;
+            connected.map_err(|error| Error::Unreachable(error.into()))
+        });
+        Ok(Self {
+            proxy: ProxyClient::new(channel.await?),
+            deadline,
+        })
+    }
+
+    /// A client over a connection that is there already, as one that is forwarded to a pod. It is not made anew when it
+    /// breaks.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::Late`].
+    pub async fn over<S>(stream: S, deadline: Duration) -> Result<Self, Error>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let mut stream = Some(TokioIo::new(stream));
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let stream = stream.take().ok_or(io::ErrorKind::NotConnected);
+            std::future::ready(stream.map_err(io::Error::from))
+        });
+        let channel = within(deadline, async {
+            let endpoint = Endpoint::from_static("http://forwarded");
+            let connected = endpoint.connect_with_connector(connector).await;
             connected.map_err(|error| Error::Unreachable(error.into()))
         });
         Ok(Self {

@@ -18,7 +18,7 @@ impl Default for Lifetime {
     fn default() -> Self {
         Self {
             age: Some(Duration::from_secs(60)),
-            exchanges: Some(32),
+            exchanges: Some(16),
         }
     }
 }
@@ -74,10 +74,10 @@ mod tests {
     fn a_life_ends_by_age_or_by_use_within_its_limits() {
         let limits = Lifetime {
             age: Some(Duration::from_secs(60)),
-            exchanges: Some(32),
+            exchanges: Some(16),
         };
         let now = Instant::now();
-        for (draw, seconds, uses) in [(0, 30, 16), (u32::MAX, 60, 32)] {
+        for (draw, seconds, uses) in [(0, 30, 8), (u32::MAX, 60, 16)] {
             let mut life = limits.begin(now, draw);
             assert!(!life.is_over(now + Duration::from_millis(seconds * 1000 - 1)));
             assert!(life.is_over(now + Duration::from_secs(seconds)));

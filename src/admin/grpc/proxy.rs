@@ -4,16 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::watcher;
 use crate::admin::Admin;
-use crate::lifecycle::Phase;
+use crate::admin::watching::Watching;
 use crate::state_api::v1::proxy_server::Proxy;
-use crate::state_api::v1::{self, GetRequest, State, WatchRequest};
+use crate::state_api::v1::{GetRequest, State, WatchRequest};
 
 /// The interval of a watch that names none, and the shortest one, in milliseconds.
 const INTERVAL: u32 = 1000;
@@ -46,47 +45,11 @@ impl Proxy for Reader {
             0 => INTERVAL,
             wanted => wanted.max(SHORTEST),
         };
-        let watching = Watching {
-            plans: self.admin.world.changes(),
-            phases: self.admin.lifecycle.changes(),
-            admin: self.admin.clone(),
-            interval: Duration::from_millis(interval.into()),
-            last: None,
-            is_over: false,
-            _permit: watcher(&self.watchers)?,
-        };
-        let states = stream::unfold(watching, Watching::next);
+        let interval = Duration::from_millis(interval.into());
+        let watching = Watching::new(self.admin.clone(), interval, watcher(&self.watchers)?);
+        let states = stream::unfold(watching, async |mut watching| {
+            Some((Ok(watching.next().await?), watching))
+        });
         Ok(Response::new(Box::pin(states)))
-    }
-}
-
-/// A watch. It reads the state when its client has taken the one before: what a client does not take costs nothing.
-struct Watching {
-    admin: Admin,
-    plans: watch::Receiver<()>,
-    phases: watch::Receiver<Phase>,
-    interval: Duration,
-    /// When the last state was read.
-    last: Option<Instant>,
-    is_over: bool,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Watching {
-    async fn next(mut self) -> Option<(Result<State, Status>, Self)> {
-        if self.is_over {
-            return None;
-        }
-        if let Some(last) = self.last {
-            tokio::select! {
-                _ = self.plans.changed() => {}
-                _ = self.phases.changed() => {}
-                () = tokio::time::sleep_until(last + self.interval) => {}
-            }
-        }
-        self.last = Some(Instant::now());
-        let state = self.admin.state().await;
-        self.is_over = state.phase() == v1::Phase::Ending;
-        Some((Ok(state), self))
     }
 }

@@ -208,7 +208,7 @@ pub(super) struct UpstreamArgs {
         long,
         env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",
         value_name = "N",
-        default_value_t = 32
+        default_value_t = 16
     )]
     pub(super) upstream_max_exchanges: u32,
     /// Ask each endpoint this often whether /v1/models lists a model [default: off]

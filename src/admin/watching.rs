@@ -1,0 +1,56 @@
+//! A watch of the state: read now, at every new plan and phase, and at least once per interval.
+//!
+//! Must not know how a state is sent, nor to whom.
+
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::time::Instant;
+
+use super::Admin;
+use crate::lifecycle::Phase;
+use crate::state_api::v1;
+
+/// A watch. It reads the state when its client has taken the one before: what a client does not take costs nothing.
+pub(super) struct Watching {
+    admin: Admin,
+    plans: watch::Receiver<()>,
+    phases: watch::Receiver<Phase>,
+    interval: Duration,
+    /// When the last state was read.
+    last: Option<Instant>,
+    is_over: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Watching {
+    pub(super) fn new(admin: Admin, interval: Duration, permit: OwnedSemaphorePermit) -> Self {
+        Self {
+            plans: admin.world.changes(),
+            phases: admin.lifecycle.changes(),
+            admin,
+            interval,
+            last: None,
+            is_over: false,
+            _permit: permit,
+        }
+    }
+
+    /// The next state; `None` after that of the process's end.
+    pub(super) async fn next(&mut self) -> Option<v1::State> {
+        if self.is_over {
+            return None;
+        }
+        if let Some(last) = self.last {
+            tokio::select! {
+                _ = self.plans.changed() => {}
+                _ = self.phases.changed() => {}
+                () = tokio::time::sleep_until(last + self.interval) => {}
+            }
+        }
+        self.last = Some(Instant::now());
+        let state = self.admin.state().await;
+        self.is_over = state.phase() == v1::Phase::Ending;
+        Some(state)
+    }
+}

@@ -1,0 +1,267 @@
+//! A state as JSON, for pages and scripts. Names are those of the protocol in camel case, times are RFC 3339, numbers are
+//! numbers; what follows from the figures (shares, quantiles) is there too. `null` means "not known".
+
+use prost_types::{Duration, Timestamp};
+use serde_json::{Value, json};
+
+use super::v1;
+use crate::telemetry::quantile;
+
+impl v1::State {
+    /// All of it.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let Self {
+            time,
+            process: who,
+            phase: _,
+            ready,
+            plan: in_force,
+            assigned_last_minute,
+            split_total,
+            old,
+            new,
+            saves,
+            retries_refused,
+            rejected_requests,
+        } = self;
+        json!({
+            "time": instant(time.as_ref()),
+            "process": who.as_ref().map(process),
+            "phase": self.phase().as_word(),
+            "ready": ready,
+            "plan": in_force.as_ref().map(plan),
+            "split": {
+                "wanted": in_force.as_ref().and_then(v1::Plan::share_of_new),
+                "observed": assigned_last_minute.as_ref().and_then(v1::Requests::share_of_new),
+            },
+            "assignedLastMinute": assigned_last_minute.as_ref().map(requests),
+            "splitTotal": split_total.as_ref().map(requests),
+            "old": old.as_ref().map(generation),
+            "new": new.as_ref().map(generation),
+            "saves": saves,
+            "retriesRefused": retries_refused,
+            "rejectedRequests": rejected_requests,
+        })
+    }
+}
+
+impl v1::Phase {
+    /// Its name as logs and pages have it.
+    #[must_use]
+    pub fn as_word(self) -> &'static str {
+        match self {
+            Self::Unspecified => "unknown",
+            Self::Starting => "starting",
+            Self::Ready => "ready",
+            Self::Settling => "settling",
+            Self::Draining => "draining",
+            Self::Ending => "ending",
+        }
+    }
+}
+
+impl v1::Plan {
+    /// The share of new that is wanted, 0 to 1; `None` where the weights are not known.
+    #[must_use]
+    pub fn share_of_new(&self) -> Option<f64> {
+        let weights = self.weights.as_ref()?;
+        let all = u64::from(weights.old) + u64::from(weights.new);
+        (all > 0).then(|| f64::from(weights.new) / all as f64)
+    }
+}
+
+impl v1::Histogram {
+    /// The value below which the share `q` of all values lies, in seconds; `None` without values.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        quantile(&self.buckets(), q)
+    }
+}
+
+fn process(process: &v1::Process) -> Value {
+    let v1::Process {
+        name,
+        version,
+        started,
+        uptime,
+    } = process;
+    json!({
+        "name": name,
+        "version": version,
+        "started": instant(started.as_ref()),
+        "uptimeSeconds": uptime.as_ref().map(seconds),
+    })
+}
+
+fn plan(plan: &v1::Plan) -> Value {
+    let v1::Plan {
+        epoch,
+        source,
+        resource: made_from,
+        weights: in_force,
+        percent,
+        weights_before_cap,
+        max_percent,
+        old_drains,
+        since,
+        refusal: refused,
+        refused_total,
+        source_lost_for,
+    } = plan;
+    json!({
+        "epoch": epoch,
+        "source": source,
+        "resource": made_from.as_ref().map(resource),
+        "weights": in_force.as_ref().map(weights),
+        "percent": percent,
+        "weightsBeforeCap": weights_before_cap.as_ref().map(weights),
+        "maxPercent": max_percent,
+        "oldDrains": old_drains,
+        "since": instant(since.as_ref()),
+        "refusal": refused.as_ref().map(refusal),
+        "refusedTotal": refused_total,
+        "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
+    })
+}
+
+fn resource(resource: &v1::Resource) -> Value {
+    let v1::Resource {
+        namespace,
+        name,
+        uid,
+        generation,
+    } = resource;
+    json!({"namespace": namespace, "name": name, "uid": uid, "generation": generation})
+}
+
+fn weights(weights: &v1::Weights) -> Value {
+    let v1::Weights { old, new } = weights;
+    json!({"old": old, "new": new})
+}
+
+fn refusal(refusal: &v1::Refusal) -> Value {
+    let v1::Refusal {
+        time,
+        source,
+        problems,
+    } = refusal;
+    let problems: Vec<Value> = problems.iter().map(problem).collect();
+    json!({"time": instant(time.as_ref()), "source": source, "problems": problems})
+}
+
+fn problem(problem: &v1::Problem) -> Value {
+    let v1::Problem {
+        path,
+        line,
+        message,
+    } = problem;
+    json!({"path": path, "line": line, "message": message})
+}
+
+fn requests(requests: &v1::Requests) -> Value {
+    let v1::Requests { old, new } = requests;
+    json!({"old": old, "new": new})
+}
+
+fn generation(generation: &v1::Generation) -> Value {
+    let v1::Generation {
+        open_streams,
+        endpoints: addresses,
+        outcomes: ends,
+        first_event,
+        gap,
+    } = generation;
+    json!({
+        "openStreams": open_streams,
+        "endpoints": addresses.as_ref().map(endpoints),
+        "outcomes": ends.as_ref().map(outcomes),
+        "firstEvent": first_event.as_ref().map(histogram),
+        "gap": gap.as_ref().map(histogram),
+    })
+}
+
+fn endpoints(endpoints: &v1::Endpoints) -> Value {
+    let v1::Endpoints { healthy, known } = endpoints;
+    json!({"healthy": healthy, "known": known})
+}
+
+fn outcomes(outcomes: &v1::Outcomes) -> Value {
+    let v1::Outcomes {
+        completed,
+        truncated,
+        failed,
+        cancelled,
+    } = outcomes;
+    json!({"completed": completed, "truncated": truncated, "failed": failed, "cancelled": cancelled})
+}
+
+fn histogram(histogram: &v1::Histogram) -> Value {
+    let v1::Histogram {
+        bounds,
+        cumulative_counts,
+        count,
+        sum,
+    } = histogram;
+    json!({
+        "count": count,
+        "sum": sum,
+        "p50": histogram.quantile(0.5),
+        "p95": histogram.quantile(0.95),
+        "p99": histogram.quantile(0.99),
+        "bounds": bounds,
+        "cumulativeCounts": cumulative_counts,
+    })
+}
+
+fn instant(time: Option<&Timestamp>) -> Option<String> {
+    time.map(Timestamp::to_string)
+}
+
+fn seconds(duration: &Duration) -> f64 {
+    duration.seconds as f64 + f64::from(duration.nanos) / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_numbers_times_are_rfc_3339_and_what_is_not_known_is_null() {
+        let state = v1::State {
+            time: Some(Timestamp {
+                seconds: 1_700_000_000,
+                nanos: 250_000_000,
+            }),
+            phase: v1::Phase::Settling.into(),
+            plan: Some(v1::Plan {
+                weights: Some(v1::Weights { old: 3, new: 1 }),
+                source_lost_for: Some(Duration {
+                    seconds: 2,
+                    nanos: 500_000_000,
+                }),
+                ..Default::default()
+            }),
+            assigned_last_minute: Some(v1::Requests::default()),
+            old: Some(v1::Generation {
+                gap: Some(v1::Histogram {
+                    bounds: vec![1.0, 2.0],
+                    cumulative_counts: vec![0, 10],
+                    count: 10,
+                    sum: 15.0,
+                }),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let json = state.to_json();
+        assert_eq!(json["time"], "2023-11-14T22:13:20.250Z");
+        assert_eq!(json["phase"], "settling");
+        assert_eq!(json["plan"]["sourceLostSeconds"], 2.5);
+        assert_eq!(json["split"]["wanted"], 0.25);
+        assert_eq!(json["split"]["observed"], Value::Null);
+        assert_eq!(json["old"]["gap"]["p50"], 1.5);
+        assert_eq!(json["old"]["firstEvent"], Value::Null);
+        assert_eq!(json["new"], Value::Null);
+    }
+}

@@ -1,0 +1,99 @@
+//! `crossfade status` and the verbs beside it: what an update and its proxies say of themselves, asked from where a person
+//! sits, and the few edits that a person makes.
+//!
+//! Must not know how a proxy counts, nor what the controller decides.
+
+mod change;
+mod cluster;
+mod machine;
+mod proxies;
+mod text;
+mod total;
+
+use std::fmt::Write;
+
+pub use change::{Change, Verb};
+pub use cluster::{Choice, Cluster};
+pub use machine::{json, yaml};
+pub use proxies::Proxies;
+pub use text::{list, text};
+pub use total::total;
+
+use crate::resource::DynamoUpdateConfig;
+use crate::state_api::v1;
+
+/// Why there is nothing to show, or nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("no kubeconfig can be used")]
+    Config(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The API server refused, in its own words.
+    #[error("cannot {what}: {message}")]
+    Refused { what: String, message: String },
+    /// It cannot be reached, or its answer cannot be read.
+    #[error("cannot {what}")]
+    Api {
+        what: String,
+        #[source]
+        source: Box<kube::Error>,
+    },
+    #[error("there is no update in namespace {0}")]
+    NoUpdate(String),
+    #[error("{0} was changed by someone else in the meantime: look again")]
+    Conflict(String),
+}
+
+/// What one proxy said of itself, or why it did not.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Its pod, or its address.
+    pub name: String,
+    pub state: Result<v1::State, String>,
+}
+
+/// Something that happened to an update, as an Event tells it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Happened {
+    /// RFC 3339; empty where it is not known.
+    pub at: String,
+    pub warning: bool,
+    pub reason: String,
+    pub note: String,
+}
+
+/// One look at an update.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// The resource; none without a cluster.
+    pub update: Option<Box<DynamoUpdateConfig>>,
+    /// Where the figures are from, in words.
+    pub origin: String,
+    pub proxies: Vec<Asked>,
+    /// The newest last.
+    pub events: Vec<Happened>,
+}
+
+impl Look {
+    /// The states of the proxies that answered.
+    pub fn states(&self) -> impl Iterator<Item = &v1::State> {
+        self.proxies
+            .iter()
+            .filter_map(|asked| asked.state.as_ref().ok())
+    }
+}
+
+/// An error with all its causes, in one line.
+#[must_use]
+pub fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Some name their cause in their own message already.
+        if !text.contains(&said) {
+            let _ = write!(text, ": {said}");
+        }
+        cause = error.source();
+    }
+    text
+}

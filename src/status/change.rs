@@ -1,0 +1,162 @@
+//! The edits that a person makes of an update, shown before they are made.
+//!
+//! Must not know how they reach the cluster.
+
+use std::fmt;
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::resource::DynamoUpdateConfigSpec;
+
+/// What a person asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// This share to new, in percent; held there, for the controller would move it on.
+    Split(u8),
+    /// The split stays where it is.
+    Pause,
+    /// The split follows the workers again.
+    Resume,
+}
+
+/// One field of the `spec` that changes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    pub field: &'static str,
+    /// Null where it is not there.
+    pub from: Json,
+    pub to: Json,
+    /// Why, where it was not asked for by name.
+    pub why: &'static str,
+}
+
+impl Verb {
+    /// What it changes of `spec`; empty where all is so already.
+    #[must_use]
+    pub fn changes(self, spec: &DynamoUpdateConfigSpec) -> Vec<Change> {
+        let paused = |to: bool, why| Change {
+            field: "paused",
+            from: json!(spec.paused),
+            to: json!(to),
+            why,
+        };
+        let wanted = match self {
+            Self::Split(percent) => vec![
+                Change {
+                    field: "trafficSplitPercent",
+                    from: json!(spec.traffic_split_percent),
+                    to: json!(percent),
+                    why: "",
+                },
+                Change {
+                    field: "weights",
+                    from: json!(spec.weights),
+                    to: Json::Null,
+                    why: "the percentage says it now",
+                },
+                paused(
+                    true,
+                    "so that the controller leaves it there; `resume` gives it back",
+                ),
+            ],
+            Self::Pause => vec![paused(true, "the controller leaves the split as it is")],
+            Self::Resume => vec![paused(false, "the split follows the workers again")],
+        };
+        let is_new = |change: &Change| {
+            let is_off = |value: &Json| value.is_null() || *value == Json::Bool(false);
+            change.from != change.to && !(is_off(&change.from) && is_off(&change.to))
+        };
+        wanted.into_iter().filter(is_new).collect()
+    }
+
+    /// What stands in the way of it, for people.
+    #[must_use]
+    pub fn caveat(self, spec: &DynamoUpdateConfigSpec) -> Option<String> {
+        let (Self::Split(percent), Some(cap)) = (self, spec.max_traffic_split_percent) else {
+            return None;
+        };
+        (percent > cap).then(|| {
+            format!("beware: maxTrafficSplitPercent is {cap}: new gets no more than {cap} %")
+        })
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = |value: &Json| match value {
+            Json::Null => "none".to_owned(),
+            value => value.to_string(),
+        };
+        let (from, to) = (value(&self.from), value(&self.to));
+        write!(f, "spec.{}: {from} -> {to}", self.field)?;
+        match self.why {
+            "" => Ok(()),
+            why => write!(f, "   ({why})"),
+        }
+    }
+}
+
+/// The changes as a JSON merge patch (RFC 7396) of the edit of the resource that was shown: `version` is its
+/// `metadata.resourceVersion`.
+pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
+    let fields = changes
+        .iter()
+        .map(|change| (change.field.to_owned(), change.to.clone()));
+    json!({
+        "metadata": {"resourceVersion": version},
+        "spec": fields.collect::<Map<_, _>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::WeightsSpec;
+
+    fn shown(verb: Verb, spec: &DynamoUpdateConfigSpec) -> Vec<String> {
+        let changes = verb.changes(spec);
+        changes.iter().map(Change::to_string).collect()
+    }
+
+    #[test]
+    fn a_split_by_hand_replaces_the_ratio_and_holds_the_controller_off() {
+        let mut spec = DynamoUpdateConfigSpec::to("new:8000");
+        spec.traffic_split_percent = Some(25);
+        spec.weights = Some(WeightsSpec { old: 3, new: 1 });
+        let changes = Verb::Split(40).changes(&spec);
+        assert_eq!(
+            shown(Verb::Split(40), &spec),
+            [
+                "spec.trafficSplitPercent: 25 -> 40",
+                r#"spec.weights: {"old":3,"new":1} -> none   (the percentage says it now)"#,
+                "spec.paused: none -> true   (so that the controller leaves it there; `resume` gives it back)",
+            ]
+        );
+        assert_eq!(
+            patch(&changes, Some("7")),
+            json!({
+                "metadata": {"resourceVersion": "7"},
+                "spec": {"trafficSplitPercent": 40, "weights": null, "paused": true},
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_so_already_is_no_change() {
+        let mut spec = DynamoUpdateConfigSpec::to("new:8000");
+        assert_eq!(shown(Verb::Resume, &spec), [""; 0]);
+        spec.paused = Some(true);
+        spec.traffic_split_percent = Some(40);
+        assert_eq!(shown(Verb::Pause, &spec), [""; 0]);
+        assert_eq!(shown(Verb::Split(40), &spec), [""; 0]);
+        assert_eq!(shown(Verb::Resume, &spec).len(), 1);
+    }
+
+    #[test]
+    fn a_split_above_the_cap_is_warned_of() {
+        let mut spec = DynamoUpdateConfigSpec::to("new:8000");
+        spec.max_traffic_split_percent = Some(30);
+        assert_eq!(Verb::Split(30).caveat(&spec), None);
+        assert!(Verb::Split(31).caveat(&spec).unwrap().contains("30 %"));
+    }
+}

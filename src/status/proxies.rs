@@ -1,0 +1,77 @@
+//! Proxies at known addresses: asked all at the same time, over connections that are kept from look to look.
+//!
+//! Must not know clusters.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::{Asked, Look, whole};
+use crate::state_api::{Client, Error, v1};
+
+/// How long each step of asking a proxy may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A proxy, and the connection to it while there is one.
+#[derive(Debug)]
+struct Proxy {
+    address: String,
+    client: Option<Client>,
+}
+
+/// The admin ports of proxies.
+#[derive(Debug)]
+pub struct Proxies(Vec<Proxy>);
+
+impl Proxies {
+    /// Those at these addresses, each a `host:port`.
+    #[must_use]
+    pub fn at(addresses: Vec<String>) -> Self {
+        let proxy = |address| Proxy {
+            address,
+            client: None,
+        };
+        Self(addresses.into_iter().map(proxy).collect())
+    }
+
+    /// Asks all of them.
+    pub async fn look(&mut self) -> Look {
+        let proxies = join_all(self.0.iter_mut().map(Proxy::ask)).await;
+        Look {
+            origin: format!("{}, asked by address", counted(proxies.len())),
+            proxies,
+            ..Look::default()
+        }
+    }
+}
+
+impl Proxy {
+    async fn ask(&mut self) -> Asked {
+        let asked = self.state().await;
+        if asked.is_err() {
+            self.client = None;
+        }
+        Asked {
+            name: self.address.clone(),
+            state: asked.map_err(|error| whole(&error)),
+        }
+    }
+
+    async fn state(&mut self) -> Result<v1::State, Error> {
+        let client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.address, PATIENCE).await?,
+        };
+        let state = client.get().await?;
+        self.client = Some(client);
+        Ok(state)
+    }
+}
+
+/// So many proxies, in words.
+pub(super) fn counted(proxies: usize) -> String {
+    match proxies {
+        1 => "1 proxy".to_owned(),
+        more => format!("{more} proxies"),
+    }
+}

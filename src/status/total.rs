@@ -1,0 +1,138 @@
+//! The states of several proxies as one: counts are added, and what they do not agree on is left out.
+//!
+//! Must not know who was asked.
+
+use std::collections::BTreeMap;
+
+use crate::state_api::v1;
+
+/// All of them together; `None` without any. The plan is told where all have the same weights, and distributions where
+/// all have the same buckets.
+#[must_use]
+pub fn total<'a>(states: impl IntoIterator<Item = &'a v1::State>) -> Option<v1::State> {
+    let mut states = states.into_iter();
+    let mut all = states.next()?.clone();
+    all.process = None;
+    for state in states {
+        add(&mut all, state);
+    }
+    Some(all)
+}
+
+fn add(all: &mut v1::State, one: &v1::State) {
+    all.ready &= one.ready;
+    if all.phase != one.phase {
+        all.phase = v1::Phase::Unspecified.into();
+    }
+    let weights = |state: &v1::State| state.plan.as_ref().and_then(|plan| plan.weights);
+    if weights(all) != weights(one) {
+        all.plan = None;
+    }
+    merge(
+        &mut all.assigned_last_minute,
+        &one.assigned_last_minute,
+        requests,
+    );
+    merge(&mut all.split_total, &one.split_total, requests);
+    merge(&mut all.old, &one.old, generation);
+    merge(&mut all.new, &one.new, generation);
+    counts(&mut all.saves, &one.saves);
+    all.retries_refused += one.retries_refused;
+    counts(&mut all.rejected_requests, &one.rejected_requests);
+}
+
+/// What is not known of one is not known of all.
+fn merge<T>(all: &mut Option<T>, one: &Option<T>, add: impl FnOnce(&mut T, &T)) {
+    match (all.as_mut(), one) {
+        (Some(all), Some(one)) => add(all, one),
+        _ => *all = None,
+    }
+}
+
+fn requests(all: &mut v1::Requests, one: &v1::Requests) {
+    all.old += one.old;
+    all.new += one.new;
+}
+
+fn generation(all: &mut v1::Generation, one: &v1::Generation) {
+    all.open_streams += one.open_streams;
+    // Each proxy counts the same addresses: the worst view of them is told.
+    merge(&mut all.endpoints, &one.endpoints, |all, one| {
+        if one.healthy < all.healthy {
+            *all = *one;
+        }
+    });
+    merge(&mut all.outcomes, &one.outcomes, |all, one| {
+        all.completed += one.completed;
+        all.truncated += one.truncated;
+        all.failed += one.failed;
+        all.cancelled += one.cancelled;
+    });
+    for (all, one) in [
+        (&mut all.first_event, &one.first_event),
+        (&mut all.gap, &one.gap),
+    ] {
+        let same = matches!((&*all, one), (Some(all), Some(one)) if all.bounds == one.bounds);
+        merge(all, if same { one } else { &None }, |all, one| {
+            for (all, one) in all.cumulative_counts.iter_mut().zip(&one.cumulative_counts) {
+                *all += one;
+            }
+            all.count += one.count;
+            all.sum += one.sum;
+        });
+    }
+}
+
+fn counts(all: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
+    for (name, count) in one {
+        *all.entry(name.clone()).or_default() += count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(new: u32, open: u64, bounds: &[f64]) -> v1::State {
+        v1::State {
+            ready: true,
+            plan: Some(v1::Plan {
+                weights: Some(v1::Weights { old: 1, new }),
+                ..Default::default()
+            }),
+            assigned_last_minute: Some(v1::Requests { old: 3, new: 1 }),
+            old: Some(v1::Generation {
+                open_streams: open,
+                gap: Some(v1::Histogram {
+                    bounds: bounds.to_vec(),
+                    cumulative_counts: vec![2; bounds.len()],
+                    count: 4,
+                    sum: 1.0,
+                }),
+                ..Default::default()
+            }),
+            saves: [("connect".to_owned(), 2)].into(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn counts_add_up_over_proxies() {
+        let states = [state(1, 5, &[1.0]), state(1, 7, &[1.0])];
+        let all = total(&states).unwrap();
+        assert_eq!(all.assigned_last_minute.unwrap().old, 6);
+        let old = all.old.unwrap();
+        assert_eq!((old.open_streams, old.gap.unwrap().count), (12, 8));
+        assert_eq!(all.saves["connect"], 4);
+        assert!(all.plan.is_some());
+        assert!(total([]).is_none());
+    }
+
+    #[test]
+    fn what_the_proxies_do_not_agree_on_is_left_out() {
+        let states = [state(1, 5, &[1.0]), state(2, 7, &[1.0, 2.0])];
+        let all = total(&states).unwrap();
+        assert_eq!(all.plan, None);
+        assert_eq!(all.old.unwrap().gap, None);
+    }
+}

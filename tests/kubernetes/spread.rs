@@ -1,0 +1,104 @@
+//! Three new frontends get equal shares: behind their Service's one address, and by the addresses of their pods.
+
+use crate::load::{Load, Shape, assert_all_well};
+use crate::rig;
+use crate::stage::{Stage, within_patience};
+
+const SHAPE: Shape = Shape {
+    words: 5,
+    each_ms: 50,
+};
+const STREAMS: usize = 120;
+
+/// Requests that each pod of new has begun with, by its own count.
+async fn counts(stage: &Stage) -> Vec<f64> {
+    let list = stage.cluster.get(&["pods", "-l", "app=new-frontend"]);
+    let pods = list["items"].as_array().expect("a list");
+    let mut counts = Vec::new();
+    for pod in pods {
+        let ip = pod["status"]["podIP"].as_str().expect("an address");
+        let address = format!("{ip}:8000").parse().expect("an address");
+        let page = rig::client::get(address, "/metrics").await.text();
+        let lines = page
+            .lines()
+            .filter(|line| line.starts_with("dynamo_frontend_requests_started_total"));
+        let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+        counts.push(values.sum());
+    }
+    counts
+}
+
+/// The shares of the pods, in percent, of at least so many streams from now on.
+async fn shares(stage: &Stage, streams: usize) -> Vec<f64> {
+    let before = counts(stage).await;
+    let load = Load::start(stage.address, STREAMS, SHAPE);
+    load.begun(streams).await;
+    assert_all_well(&load.finish());
+    let after = counts(stage).await;
+    let new: Vec<f64> = after.iter().zip(before).map(|(b, a)| b - a).collect();
+    let all: f64 = new.iter().sum();
+    assert!(all >= streams as f64, "{new:?}");
+    new.iter().map(|count| count * 100.0 / all).collect()
+}
+
+/// Sets a variable of the sidecars, and waits until they run with it.
+fn set(stage: &Stage, name: &str, value: &str) {
+    let patch = format!(
+        r#"{{"spec":{{"template":{{"spec":{{"initContainers":[
+            {{"name":"crossfade","env":[{{"name":"{name}","value":"{value}"}}]}}]}}}}}}}}"#
+    );
+    let args = [
+        "patch",
+        "deployment",
+        "old-frontend",
+        "--type=strategic",
+        "-p",
+        &patch,
+    ];
+    stage.cluster.kubectl(&args);
+    stage.rolled_out("old-frontend");
+}
+
+/// What `deploy/endpoints` adds.
+fn let_see_slices(stage: &Stage) {
+    let rule = r#"[{"op": "add", "path": "/rules/-", "value": {"apiGroups": ["discovery.k8s.io"],
+        "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}}]"#;
+    let args = [
+        "patch",
+        "role",
+        "crossfade-sidecar",
+        "--type=json",
+        "-p",
+        rule,
+    ];
+    stage.cluster.kubectl(&args);
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn three_new_frontends_get_equal_shares() {
+    let stage = Stage::ready().await;
+    stage.scale("new-frontend", 3);
+    stage.update(100).await;
+    let by_service = shares(&stage, 2400).await;
+    println!("by the Service's address: {by_service:.1?} %");
+
+    let_see_slices(&stage);
+    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "true");
+    stage.in_force(100).await;
+    within_patience("the three pods are known", async || {
+        let page = rig::client::get(stage.sidecars()[0], "/metrics")
+            .await
+            .text();
+        page.contains(r#"crossfade_pool_endpoints{generation="new",state="healthy"} 3"#)
+    })
+    .await;
+    let by_pods = shares(&stage, 600).await;
+    println!("by the pods' addresses: {by_pods:.1?} %");
+
+    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "false");
+    stage.scale("new-frontend", 1);
+    // The kernel draws a pod for each connection: of some hundred connections a third each, give or take.
+    assert!(by_service.iter().all(|share| (share - 33.3).abs() < 12.0));
+    assert!(by_pods.iter().all(|share| (share - 33.3).abs() < 5.0));
+}

@@ -1,0 +1,312 @@
+//! The live page in a real browser: its figures are those of the metrics, it comes back, and it shows nothing else.
+
+#[path = "support/browser.rs"]
+mod browser;
+#[path = "support/rig.rs"]
+mod rig;
+
+use browser::Browser;
+use rig::wait::eventually;
+use rig::*;
+use serde_json::Value;
+
+const SECRET: &str = "sk-nobody-may-read-this";
+
+fn url(proxy: &Proxy) -> String {
+    format!("http://{}/", proxy.admin)
+}
+
+/// All figures on the page, as people read them.
+async fn figures(browser: &mut Browser) -> serde_json::Map<String, Value> {
+    let all = "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((found) => [found.dataset.figure, found.innerText]))";
+    browser.value(all).await.as_object().unwrap().clone()
+}
+
+/// A time in seconds as the page writes it.
+fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds < 1.0 {
+        true => (seconds * 1000.0, "ms"),
+        false => (seconds, "s"),
+    };
+    let digits = (2 - value.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.digits$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text} {unit}")
+}
+
+#[tokio::test]
+async fn its_figures_are_those_of_the_metrics() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(|request: &Received| match request.header("x-ends") {
+        Some("cut") => Script::new()
+            .sse()
+            .events(&role("new"))
+            .events(&content("new", 0))
+            .reset(),
+        Some("refused") => status(503),
+        _ => chat_stream("new"),
+    })
+    .await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    browser.open(&url(&proxy)).await;
+    browser.until("#link", |text| text == "live").await;
+    for ending in ["well", "cut", "refused"] {
+        for _ in 0..4 {
+            client::post(proxy.address, CHAT, &[("x-ends", ending)], STREAMING).await;
+        }
+    }
+    proxy.counts("crossfade_requests_total", &[], 12.0).await;
+    let metrics = proxy.metrics().await;
+    // Of no series the sum is -0.0, which is 0 all the same.
+    let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
+    let saves = sum("crossfade_saves_total", &[]);
+    assert_eq!(saves, 2.0);
+    browser
+        .until("[data-figure=saves]", |text| text == "2")
+        .await;
+    browser
+        .until("[data-figure='new.truncated']", |text| text == "2")
+        .await;
+
+    let shown = figures(&mut browser).await;
+    let mut compared = 0;
+    let mut is = |figure: &str, wanted: String| {
+        compared += 1;
+        assert_eq!(shown[figure], wanted, "{figure}");
+    };
+    for side in ["old", "new"] {
+        let label = ("generation", side);
+        is(
+            &format!("{side}.openStreams"),
+            sum("crossfade_open_streams", &[label]).to_string(),
+        );
+        for outcome in ["completed", "truncated", "failed", "cancelled"] {
+            let count = sum("crossfade_requests_total", &[label, ("outcome", outcome)]);
+            is(&format!("{side}.{outcome}"), count.to_string());
+        }
+        let healthy = sum("crossfade_pool_endpoints", &[label, ("state", "healthy")]);
+        let ejected = sum("crossfade_pool_endpoints", &[label, ("state", "ejected")]);
+        is(
+            &format!("{side}.endpoints"),
+            format!("{healthy} of {}", healthy + ejected),
+        );
+        for (figure, name) in [
+            ("firstEvent", "crossfade_time_to_first_event_seconds"),
+            ("gap", "crossfade_inter_event_seconds"),
+        ] {
+            let buckets: Vec<(f64, u64)> = metrics
+                .of(&format!("{name}_bucket"))
+                .into_iter()
+                .filter(|(labels, _)| labels["generation"] == side)
+                .map(|(labels, count)| (labels["le"].parse().unwrap(), count as u64))
+                .collect();
+            for (quantile, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+                let seconds = crossfade::telemetry::quantile(&buckets, q).unwrap();
+                is(&format!("{side}.{figure}.{quantile}"), time(seconds));
+            }
+            let count = sum(&format!("{name}_count"), &[label]);
+            is(&format!("{side}.{figure}.count"), count.to_string());
+        }
+    }
+    let unavailable = sum("crossfade_saves_total", &[("cause", "unavailable")]);
+    is("saves.unavailable", unavailable.to_string());
+    is("saves", saves.to_string());
+    is(
+        "retriesRefused",
+        sum("crossfade_retries_refused_total", &[]).to_string(),
+    );
+    is(
+        "rejected",
+        sum("crossfade_rejected_requests_total", &[]).to_string(),
+    );
+    is("plan.epoch", sum("crossfade_plan_epoch", &[]).to_string());
+    is(
+        "plan.refused",
+        sum("crossfade_plans_rejected_total", &[]).to_string(),
+    );
+    for kind in ["wanted", "observed"] {
+        let share = sum("crossfade_split_ratio", &[("kind", kind)]);
+        is(&format!("split.{kind}"), format!("{:.1} %", share * 100.0));
+    }
+    assert_eq!(compared, shown.len(), "{shown:#?}");
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
+async fn who_opens_it_late_sees_what_happened_before() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let samples = async |proxy: &Proxy| {
+        let mut client = Client::connect(proxy.admin).await;
+        client.get("/live", &[]).await;
+        client.head().await;
+        let event = client.until("\n\n").await;
+        let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+        let event: Value = serde_json::from_str(data.unwrap()).unwrap();
+        event["samples"].as_array().unwrap().clone()
+    };
+    eventually("a sample of the first plan", async || {
+        !samples(&proxy).await.is_empty()
+    })
+    .await;
+    plan.write(&manifest(&new.url(), 3, 1, ""));
+    eventually("a sample of the second plan", async || {
+        samples(&proxy).await.last().unwrap()["epoch"] == 2
+    })
+    .await;
+    browser.open(&url(&proxy)).await;
+    let log = browser.until("#log", |text| text.contains("plan 2")).await;
+    assert!(log.contains("plan 2 in force: 25.0 % to new"), "{log}");
+    assert!(log.contains("the process started"), "{log}");
+}
+
+#[tokio::test]
+async fn it_comes_back_after_a_restart_of_the_proxy() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let mut proxy = Proxy::before(&old, &[]).await;
+    let admin = proxy.admin.to_string();
+    proxy.chat().await;
+    browser.open(&url(&proxy)).await;
+    browser
+        .until("[data-figure='old.completed']", |text| text == "1")
+        .await;
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+    browser.until("#link", |text| text.contains("lost")).await;
+    // What was seen stays.
+    assert_eq!(browser.text("[data-figure='old.completed']").await, "1");
+    let again = Proxy::before(&old, &["--admin", &admin]).await;
+    for _ in 0..3 {
+        again.chat().await;
+    }
+    browser.until("#link", |text| text == "live").await;
+    browser
+        .until("[data-figure='old.completed']", |text| text == "3")
+        .await;
+    let log = browser.text("#log").await;
+    assert_eq!(log.matches("the process started").count(), 2, "{log}");
+}
+
+#[tokio::test]
+async fn nothing_that_a_request_carried_is_on_it() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let body = STREAMING.replace("hello", SECRET);
+    let path = format!("{CHAT}?key={SECRET}");
+    let headers = [
+        ("authorization", SECRET),
+        ("x-session-id", SECRET),
+        ("user-agent", SECRET),
+    ];
+    client::post(proxy.address, &path, &headers, &body).await;
+    browser.open(&url(&proxy)).await;
+    browser
+        .until("[data-figure='old.completed']", |text| text == "1")
+        .await;
+    let page = browser.value("document.documentElement.outerHTML").await;
+    assert!(!page.as_str().unwrap().contains(SECRET));
+    let mut live = Client::connect(proxy.admin).await;
+    live.get("/live", &[]).await;
+    live.head().await;
+    assert!(!live.until("\n\n").await.contains(SECRET));
+}
+
+#[tokio::test]
+async fn it_fits_a_phone_and_needs_no_mouse() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    proxy.chat().await;
+    for scheme in ["light", "dark"] {
+        browser.looks(360, scheme).await;
+        browser.open(&url(&proxy)).await;
+        browser.until("#link", |text| text == "live").await;
+        let overflow =
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(browser.value(overflow).await, 0, "{scheme}");
+    }
+    browser.until("#log", |text| text.contains("started")).await;
+    eventually("some samples", async || {
+        browser
+            .value("Number(document.getElementById('moment').max)")
+            .await
+            .as_u64()
+            >= Some(2)
+    })
+    .await;
+    browser
+        .value("document.getElementById('moment').focus()")
+        .await;
+    browser.press("Home", 36).await;
+    assert_eq!(
+        browser
+            .value("document.getElementById('moment').value")
+            .await,
+        "0"
+    );
+    let said = "document.getElementById('moment').getAttribute('aria-valuetext') === document.getElementById('reading').textContent";
+    assert_eq!(browser.value(said).await, true);
+    // Every picture says in words what it shows, and every control has a name.
+    let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
+    assert_eq!(browser.value(mute).await, 0);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
+async fn its_policy_lets_nothing_else_in_and_text_stays_text() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect(proxy.admin).await;
+    client.get("/", &[("accept", "text/html,*/*;q=0.8")]).await;
+    let head = client.head().await;
+    let policy = head.headers.get("content-security-policy").unwrap();
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'sha256-"),
+        "{policy}"
+    );
+    for open in ["unsafe", "*", "http:", "https:"] {
+        assert!(!policy.contains(open), "{policy}");
+    }
+    assert_eq!(head.headers.get("cache-control"), Some("no-store"));
+    let text = proxy.admin("/").await;
+    assert_eq!(
+        text.header("content-type"),
+        Some("text/plain; charset=utf-8")
+    );
+}
+
+#[tokio::test]
+async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for path in ["/drain", "/log-level"] {
+        let mut client = Client::connect(proxy.admin).await;
+        let request = format!(
+            "PUT {path} HTTP/1.1\r\nhost: a\r\norigin: http://{}\r\ncontent-length: 0\r\n\r\n",
+            proxy.admin
+        );
+        client.send(request).await;
+        assert_eq!(client.head().await.status, 403, "{path}");
+    }
+    assert_eq!(proxy.admin("/readyz").await.status, 200);
+}

@@ -1,0 +1,212 @@
+//! A real browser without a window: Chromium, spoken to over a pipe by the DevTools protocol.
+//!
+//! Knows nothing of the proxy.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Names of Chromium, the one without a window first.
+const NAMES: [&str; 5] = [
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome-stable",
+    "google-chrome",
+];
+
+/// How long anything may take. A browser is some ten processes, which start slowly on a machine that has much to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(20);
+
+/// A browser with one tab. It is killed when dropped.
+pub struct Browser {
+    child: Child,
+    commands: pipe::Sender,
+    answers: BufReader<pipe::Receiver>,
+    session: Option<String>,
+    sent: u64,
+    /// What the tab complained of: errors of scripts, of loading, of its policies.
+    pub complaints: Vec<String>,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    /// Starts it; `None` where there is no Chromium, which is said.
+    pub async fn start() -> Option<Self> {
+        let Some(program) = NAMES.into_iter().find_map(in_path) else {
+            eprintln!("SKIPPED: there is no Chromium: install the package `chromium`");
+            return None;
+        };
+        let profile = tempfile::tempdir().unwrap();
+        let (command_reader, command_writer) = std::io::pipe().unwrap();
+        let (answer_reader, answer_writer) = std::io::pipe().unwrap();
+        let (reads, writes) = (command_reader.as_raw_fd(), answer_writer.as_raw_fd());
+        let mut command = Command::new(program);
+        command
+            .args([
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+            ])
+            .args([
+                "--no-first-run",
+                "--disable-background-networking",
+                "--remote-debugging-pipe",
+            ])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        // SAFETY: only calls that are safe between fork and exec. The copies are made first, since an original may be 3
+        // or 4 itself.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                let copies = [reads, writes].map(|fd| libc::fcntl(fd, libc::F_DUPFD, 10));
+                for (copy, wanted) in copies.into_iter().zip([3, 4]) {
+                    if libc::dup2(copy, wanted) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                    libc::close(copy);
+                }
+                Ok(())
+            });
+        }
+        let child = command.spawn().unwrap();
+        drop((command_reader, answer_writer));
+        let commands = pipe::Sender::from_file(File::from(OwnedFd::from(command_writer))).unwrap();
+        let answers = pipe::Receiver::from_file(File::from(OwnedFd::from(answer_reader))).unwrap();
+        let mut browser = Self {
+            child,
+            commands,
+            answers: BufReader::new(answers),
+            session: None,
+            sent: 0,
+            complaints: Vec::new(),
+            _profile: profile,
+        };
+        let tab = browser
+            .call("Target.createTarget", json!({"url": "about:blank"}))
+            .await;
+        let target = json!({"targetId": tab["targetId"], "flatten": true});
+        let session = browser.call("Target.attachToTarget", target).await;
+        browser.session = Some(session["sessionId"].as_str().unwrap().to_owned());
+        for domain in ["Page", "Runtime", "Log"] {
+            browser.call(&format!("{domain}.enable"), json!({})).await;
+        }
+        Some(browser)
+    }
+
+    /// Goes to a page.
+    pub async fn open(&mut self, address: &str) {
+        let answer = self.call("Page.navigate", json!({"url": address})).await;
+        assert_eq!(answer.get("errorText"), None, "{address}");
+    }
+
+    /// The value of an expression on the page.
+    pub async fn value(&mut self, expression: &str) -> Value {
+        let wanted = json!({"expression": expression, "returnByValue": true});
+        let answer = self.call("Runtime.evaluate", wanted).await;
+        assert_eq!(answer.get("exceptionDetails"), None, "{expression}");
+        answer["result"]["value"].clone()
+    }
+
+    /// The text of what a selector finds first; empty where there is nothing.
+    pub async fn text(&mut self, selector: &str) -> String {
+        let found = format!("document.querySelector({selector:?})?.innerText ?? ''");
+        self.value(&found).await.as_str().unwrap().to_owned()
+    }
+
+    /// Waits until the text of what a selector finds `is_so`.
+    pub async fn until(&mut self, selector: &str, is_so: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = self.text(selector).await;
+            if is_so(&text) {
+                return text;
+            }
+            assert!(Instant::now() < deadline, "never: {selector}: {text:?}");
+            sleep(POLL).await;
+        }
+    }
+
+    /// Presses and lets go a key, by its name in the DOM.
+    pub async fn press(&mut self, key: &str, code: u32) {
+        for kind in ["keyDown", "keyUp"] {
+            let event =
+                json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
+            self.call("Input.dispatchKeyEvent", event).await;
+        }
+    }
+
+    /// Shows the page as a screen of this width and colour scheme (`light`, `dark`) does.
+    pub async fn looks(&mut self, width: u32, scheme: &str) {
+        let screen =
+            json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});
+        self.call("Emulation.setDeviceMetricsOverride", screen)
+            .await;
+        let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.call("Emulation.setEmulatedMedia", media).await;
+    }
+
+    async fn call(&mut self, method: &str, parameters: Value) -> Value {
+        self.sent += 1;
+        let id = self.sent;
+        let mut command = json!({"id": id, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            command["sessionId"] = json!(session);
+        }
+        let mut bytes = command.to_string().into_bytes();
+        bytes.push(0);
+        self.commands.write_all(&bytes).await.unwrap();
+        loop {
+            let mut answer = Vec::new();
+            let reading = self.answers.read_until(0, &mut answer);
+            let read = timeout(PATIENCE, reading).await;
+            read.expect("the browser answers in time").unwrap();
+            assert_eq!(answer.pop(), Some(0), "the browser is gone");
+            let mut answer: Value = serde_json::from_slice(&answer).unwrap();
+            if answer["id"] == id {
+                assert_eq!(answer.get("error"), None, "{method}");
+                return answer["result"].take();
+            }
+            self.hear(&answer);
+        }
+    }
+
+    fn hear(&mut self, event: &Value) {
+        let parameters = &event["params"];
+        let complaint = match event["method"].as_str() {
+            Some("Runtime.exceptionThrown") => &parameters["exceptionDetails"],
+            Some("Log.entryAdded") if parameters["entry"]["level"] == "error" => {
+                &parameters["entry"]
+            }
+            Some("Runtime.consoleAPICalled") if parameters["type"] == "error" => parameters,
+            _ => return,
+        };
+        self.complaints.push(complaint.to_string());
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn in_path(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
