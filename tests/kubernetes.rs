@@ -20,6 +20,8 @@ mod pair;
 #[path = "kubernetes/stage.rs"]
 mod stage;
 
+#[path = "kubernetes/contest.rs"]
+mod contest;
 #[path = "kubernetes/ends.rs"]
 mod ends;
 #[path = "kubernetes/fade.rs"]
