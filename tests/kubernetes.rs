@@ -32,6 +32,8 @@ mod faults;
 mod looks;
 #[path = "kubernetes/spread.rs"]
 mod spread;
+#[path = "kubernetes/without_api_server.rs"]
+mod without_api_server;
 
 use std::path::{Path, PathBuf};
 

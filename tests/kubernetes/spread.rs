@@ -42,7 +42,7 @@ async fn shares(stage: &Stage, streams: usize) -> Vec<f64> {
 }
 
 /// Sets a variable of the sidecars, and waits until they run with it.
-fn set(stage: &Stage, name: &str, value: &str) {
+async fn set(stage: &Stage, name: &str, value: &str) {
     let patch = format!(
         r#"{{"spec":{{"template":{{"spec":{{"initContainers":[
             {{"name":"crossfade","env":[{{"name":"{name}","value":"{value}"}}]}}]}}}}}}}}"#
@@ -57,6 +57,7 @@ fn set(stage: &Stage, name: &str, value: &str) {
     ];
     stage.cluster.kubectl(&args);
     stage.rolled_out("old-frontend");
+    stage.settled().await;
 }
 
 /// What `deploy/endpoints` adds.
@@ -84,7 +85,7 @@ async fn three_new_frontends_get_equal_shares() {
     println!("by the Service's address: {by_service:.1?} %");
 
     let_see_slices(&stage);
-    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "true");
+    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "true").await;
     stage.in_force(100).await;
     within_patience("the three pods are known", async || {
         let page = rig::client::get(stage.sidecars()[0], "/metrics")
@@ -96,7 +97,7 @@ async fn three_new_frontends_get_equal_shares() {
     let by_pods = shares(&stage, 600).await;
     println!("by the pods' addresses: {by_pods:.1?} %");
 
-    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "false");
+    set(&stage, "CROSSFADE_KUBE_ENDPOINTS", "false").await;
     stage.scale("new-frontend", 1);
     // The kernel draws a pod for each connection: of some hundred connections a third each, give or take.
     assert!(by_service.iter().all(|share| (share - 33.3).abs() < 12.0));

@@ -53,6 +53,7 @@ impl Stage {
         for deployment in ["old-worker", "old-frontend", "new-worker", "new-frontend"] {
             stage.rolled_out(deployment);
         }
+        stage.settled().await;
         for service in ["old", "new"] {
             let address = address_of(&stage.cluster, service);
             within_patience("the model is served", async || lists_model(address).await).await;
@@ -68,6 +69,17 @@ impl Stage {
             let pods = self.cluster.kubectl(&["describe", "pods"]);
             panic!("{deployment} is not there: {output:?}\n{pods}");
         }
+    }
+
+    /// Waits until no pod is on its way out.
+    pub async fn settled(&self) {
+        within_patience("no pod is ending", async || {
+            let list = self.cluster.get(&["pods"]);
+            let pods = list["items"].as_array().expect("a list");
+            let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();
+            pods.iter().all(stays)
+        })
+        .await;
     }
 
     pub fn scale(&self, deployment: &str, replicas: u32) {
