@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cluster::Cluster;
+use crossfade::resource::{self, Reach};
 use rig::proxy::run;
 use serde_json::{Value, json};
 
@@ -47,12 +48,17 @@ fn of_kind<'a>(items: &'a [Value], kind: &str) -> &'a Value {
     item.unwrap_or_else(|| panic!("no {kind}"))
 }
 
+/// Copies what is in `deploy/` to another place.
+fn copy_to(place: &Path) {
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(deploy()).arg(place);
+    assert!(copy.status().unwrap().success());
+}
+
 /// The plain example with another way of adding the sidecar.
 fn plain_with(cluster: &Cluster, component: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
-    let mut copy = Command::new("cp");
-    copy.arg("-r").arg(deploy()).arg(directory.path());
-    assert!(copy.status().unwrap().success());
+    copy_to(directory.path());
     let plain = directory.path().join("deploy/examples/plain");
     let file = plain.join("kustomization.yaml");
     let text = fs::read_to_string(&file).unwrap();
@@ -168,6 +174,60 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
         }
         let items = judged(&cluster, &deployment(&pod));
         assert_right(&items[0]["spec"]["template"]["spec"]);
+    }
+}
+
+/// The files that a page shows: blocks of YAML whose first line names them.
+fn shown(page: &str) -> Vec<(&str, &str)> {
+    let blocks = page.split("```yaml\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split("```").next().unwrap());
+    blocks
+        .filter_map(|block| Some((block.lines().next()?.strip_prefix("# ")?, block)))
+        .collect()
+}
+
+#[test]
+fn the_quick_start_in_a_cluster_can_be_typed() {
+    let cluster = Cluster::api_server();
+    let directory = tempfile::tempdir().unwrap();
+    // Where the reader has this repository.
+    let repository = directory.path().join("crossfade");
+    fs::create_dir_all(&repository).unwrap();
+    copy_to(&repository);
+    fs::create_dir(directory.path().join("controller")).unwrap();
+    let frontend = deploy().join("examples/plain/frontend.yaml");
+    fs::copy(frontend, directory.path().join("frontend.yaml")).unwrap();
+    let files = shown(include_str!("../docs/quick-start.md"));
+    let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        [
+            "kustomization.yaml",
+            "controller/kustomization.yaml",
+            "update.yaml"
+        ]
+    );
+    for (name, text) in &files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    for place in ["", "controller"] {
+        let made = kustomize(&cluster, &directory.path().join(place));
+        assert!(!made.contains("crossfade:latest"), "{made}");
+        cluster.apply(&made);
+    }
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
+    let (_, update) = files[2];
+    judged(&cluster, update);
+    // What the proxies in the pods say of its target.
+    let reach = Reach {
+        namespace: "default".into(),
+        domain: "cluster.local".into(),
+        anywhere: false,
+    };
+    let (_, plan) = resource::load(update).unwrap();
+    for target in &plan.new {
+        reach.of(target).unwrap();
     }
 }
 
