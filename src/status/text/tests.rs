@@ -1,0 +1,95 @@
+//! What stands on the page, line by line.
+
+use super::*;
+use crate::status::{Happened, Other};
+
+#[test]
+fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
+    let told = |lag| behind(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
+    assert_eq!(told(Lag::Edits(2)), "is 2 edits behind, for at least 14 s");
+    assert_eq!(behind(Lag::Edits(1), None).unwrap(), "is 1 edit behind");
+    assert!(told(Lag::Deleted).contains("deleted"));
+    assert_eq!(told(Lag::None), "");
+}
+
+#[test]
+fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
+    let problem = v1::Problem {
+        path: "spec.weights\x1b]0;".into(),
+        message: "one\ntwo".into(),
+        ..Default::default()
+    };
+    let refusal = v1::Refusal {
+        problems: vec![problem],
+        ..Default::default()
+    };
+    let plan = v1::Plan {
+        refusal: Some(refusal),
+        ..Default::default()
+    };
+    let state = v1::State {
+        plan: Some(plan),
+        ..Default::default()
+    };
+    let asked = |name: &str, state| Asked {
+        name: name.into(),
+        state,
+    };
+    let look = Look {
+        proxies: vec![asked("a", Ok(state)), asked("b", Err("b\x1b[2J".into()))],
+        others: vec![Other {
+            name: "c\r".into(),
+            follows: None,
+        }],
+        events: vec![Happened {
+            at: String::new(),
+            warning: true,
+            reason: "Invalid".into(),
+            note: "bad\nThe last good plan stays in force.\x1b[31m".into(),
+        }],
+        ..Look::default()
+    };
+    let text = text(&look);
+    assert!(
+        text.chars().all(|c| c == '\n' || !c.is_control()),
+        "{text:?}"
+    );
+    assert!(text.contains("\n    The last good plan stays"), "{text}");
+    assert!(text.contains("\n    two\n"), "{text}");
+}
+
+#[test]
+fn what_holds_an_update_is_told() {
+    let object = serde_json::json!({
+        "metadata": {"name": "u", "namespace": "n", "generation": 5},
+        "spec": {"newFrontendService": "new:8000", "weights": {"old": 3, "new": 1}, "paused": true,
+                 "maxTrafficSplitPercent": 60},
+        "status": {"phase": "Degraded", "rule": "Paused", "observedGeneration": 4, "message": "held", "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+            {"type": "Complete", "status": "False", "reason": "Pending", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+            {"type": "Degraded", "status": "True", "reason": "ProxiesLag", "message": "p lags",
+             "lastTransitionTime": "2026-01-02T03:04:05Z"}]},
+    });
+    let update: DynamoUpdateConfig = serde_json::from_value(object).unwrap();
+    let look = Look {
+        update: Some(Box::new(update.clone())),
+        ..Look::default()
+    };
+    let text = text(&look);
+    for line in [
+        "paused      a person holds the split; `crossfade resume` gives it back",
+        "cap         new gets at most 60 %",
+        "phase       Degraded, by the rule Paused",
+        "            this is of edit 4: the controller has not seen edit 5 yet",
+        "conditions  Accepted, Degraded (ProxiesLag)",
+        "degraded    p lags",
+        "split       wanted     25.0 %",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert!(
+        list(&[update]).contains("Degraded        25 %         -"),
+        "{}",
+        list(&[look.update.unwrap().as_ref().clone()])
+    );
+}
