@@ -30,7 +30,7 @@ mod settings;
 mod story;
 
 pub use self::{
-    metrics::Metrics,
+    metrics::{Described, Metrics},
     pages::serve,
     run::Controller,
     settings::{ProxyPods, Settings},
