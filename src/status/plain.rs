@@ -2,8 +2,8 @@
 //!
 //! What comes from outside (messages, names, problems) may hold anything; it must not move a cursor, nor turn a line round.
 
-/// Cells of a bar of the split.
-pub(super) const BAR: usize = 24;
+/// Cells of a bar of the split: the line of the observed one fits 80 columns.
+pub(super) const BAR: usize = 12;
 
 /// The text without anything that a terminal would obey instead of showing it: control characters, and those that turn the
 /// direction of writing (Unicode Standard Annex #9, Table 1), are told by their numbers.

@@ -13,6 +13,8 @@ use crate::resource::status::{DynamoUpdateConfigStatus, condition};
 use crate::state_api::v1;
 
 const SMALL_BAR: usize = 8;
+/// The least width of a proxy's name.
+const NAME: usize = 12;
 /// Where what is said of a thing begins.
 const COLUMN: usize = 12;
 /// Events that are shown.
@@ -151,13 +153,10 @@ impl Page {
     fn split(&mut self, look: &Look, all: Option<&v1::State>) {
         self.gap();
         let wanted = wanted(look, all);
-        let remark = wanted
-            .remark
-            .map_or_else(String::new, |remark| format!("   {remark}"));
-        self.line(
-            "split",
-            &format!("wanted    {}{remark}", share(wanted.share)),
-        );
+        self.line("split", &format!("wanted    {}", share(wanted.share)));
+        if let Some(remark) = &wanted.remark {
+            self.line("", &format!("          {remark}"));
+        }
         let last = all.and_then(|all| all.assigned_last_minute.as_ref());
         let told = look
             .update
@@ -293,8 +292,10 @@ impl Page {
             return;
         }
         self.gap();
+        let names = look.proxies.iter().map(|asked| asked.name.chars().count());
+        let widest = names.max().unwrap_or_default().max(NAME);
         let row = |[name, phase, ready, split, plan, open]: [&str; 6]| {
-            format!("{name:<38} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>11}")
+            format!("{name:<widest$} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>11}")
         };
         self.put(
             0,
@@ -305,7 +306,7 @@ impl Page {
             let state = match state {
                 Ok(state) => state,
                 Err(error) => {
-                    self.put(2, &format!("{name:<38} {error}"));
+                    self.put(2, &format!("{name:<widest$} {error}"));
                     continue;
                 }
             };

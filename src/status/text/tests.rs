@@ -13,6 +13,47 @@ fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
 }
 
 #[test]
+fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
+    let side = v1::Generation {
+        open_streams: 1234,
+        first_event: Some(v1::Histogram {
+            bounds: vec![0.1, 1.0],
+            cumulative_counts: vec![5, 9],
+            count: 9,
+            sum: 3.0,
+        }),
+        ..Default::default()
+    };
+    let state = v1::State {
+        plan: Some(v1::Plan {
+            weights: Some(v1::Weights { old: 1, new: 1 }),
+            max_percent: Some(50),
+            weights_before_cap: Some(v1::Weights { old: 1, new: 2 }),
+            ..Default::default()
+        }),
+        assigned_last_minute: Some(v1::Requests {
+            old: 5678,
+            new: 5678,
+        }),
+        old: Some(side.clone()),
+        new: Some(side),
+        ..Default::default()
+    };
+    let asked = |name: &str| Asked {
+        name: name.to_owned(),
+        state: Ok(state.clone()),
+    };
+    let told = text(&Look {
+        proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
+        ..Look::default()
+    });
+    assert!(told.contains("192.168.100.200:9464 unknown"), "{told}");
+    assert!(told.contains("66.7 % asked for, capped at 50 %"), "{told}");
+    let widest = told.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{widest:?}\n{told}");
+}
+
+#[test]
 fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
     let problem = v1::Problem {
         path: "spec.weights\x1b]0;".into(),
