@@ -1,7 +1,11 @@
 //! What stands on the page, line by line.
 
+use std::time::Duration;
+
+use super::rows::behind;
 use super::*;
-use crate::status::{Happened, Other};
+use crate::status::lag::Lag;
+use crate::status::{Asked, Happened, Other};
 
 #[test]
 fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
