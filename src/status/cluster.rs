@@ -12,9 +12,9 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 use super::proxies::{PATIENCE, counted};
-use super::{Asked, Change, Error, Happened, Look, change, whole};
+use super::{Asked, Change, Error, Happened, Look, change};
 use crate::resource::DynamoUpdateConfig;
-use crate::state_api::{self, v1};
+use crate::state_api::{self, v1, whole};
 
 /// The name of the admin port of a proxy's container.
 const PORT: &str = "crossfade";

@@ -4,10 +4,10 @@
 
 use std::fmt::Write;
 
-use super::{Asked, Happened, Look, total};
+use super::{Asked, Happened, Look};
 use crate::resource::DynamoUpdateConfig;
 use crate::resource::status::DynamoUpdateConfigStatus;
-use crate::state_api::v1;
+use crate::state_api::{total, v1};
 
 const BAR: usize = 24;
 const SMALL_BAR: usize = 8;
