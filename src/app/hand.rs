@@ -172,9 +172,10 @@ fn confirmed() -> Result<bool, Error> {
     }
     say("Change it? [y/N] ");
     let mut answer = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .map_err(Error::Ask)?;
+    let read = io::stdin().lock().read_line(&mut answer);
+    if read.map_err(Error::Ask)? == 0 {
+        // Whoever ends the input instead of a line has not ended the line.
+        say("\n");
+    }
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
