@@ -77,6 +77,18 @@ async fn sums(proxies: &[Proxy], edit: u64) -> Figures {
     wanted
 }
 
+/// Connections that are open to a proxy's admin port.
+fn watches(proxy: &Proxy) -> usize {
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let to = format!(":{:04X}", proxy.admin.port());
+    let is_one = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // The remote end, and ESTABLISHED.
+        fields[2].ends_with(&to) && fields[3] == "01"
+    };
+    all.lines().skip(1).filter(is_one).count()
+}
+
 async fn shows(browser: &mut Browser, wanted: &Figures) {
     let mut shown = Figures::new();
     for _ in 0..200 {
@@ -129,6 +141,10 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
         .await;
     assert!(log.contains("requests saved"), "{log}");
     assert_eq!(browser.complaints, [""; 0]);
+    // The page costs them nothing: the controller's own watch is all that there is.
+    for proxy in &stage.proxies {
+        eventually("one watch", async || watches(proxy) == 1).await;
+    }
 
     // The restart of a controller changes nothing in what the proxies say.
     let admin = controller.admin.to_string();
@@ -161,6 +177,8 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     browser
         .until("#log", |text| text.contains("1 of 2 proxies answers"))
         .await;
+    browser.looks(360, "light").await;
+    browser.picture("controller-silent").await;
     drop(controller);
 }
 
