@@ -153,7 +153,10 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     assert_eq!(browser.text("[data-figure=saves]").await, "4");
     let controller = stage.controller(&["--admin", &admin]).await;
     browser.until("#link", |text| text == "live").await;
-    browser.until("#who", |text| text.contains("leads ·")).await;
+    // It leads once the lease of the one before it has run out.
+    browser
+        .until("#who", |text| text.contains(" · leads · "))
+        .await;
     shows(&mut browser, &wanted).await;
     let log = browser.text("#log").await;
     let starts = log.matches("the controller started").count();

@@ -32,7 +32,7 @@ function drawSides(state) {
         const [old, fresh] = SIDES.map(of);
         if (!old || !fresh) return "";
         const more = Math.round((fresh / old - 1) * 100);
-        return more === 0 ? "the same" : `${Math.abs(more)} % ${more > 0 ? "slower" : "faster"}`;
+        return more === 0 ? "the same" : `${Math.abs(more)}\u00a0% ${more > 0 ? "slower" : "faster"}`;
       };
       row(quantile, `${key}.${quantile}`, (side) => time(side[key]?.[quantile]), against);
     }
