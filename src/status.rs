@@ -11,10 +11,8 @@ mod machine;
 mod plain;
 mod proxies;
 mod text;
-mod total;
 mod wanted;
 
-use std::fmt::Write;
 use std::time::Duration;
 
 pub use change::{Change, Verb};
@@ -23,7 +21,6 @@ pub use machine::{json, json_list, yaml};
 pub use plain::printable;
 pub use proxies::Proxies;
 pub use text::{list, text};
-pub use total::total;
 
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
@@ -104,20 +101,4 @@ impl Look {
             .iter()
             .filter_map(|asked| asked.state.as_ref().ok())
     }
-}
-
-/// An error with all its causes, in one line.
-#[must_use]
-pub fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        // Some name their cause in their own message already.
-        if !text.contains(&said) {
-            let _ = write!(text, ": {said}");
-        }
-        cause = error.source();
-    }
-    text
 }

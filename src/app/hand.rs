@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use self::frame::Frame;
 use crate::resource::DynamoUpdateConfig;
+use crate::state_api::whole;
 use crate::status::{self, Choice, Cluster, Look, Proxies, Verb};
 
 /// Why a person does not get what was asked for.
@@ -144,7 +145,7 @@ async fn watch(mut source: Source, pause: Duration, form: Form) {
         let text = match (seen, drawn) {
             (Ok(view), false) => view.printed(form, true),
             (Err(error), false) => {
-                let why = status::printable(&status::whole(&error));
+                let why = status::printable(&whole(&error));
                 eprintln!("crossfade: {why}");
                 String::new()
             }
@@ -153,7 +154,7 @@ async fn watch(mut source: Source, pause: Duration, form: Form) {
                 frame.drawn(size())
             }
             (Err(error), true) => {
-                frame.failed(now, status::printable(&status::whole(&error)));
+                frame.failed(now, status::printable(&whole(&error)));
                 frame.drawn(size())
             }
         };

@@ -13,8 +13,9 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ObjectMeta;
 use kube::{Client, Config};
 
-use super::{Change, Error, Happened, Look, change, doors, whole};
+use super::{Change, Error, Happened, Look, change, doors};
 use crate::resource::DynamoUpdateConfig;
+use crate::state_api::whole;
 
 /// Who writes the edits, as `metadata.managedFields` has it.
 const WRITER: &str = "crossfade-cli";

@@ -10,9 +10,9 @@ use kube::core::ObjectMeta;
 
 use super::cluster::api;
 use super::proxies::{PATIENCE, counted};
-use super::{Asked, Error, Other, whole};
+use super::{Asked, Error, Other};
 use crate::resource::Identity;
-use crate::state_api::{self, v1};
+use crate::state_api::{self, v1, whole};
 
 /// The name of the admin port of a proxy's container.
 const PORT: &str = "crossfade";

@@ -5,8 +5,9 @@
 use serde_json::{Value, json};
 
 use super::lag::{Lag, lag};
-use super::{Asked, Happened, Look, Other, total};
+use super::{Asked, Happened, Look, Other};
 use crate::resource::DynamoUpdateConfig;
+use crate::state_api::total;
 
 /// All that is known: the resource but for `metadata.managedFields`, each proxy's state, and all of them together.
 #[must_use]

@@ -4,12 +4,12 @@
 
 mod rows;
 
+use super::Look;
 use super::plain::{bar, count, duration, percent, printable, share};
 use super::wanted::{of_spec, wanted};
-use super::{Look, total};
 use crate::resource::DynamoUpdateConfig;
 use crate::resource::status::{DynamoUpdateConfigStatus, condition};
-use crate::state_api::v1;
+use crate::state_api::{total, v1};
 
 const SMALL_BAR: usize = 8;
 /// Where what is said of a thing begins.
