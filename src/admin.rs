@@ -11,6 +11,7 @@ mod watching;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
@@ -130,6 +131,7 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
         epoch: snapshot.epoch,
         plan_age: snapshot.since_instant.elapsed(),
         source_lost: status.lost_for(),
+        conflicts: status.conflicts.load(Ordering::Relaxed),
         endpoints: pools.map(|pool| {
             let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
             let healthy = endpoints
