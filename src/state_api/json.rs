@@ -108,6 +108,7 @@ fn plan(plan: &v1::Plan) -> Value {
         refusal: refused,
         refused_total,
         source_lost_for,
+        remarks,
     } = plan;
     json!({
         "epoch": epoch,
@@ -122,6 +123,7 @@ fn plan(plan: &v1::Plan) -> Value {
         "refusal": refused.as_ref().map(refusal),
         "refusedTotal": refused_total,
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
+        "remarks": remarks,
     })
 }
 
