@@ -56,6 +56,8 @@ pub enum Error {
     Tls(#[from] crate::tls::Error),
     #[error("cannot use the plan's certificates")]
     PlanTls(#[from] TlsFault),
+    #[error("cannot send traces")]
+    Traces(#[from] crate::telemetry::trace::Error),
     #[error("cannot follow the updates of a cluster")]
     Cluster(#[from] crate::k8s::Error),
     #[error("cannot start a runtime")]
@@ -177,6 +179,13 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// Sends the spans that wait, for at most `limit`, and no more after that. A [`Bound`] does it itself.
+    pub async fn end_traces(&self, limit: Duration) {
+        if let Some(tracer) = &self.shared.tracer {
+            Arc::clone(tracer).shut_down(limit).await;
+        }
+    }
+
     /// Puts a plan in force, soon.
     pub fn wants(&self, plan: Plan, source: &str) {
         let wanted = Wanted {

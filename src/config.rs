@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::proxy::{Limits, ProxySettings};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream;
 
@@ -55,6 +56,8 @@ pub struct Config {
     pub tls: Option<ServerFiles>,
     /// Seconds between active probes, if the plan sets none.
     pub probe_interval: Option<Duration>,
+    /// Where traces go; nowhere when absent.
+    pub traces: Option<trace::Settings>,
     /// Shared by the proxies of an update, so that clients cannot forge the guard header.
     pub guard_key: Vec<u8>,
     /// From the word that it is not ready to the end of its listening.
@@ -83,6 +86,7 @@ impl Default for Config {
             upstream_tls: ClientFiles::default(),
             tls: None,
             probe_interval: None,
+            traces: None,
             guard_key: Vec::new(),
             settle: Duration::from_secs(5),
             drain: Duration::from_secs(3600),

@@ -15,7 +15,7 @@ use prometheus::{
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::reading::Distribution;
-use super::Window;
+use super::{Window, trace};
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
@@ -114,6 +114,7 @@ pub struct Metrics {
     pub plans_rejected: IntCounter,
     pub plan_apply: Histogram,
     pub loop_lag: Histogram,
+    pub spans: trace::Counts,
     split: GaugeVec,
     plan_epoch: IntGauge,
     plan_age: Gauge,
@@ -177,6 +178,11 @@ impl Default for Metrics {
             "Requests refused before any upstream saw them",
             &["cause"],
         );
+        let spans = by_generation.counters(
+            "crossfade_spans_total",
+            "Spans of traces: exported to the collector, failed to be, dropped for want of room",
+            &["result"],
+        );
         let build = by_generation.add(IntGaugeVec::new(
             Opts::new("crossfade_build_info", "Always 1; the version is the label"),
             &["version"],
@@ -214,6 +220,11 @@ impl Default for Metrics {
                 "crossfade_event_loop_lag_seconds",
                 "How much later than due a timer of a proxy thread fired",
             ),
+            spans: trace::Counts {
+                exported: spans.with_label_values(&["exported"]),
+                failed: spans.with_label_values(&["failed"]),
+                dropped: spans.with_label_values(&["dropped"]),
+            },
             split: by_generation.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_split_ratio",

@@ -281,7 +281,7 @@ impl Pool {
 }
 
 /// The head of a request as a model server gets it. The same head serves every attempt of an exchange.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Head {
     pub method: Method,
     /// In origin form.

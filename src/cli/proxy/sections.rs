@@ -8,6 +8,7 @@ use clap::builder::BoolishValueParser;
 
 use crate::cli::parse::{domain, object_name, seconds, seconds_or_none};
 use crate::config::ClusterSource;
+use crate::telemetry::trace::Endpoint;
 use crate::upstream::Protocol;
 
 #[derive(Debug, Args)]
@@ -244,6 +245,14 @@ pub(super) struct TlsArgs {
         requires = "tls_cert"
     )]
     pub(super) tls_client_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Traces")]
+pub(super) struct TraceArgs {
+    /// Send OpenTelemetry spans of all exchanges to this collector, by OTLP over gRPC [default: off, or $OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(long, env = "CROSSFADE_OTLP_ENDPOINT", value_name = "URL")]
+    pub(super) otlp_endpoint: Option<Endpoint>,
 }
 
 #[derive(Debug, Args)]
