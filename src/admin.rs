@@ -45,8 +45,9 @@ pub struct Admin {
 type Answer = Response<Body>;
 
 /// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
-/// by different ways; and where no drain begins, a container is restarted and must not wait for long.
-const DRAIN_BEGINS: Duration = Duration::from_secs(5);
+/// by different ways: to start a program in a container takes a busy node seconds, and who is answered too early ends with
+/// streams open. Where no drain begins, a frontend that hangs is restarted and waits as long, half of its grace period.
+const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 
 impl Admin {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
