@@ -49,8 +49,7 @@ impl Server {
         let mut environment = Vec::new();
         loop {
             let line = lines.next();
-            let line =
-                line.expect("no API server: tests/kubernetes/install.sh makes what it needs");
+            let line = line.expect("no API server: what is missing is said above");
             match line.unwrap() {
                 line if line == "ready" => break,
                 line => environment.extend(
