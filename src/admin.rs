@@ -11,6 +11,7 @@ mod watching;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use http::header::ORIGIN;
@@ -42,8 +43,9 @@ pub struct Admin {
 }
 
 /// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
-/// by different ways; and where no drain begins, a container is restarted and must not wait for long.
-const DRAIN_BEGINS: Duration = Duration::from_secs(5);
+/// by different ways: to start a program in a container takes a busy node seconds, and who is answered too early ends with
+/// streams open. Where no drain begins, a frontend that hangs is restarted and waits as long, half of its grace period.
+const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 
 impl Admin {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
@@ -132,6 +134,7 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
             .unwrap_or(0),
         plan_age: snapshot.since_instant.elapsed(),
         source_lost: status.lost_for(),
+        conflicts: status.conflicts.load(Ordering::Relaxed),
         endpoints: pools.map(|pool| {
             let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
             let healthy = endpoints

@@ -110,6 +110,7 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         }),
         refused_total: metrics.plans_rejected.get(),
         source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
+        remarks: status.remarks.load().to_vec(),
     }
 }
 
@@ -185,6 +186,20 @@ mod tests {
         assert_eq!(lost().await.unwrap().seconds, 90);
         admin.status.lost_since.store(Arc::new(None));
         assert_eq!(lost().await, None);
+    }
+
+    #[tokio::test]
+    async fn what_there_is_to_say_of_the_source_is_told_on_the_page_and_here() {
+        let admin = Admin::idle();
+        assert!(admin.state().await.plan.unwrap().remarks.is_empty());
+        let remark = "update 'a' does nothing".to_owned();
+        admin.status.remarks.store(Arc::new(vec![remark.clone()]));
+        let state = admin.state().await;
+        assert_eq!(state.to_json()["plan"]["remarks"][0], *remark);
+        assert_eq!(state.plan.unwrap().remarks, std::slice::from_ref(&remark));
+        let page: serde_json::Value =
+            serde_json::from_slice(&super::super::plan_page::render(&admin)).unwrap();
+        assert_eq!(page["remarks"][0], *remark);
     }
 
     #[test]

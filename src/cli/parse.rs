@@ -77,6 +77,14 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of an object of a cluster. An empty one is what a pod gets from a label that it does not carry.
+pub(super) fn object_name(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("is empty: does the pod carry the label that it is taken from?".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -110,6 +110,7 @@ fn plan(plan: &v1::Plan) -> Value {
         refusal: refused,
         refused_total,
         source_lost_for,
+        remarks,
     } = plan;
     json!({
         "epoch": (*epoch > 0).then_some(epoch),
@@ -124,6 +125,7 @@ fn plan(plan: &v1::Plan) -> Value {
         "refusal": refused.as_ref().map(refusal),
         "refusedTotal": refused_total,
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
+        "remarks": remarks,
     })
 }
 
