@@ -65,6 +65,9 @@ impl Page {
                     &format!("  refused a newer plan: {}", problems.join("; ")),
                 );
             }
+            for remark in &plan.remarks {
+                self.put(4, &format!("  {remark}"));
+            }
             if let Some(lost) = &plan.source_lost_for {
                 self.put(
                     2,

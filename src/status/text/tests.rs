@@ -70,6 +70,7 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
     };
     let plan = v1::Plan {
         refusal: Some(refusal),
+        remarks: vec!["update 'a'\x1b[2J does nothing".into()],
         ..Default::default()
     };
     let state = v1::State {
@@ -101,6 +102,10 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
     );
     assert!(text.contains("\n    The last good plan stays"), "{text}");
     assert!(text.contains("\n    two\n"), "{text}");
+    assert!(
+        text.contains(r"  update 'a'\u{1b}[2J does nothing"),
+        "{text}"
+    );
 }
 
 #[test]
