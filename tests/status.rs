@@ -359,13 +359,19 @@ impl Server {
         (output.status.code(), said(&output))
     }
 
-    /// The same on a terminal, with these keys typed once it asks.
-    async fn answered(&self, args: &[&str], keys: &str) -> (Option<i32>, String) {
+    /// The same on a terminal, where a person types these keys after `meanwhile`, once it asks.
+    async fn answered(
+        &self,
+        args: &[&str],
+        keys: &str,
+        meanwhile: impl FnOnce(),
+    ) -> (Option<i32>, String) {
         let kubeconfig = self.0.kubeconfig().unwrap();
         let mut command = program();
         let command = command.args(args).env("KUBECONFIG", kubeconfig);
         let mut terminal = Terminal::run(command, 80, 24);
         terminal.shows(&["Change it? [y/N] "]).await;
+        meanwhile();
         terminal.type_in(keys);
         let (status, text) = terminal.end().await;
         (status.code(), text)
@@ -595,7 +601,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
         ("\u{4}", 1, "nothing was changed"), // the end of input
         ("Yes\n", 0, "changed"),
     ] {
-        let (ended, text) = server.answered(&set, keys).await;
+        let (ended, text) = server.answered(&set, keys, || ()).await;
         assert_eq!(ended, Some(code), "{keys:?}: {text}");
         assert!(text.trim_end().ends_with(said), "{keys:?}: {text}");
         let percent = if code == 0 { 70 } else { 25 };
@@ -636,6 +642,31 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let (_, text) = server.crossfade(&["pause", "first"]);
     assert!(text.contains("is so already"), "{text}");
     let (code, text) = server.crossfade(&["resume", "first", "--yes"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(server.spec("first")["paused"], false);
+
+    // While a person thinks, a controller writes its status, and moves the split: only what was shown must still be so.
+    let patch = |patch: &str, more: &[&str]| {
+        let args = ["patch", "duc", "first", "--type=merge", "-p", patch];
+        server.0.kubectl(&[&args[..], more].concat());
+    };
+    let status = r#"{"status": {"message": "written meanwhile"}}"#;
+    let set = ["set", "first", "--split", "30"];
+    let meanwhile = || patch(status, &["--subresource=status"]);
+    let (code, text) = server.answered(&set, "y\n", meanwhile).await;
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(server.spec("first")["trafficSplitPercent"], 30);
+    let edit = r#"{"spec": {"trafficSplitPercent": 31}}"#;
+    let set = ["set", "first", "--split", "35"];
+    let (code, text) = server.answered(&set, "y\n", || patch(edit, &[])).await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("look again"), "{text}");
+    assert_eq!(server.spec("first")["trafficSplitPercent"], 31);
+    let edit = r#"{"spec": {"trafficSplitPercent": 32}}"#;
+    let meanwhile = || patch(edit, &[]);
+    let (code, text) = server
+        .answered(&["resume", "first"], "y\n", meanwhile)
+        .await;
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(server.spec("first")["paused"], false);
 
