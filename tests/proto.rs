@@ -279,6 +279,8 @@ fn state_of_0_1_0() -> v1::State {
         saves: [("connect".into(), 4), ("broken".into(), 1)].into(),
         retries_refused: 5,
         rejected_requests: [("loop".into(), 6)].into(),
+        // Came later.
+        assigned_last_five_seconds: None,
     }
 }
 

@@ -49,6 +49,9 @@ pub struct State {
         ::prost::alloc::string::String,
         u64,
     >,
+    /// As `assigned_last_minute`, in the last 5 seconds.
+    #[prost(message, optional, tag = "13")]
+    pub assigned_last_five_seconds: ::core::option::Option<Requests>,
 }
 /// Which process this is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
