@@ -14,6 +14,7 @@
 mod apply;
 mod ask;
 mod concern;
+mod dry;
 mod held;
 mod job;
 mod look;
@@ -23,6 +24,7 @@ mod models;
 mod observe;
 mod old;
 mod pages;
+mod pauses;
 mod proxies;
 mod queue;
 mod run;

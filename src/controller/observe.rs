@@ -1,33 +1,35 @@
 //! Gathers all that a decision looks at: what the watches hold, what proxies and frontends were last heard to say.
 //!
-//! A sight is complete, or there is none: what could not be listed or was never heard is not empty. Must not know what
-//! follows from it.
+//! What could not be listed is not empty: then there is no sight. What was not heard yet is marked as such. Must not know
+//! what follows from it.
 
 mod frontends;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
 use super::held::{self, Held};
 use super::lookout::Lookouts;
+use super::models::Served;
 use super::proxies::{self, Report};
 use super::{Key, Settings, old};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Object, Shelves, Unseen};
 use crate::resource::WorkerSourceSpec;
 use crate::resource::ruling::{self, Standing};
-use crate::rollout::{Lengths, Observation, Proxy, ProxyState, Sides};
+use crate::rollout::{Lengths, Observation, Proxy, ProxyState, Sides, Silence};
+
+/// Who was not heard for so long does not answer.
+const UNHEARD: Duration = Duration::from_secs(2);
 
 /// Why there is no complete sight.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
     Unseen(#[from] Unseen),
-    /// It will be soon; whoever waits for it is woken.
-    #[error("{0} was not heard yet")]
-    Unheard(&'static str),
     #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
     UnknownKind(String),
     #[error("TLS to the new frontends")]
@@ -39,7 +41,7 @@ pub(super) enum Error {
 impl Error {
     /// Will it pass by itself, without anything being wrong?
     pub fn is_early(&self) -> bool {
-        matches!(self, Self::Unheard(_) | Self::Unseen(Unseen::NotYet(_)))
+        matches!(self, Self::Unseen(Unseen::NotYet(_)))
     }
 }
 
@@ -52,6 +54,20 @@ pub(super) struct Seen {
     pub observation: Observation,
     /// Requests of the last minute, of all proxies together.
     pub assigned: Sides<u64>,
+    /// Until when somebody who was asked just now may still answer. Before, only what cannot wait should follow from this.
+    pub early_until: Option<Instant>,
+}
+
+impl Seen {
+    /// Notes that somebody who is asked `since` then was not heard yet. Has that one had its time?
+    fn misses(early_until: &mut Option<Instant>, since: Instant) -> bool {
+        let until = since + UNHEARD;
+        let is_over = Instant::now() >= until;
+        if !is_over {
+            *early_until = Some(early_until.map_or(until, |other| other.max(until)));
+        }
+        is_over
+    }
 }
 
 /// What looks.
@@ -59,7 +75,7 @@ pub(super) struct Eyes {
     pub shelves: Shelves,
     settings: Arc<Settings>,
     proxies: Lookouts<Option<Report>>,
-    models: Lookouts<BTreeSet<String>>,
+    models: Lookouts<Served>,
 }
 
 impl Eyes {
@@ -83,10 +99,15 @@ impl Eyes {
         self.models.keep(key, &BTreeSet::new());
     }
 
+    /// This replica does not lead: it asks no frontend for its models.
+    pub fn rest(&self) {
+        self.models.rest();
+    }
+
     /// All there is to see of `held`.
     ///
     /// # Errors
-    /// When it is not complete.
+    /// When something is not listed.
     pub fn observe(&self, held: &Held, updates: &[Object]) -> Result<Seen, Error> {
         let spec = &held.spec;
         let source = spec.source_deployment.clone().unwrap_or_default();
@@ -103,10 +124,9 @@ impl Eyes {
         };
         let namespace = &held.key.namespace;
         let pods = old::frontends(&self.shelves, namespace, &source, &self.settings.proxies)?;
-        // Everything is begun to be asked before anything is waited for.
-        let reports = self.reports(held, &pods);
-        let frontends = self.frontends(held, &pods)?;
-        let (proxies, assigned) = reports?;
+        let mut early_until = None;
+        let (proxies, assigned) = self.reports(held, &pods, &mut early_until);
+        let frontends = self.frontends(held, &pods, &mut early_until)?;
         let observation = Observation {
             resource_generation: held
                 .identity
@@ -126,6 +146,7 @@ impl Eyes {
         Ok(Seen {
             observation,
             assigned,
+            early_until,
         })
     }
 
@@ -142,6 +163,7 @@ impl Eyes {
             name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
             revision: stated.revision,
             selector: stated.selector,
+            dynamo_namespace: dynamo_namespace.map(str::to_owned),
         };
         let Some(kind) = stated
             .kind
@@ -163,40 +185,46 @@ impl Eyes {
     fn counted(&self, kind: &str, which: Which) -> Result<Counts, Error> {
         let workload =
             workloads::by_kind(kind).ok_or_else(|| Error::UnknownKind(kind.to_owned()))?;
-        Ok(workload.count(&self.shelves, &which)?)
+        Ok(workloads::count(workload, &self.shelves, &which)?)
     }
 
-    fn reports(&self, held: &Held, pods: &[Object]) -> Result<(Vec<Proxy>, Sides<u64>), Error> {
+    fn reports(
+        &self,
+        held: &Held,
+        pods: &[Object],
+        early_until: &mut Option<Instant>,
+    ) -> (Vec<Proxy>, Sides<u64>) {
+        let port = &self.settings.proxies.port;
         let mut proxies = Vec::with_capacity(pods.len());
         let mut places = BTreeSet::new();
         let mut assigned = Sides::default();
-        let mut unheard = false;
         for pod in pods {
-            let Some(place) = old::address_of(pod, &self.settings.proxies.port) else {
-                continue;
+            let heard = old::address_of(pod, port).map(|place| {
+                let address = place.clone();
+                let heard = self
+                    .proxies
+                    .hear(&held.key, &place, |teller| proxies::follow(address, teller));
+                places.insert(place);
+                heard
+            });
+            let state = match heard {
+                None => Err(Silence::NoPort(port.clone())),
+                Some(Err(since)) if !Seen::misses(early_until, since) => Err(Silence::NotYet),
+                Some(Err(_) | Ok(None)) => Err(Silence::NoAnswer),
+                Some(Ok(Some(report))) => {
+                    assigned.old += report.assigned.old;
+                    assigned.new += report.assigned.new;
+                    Ok(state(held, &report))
+                }
             };
-            let address = place.clone();
-            let heard = self
-                .proxies
-                .hear(&held.key, &place, |teller| proxies::follow(address, teller));
-            places.insert(place);
-            unheard |= heard.is_none();
-            let report = heard.flatten();
-            if let Some(report) = &report {
-                assigned.old += report.assigned.old;
-                assigned.new += report.assigned.new;
-            }
             proxies.push(Proxy {
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
-                state: report.map(|report| state(held, &report)),
+                state,
             });
         }
         self.proxies.keep(&held.key, &places);
-        match unheard {
-            true => Err(Error::Unheard("a proxy")),
-            false => Ok((proxies, assigned)),
-        }
+        (proxies, assigned)
     }
 }
 
