@@ -10,6 +10,8 @@ mod rig;
 mod end;
 #[path = "controller/faults.rs"]
 mod faults;
+#[path = "controller/hazards.rs"]
+mod hazards;
 #[path = "controller/kinds.rs"]
 mod kinds;
 #[path = "controller/rules.rs"]

@@ -130,9 +130,10 @@ fn wait(wait: &Wait) -> WaitStatus {
     }
 }
 
+/// In whole seconds, as the API server gives it back: else it would always be news.
 fn time(moment: Moment) -> Time {
-    let millis = i64::try_from(moment.unix_millis()).unwrap_or(i64::MAX);
-    Time(Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX))
+    let seconds = i64::try_from(moment.unix_millis() / 1000).unwrap_or(i64::MAX);
+    Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))
 }
 
 /// A status without what changes all the time though nothing happens.

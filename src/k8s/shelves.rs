@@ -352,3 +352,79 @@ fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
         .map(|(_, object)| Arc::clone(object))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refusal(code: u16) -> watcher::Error {
+        let status = Status {
+            code,
+            ..Status::failure("no", "No")
+        };
+        watcher::Error::InitialListFailed(ClientError::Api(status.into()))
+    }
+
+    fn shelf() -> Shelf {
+        Shelf {
+            plural: "teapots".to_owned(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn listed() -> Shelf {
+        let shelf = shelf();
+        let object = json!({"metadata": {"name": "a", "namespace": "n"}});
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let mut list = Vec::new();
+        shelf.take(Event::InitApply(object), &mut list);
+        shelf.take(Event::InitDone, &mut list);
+        shelf
+    }
+
+    fn count(shelf: &Shelf) -> usize {
+        shelf.state().objects.values().map(BTreeMap::len).sum()
+    }
+
+    #[test]
+    fn a_kind_that_was_never_there_is_empty_and_one_that_was_is_gone_after_a_while() {
+        let (now, never) = (Instant::now(), shelf());
+        assert!(never.check(&never.state()).is_err());
+        assert!(never.fails(&refusal(404), now).0);
+        assert!(never.check(&never.state()).is_ok());
+        assert!(never.state().refused.is_none(), "which is nothing to tell");
+
+        let shelf = listed();
+        assert!(shelf.fails(&refusal(404), now).1.is_empty());
+        assert!(shelf.fails(&refusal(404), now + GONE / 2).1.is_empty());
+        assert_eq!(count(&shelf), 1);
+        let (_, gone) = shelf.fails(&refusal(404), now + GONE);
+        assert_eq!(
+            (gone.len(), count(&shelf)),
+            (1, 0),
+            "whom it concerns is told"
+        );
+    }
+
+    #[test]
+    fn an_answer_in_between_begins_the_wait_anew() {
+        let (now, shelf) = (Instant::now(), listed());
+        shelf.fails(&refusal(404), now);
+        shelf.is_heard();
+        shelf.fails(&refusal(404), now + GONE);
+        assert_eq!(count(&shelf), 1);
+    }
+
+    #[test]
+    fn what_is_refused_after_it_was_listed_stays_and_is_stale() {
+        let (now, shelf) = (Instant::now(), listed());
+        shelf.fails(&refusal(403), now);
+        shelf.fails(&refusal(403), now + 10 * GONE);
+        assert_eq!(count(&shelf), 1);
+        assert!(shelf.check(&shelf.state()).is_ok() && shelf.state().refused.is_some());
+        shelf.is_heard();
+        assert!(shelf.state().refused.is_none());
+    }
+}

@@ -127,3 +127,69 @@ fn replica(pod: &DynamicObject, cliques: &[Object]) -> (String, Option<usize>) {
     }
     (pod.metadata.name.clone().unwrap_or_default(), Some(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, labels: Value, more: Value) -> Object {
+        let mut object = more;
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["labels"] = labels;
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn of_group(index: &str) -> Value {
+        json!({GROUP: "g", INDEX: index, COMPONENT: "decode"})
+    }
+
+    /// A pod of the replica `index` of a scaling group.
+    fn pod(name: &str, index: &str, ready: bool) -> Object {
+        let ready = if ready { "True" } else { "False" };
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        object(
+            name,
+            of_group(index),
+            json!({"metadata": {}, "status": {"conditions": conditions}}),
+        )
+    }
+
+    fn decode(pods: &[Object], cliques: &[Object]) -> (u32, u32) {
+        let workers = counted(pods, cliques)[&Role::Decode];
+        (workers.ready, workers.desired)
+    }
+
+    #[test]
+    fn a_replica_of_a_scaling_group_is_as_large_as_its_cliques_say() {
+        let clique = |name: &str, replicas: u32| {
+            let spec = json!({"metadata": {}, "spec": {"replicas": replicas}});
+            object(name, of_group("0"), spec)
+        };
+        let cliques = [clique("g-0-leader", 1), clique("g-0-worker", 2)];
+        let mut pods = vec![pod("a", "0", true), pod("b", "0", true)];
+        assert_eq!(decode(&pods, &cliques), (0, 1), "one is not there");
+        pods.push(pod("c", "0", true));
+        assert_eq!(decode(&pods, &cliques), (1, 1));
+        pods[2] = pod("c", "0", false);
+        assert_eq!(decode(&pods, &cliques), (0, 1));
+    }
+
+    #[test]
+    fn a_replica_of_unknown_size_with_a_pod_on_its_way_out_is_not_ready() {
+        let going = object(
+            "b",
+            of_group("0"),
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+        );
+        let mut pods = vec![pod("a", "0", true), going.clone()];
+        assert_eq!(decode(&pods, &[]), (0, 1));
+        pods.push(pod("c", "1", true));
+        assert_eq!(decode(&pods, &[]), (1, 2));
+        // All of it on its way out is no replica at all.
+        assert!(counted(&[going], &[]).is_empty());
+    }
+}
