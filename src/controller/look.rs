@@ -145,10 +145,7 @@ impl Controller {
     /// Something keeps a sight from being complete that does not pass by itself.
     fn blind(&mut self, key: &Key, object: &Object, held: &Held, error: &observe::Error) -> Job {
         self.metrics.errors.with_label_values(&["sight"]).inc();
-        let mut told = error.to_string();
-        if let Some(cause) = std::error::Error::source(error) {
-            told = format!("{told}: {cause}");
-        }
+        let told = error.told();
         tracing::warn!(update = %key, "{told}");
         let message = format!("nothing is changed while not all can be seen: {told}");
         let generation = object.metadata.generation;

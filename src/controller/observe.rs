@@ -32,7 +32,7 @@ pub(super) enum Error {
     Unseen(#[from] Unseen),
     #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
     UnknownKind(String),
-    #[error("TLS to the new frontends")]
+    #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
     Tls(#[from] crate::tls::Error),
     #[error("'{0}' is no name that a certificate can carry")]
     ServerName(String),
@@ -42,6 +42,17 @@ impl Error {
     /// Will it pass by itself, without anything being wrong?
     pub fn is_early(&self) -> bool {
         matches!(self, Self::Unseen(Unseen::NotYet(_)))
+    }
+
+    /// With its causes, in a person's words.
+    pub fn told(&self) -> String {
+        let mut told = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(one) = cause {
+            told = format!("{told}: {one}");
+            cause = one.source();
+        }
+        told
     }
 }
 

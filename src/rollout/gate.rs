@@ -91,12 +91,16 @@ pub fn gate(
         obstacles.insert(0, Obstacle::NoEndpoint);
         return obstacles;
     }
+    let is_unheard = frontends.unheard || wanted == Wanted::NotYet;
+    if is_unheard && has_share {
+        return obstacles;
+    }
     if let Some(trouble) = &frontends.trouble {
         obstacles.push(Obstacle::NoAnswer(trouble.clone()));
         return obstacles;
     }
-    if frontends.unheard || wanted == Wanted::NotYet {
-        obstacles.extend((!has_share).then_some(Obstacle::NotYet));
+    if is_unheard {
+        obstacles.push(Obstacle::NotYet);
         return obstacles;
     }
     let Wanted::Models(models) = wanted else {

@@ -181,7 +181,10 @@ fn degraded(tale: &Tale) -> Condition {
         (Some(outage), ..) => (tale.rule.as_str(), outage),
         (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),
         (None, None, Some(lag)) => ("ProxiesLag", lag),
-        (None, None, None) => ("AsExpected", "nothing is wrong".to_owned()),
+        (None, None, None) => match untried(tale) {
+            Some(trouble) => ("NoAnswer", trouble),
+            None => ("AsExpected", "nothing is wrong".to_owned()),
+        },
     };
     Condition {
         kind: ConditionKind::Degraded,
@@ -189,6 +192,14 @@ fn degraded(tale: &Tale) -> Condition {
         reason,
         message,
     }
+}
+
+/// Why new, which keeps what it has, can get nothing more.
+fn untried(tale: &Tale) -> Option<String> {
+    let seen = tale.sight.seen;
+    let trouble = seen.frontends.new.trouble.clone();
+    let trouble = trouble.filter(|_| seen.frontends.new.unheard && !seen.split.is_all_old())?;
+    Some(Obstacle::NoAnswer(trouble).to_string())
 }
 
 /// What has happened by this step.

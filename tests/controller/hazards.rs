@@ -314,3 +314,80 @@ async fn workers_that_were_never_seen_are_not_workers_that_are_gone() {
     stage.edit("up", json!({"workers": null})).await;
     stage.splits("up", 1, 1).await;
 }
+
+#[tokio::test]
+async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for i in 0..2 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 2, 1).await;
+    // A file that the proxies may have, and the controller has not.
+    let secured = stage.new.url().replace("http://", "https://");
+    let edit = json!({"newFrontendService": secured, "tls": {"caFile": "/nowhere/ca.pem"}});
+    stage.edit("up", edit).await;
+    let object = stage
+        .until("up", "told", |object| {
+            let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
+            conditions.any(|told| {
+                let said = told["message"].as_str().unwrap();
+                told["reason"] == "NoAnswer" && said.contains("/nowhere/ca.pem")
+            })
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 33, "{object}");
+    stage.pod_ready("new-worker-0", false).await;
+    stage.splits("up", 4, 1).await;
+    stage.pod_ready("new-worker-1", false).await;
+    stage.splits("up", 1, 0).await;
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_after_a_restart() {
+    let stage = Stage::begun(json!({"stableSeconds": 20})).await;
+    let mut first = stage.controller(&[]).await;
+    stage
+        .until("up", "seen", |object| {
+            object["status"]["rule"] == "NewCannotServe"
+        })
+        .await;
+    stage.worker("new", 0, "worker").await;
+    let ready = Instant::now();
+    let is_waiting = |object: &Value| {
+        let said = message(object).contains("the workers of new to stay ready");
+        said && object["status"]["waitingFor"][0]["until"].is_string()
+    };
+    stage.until("up", "waiting", is_waiting).await;
+    // Another leads some seconds later, and begins no wait of its own.
+    first.kill();
+    let _second = stage.controller(&[]).await;
+    stage.splits("up", 4, 1).await;
+    let took = ready.elapsed();
+    assert!(took >= Duration::from_secs(19), "{took:?}");
+    assert!(took < Duration::from_secs(26), "{took:?}");
+}
+
+#[tokio::test]
+async fn strict_keeps_a_pause_where_new_cannot_serve() {
+    let stage = Stage::begun(json!({"paused": true, "strict": true})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    let edit = json!({"trafficSplitPercent": 50, "weights": null});
+    stage.edit("up", edit).await;
+    stage
+        .until("up", "held", |object| {
+            object["status"]["wanted"]["percent"] == 50
+        })
+        .await;
+    stage.pod_ready("new-worker-0", false).await;
+    stage
+        .until("up", "counted", |object| {
+            object["status"]["new"]["workers"] == "0/1"
+        })
+        .await;
+    stage.keeps(&controller, "up", 50).await;
+    // Without it, what cannot serve gets nothing.
+    stage.edit("up", json!({"strict": false})).await;
+    stage.splits("up", 1, 0).await;
+}

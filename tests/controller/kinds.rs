@@ -430,3 +430,78 @@ async fn pods_of_another_dynamo_namespace_are_not_new() {
     }
     counts(&stage, "2/2").await;
 }
+
+#[tokio::test]
+async fn a_deployment_of_one_revision_by_its_pods_and_a_stateful_set_without_one() {
+    let workers = json!({"kind": "Deployment", "name": "both", "revision": "6d9f"});
+    let (stage, _controller) = counting(workers).await;
+    let template = json!({
+        "metadata": {"labels": {"app": "both"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let mut spec = json!({
+        "replicas": 3, "selector": {"matchLabels": {"app": "both"}}, "template": template,
+    });
+    let deployment = resource("apps", "v1", "Deployment", "deployments");
+    stage
+        .create(&deployment, "both", json!({"spec": spec}))
+        .await;
+    let status = json!({"replicas": 3, "readyReplicas": 3});
+    stage.status(&deployment, "both", status.clone()).await;
+    for (i, revision) in ["5c8e", "6d9f", "6d9f"].into_iter().enumerate() {
+        let labels = json!({"app": "both", "pod-template-hash": revision});
+        stage.pod(&format!("both-{i}"), labels, json!([])).await;
+        stage.pod_ready(&format!("both-{i}"), i < 2).await;
+    }
+    counts(&stage, "1/2").await;
+    let whole = json!({"kind": "StatefulSet", "revision": null});
+    stage.edit("up", json!({"workers": {"new": whole}})).await;
+    let set = resource("apps", "v1", "StatefulSet", "statefulsets");
+    spec["serviceName"] = "both".into();
+    stage.create(&set, "both", json!({"spec": spec})).await;
+    stage.status(&set, "both", status).await;
+    counts(&stage, "3/3").await;
+}
+
+#[tokio::test]
+async fn pods_of_the_alpha_say_their_half_below_their_type() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for half in ["prefill", "decode"] {
+        let mut metadata = labels("worker")["labels"].clone();
+        metadata["nvidia.com/dynamo-sub-component-type"] = half.into();
+        stage.pod(&format!("new-{half}"), metadata, json!([])).await;
+        stage.pod_ready(&format!("new-{half}"), true).await;
+    }
+    let object = counts(&stage, "2/2").await;
+    let roles = &object["status"]["new"]["roles"];
+    assert_eq!(roles["prefill"]["ready"], 1, "{object}");
+    assert_eq!(roles["decode"]["ready"], 1, "{object}");
+}
+
+#[tokio::test]
+async fn an_endpoint_of_two_address_families_is_one() {
+    let stage = Stage::begun(json!({"newFrontendService": "new-frontend:8000"})).await;
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
+    let place = format!("{name}={}", stage.new.address);
+    let args = ["--namespace", &stage.namespace, "--resolve", &place];
+    let _controller = Controller::start(&stage.kubeconfig, &args).await;
+    let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    for (family, address) in [("IPv4", "10.9.0.1"), ("IPv6", "fd00::1")] {
+        let endpoint = json!({
+            "addresses": [address], "conditions": {"ready": true},
+            "targetRef": {"kind": "Pod", "name": "new-frontend-0"},
+        });
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "new-frontend"}},
+            "addressType": family, "endpoints": [endpoint],
+        });
+        let name = format!("new-frontend-{}", family.to_lowercase());
+        stage.create(&slices, &name, slice).await;
+    }
+    let object = stage
+        .until("up", "ready", |object| {
+            object["status"]["new"]["readyFrontends"] != 0
+        })
+        .await;
+    assert_eq!(object["status"]["new"]["readyFrontends"], 1, "{object}");
+}

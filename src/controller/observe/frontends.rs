@@ -51,7 +51,16 @@ impl Eyes {
         if new.endpoints > 0 {
             // What one of them does not serve is missing wherever a request may come to it.
             let mut common: Option<BTreeSet<String>> = None;
-            for place in self.new_places(held)? {
+            let places_of_new = match self.new_places(held) {
+                Ok(found) => found,
+                Err(Error::Unseen(unseen)) => return Err(unseen.into()),
+                // Whoever cannot ask knows nothing against it.
+                Err(error) => {
+                    (new.unheard, new.trouble) = (true, Some(error.told()));
+                    Vec::new()
+                }
+            };
+            for place in places_of_new {
                 let served = self.served(held, place, &mut places, early_until);
                 new.unheard |= served.as_ref().is_none_or(|served| served.is_trying);
                 let Some(served) = served.filter(|served| !served.is_trying) else {

@@ -830,9 +830,26 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
 
     // Who has nothing gets nothing.
     let mut scene = Scene::settled(4, 0);
-    scene.seen.frontends.new = unheard;
+    scene.seen.frontends.new = unheard.clone();
     let decision = scene.new_ready(4).settle();
     assert_eq!(decision.obstacles, [Obstacle::NotYet]);
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+
+    // Nor is anything known of one that cannot be asked; that is told.
+    let trouble = Some("no such file".to_owned());
+    let unasked = Frontends { trouble, ..unheard };
+    scene.seen.frontends.new = unasked.clone();
+    let no_answer = Obstacle::NoAnswer("no such file".to_owned());
+    assert_eq!(scene.settle().obstacles, [no_answer]);
+    let mut scene = Scene::settled(4, 2);
+    scene.seen.frontends.new = unasked;
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(scene.seen.split, ratio(2, 1));
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "NoAnswer")
+    );
+    scene.new_ready(0).settle();
     assert_eq!(scene.seen.split, Weights::ALL_OLD);
 
     // A proxy that was not asked before is waited for, and is no fault.
