@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::proxy::{Limits, ProxySettings};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream;
 
@@ -37,6 +38,20 @@ pub struct ClusterSource {
     pub domain: String,
 }
 
+impl ClusterSource {
+    /// That of the deployment with these names, by the defaults of the command line.
+    #[must_use]
+    pub fn of<N: Into<String>>(deployments: impl IntoIterator<Item = N>) -> Self {
+        Self {
+            namespace: None,
+            deployments: deployments.into_iter().map(Into::into).collect(),
+            any_target: false,
+            endpoints: false,
+            domain: "cluster.local".to_owned(),
+        }
+    }
+}
+
 /// The settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -55,6 +70,8 @@ pub struct Config {
     pub tls: Option<ServerFiles>,
     /// Seconds between active probes, if the plan sets none.
     pub probe_interval: Option<Duration>,
+    /// Where traces go; nowhere when absent.
+    pub traces: Option<trace::Settings>,
     /// Shared by the proxies of an update, so that clients cannot forge the guard header.
     pub guard_key: Vec<u8>,
     /// From the word that it is not ready to the end of its listening.
@@ -83,6 +100,7 @@ impl Default for Config {
             upstream_tls: ClientFiles::default(),
             tls: None,
             probe_interval: None,
+            traces: None,
             guard_key: Vec::new(),
             settle: Duration::from_secs(5),
             drain: Duration::from_secs(3600),

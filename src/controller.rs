@@ -13,6 +13,7 @@
 
 mod apply;
 mod ask;
+mod board;
 mod concern;
 mod dry;
 mod held;
@@ -33,7 +34,7 @@ mod story;
 
 pub use self::{
     metrics::Metrics,
-    pages::serve,
+    pages::{Pages, serve},
     run::Controller,
     settings::{ProxyPods, Settings},
 };

@@ -23,6 +23,7 @@
 //! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
 //! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
 //! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
+//! | 2 | [`pages`] | what all admin ports have in common: answers, the live page, its last minutes |
 //! | 1 | [`resource`] | the `DynamoUpdateConfig` as people write it, and the plan it means |
 //! | 1 | [`guard`] | the mark by which a forwarded request is never forwarded again |
 //! | 1 | [`request_body`] | a request's body, kept while it may have to be sent once more |
@@ -30,7 +31,7 @@
 //! | 1 | [`tls`] | TLS configurations whose files are read again when they change |
 //! | 1 | [`lifecycle`] | ready, settling, draining, ending |
 //! | 1 | [`state_api`] | what a process tells of itself over gRPC: messages and client |
-//! | 1 | [`telemetry`] | metrics, access lines, logs |
+//! | 1 | [`telemetry`] | metrics, access lines, logs, traces |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
 //! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
@@ -54,7 +55,7 @@
 //!    held for some seconds, and until the first content the whole request can still move to another place.
 //! 8. The first content commits: the kept request body is let go, from here on bytes only pass.
 //! 9. The body ends, breaks or is dropped by a client that left. The exchange records its outcome, exactly once: metrics,
-//!    access line, open streams.
+//!    access line, open streams, and where they are wanted spans.
 //!
 //! A plan comes the other way: `discovery::file` reads it, [`resource`] judges it, `discovery::publisher` builds the
 //! pools and stores a snapshot. A plan that is refused changes nothing and is told in log, metric and `/plan`.
@@ -67,6 +68,7 @@
 //! end is handed on without a copy. (HTTP/2 connections are driven by a task each, which is hyper's way.) Per request there
 //! is one snapshot load and one atomic operation for the split; metric handles are resolved before. Per event after the
 //! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and written together.
+//! Traces cost one look at an `Option` while they are off; while they are on, ids at the beginning and a try to queue a span at the end.
 //!
 //! # What must not be done
 //!
@@ -92,6 +94,7 @@ pub mod guard;
 pub mod http1;
 pub mod k8s;
 pub mod lifecycle;
+pub mod pages;
 pub mod proxy;
 pub mod request_body;
 pub mod rescue;

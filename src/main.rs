@@ -50,7 +50,8 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
         (true, LogFormat::Text) => access::Form::Text,
         (true, LogFormat::Json) => access::Form::Json,
     });
-    let bound = app::build(args.config()).context("cannot start")?;
+    let config = args.config().context("cannot start")?;
+    let bound = app::build(config).context("cannot start")?;
     Ok(match bound.run()? {
         Ended::Clean => ExitCode::SUCCESS,
         Ended::Cut => ExitCode::from(CUT),

@@ -16,6 +16,7 @@ use serde_json::Value;
 
 const README: &str = include_str!("../README.md");
 const METRICS: &str = include_str!("../src/telemetry/metrics.rs");
+const SPANS: &str = include_str!("../src/telemetry/trace/span.rs");
 const EVERY_FIELD: &str = include_str!("corpus/plan/good/every-field.yaml");
 
 /// The cells of the rows of all tables whose head is `| head …`.
@@ -192,6 +193,19 @@ fn the_controllers_metrics_are_told() {
     let rows = rows("metric of the controller | type");
     let told = set(rows.iter().flat_map(|row| code(row[0])));
     assert_eq!(told, registered);
+}
+
+#[test]
+fn the_attributes_of_spans_are_told() {
+    let spaces = ["crossfade.", "http.", "url.", "gen_ai.", "error."];
+    let texts = SPANS.split('"').skip(1).step_by(2);
+    let made = set(texts.filter(|text| {
+        let is_name = |c: char| c.is_ascii_lowercase() || "._".contains(c);
+        spaces.iter().any(|space| text.starts_with(space)) && text.chars().all(is_name)
+    }));
+    let rows = rows("attribute | of");
+    let told = set(rows.iter().flat_map(|row| code(row[0])));
+    assert_eq!(told, made);
 }
 
 #[test]

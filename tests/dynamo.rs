@@ -20,3 +20,5 @@ mod refusals;
 mod saves;
 #[path = "dynamo/split.rs"]
 mod split;
+#[path = "dynamo/traces.rs"]
+mod traces;

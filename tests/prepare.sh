@@ -4,8 +4,8 @@
 #
 # usage: prepare.sh [TOOL=VERSION]...
 #
-# Checks the machine, installs Dynamo, the openai client and Kubernetes for the tests, and each TOOL from
-# crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
+# Checks the machine, installs Dynamo, the openai client, Kubernetes and an OpenTelemetry Collector for the tests, and each
+# TOOL from crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/crossfade/tools
@@ -96,7 +96,10 @@ machine
 browser
 "$here/dynamo/install.sh"
 if ! "$here/kubernetes/install.sh"; then
-  echo "going on without a cluster: its tests will be skipped" >&2
+  echo "going on without a cluster: its scenarios will be skipped, and the tests that need an API server will fail at once" >&2
+fi
+if ! "$here/tracing/install.sh"; then
+  echo "going on without an OpenTelemetry Collector: the tests of traces that need one will be skipped" >&2
 fi
 for pair in "$@"; do
   tool "${pair%%=*}" "${pair#*=}"

@@ -14,6 +14,7 @@ use crate::discovery::{self, Cluster, News, PlanFile, Publisher, State, Wanted};
 use crate::proxy::Shared;
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::Metrics;
+use crate::telemetry::trace::Tracer;
 use crate::tls::{ClientFiles, Files, Reloading, ServerFiles};
 
 /// How often names are resolved again, and while one is not known at all.
@@ -53,6 +54,9 @@ impl Core {
         }
         let (first, source) = First::find(&config.plan, state.as_ref()).await?;
         let metrics = Arc::new(Metrics::default());
+        let traces = config.traces.as_ref();
+        let tracer = traces.map(|settings| Tracer::start(settings, metrics.spans.clone()));
+        let tracer = tracer.transpose()?;
         let start = |first: First, state| {
             let metrics = Arc::clone(&metrics);
             Publisher::start(config, metrics, state, first.wanted, first.source)
@@ -70,7 +74,8 @@ impl Core {
             publisher.reject(problems, path.display().to_string().into());
         }
         let world = Arc::clone(publisher.world());
-        let shared = Shared::new(world, metrics, config.proxy.clone(), fastrand::u64(..));
+        let phase = fastrand::u64(..);
+        let shared = Shared::new(world, metrics, tracer, config.proxy.clone(), phase);
         let (told, news) = mpsc::channel(16);
         Ok(Self {
             publisher,
@@ -174,7 +179,11 @@ impl First {
                 let mut cluster = Cluster::open(settings).await?;
                 let first = match cluster.first().await {
                     Some((wanted, source)) => Self::good(wanted, source),
-                    None => Self::kept(state).unwrap_or_else(Self::all_old),
+                    // Judged again: what may be followed can have become less since it was kept.
+                    None => match state.and_then(|state| cluster.kept(state)) {
+                        Some((wanted, source)) => Self::good(wanted, source),
+                        None => Self::all_old(),
+                    },
                 };
                 Ok((first, Source::Cluster(Box::new(cluster))))
             }
@@ -216,6 +225,7 @@ async fn publish(
             }
             _ = certificates.tick() => {
                 publisher.refresh_tls();
+                publisher.reconsider().await;
                 match tls.as_ref().map(|tls| tls.refresh()) {
                     None | Some(Ok(false)) => {}
                     Some(Ok(true)) => tracing::info!("certificates towards clients were read again"),

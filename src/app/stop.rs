@@ -12,6 +12,8 @@ use crate::proxy::Shared;
 
 /// What those who wait for the drain get to be told of its end.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
+/// What spans that wait get to be sent.
+const LAST_SPANS: Duration = Duration::from_secs(2);
 /// What ended streams get to be written out.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
@@ -58,6 +60,12 @@ pub(super) async fn live(
         () = signals.second() => return cut_at_once(shared),
     };
     lifecycle.drained();
+    if let Some(tracer) = shared.tracer.clone() {
+        tokio::select! {
+            () = tracer.shut_down(LAST_SPANS) => {}
+            () = signals.second() => return ended,
+        }
+    }
     if told_to_settle {
         tracing::info!("drained");
         signals.first().await;

@@ -9,11 +9,14 @@ use clap::Args;
 use http::HeaderName;
 
 pub use self::sections::LogFormat;
-use self::sections::{ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, UpstreamArgs};
+use self::sections::{
+    ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, TraceArgs, UpstreamArgs,
+};
 use super::parse::{address, path_prefix};
 use crate::config::{Config, PlanSource};
 use crate::proxy::{Limits, ProxySettings, Routes};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream::{Lifetime, Settings};
 
@@ -98,6 +101,8 @@ pub struct ProxyArgs {
     #[command(flatten)]
     tls: TlsArgs,
     #[command(flatten)]
+    traces: TraceArgs,
+    #[command(flatten)]
     life: LifeArgs,
 }
 
@@ -113,8 +118,12 @@ impl ProxyArgs {
     }
 
     /// The settings of the process.
-    #[must_use]
-    pub fn config(self) -> Config {
+    ///
+    /// # Errors
+    /// When a variable of OpenTelemetry says what cannot be done.
+    pub fn config(self) -> Result<Config, trace::Error> {
+        let variable = |name: &str| std::env::var(name).ok();
+        let traces = trace::Settings::read(self.traces.otlp_endpoint.clone(), variable)?;
         let plan = self.plan_source();
         let threads = self.threads.map_or_else(
             || std::thread::available_parallelism().map_or(1, usize::from),
@@ -131,7 +140,7 @@ impl ProxyArgs {
             upstream_max_exchanges,
             probe_interval,
         } = self.upstream;
-        Config {
+        Ok(Config {
             listen: self.listen,
             admin: self.admin,
             old: self.old,
@@ -175,11 +184,12 @@ impl ProxyArgs {
                     client_ca: self.tls.tls_client_ca,
                 }),
             probe_interval,
+            traces,
             guard_key: self.guard_key.into_bytes(),
             settle: self.life.settle,
             drain: self.life.drain,
             signals: true,
-        }
+        })
     }
 
     /// Flags are made into the resource that a file would hold, so that both are judged alike.

@@ -5,8 +5,8 @@
 
 mod frontends;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use super::held::{self, Held};
 use super::lookout::Lookouts;
 use super::models::Served;
-use super::proxies::{self, Report};
+use super::proxies::{self, Heard, Report};
 use super::{Key, Settings, old};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Object, Shelves, Unseen};
@@ -81,12 +81,22 @@ impl Seen {
     }
 }
 
+/// A proxy of an update.
+#[derive(Clone)]
+pub(super) struct Follower {
+    pub pod: String,
+    pub ready: bool,
+    place: String,
+}
+
 /// What looks.
 pub(super) struct Eyes {
     pub shelves: Shelves,
     settings: Arc<Settings>,
-    proxies: Lookouts<Option<Report>>,
+    proxies: Lookouts<Heard>,
     models: Lookouts<Served>,
+    /// The proxies of each update, as they were last looked for.
+    followers: Mutex<HashMap<Key, Arc<[Follower]>>>,
 }
 
 impl Eyes {
@@ -101,6 +111,7 @@ impl Eyes {
             settings,
             proxies: Lookouts::new(wake.clone()),
             models: Lookouts::new(wake),
+            followers: Mutex::default(),
         }
     }
 
@@ -108,6 +119,64 @@ impl Eyes {
     pub fn leave(&self, key: &Key) {
         self.proxies.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());
+        self.known().remove(key);
+    }
+
+    /// Looks for the proxies of the update `key` of the deployment `source`, and follows them from now on.
+    ///
+    /// # Errors
+    /// When pods or Deployments are not listed.
+    pub fn follow(&self, key: &Key, source: &str) -> Result<(), Unseen> {
+        let pods = self.frontend_pods(key, source)?;
+        self.follow_pods(key, &pods);
+        Ok(())
+    }
+
+    /// What was last heard of each proxy of an update, nothing yet of some; `None` before they were looked for.
+    pub fn heard(&self, key: &Key) -> Option<Vec<(Follower, Option<Heard>)>> {
+        let followers = self.known().get(key).cloned()?;
+        let heard = |follower: &Follower| {
+            let heard = self.proxies.heard(&follower.place);
+            (follower.clone(), heard)
+        };
+        Some(followers.iter().map(heard).collect())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<[Follower]>>> {
+        self.followers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn frontend_pods(&self, key: &Key, source: &str) -> Result<Vec<Object>, Unseen> {
+        old::frontends(
+            &self.shelves,
+            &key.namespace,
+            source,
+            &self.settings.proxies,
+        )
+    }
+
+    fn hear(&self, key: &Key, place: &str) -> Result<Heard, Instant> {
+        let address = place.to_owned();
+        let follow = |teller| proxies::follow(address, teller);
+        self.proxies.hear(key, place, follow)
+    }
+
+    fn follow_pods(&self, key: &Key, pods: &[Object]) {
+        let follower = |pod: &Object| {
+            let place = old::address_of(pod, &self.settings.proxies.port)?;
+            let _ = self.hear(key, &place);
+            Some(Follower {
+                pod: pod.metadata.name.clone().unwrap_or_default(),
+                ready: pod_is_ready(pod),
+                place,
+            })
+        };
+        let followers: Arc<[Follower]> = pods.iter().filter_map(follower).collect();
+        let places = followers.iter().map(|follower| follower.place.clone());
+        self.proxies.keep(key, &places.collect());
+        self.known().insert(key.clone(), followers);
     }
 
     /// This replica does not lead: it asks no frontend for its models.
@@ -133,8 +202,7 @@ impl Eyes {
                 spec.new_dynamo_namespace.as_deref(),
             )?,
         };
-        let namespace = &held.key.namespace;
-        let pods = old::frontends(&self.shelves, namespace, &source, &self.settings.proxies)?;
+        let pods = self.frontend_pods(&held.key, &source)?;
         let mut early_until = None;
         let (proxies, assigned) = self.reports(held, &pods, &mut early_until);
         let frontends = self.frontends(held, &pods, &mut early_until)?;
@@ -205,36 +273,28 @@ impl Eyes {
         pods: &[Object],
         early_until: &mut Option<Instant>,
     ) -> (Vec<Proxy>, Sides<u64>) {
+        self.follow_pods(&held.key, pods);
         let port = &self.settings.proxies.port;
-        let mut proxies = Vec::with_capacity(pods.len());
-        let mut places = BTreeSet::new();
         let mut assigned = Sides::default();
-        for pod in pods {
-            let heard = old::address_of(pod, port).map(|place| {
-                let address = place.clone();
-                let heard = self
-                    .proxies
-                    .hear(&held.key, &place, |teller| proxies::follow(address, teller));
-                places.insert(place);
-                heard
-            });
-            let state = match heard {
+        let proxies = pods.iter().map(|pod| {
+            let place = old::address_of(pod, port);
+            let state = match place.map(|place| self.hear(&held.key, &place)) {
                 None => Err(Silence::NoPort(port.clone())),
                 Some(Err(since)) if !Seen::misses(early_until, since) => Err(Silence::NotYet),
-                Some(Err(_) | Ok(None)) => Err(Silence::NoAnswer),
-                Some(Ok(Some(report))) => {
+                Some(Err(_)) => Err(Silence::NoAnswer),
+                Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
                     assigned.old += report.assigned.old;
                     assigned.new += report.assigned.new;
-                    Ok(state(held, &report))
-                }
+                    state(held, &report)
+                }),
             };
-            proxies.push(Proxy {
+            Proxy {
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
                 state,
-            });
-        }
-        self.proxies.keep(&held.key, &places);
+            }
+        });
+        let proxies = proxies.collect();
         (proxies, assigned)
     }
 }

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 
 use super::apply::Writer;
+use super::board::Board;
 use super::concern::Concerns;
 use super::dry::Dry;
 use super::held;
@@ -19,8 +20,9 @@ use super::job::Applied;
 use super::observe::Eyes;
 use super::pauses::Pauses;
 use super::queue::Queue;
-use super::{Key, Metrics, Settings};
+use super::{Key, Metrics, Pages, Settings};
 use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope, Shelves};
+use crate::pages::LivePage;
 use crate::resource::DynamoUpdateConfig;
 
 /// Everything is looked at so often, whatever happens.
@@ -31,7 +33,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(100);
 /// A controller that looks, decides and applies while it leads.
 pub struct Controller {
     pub(super) settings: Arc<Settings>,
-    pub(super) eyes: Eyes,
+    pub(super) eyes: Arc<Eyes>,
     pub(super) changes: mpsc::UnboundedReceiver<Changed>,
     pub(super) woken: mpsc::UnboundedReceiver<Key>,
     pub(super) queue: Queue,
@@ -68,7 +70,7 @@ impl Controller {
         let (shelves, changes) = Shelves::new(connection, settings.scope.clone());
         let (wake, woken) = mpsc::unbounded_channel();
         Self {
-            eyes: Eyes::new(shelves, Arc::clone(&settings), wake),
+            eyes: Arc::new(Eyes::new(shelves, Arc::clone(&settings), wake)),
             changes,
             woken,
             queue: Queue::default(),
@@ -90,6 +92,22 @@ impl Controller {
             running: JoinSet::new(),
             tasks: HashMap::new(),
             settings,
+        }
+    }
+
+    /// What its admin port shows.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        let eyes = Arc::clone(&self.eyes);
+        Pages {
+            metrics: Arc::clone(&self.metrics),
+            ready: Arc::clone(&self.ready),
+            board: Arc::new(Board::new(
+                eyes,
+                self.leading.clone(),
+                Arc::clone(&self.settings),
+            )),
+            live: LivePage::default(),
         }
     }
 

@@ -14,6 +14,7 @@ use super::service::{OldSide, Proxy};
 use crate::request_body::{Fault, RequestBody};
 use crate::rescue::{Cause, Place, Tried, refuge};
 use crate::snapshot::Snapshot;
+use crate::telemetry::trace::TRACEPARENT;
 use crate::upstream::{self, Head, Outgoing, UpstreamBody};
 
 /// Most bytes of a 404 that are read to find out what it is about.
@@ -115,7 +116,10 @@ impl<O: OldSide> Tries<O> {
     fn go_to(&mut self, exchange: &mut Exchange, place: Place, cause: Cause) {
         self.tried = self.tried.and(self.place);
         self.place = place;
-        exchange.moved(place.generation(), cause);
+        if let Some(traceparent) = exchange.moved(place.generation(), cause) {
+            let head = Arc::make_mut(&mut self.head);
+            head.headers.insert(TRACEPARENT, traceparent);
+        }
         tracing::debug!(?place, cause = cause.as_str(), "another attempt");
     }
 

@@ -3,12 +3,13 @@
 
 use std::time::Instant;
 
-use http::{Method, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 
 use super::service::Permit;
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Timeline, Usage};
+use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::telemetry::{Reject, access};
 use crate::upstream::Head;
 
@@ -23,6 +24,8 @@ pub struct Exchange {
     method: Method,
     path: Box<str>,
     trace: Option<Box<str>>,
+    /// Present when it is traced.
+    span: Option<Box<Span>>,
     pub timeline: Timeline,
     pub usage: Usage,
     status: StatusCode,
@@ -39,13 +42,17 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// Opens the record. Where exchanges are traced, `head` is made to tell of it.
     pub fn open(
         shared: Permit,
         assignment: Assignment,
         api: Api,
-        head: &Head,
+        head: &mut Head,
         now: Instant,
     ) -> Self {
+        let tracer = shared.tracer.as_ref();
+        let span =
+            tracer.and_then(|tracer| tracer.begin(&mut head.headers, assignment.generation, now));
         shared.metrics.opened(assignment.generation);
         Self {
             shared,
@@ -55,6 +62,7 @@ impl Exchange {
             method: head.method.clone(),
             path: head.uri.path().into(),
             trace: trace_id(head).map(Into::into),
+            span,
             timeline: Timeline::new(now),
             usage: Usage::default(),
             status: StatusCode::OK,
@@ -77,13 +85,15 @@ impl Exchange {
         self.answering
     }
 
-    /// Another attempt is made, on `generation`.
-    pub fn moved(&mut self, generation: Generation, cause: Cause) {
+    /// Another attempt is made, on `generation`. Answers its `traceparent`, when it is traced.
+    pub fn moved(&mut self, generation: Generation, cause: Cause) -> Option<HeaderValue> {
         self.to_be_saved = true;
         self.attempts += 1;
         self.attempted = Instant::now();
         self.cause = Some(cause);
         self.carried_by(generation);
+        let span = self.span.as_mut();
+        span.map(|span| span.moved(generation, cause, self.attempted))
     }
 
     /// The last place has answered in earnest: what was moved is saved.
@@ -167,7 +177,7 @@ impl Drop for Exchange {
         metrics.ended(self.assignment, self.api, outcome);
         let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
         metrics.delivered(self.answering, events, bytes, self.usage);
-        access::log(&access::Line {
+        let line = access::Line {
             assignment: self.assignment,
             answered: self.answering,
             method: self.method.as_str(),
@@ -184,12 +194,16 @@ impl Drop for Exchange {
             usage: self.usage,
             why: self.why.as_deref(),
             trace: self.trace.as_deref(),
-        });
+        };
+        access::log(&line);
+        if let (Some(span), Some(tracer)) = (self.span.take(), &self.shared.tracer) {
+            tracer.end(*span, &line);
+        }
     }
 }
 
 /// The trace id of the W3C trace context (`traceparent`: version-traceid-parentid-flags).
 fn trace_id(head: &Head) -> Option<&str> {
-    let value = head.headers.get("traceparent")?.to_str().ok()?;
+    let value = head.headers.get(TRACEPARENT)?.to_str().ok()?;
     value.split('-').nth(1).filter(|id| id.len() == 32)
 }

@@ -1,5 +1,6 @@
 //! The head that a model server gets: what belongs to the client's connection is taken off, what a gateway owes is put on
-//! (RFC 9110 §7.6, RFC 7239); Host, credentials and trace context stay as they are.
+//! (RFC 9110 §7.6, RFC 7239); Host, credentials and trace context stay as they are. (Where exchanges are traced, `telemetry::trace`
+//! tells the trace context anew after that.)
 
 use std::net::IpAddr;
 

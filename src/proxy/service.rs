@@ -21,7 +21,7 @@ use crate::rescue::{Place, RetryBudget, Tried};
 use crate::snapshot::{Snapshot, World};
 use crate::split::{Assignment, Diffusion, Generation, Key, Reason, Traits, assign};
 use crate::sse::End;
-use crate::telemetry::{Metrics, Reject};
+use crate::telemetry::{Metrics, Reject, trace};
 use crate::upstream::{Error as UpstreamError, Outgoing, UpstreamBody};
 
 /// Says in each answer whose head it is.
@@ -63,6 +63,8 @@ impl Default for ProxySettings {
 pub struct Shared {
     pub world: Arc<World>,
     pub metrics: Arc<Metrics>,
+    /// Present where exchanges are traced.
+    pub tracer: Option<Arc<trace::Tracer>>,
     pub settings: ProxySettings,
     /// Outside the plan, so that a plan change does not begin the count anew.
     diffusion: Diffusion,
@@ -77,12 +79,14 @@ impl Shared {
     pub fn new(
         world: Arc<World>,
         metrics: Arc<Metrics>,
+        tracer: Option<Arc<trace::Tracer>>,
         settings: ProxySettings,
         phase: u64,
     ) -> Arc<Self> {
         Arc::new(Self {
             world,
             metrics,
+            tracer,
             diffusion: Diffusion::new(phase),
             retries: RetryBudget::default(),
             replay: Arc::new(ReplayBudget::new(settings.replay_budget)),
@@ -226,8 +230,8 @@ impl<O: OldSide> Proxy<O> {
             let is_head = request.method() == Method::HEAD;
             let upgrade =
                 request.version() == Version::HTTP_11 && head::asks_to_upgrade(request.headers());
-            let (head, body) = head::split(request, client.as_deref(), upgrade);
-            let exchange = Exchange::open(permit, assignment, route.api(), &head, now);
+            let (mut head, body) = head::split(request, client.as_deref(), upgrade);
+            let exchange = Exchange::open(permit, assignment, route.api(), &mut head, now);
             // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
             let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
             let tries = Tries {

@@ -62,7 +62,7 @@ pub struct Line<'a> {
     pub usage: Usage,
     /// What went wrong, in words of this program.
     pub why: Option<&'a str>,
-    /// `trace-id` of the W3C trace context, if the request carried one.
+    /// `trace-id` of the W3C trace context, if the request carried one, or was given one here.
     pub trace: Option<&'a str>,
 }
 

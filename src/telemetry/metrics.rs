@@ -15,7 +15,7 @@ use prometheus::{
 use prometheus::process_collector::ProcessCollector;
 
 pub use self::reading::Distribution;
-use super::Window;
+use super::{Window, trace};
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
@@ -78,6 +78,8 @@ pub struct Observed {
     pub plan_age: Duration,
     /// How long the source of plans has been out of reach; zero while it is not.
     pub source_lost: Duration,
+    /// Updates that do nothing, since another one rules.
+    pub conflicts: usize,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
 }
@@ -112,10 +114,12 @@ pub struct Metrics {
     pub plans_rejected: IntCounter,
     pub plan_apply: Histogram,
     pub loop_lag: Histogram,
+    pub spans: trace::Counts,
     split: GaugeVec,
     plan_epoch: IntGauge,
     plan_age: Gauge,
     source_lost: Gauge,
+    conflicts: IntGauge,
     endpoints: IntGaugeVec,
 }
 
@@ -174,6 +178,11 @@ impl Default for Metrics {
             "Requests refused before any upstream saw them",
             &["cause"],
         );
+        let spans = by_generation.counters(
+            "crossfade_spans_total",
+            "Spans of traces: exported to the collector, failed to be, dropped for want of room",
+            &["result"],
+        );
         let build = by_generation.add(IntGaugeVec::new(
             Opts::new("crossfade_build_info", "Always 1; the version is the label"),
             &["version"],
@@ -211,6 +220,11 @@ impl Default for Metrics {
                 "crossfade_event_loop_lag_seconds",
                 "How much later than due a timer of a proxy thread fired",
             ),
+            spans: trace::Counts {
+                exported: spans.with_label_values(&["exported"]),
+                failed: spans.with_label_values(&["failed"]),
+                dropped: spans.with_label_values(&["dropped"]),
+            },
             split: by_generation.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_split_ratio",
@@ -229,6 +243,10 @@ impl Default for Metrics {
             source_lost: by_generation.add(Gauge::new(
                 "crossfade_plan_source_lost_seconds",
                 "Time since the API server that tells the plan was last heard; 0 while it answers, and without one",
+            )),
+            conflicts: by_generation.add(IntGauge::new(
+                "crossfade_plan_conflicts",
+                "Updates of this deployment in the cluster that do nothing, since another one rules",
             )),
             endpoints: by_generation.add(IntGaugeVec::new(
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
@@ -351,6 +369,8 @@ impl Metrics {
         self.plan_epoch.set(observed.epoch.cast_signed());
         self.plan_age.set(observed.plan_age.as_secs_f64());
         self.source_lost.set(observed.source_lost.as_secs_f64());
+        self.conflicts
+            .set(i64::try_from(observed.conflicts).unwrap_or(i64::MAX));
         for generation in Generation::ALL {
             let (healthy, all) = observed.endpoints[generation.index()];
             for (state, count) in [("healthy", healthy), ("ejected", all - healthy)] {

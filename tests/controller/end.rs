@@ -97,7 +97,7 @@ async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
     let stage = Stage::begun(json!({})).await;
     stage.create(&updates(), "bad", json!({"spec": {
         "newFrontendService": "new:8000", "trafficSplitPercent": 0, "sourceDeployment": "elsewhere",
-        "workers": {"new": {"kind": "Teapot", "name": "any"}},
+        "workers": {"new": {"selector": {"app": "any"}}, "old": {"selector": {"app": "any"}}}, "targetDeployment": "elsewhere",
     }}))
     .await;
     stage.worker("new", 0, "worker").await;
@@ -110,7 +110,7 @@ async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
         .await;
     let said = object["status"]["message"].as_str().unwrap();
     assert!(
-        said.contains("'Teapot', whose workers cannot be counted"),
+        said.contains("is the same object as sourceDeployment"),
         "{said}"
     );
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);

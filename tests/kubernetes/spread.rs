@@ -101,5 +101,6 @@ async fn three_new_frontends_get_equal_shares() {
     stage.scale("new-frontend", 1);
     // The kernel draws a pod for each connection: of some hundred connections a third each, give or take.
     assert!(by_service.iter().all(|share| (share - 33.3).abs() < 12.0));
-    assert!(by_pods.iter().all(|share| (share - 33.3).abs() < 5.0));
+    // By load: who answers more slowly gets less.
+    assert!(by_pods.iter().all(|share| (share - 33.3).abs() < 12.0));
 }

@@ -43,7 +43,8 @@ pub fn program() -> Command {
 fn program_at(path: &Path) -> Command {
     let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("CROSSFADE_") {
+        let text = name.to_string_lossy();
+        if text.starts_with("CROSSFADE_") || text.starts_with("OTEL_") {
             command.env_remove(name);
         }
     }
@@ -52,8 +53,14 @@ fn program_at(path: &Path) -> Command {
 
 /// Runs the program to its end.
 pub fn run(args: &[&str]) -> Output {
+    run_with_env(args, &[])
+}
+
+/// The same with more environment.
+pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut child = program()
         .args(args)
+        .envs(env.iter().copied())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -10,6 +10,7 @@
 
 pub mod api_server;
 pub mod client;
+pub mod collector;
 pub mod plan_file;
 pub mod proxy;
 pub mod scripts;
@@ -19,6 +20,7 @@ pub mod wait;
 
 pub use api_server::ApiServer;
 pub use client::{Client, End, Response};
+pub use collector::Collector;
 pub use plan_file::{PlanFile, manifest};
 pub use proxy::Proxy;
 pub use scripts::*;

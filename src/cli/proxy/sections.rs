@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::cli::parse::{domain, seconds, seconds_or_none};
+use crate::cli::parse::{domain, object_name, seconds, seconds_or_none};
 use crate::config::ClusterSource;
+use crate::telemetry::trace::Endpoint;
 use crate::upstream::Protocol;
 
 #[derive(Debug, Args)]
@@ -21,7 +22,8 @@ pub(super) struct ClusterArgs {
         long,
         env = "CROSSFADE_KUBE_DEPLOYMENT",
         value_name = "NAME",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = object_name
     )]
     kube_deployment: Vec<String>,
     /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
@@ -243,6 +245,14 @@ pub(super) struct TlsArgs {
         requires = "tls_cert"
     )]
     pub(super) tls_client_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Traces")]
+pub(super) struct TraceArgs {
+    /// Send OpenTelemetry spans of all exchanges to this collector, by OTLP over gRPC [default: off, or $OTEL_EXPORTER_OTLP_ENDPOINT]
+    #[arg(long, env = "CROSSFADE_OTLP_ENDPOINT", value_name = "URL")]
+    pub(super) otlp_endpoint: Option<Endpoint>,
 }
 
 #[derive(Debug, Args)]

@@ -116,7 +116,7 @@ impl Eyes {
                 config.alpn_protocols = vec![b"http/1.1".to_vec()];
                 let called = tls
                     .and_then(|tls| tls.server_name.as_ref())
-                    .unwrap_or(&target.host);
+                    .unwrap_or(target.called());
                 let name = match called {
                     Host::Ip(ip) => ServerName::from(*ip),
                     Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned())

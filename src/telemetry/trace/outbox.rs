@@ -1,0 +1,229 @@
+//! Where spans wait to be sent: a bounded queue, which loses spans rather than wait, and the exporter behind it, counted.
+//!
+//! The queue and its thread are the SDK's batch processor. It does not tell what it loses, so it is never let overflow: who
+//! puts a span in asks for room here first.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use opentelemetry::KeyValue;
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
+use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig, WithTonicConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
+};
+use prometheus::IntCounter;
+
+use super::settings::{Error, Settings};
+
+/// How often it is said that spans cannot be sent, while they cannot.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// What became of spans.
+#[derive(Clone, Debug)]
+pub struct Counts {
+    /// The collector took them.
+    pub exported: IntCounter,
+    /// The collector could not be reached, or did not take them.
+    pub failed: IntCounter,
+    /// There was no room for them.
+    pub dropped: IntCounter,
+}
+
+/// Takes spans and sends them.
+#[derive(Debug)]
+pub struct Outbox {
+    processor: BatchSpanProcessor,
+    room: Arc<Room>,
+}
+
+/// The room for spans that are not sent yet.
+#[derive(Debug)]
+struct Room {
+    taken: AtomicUsize,
+    size: usize,
+    counts: Counts,
+}
+
+impl Outbox {
+    pub fn open(settings: &Settings, counts: Counts) -> Result<Self, Error> {
+        let room = Arc::new(Room {
+            taken: AtomicUsize::new(0),
+            size: settings.queue,
+            counts,
+        });
+        let exporter = Counted {
+            exporter: exporter(settings)?,
+            room: Arc::clone(&room),
+            said: Mutex::new(None),
+        };
+        let config = BatchConfigBuilder::default().with_max_queue_size(settings.queue);
+        let mut processor = BatchSpanProcessor::new(exporter, config.build());
+        processor.set_resource(&resource(settings));
+        Ok(Self { processor, room })
+    }
+
+    /// Takes a span, if there is room.
+    pub fn put(&self, span: SpanData) {
+        if self.room.enter() {
+            self.processor.on_end(span);
+        }
+    }
+
+    /// Sends what is left; blocks for at most `limit`.
+    pub fn shut_down(&self, limit: Duration) -> OTelSdkResult {
+        self.processor.shutdown_with_timeout(limit)
+    }
+}
+
+impl Room {
+    fn enter(&self) -> bool {
+        let fits = self.taken.fetch_add(1, Ordering::Relaxed) < self.size;
+        if !fits {
+            self.taken.fetch_sub(1, Ordering::Relaxed);
+            self.counts.dropped.inc();
+        }
+        fits
+    }
+
+    fn leave(&self, count: usize, exported: bool) {
+        self.taken.fetch_sub(count, Ordering::Relaxed);
+        let counter = match exported {
+            true => &self.counts.exported,
+            false => &self.counts.failed,
+        };
+        counter.inc_by(count as u64);
+    }
+}
+
+/// An exporter whose successes and failures are counted, and told now and then.
+#[derive(Debug)]
+struct Counted<E> {
+    exporter: E,
+    room: Arc<Room>,
+    /// When it was last said that spans cannot be sent; `None` while they can. Only the exporting thread locks it.
+    said: Mutex<Option<Instant>>,
+}
+
+impl<E> Counted<E> {
+    fn tell(&self, result: &OTelSdkResult) {
+        let Ok(mut said) = self.said.lock() else {
+            return;
+        };
+        match (result, *said) {
+            (Ok(()), None) => {}
+            (Ok(()), Some(_)) => {
+                tracing::info!("spans are sent again");
+                *said = None;
+            }
+            (Err(_), Some(last)) if last.elapsed() < REMIND => {}
+            (Err(error), _) => {
+                tracing::warn!(%error, "spans cannot be sent; they are lost, nothing else is");
+                *said = Some(Instant::now());
+            }
+        }
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for Counted<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let count = batch.len();
+        let result = self.exporter.export(batch).await;
+        self.room.leave(count, result.is_ok());
+        self.tell(&result);
+        result
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.exporter.shutdown()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+/// OTLP over gRPC. Headers and the time limit are the environment's to say, which the library reads itself.
+fn exporter(settings: &Settings) -> Result<Otlp, Error> {
+    let endpoint = &settings.endpoint;
+    let mut builder = Otlp::builder()
+        .with_tonic()
+        .with_endpoint(endpoint.as_str());
+    if endpoint.is_tls() {
+        let tls = match &settings.authorities {
+            None => ClientTlsConfig::new().with_native_roots(),
+            Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
+        };
+        builder = builder.with_tls_config(tls);
+    }
+    builder.build().map_err(Error::Exporter)
+}
+
+/// Who sends: what the environment says goes before what is known here.
+fn resource(settings: &Settings) -> Resource {
+    let service = settings.service.clone();
+    Resource::builder_empty()
+        .with_attribute(KeyValue::new("service.name", "crossfade"))
+        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+        .with_detector(Box::new(TelemetryResourceDetector))
+        .with_detector(Box::new(EnvResourceDetector::new()))
+        .with_attributes(service.map(|name| KeyValue::new("service.name", name)))
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts() -> Counts {
+        let counter = |name| IntCounter::new(name, name).expect("valid");
+        Counts {
+            exported: counter("exported"),
+            failed: counter("failed"),
+            dropped: counter("dropped"),
+        }
+    }
+
+    #[test]
+    fn who_finds_no_room_is_dropped_and_counted_until_there_is_room_again() {
+        let room = Room {
+            taken: AtomicUsize::new(0),
+            size: 2,
+            counts: counts(),
+        };
+        assert_eq!(
+            [room.enter(), room.enter(), room.enter()],
+            [true, true, false]
+        );
+        room.leave(1, true);
+        assert_eq!([room.enter(), room.enter()], [true, false]);
+        room.leave(2, false);
+        let Counts {
+            exported,
+            failed,
+            dropped,
+        } = &room.counts;
+        assert_eq!([exported.get(), failed.get(), dropped.get()], [1, 2, 2]);
+    }
+
+    #[test]
+    fn the_service_is_named_by_the_settings_or_after_the_program() {
+        let mut settings = Settings::new("http://127.0.0.1:4317".parse().expect("valid"));
+        let name = |settings: &Settings| resource(settings).get(&"service.name".into());
+        assert_eq!(name(&settings), Some("crossfade".into()));
+        settings.service = Some("mine".into());
+        assert_eq!(name(&settings), Some("mine".into()));
+    }
+}

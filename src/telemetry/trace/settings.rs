@@ -1,0 +1,355 @@
+//! Where spans go and which: our own flag, and the variables that OpenTelemetry gives a meaning (Environment Variable
+//! Specification; OTLP Exporter Configuration).
+//!
+//! What is wrong is an error at the start, never a silent default. An empty variable counts as absent.
+
+use std::path::PathBuf;
+
+use opentelemetry_otlp::ExporterBuildError;
+use opentelemetry_sdk::trace::Sampler;
+
+use super::endpoint::{BadEndpoint, Endpoint};
+
+/// Spans that wait to be sent, if `OTEL_BSP_MAX_QUEUE_SIZE` does not say otherwise: its default.
+const QUEUE: usize = 2048;
+
+/// Variables of one meaning: the one for traces alone goes before the one for all signals.
+const ENDPOINT: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
+const PROTOCOL: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+    "OTEL_EXPORTER_OTLP_PROTOCOL",
+];
+const COMPRESSION: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+    "OTEL_EXPORTER_OTLP_COMPRESSION",
+];
+const CERTIFICATE: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+];
+
+/// Why traces cannot be had as they are wanted.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{variable} is no address of a collector")]
+    Endpoint {
+        variable: &'static str,
+        #[source]
+        source: BadEndpoint,
+    },
+    #[error("{variable}: '{value}' is not supported; known: {known}")]
+    Choice {
+        variable: &'static str,
+        value: String,
+        known: String,
+    },
+    #[error("{variable}: '{value}' is not {wanted}")]
+    Number {
+        variable: &'static str,
+        value: String,
+        wanted: &'static str,
+    },
+    #[error("{variable}: cannot read {}", path.display())]
+    Certificate {
+        variable: &'static str,
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("the exporter of spans cannot be made")]
+    Exporter(#[source] ExporterBuildError),
+}
+
+/// Where the spans of a process go, and which.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub(super) endpoint: Endpoint,
+    pub(super) sampler: Sampler,
+    /// `service.name`, if the environment says it by itself.
+    pub(super) service: Option<String>,
+    /// Authorities to trust instead of the system's (PEM).
+    pub(super) authorities: Option<Vec<u8>>,
+    /// How many spans may wait.
+    pub(super) queue: usize,
+}
+
+impl Settings {
+    /// All spans to `endpoint`, but those of traces whose callers do not sample them.
+    #[must_use]
+    pub fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            sampler: parent_based(Sampler::AlwaysOn),
+            service: None,
+            authorities: None,
+            queue: QUEUE,
+        }
+    }
+
+    /// What a flag and the environment make together; `None` when no traces are wanted. `variable` looks one up.
+    ///
+    /// # Errors
+    /// When a variable says what cannot be done.
+    pub fn read(
+        flag: Option<Endpoint>,
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Self>, Error> {
+        let variable = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let disabled = variable("OTEL_SDK_DISABLED");
+        if disabled.is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+            return Ok(None);
+        }
+        let exporter = choice(&variable, &["OTEL_TRACES_EXPORTER"], &["otlp", "none"])?;
+        if exporter.is_some_and(|exporter| exporter == "none") {
+            return Ok(None);
+        }
+        let endpoint = match flag {
+            Some(flag) => Some(flag),
+            None => endpoint(&variable)?,
+        };
+        let Some(endpoint) = endpoint else {
+            return Ok(None);
+        };
+        choice(&variable, &PROTOCOL, &["grpc"])?;
+        choice(&variable, &COMPRESSION, &["none"])?;
+        let authorities = first(&variable, &CERTIFICATE);
+        Ok(Some(Self {
+            sampler: sampler(&variable)?,
+            service: variable("OTEL_SERVICE_NAME"),
+            authorities: authorities.map(read).transpose()?,
+            queue: queue(&variable)?,
+            ..Self::new(endpoint)
+        }))
+    }
+}
+
+/// The first of these variables that says something, and what it says.
+fn first(
+    variable: &impl Fn(&str) -> Option<String>,
+    names: &[&'static str],
+) -> Option<(&'static str, String)> {
+    let mut names = names.iter();
+    names.find_map(|name| Some((*name, variable(name)?)))
+}
+
+fn endpoint(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Endpoint>, Error> {
+    let Some((variable, value)) = first(variable, &ENDPOINT) else {
+        return Ok(None);
+    };
+    let endpoint = value.trim().parse();
+    let endpoint = endpoint.map_err(|source| Error::Endpoint { variable, source })?;
+    Ok(Some(endpoint))
+}
+
+/// What the first of these variables chooses of what is `known`.
+fn choice(
+    variable: &impl Fn(&str) -> Option<String>,
+    names: &[&'static str],
+    known: &[&'static str],
+) -> Result<Option<&'static str>, Error> {
+    let Some((variable, value)) = first(variable, names) else {
+        return Ok(None);
+    };
+    match known.iter().find(|known| **known == value.trim()) {
+        Some(known) => Ok(Some(known)),
+        None => Err(Error::Choice {
+            variable,
+            value,
+            known: known.join(", "),
+        }),
+    }
+}
+
+fn sampler(variable: &impl Fn(&str) -> Option<String>) -> Result<Sampler, Error> {
+    let known = [
+        "parentbased_always_on",
+        "parentbased_always_off",
+        "parentbased_traceidratio",
+        "always_on",
+        "always_off",
+        "traceidratio",
+    ];
+    let ratio = || ratio(variable).map(Sampler::TraceIdRatioBased);
+    Ok(match choice(variable, &["OTEL_TRACES_SAMPLER"], &known)? {
+        Some("parentbased_always_off") => parent_based(Sampler::AlwaysOff),
+        Some("parentbased_traceidratio") => parent_based(ratio()?),
+        Some("always_on") => Sampler::AlwaysOn,
+        Some("always_off") => Sampler::AlwaysOff,
+        Some("traceidratio") => ratio()?,
+        _ => parent_based(Sampler::AlwaysOn),
+    })
+}
+
+fn parent_based(root: Sampler) -> Sampler {
+    Sampler::ParentBased(Box::new(root))
+}
+
+/// The share of traces that is sampled; all, unless it is said.
+fn ratio(variable: &impl Fn(&str) -> Option<String>) -> Result<f64, Error> {
+    let name = "OTEL_TRACES_SAMPLER_ARG";
+    let Some(value) = variable(name) else {
+        return Ok(1.0);
+    };
+    let ratio = value.trim().parse().ok();
+    ratio
+        .filter(|ratio| (0.0..=1.0).contains(ratio))
+        .ok_or(Error::Number {
+            variable: name,
+            value,
+            wanted: "a number from 0 to 1",
+        })
+}
+
+fn queue(variable: &impl Fn(&str) -> Option<String>) -> Result<usize, Error> {
+    let name = "OTEL_BSP_MAX_QUEUE_SIZE";
+    let Some(value) = variable(name) else {
+        return Ok(QUEUE);
+    };
+    let size = value.trim().parse().ok();
+    size.filter(|size| (1..=1_000_000).contains(size))
+        .ok_or(Error::Number {
+            variable: name,
+            value,
+            wanted: "a number of spans from 1 to 1000000",
+        })
+}
+
+fn read((variable, path): (&'static str, String)) -> Result<Vec<u8>, Error> {
+    std::fs::read(&path).map_err(|source| Error::Certificate {
+        variable,
+        path: path.into(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HERE: &str = "http://127.0.0.1:4317";
+
+    fn read(flag: Option<&str>, variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+        let flag = flag.map(|flag| flag.parse().expect("an endpoint"));
+        let settings = Settings::read(flag, |name| {
+            let found = variables.iter().find(|(known, _)| *known == name);
+            found.map(|(_, value)| (*value).to_owned())
+        });
+        settings.map_err(|error| {
+            let source = std::error::Error::source(&error);
+            format!(
+                "{error}: {}",
+                source.map(ToString::to_string).unwrap_or_default()
+            )
+        })
+    }
+
+    fn endpoint_of(flag: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
+        let settings = read(flag, variables).expect("good");
+        settings.map(|settings| settings.endpoint.to_string())
+    }
+
+    #[test]
+    fn traces_are_off_until_an_endpoint_is_given_and_the_nearest_one_counts() {
+        let [traces, all] = ENDPOINT;
+        assert_eq!(endpoint_of(None, &[]), None);
+        assert_eq!(endpoint_of(None, &[(all, ""), (traces, " ")]), None);
+        assert_eq!(endpoint_of(None, &[("OTEL_SERVICE_NAME", "x")]), None);
+        let all = (all, "http://all:1");
+        let traces = (traces, "https://traces:2/");
+        assert_eq!(endpoint_of(None, &[all]).as_deref(), Some("http://all:1"));
+        let nearest = endpoint_of(None, &[all, traces]);
+        assert_eq!(nearest.as_deref(), Some("https://traces:2"));
+        assert_eq!(
+            endpoint_of(Some(HERE), &[all, traces]).as_deref(),
+            Some(HERE)
+        );
+    }
+
+    #[test]
+    fn the_environment_can_switch_traces_off() {
+        for off in [
+            ("OTEL_SDK_DISABLED", "TRUE"),
+            ("OTEL_TRACES_EXPORTER", "none"),
+        ] {
+            assert_eq!(endpoint_of(Some(HERE), &[off]), None, "{off:?}");
+        }
+        for on in [
+            ("OTEL_SDK_DISABLED", "false"),
+            ("OTEL_TRACES_EXPORTER", "otlp"),
+        ] {
+            assert_eq!(
+                endpoint_of(Some(HERE), &[on]).as_deref(),
+                Some(HERE),
+                "{on:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_sampler_is_the_one_that_is_named() {
+        for (name, argument, expected) in [
+            ("", "", "ParentBased(AlwaysOn)"),
+            ("parentbased_always_on", "0.5", "ParentBased(AlwaysOn)"),
+            ("parentbased_always_off", "", "ParentBased(AlwaysOff)"),
+            (
+                "parentbased_traceidratio",
+                "0.25",
+                "ParentBased(TraceIdRatioBased(0.25))",
+            ),
+            ("always_on", "", "AlwaysOn"),
+            ("always_off", "", "AlwaysOff"),
+            ("traceidratio", "0", "TraceIdRatioBased(0.0)"),
+            ("traceidratio", "", "TraceIdRatioBased(1.0)"),
+        ] {
+            let sampler = ("OTEL_TRACES_SAMPLER", name);
+            let argument = ("OTEL_TRACES_SAMPLER_ARG", argument);
+            let settings = read(Some(HERE), &[sampler, argument]).expect("good");
+            let sampler = settings.expect("traces are on").sampler;
+            assert_eq!(format!("{sampler:?}"), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_variable_and_what_would_be_right() {
+        for (variable, value, right) in [
+            (
+                "OTEL_TRACES_SAMPLER",
+                "jaeger_remote",
+                "parentbased_traceidratio",
+            ),
+            ("OTEL_TRACES_SAMPLER_ARG", "1.1", "0 to 1"),
+            ("OTEL_TRACES_SAMPLER_ARG", "-0.1", "0 to 1"),
+            ("OTEL_TRACES_SAMPLER_ARG", "NaN", "0 to 1"),
+            ("OTEL_TRACES_SAMPLER_ARG", "half", "0 to 1"),
+            ("OTEL_TRACES_EXPORTER", "zipkin", "otlp, none"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "grpc"),
+            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "grpc"),
+            ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "none"),
+            (
+                "OTEL_EXPORTER_OTLP_CERTIFICATE",
+                "/no/such/file",
+                "/no/such/file",
+            ),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "1 to"),
+            ("OTEL_BSP_MAX_QUEUE_SIZE", "many", "1 to"),
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "collector:4317",
+                "http://HOST:PORT",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+                "ftp://a:1",
+                "http://HOST:PORT",
+            ),
+        ] {
+            let ratio = ("OTEL_TRACES_SAMPLER", "traceidratio");
+            let flag = (!variable.ends_with("ENDPOINT")).then_some(HERE);
+            let error = read(flag, &[(variable, value), ratio]).expect_err(variable);
+            assert!(error.contains(variable) && error.contains(right), "{error}");
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! What is kept of a trace while its exchange lives, and the spans that it becomes at the end.
+//!
+//! Names and attributes are those of OpenTelemetry's semantic conventions where there are any; the rest begins with
+//! `crossfade.`. Every value is a number or comes from a closed set, save the few words about what went wrong.
+
+use std::borrow::Cow;
+use std::time::{Duration, Instant, SystemTime};
+
+use http::HeaderValue;
+use opentelemetry::trace::{Event, SpanContext, SpanId, SpanKind, Status, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+
+use super::context;
+use crate::rescue::Cause;
+use crate::split::{Generation, Reason};
+use crate::sse::{Api, Outcome, Usage};
+use crate::telemetry::access::Line;
+
+/// The words about what went wrong are cut at so many characters.
+const LONGEST: usize = 200;
+
+/// The span of an exchange that lives.
+#[derive(Debug)]
+pub struct Span {
+    context: SpanContext,
+    parent: Option<SpanId>,
+    /// When it began, by the clock that others share, and by the one that never jumps.
+    began: SystemTime,
+    started: Instant,
+    attempts: Vec<Attempt>,
+}
+
+/// One try at a model server. Moments count from the beginning of the exchange.
+#[derive(Debug)]
+struct Attempt {
+    id: SpanId,
+    generation: Generation,
+    began: Duration,
+    given_up: Option<(Duration, Cause)>,
+}
+
+impl Attempt {
+    fn new(generation: Generation, began: Duration) -> Self {
+        Self {
+            id: RandomIdGenerator::default().new_span_id(),
+            generation,
+            began,
+            given_up: None,
+        }
+    }
+}
+
+impl Span {
+    /// `context` is its own, `parent` the caller's span.
+    pub(super) fn begin(
+        context: SpanContext,
+        parent: Option<SpanId>,
+        generation: Generation,
+        now: Instant,
+    ) -> Self {
+        Self {
+            context,
+            parent,
+            // `now` is some moments ago.
+            began: SystemTime::now() - now.elapsed(),
+            started: now,
+            attempts: vec![Attempt::new(generation, Duration::ZERO)],
+        }
+    }
+
+    /// The attempt that is under way is given up, and another one begins. Answers what to tell the model server.
+    pub fn moved(&mut self, generation: Generation, cause: Cause, now: Instant) -> HeaderValue {
+        let now = now.saturating_duration_since(self.started);
+        if let Some(last) = self.attempts.last_mut() {
+            last.given_up = Some((now, cause));
+        }
+        self.attempts.push(Attempt::new(generation, now));
+        self.traceparent()
+    }
+
+    /// What tells a model server of the attempt that is under way.
+    pub(super) fn traceparent(&self) -> HeaderValue {
+        let attempt = self.attempts.last().map(|attempt| attempt.id);
+        let (trace, flags) = (self.context.trace_id(), self.context.trace_flags());
+        context::traceparent(trace, attempt.unwrap_or(self.context.span_id()), flags)
+    }
+
+    /// The finished spans: one of each attempt, and at last that of the exchange.
+    pub(super) fn end(self, line: &Line<'_>) -> Vec<SpanData> {
+        let mut spans: Vec<_> = (0..self.attempts.len())
+            .map(|index| self.of_attempt(index, line))
+            .collect();
+        spans.push(self.of_exchange(line));
+        spans
+    }
+
+    fn of_exchange(&self, line: &Line<'_>) -> SpanData {
+        let mut attributes = vec![
+            KeyValue::new("http.request.method", method(line.method)),
+            KeyValue::new("http.response.status_code", i64::from(line.status)),
+            KeyValue::new("http.response.body.size", integer(line.bytes)),
+            KeyValue::new("crossfade.generation", line.assignment.generation.as_str()),
+            KeyValue::new("crossfade.reason", line.assignment.reason.as_str()),
+            KeyValue::new("crossfade.answered", line.answered.as_str()),
+            KeyValue::new("crossfade.class", line.class.as_str()),
+            KeyValue::new("crossfade.attempts", i64::from(line.attempts)),
+            KeyValue::new("crossfade.outcome", line.outcome.as_str()),
+            KeyValue::new("crossfade.events", integer(line.events)),
+        ];
+        let mut also = |name, value: Option<Value>| {
+            attributes.extend(value.map(|value| KeyValue::new(name, value)));
+        };
+        let route = route(line);
+        also("http.route", route.map(Into::into));
+        // Only as it is written here: what a client wrote may name someone.
+        also(
+            "url.path",
+            route.filter(|route| *route == line.path).map(Into::into),
+        );
+        also(
+            "crossfade.cause",
+            line.cause.map(|cause| cause.as_str().into()),
+        );
+        let first = line.first_event;
+        also(
+            "crossfade.first_event_seconds",
+            first.map(|first| first.as_secs_f64().into()),
+        );
+        let usage = Some(line.usage).filter(|usage| *usage != Usage::default());
+        also(
+            "gen_ai.usage.input_tokens",
+            usage.map(|usage| integer(usage.prompt_tokens).into()),
+        );
+        also(
+            "gen_ai.usage.output_tokens",
+            usage.map(|usage| integer(usage.completion_tokens).into()),
+        );
+        also("error.type", error_type(line));
+        let mut events = SpanEvents::default();
+        let event = |after| Event::new("first token", self.began + after, Vec::new(), 0);
+        events.events.extend(first.map(event));
+        SpanData {
+            parent_span_id: self.parent.unwrap_or(SpanId::INVALID),
+            parent_span_is_remote: self.parent.is_some(),
+            events,
+            status: status(line),
+            attributes,
+            ..self.data(
+                self.context.span_id(),
+                SpanKind::Server,
+                Duration::ZERO,
+                line,
+            )
+        }
+    }
+
+    fn of_attempt(&self, index: usize, line: &Line<'_>) -> SpanData {
+        let attempt = &self.attempts[index];
+        let mut attributes = vec![KeyValue::new("http.request.method", method(line.method))];
+        // What belongs to both generations is asked of both.
+        if line.assignment.reason != Reason::Models {
+            let generation = attempt.generation.as_str();
+            attributes.push(KeyValue::new("crossfade.generation", generation));
+        }
+        if index > 0 {
+            attributes.push(KeyValue::new(
+                "http.request.resend_count",
+                integer(index as u64),
+            ));
+        }
+        let (ended, error, status) = match attempt.given_up {
+            Some((ended, cause)) => {
+                attributes.push(KeyValue::new("crossfade.cause", cause.as_str()));
+                (
+                    ended,
+                    Some(cause.as_str().into()),
+                    Status::error(cause.as_str()),
+                )
+            }
+            None => (line.duration, error_type(line), status(line)),
+        };
+        attributes.extend(error.map(|error| KeyValue::new("error.type", error)));
+        SpanData {
+            end_time: self.began + ended,
+            parent_span_id: self.context.span_id(),
+            status,
+            attributes,
+            ..self.data(attempt.id, SpanKind::Client, attempt.began, line)
+        }
+    }
+
+    /// What all spans of the exchange have in common.
+    fn data(&self, id: SpanId, kind: SpanKind, began: Duration, line: &Line<'_>) -> SpanData {
+        let context = &self.context;
+        let (trace, flags) = (context.trace_id(), context.trace_flags());
+        let state: TraceState = context.trace_state().clone();
+        SpanData {
+            span_context: SpanContext::new(trace, id, flags, false, state),
+            parent_span_id: SpanId::INVALID,
+            parent_span_is_remote: false,
+            span_kind: kind,
+            name: name(line),
+            start_time: self.began + began,
+            end_time: self.began + line.duration,
+            attributes: Vec::new(),
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: InstrumentationScope::builder(env!("CARGO_PKG_NAME"))
+                .with_version(env!("CARGO_PKG_VERSION"))
+                .build(),
+        }
+    }
+}
+
+fn name(line: &Line<'_>) -> Cow<'static, str> {
+    let method = match method(line.method) {
+        OTHER_METHOD => "HTTP",
+        method => method,
+    };
+    match route(line) {
+        Some(route) => format!("{method} {route}").into(),
+        None => method.into(),
+    }
+}
+
+/// What stands for a method that is not known, of which clients may make up any number.
+const OTHER_METHOD: &str = "_OTHER";
+
+fn method(method: &str) -> &'static str {
+    const KNOWN: [&str; 9] = [
+        "GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "CONNECT",
+    ];
+    let known = KNOWN.into_iter().find(|known| *known == method);
+    known.unwrap_or(OTHER_METHOD)
+}
+
+/// The path as a name, if it is one of few: an API family whatever is before it, or a page that frontends have.
+fn route(line: &Line<'_>) -> Option<&'static str> {
+    const PAGES: [&str; 9] = [
+        "/v1/models",
+        "/v1/embeddings",
+        "/v1/realtime",
+        "/v1/messages/count_tokens",
+        "/generate",
+        "/inference/v1/generate",
+        "/health",
+        "/live",
+        "/metrics",
+    ];
+    match line.class {
+        Api::Chat => Some("/v1/chat/completions"),
+        Api::Completions => Some("/v1/completions"),
+        Api::Responses => Some("/v1/responses"),
+        Api::Messages => Some("/v1/messages"),
+        Api::Other if line.path.starts_with("/v1/models/") => Some("/v1/models/{model}"),
+        Api::Other => PAGES.into_iter().find(|page| *page == line.path),
+    }
+}
+
+/// As the conventions want it: the status where that tells the error, else a word from a closed set.
+fn error_type(line: &Line<'_>) -> Option<Value> {
+    match line.outcome {
+        Outcome::Completed | Outcome::Cancelled => None,
+        _ if line.status >= 500 => Some(line.status.to_string().into()),
+        outcome => Some(outcome.as_str().into()),
+    }
+}
+
+/// A client that went away is no error of a server's.
+fn status(line: &Line<'_>) -> Status {
+    match line.outcome {
+        Outcome::Completed | Outcome::Cancelled => Status::Unset,
+        outcome => {
+            let why = line.why.unwrap_or(outcome.as_str());
+            Status::error(why.chars().take(LONGEST).collect::<String>())
+        }
+    }
+}
+
+fn integer(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split::Assignment;
+    use opentelemetry::trace::{TraceFlags, TraceId};
+
+    fn line<'a>(method: &'a str, path: &'a str, class: Api) -> Line<'a> {
+        Line {
+            assignment: Assignment {
+                generation: Generation::New,
+                reason: Reason::Weighted,
+            },
+            answered: Generation::Old,
+            method,
+            path,
+            class,
+            status: 200,
+            attempts: 2,
+            cause: Some(Cause::Connect),
+            outcome: Outcome::Truncated,
+            first_event: None,
+            duration: Duration::from_secs(3),
+            events: 0,
+            bytes: 0,
+            usage: Usage::default(),
+            why: None,
+            trace: None,
+        }
+    }
+
+    fn span(now: Instant) -> Span {
+        let (trace, id) = (TraceId::from(1u128), SpanId::from(2u64));
+        let flags = TraceFlags::SAMPLED;
+        let context = SpanContext::new(trace, id, flags, false, TraceState::default());
+        Span::begin(context, None, Generation::New, now)
+    }
+
+    #[test]
+    fn names_are_few_whatever_clients_ask_for() {
+        for (method, path, class, expected) in [
+            (
+                "POST",
+                "/x/v1/chat/completions",
+                Api::Chat,
+                "POST /v1/chat/completions",
+            ),
+            ("POST", "/v1/messages", Api::Messages, "POST /v1/messages"),
+            ("POST", "/v1/embeddings", Api::Other, "POST /v1/embeddings"),
+            ("POST", "/v1/embeddings/x", Api::Other, "POST"),
+            (
+                "GET",
+                "/v1/models/a/b",
+                Api::Other,
+                "GET /v1/models/{model}",
+            ),
+            ("GET", "/", Api::Other, "GET"),
+            ("get", "/health", Api::Other, "HTTP /health"),
+            ("X", "/x", Api::Other, "HTTP"),
+        ] {
+            assert_eq!(name(&line(method, path, class)), expected);
+        }
+    }
+
+    #[test]
+    fn attempts_follow_one_another_within_the_exchange() {
+        let now = Instant::now();
+        let mut span = span(now);
+        let first = span.traceparent();
+        let at = now + Duration::from_secs(1);
+        let second = span.moved(Generation::Old, Cause::Connect, at);
+        assert_ne!(first, second);
+        let began = span.began;
+        let spans = span.end(&line("POST", "/v1/completions", Api::Completions));
+        let times = spans.iter().map(|span| {
+            let after = |time: SystemTime| time.duration_since(began).expect("later").as_secs();
+            (after(span.start_time), after(span.end_time))
+        });
+        assert_eq!(times.collect::<Vec<_>>(), [(0, 1), (1, 3), (0, 3)]);
+        let exchange = spans[2].span_context.span_id();
+        assert_eq!(spans[0].parent_span_id, exchange);
+        assert_eq!(spans[1].parent_span_id, exchange);
+        assert_eq!(spans[0].status, Status::error("connect"));
+        assert_eq!(spans[1].status, Status::error("truncated"));
+    }
+
+    #[test]
+    fn words_are_cut_and_a_client_that_left_is_no_error() {
+        let long = "ä".repeat(1000);
+        let mut line = line("POST", "/", Api::Other);
+        line.why = Some(&long);
+        assert_eq!(status(&line), Status::error("ä".repeat(LONGEST)));
+        line.outcome = Outcome::Cancelled;
+        assert_eq!((status(&line), error_type(&line)), (Status::Unset, None));
+    }
+}
