@@ -43,6 +43,8 @@ pub struct Metrics {
     pub(super) reaction: Histogram,
     capacity: GaugeVec,
     split: GaugeVec,
+    weight: GaugeVec,
+    pub(super) stale: IntGauge,
 }
 
 impl Default for Metrics {
@@ -105,6 +107,17 @@ impl Default for Metrics {
                 ),
                 &["namespace", "update"],
             )),
+            weight: new.add(GaugeVec::new(
+                Opts::new(
+                    "crossfade_controller_weight",
+                    "Weight of a generation in the exact ratio that is wanted",
+                ),
+                &["namespace", "update", "generation"],
+            )),
+            stale: new.add(IntGauge::new(
+                "crossfade_controller_stale_kinds",
+                "Kinds of objects of which only the last list is known, because the API server refuses a newer one",
+            )),
             described: new.1.into_inner(),
             registry,
         }
@@ -147,6 +160,11 @@ impl Metrics {
             self.capacity
                 .with_label_values(&labels)
                 .set(of as f64 / whole as f64);
+            let weight = match side {
+                Generation::Old => split.old(),
+                Generation::New => split.new_weight(),
+            };
+            self.weight.with_label_values(&labels).set(weight.into());
         }
         let labels = [&*key.namespace, &*key.name];
         self.split
@@ -160,6 +178,9 @@ impl Metrics {
         for side in Generation::ALL {
             let _ = self
                 .capacity
+                .remove_label_values(&[namespace, name, side.as_str()]);
+            let _ = self
+                .weight
                 .remove_label_values(&[namespace, name, side.as_str()]);
         }
         let _ = self.split.remove_label_values(&[namespace, name]);
