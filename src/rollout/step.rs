@@ -140,7 +140,8 @@ fn view<'a>(sight: &Sight<'a>, memory: &Memory, credit: &Sides<Credit>) -> View<
         },
         present: sight.seen.split,
         held: memory.held.unwrap_or(sight.seen.split),
-        old_was_seen: !memory.full_sizes.is_empty(),
+        // An object of no workers is what a person scaled down; no object at all is a name mistyped.
+        old_was_seen: !memory.full_sizes.is_empty() || !sight.seen.workers.old.is_empty(),
     }
 }
 

@@ -59,8 +59,11 @@ async fn leads(controller: &Controller) {
 async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     let stage = Stage::begun(json!({"stableSeconds": 2})).await;
     stage.worker("new", 0, "worker").await;
-    let teapot = json!({"sourceDeployment": "elsewhere", "workers": {"new": {"kind": "Teapot"}}});
-    stage.update("bad", teapot).await;
+    let same = json!({"selector": {"app": "any"}});
+    let bad = json!({
+        "sourceDeployment": "elsewhere", "targetDeployment": "elsewhere", "workers": {"old": same, "new": same},
+    });
+    stage.update("bad", bad).await;
     let before = stage.get("up").await;
     let controller = stage.controller(&["--dry-run"]).await;
     let begun = Instant::now();
@@ -73,7 +76,9 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     // When its workers have lasted, and not when everything is looked at once more.
     assert!(begun.elapsed() < Duration::from_secs(20));
     eventually("what cannot be followed is said, too", async || {
-        controller.said().contains("'Teapot'")
+        controller
+            .said()
+            .contains("is the same object as sourceDeployment")
     })
     .await;
     // Its own decisions are no edits of a person.

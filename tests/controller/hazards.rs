@@ -324,7 +324,7 @@ async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
     }
     stage.splits("up", 2, 1).await;
     // A file that the proxies may have, and the controller has not.
-    let secured = stage.new.url().replace("http://", "https://");
+    let secured = format!("https://{}", stage.new.address);
     let edit = json!({"newFrontendService": secured, "tls": {"caFile": "/nowhere/ca.pem"}});
     stage.edit("up", edit).await;
     let object = stage

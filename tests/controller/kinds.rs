@@ -500,7 +500,7 @@ async fn an_endpoint_of_two_address_families_is_one() {
     }
     let object = stage
         .until("up", "ready", |object| {
-            object["status"]["new"]["readyFrontends"] != 0
+            object["status"]["new"]["readyFrontends"].as_u64() > Some(0)
         })
         .await;
     assert_eq!(object["status"]["new"]["readyFrontends"], 1, "{object}");

@@ -1023,6 +1023,16 @@ fn an_old_side_that_was_never_seen_is_not_taken_for_one_that_is_gone() {
 }
 
 #[test]
+fn an_old_side_that_is_there_without_workers_is_gone() {
+    let mut scene = Scene::of_four();
+    let decision = scene.scale_old(0).new_ready(4).settle();
+    assert_eq!(
+        (decision.rule, scene.seen.split),
+        (Rule::OldCannotServe, Weights::ALL_NEW)
+    );
+}
+
+#[test]
 fn a_pause_in_an_outage_means_no_end() {
     let mut scene = Scene::settled(4, 4);
     scene.old_ready(0).settle();
