@@ -33,7 +33,7 @@ mod settings;
 mod story;
 
 pub use self::{
-    metrics::Metrics,
+    metrics::{Described, Metrics},
     pages::{Pages, serve},
     run::Controller,
     settings::{ProxyPods, Settings},
