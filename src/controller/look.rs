@@ -107,6 +107,9 @@ impl Controller {
         let wake_at = decision
             .wake_at
             .map(|at| Instant::now() + at.since(now) + Duration::from_millis(1));
+        // The time that a drain still needs is a figure, too.
+        let figures = decision.drain_estimate.map(|_| Instant::now() + FIGURES);
+        let wake_at = wake_at.into_iter().chain(figures).min();
         Job {
             write_status: self.is_news(&held.key, &held.status, &status),
             version: held.version,

@@ -56,6 +56,14 @@ pub(super) struct Seen {
 
 /// What looks.
 pub(super) struct Eyes {
+/// What the proxies say, together.
+#[derive(Default)]
+struct Heard {
+    proxies: Vec<Proxy>,
+    assigned: Sides<u64>,
+    lengths: Lengths,
+}
+
     pub shelves: Shelves,
     settings: Arc<Settings>,
     proxies: Lookouts<Option<Report>>,
@@ -106,7 +114,11 @@ impl Eyes {
         // Everything is begun to be asked before anything is waited for.
         let reports = self.reports(held, &pods);
         let frontends = self.frontends(held, &pods)?;
-        let (proxies, assigned) = reports?;
+        let Heard {
+            proxies,
+            assigned,
+            lengths,
+        } = reports?;
         let observation = Observation {
             resource_generation: held
                 .identity
@@ -121,7 +133,7 @@ impl Eyes {
             frontends,
             proxies,
             clients_reach_old: self.clients_reach_old(held, &pods)?,
-            lengths: Lengths::default(),
+            lengths,
         };
         Ok(Seen {
             observation,
@@ -166,10 +178,9 @@ impl Eyes {
         Ok(workload.count(&self.shelves, &which)?)
     }
 
-    fn reports(&self, held: &Held, pods: &[Object]) -> Result<(Vec<Proxy>, Sides<u64>), Error> {
-        let mut proxies = Vec::with_capacity(pods.len());
+    fn reports(&self, held: &Held, pods: &[Object]) -> Result<Heard, Error> {
+        let mut all = Heard::default();
         let mut places = BTreeSet::new();
-        let mut assigned = Sides::default();
         let mut unheard = false;
         for pod in pods {
             let Some(place) = old::address_of(pod, &self.settings.proxies.port) else {
@@ -183,10 +194,11 @@ impl Eyes {
             unheard |= heard.is_none();
             let report = heard.flatten();
             if let Some(report) = &report {
-                assigned.old += report.assigned.old;
-                assigned.new += report.assigned.new;
+                all.assigned.old += report.assigned.old;
+                all.assigned.new += report.assigned.new;
+                all.lengths.add(&report.lengths);
             }
-            proxies.push(Proxy {
+            all.proxies.push(Proxy {
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
                 state: report.map(|report| state(held, &report)),
@@ -195,7 +207,7 @@ impl Eyes {
         self.proxies.keep(&held.key, &places);
         match unheard {
             true => Err(Error::Unheard("a proxy")),
-            false => Ok((proxies, assigned)),
+            false => Ok(all),
         }
     }
 }

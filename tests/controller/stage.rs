@@ -205,6 +205,11 @@ async fn frontend(serves: Arc<AtomicBool>) -> Upstream {
     Upstream::start(move |received| match received.target.as_str() {
         "/v1/models" => models(&["tiny"]),
         "/v1/models/tiny/ready" if serves.load(Ordering::Relaxed) => Script::new().json(200, "{}"),
+        CHAT => {
+            let millis = received.header("x-millis").map(|millis| millis.parse());
+            let begun = Script::new().sse().chunk(content("any", 0));
+            begun.pause(millis.unwrap().unwrap()).chunk(DONE)
+        }
         _ => status(503),
     })
     .await
