@@ -28,6 +28,7 @@ mod queue;
 mod run;
 mod settings;
 mod story;
+mod trust;
 
 pub use self::{
     metrics::Metrics,

@@ -12,6 +12,8 @@ mod end;
 mod faults;
 #[path = "controller/kinds.rs"]
 mod kinds;
+#[path = "controller/questions.rs"]
+mod questions;
 #[path = "controller/rules.rs"]
 mod rules;
 #[path = "controller/stage.rs"]

@@ -125,8 +125,10 @@ impl Controller {
     fn blind(&mut self, key: &Key, object: &Object, held: &Held, error: &observe::Error) -> Job {
         self.metrics.errors.with_label_values(&["sight"]).inc();
         let mut told = error.to_string();
-        if let Some(cause) = std::error::Error::source(error) {
-            told = format!("{told}: {cause}");
+        let mut cause = std::error::Error::source(error);
+        while let Some(one) = cause {
+            told = format!("{told}: {one}");
+            cause = one.source();
         }
         tracing::warn!(update = %key, "{told}");
         let message = format!("nothing is changed while not all can be seen: {told}");

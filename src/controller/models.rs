@@ -24,40 +24,63 @@ const MISSED: u32 = 2;
 /// Models that have answered, and when.
 type Proven = HashMap<String, Instant>;
 
+/// What is known of frontends that are asked together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Served {
+    /// The models that each of them serves.
+    pub models: BTreeSet<String>,
+    /// Why one of them cannot be asked.
+    pub trouble: Option<String>,
+}
+
+impl Served {
+    /// The part of it by which something may be decided.
+    fn essence(&self) -> (&BTreeSet<String>, bool) {
+        (&self.models, self.trouble.is_some())
+    }
+}
+
 /// Asks all `places`, again and again, and tells which models are served by each of them.
-pub(super) async fn follow(places: Vec<Place>, teller: Teller<BTreeSet<String>>) {
+pub(super) async fn follow(places: Vec<Place>, teller: Teller<Served>) {
     let mut proven: Vec<Proven> = vec![Proven::new(); places.len()];
-    let mut last: Option<BTreeSet<String>> = None;
+    let mut last: Option<Served> = None;
     let mut missed = 0;
     loop {
-        match served_by_all(&places, &mut proven).await {
-            Ok(served) => {
+        let heard = match served_by_all(&places, &mut proven).await {
+            Ok(models) => {
                 missed = 0;
-                let matters = last.as_ref() != Some(&served);
-                teller.tell(served.clone(), matters);
-                last = Some(served);
+                let trouble = None;
+                Some(Served { models, trouble })
             }
-            Err(error) => {
+            Err(trouble) => {
                 missed += 1;
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "a frontend does not answer"
-                );
-                if missed >= MISSED || last.is_none() {
-                    let matters = last.as_ref().is_some_and(|last| !last.is_empty());
-                    teller.tell(BTreeSet::new(), matters);
-                    last = Some(BTreeSet::new());
-                }
+                tracing::debug!(trouble, "a frontend does not answer");
+                let models = BTreeSet::new();
+                let trouble = Some(trouble);
+                (missed >= MISSED || last.is_none()).then_some(Served { models, trouble })
             }
+        };
+        if let Some(heard) = heard {
+            let matters = last.as_ref().map(Served::essence) != Some(heard.essence());
+            teller.tell(heard.clone(), matters);
+            last = Some(heard);
         }
         tokio::time::sleep(INTERVAL).await;
     }
 }
 
-async fn served_by_all(places: &[Place], proven: &mut [Proven]) -> Result<BTreeSet<String>, Error> {
+/// The models, or in whose way what is.
+async fn served_by_all(
+    places: &[Place],
+    proven: &mut [Proven],
+) -> Result<BTreeSet<String>, String> {
     let mut all: Option<BTreeSet<String>> = None;
     for (place, proven) in places.iter().zip(proven) {
-        let served = served(place, proven).await?;
+        let trouble = |error: Error| match std::error::Error::source(&error) {
+            Some(cause) => format!("{} {error}: {cause}", place.target),
+            None => format!("{} {error}", place.target),
+        };
+        let served = served(place, proven).await.map_err(trouble)?;
         all = Some(match all {
             None => served,
             Some(all) => all.intersection(&served).cloned().collect(),

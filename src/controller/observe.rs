@@ -12,7 +12,9 @@ use tokio::sync::mpsc;
 
 use super::held::{self, Held};
 use super::lookout::Lookouts;
+use super::models::Served;
 use super::proxies::{self, Report};
+use super::trust::Trust;
 use super::{Key, Settings, old};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Object, Shelves, Unseen};
@@ -30,7 +32,7 @@ pub(super) enum Error {
     Unheard(&'static str),
     #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
     UnknownKind(String),
-    #[error("TLS to the new frontends")]
+    #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
     Tls(#[from] crate::tls::Error),
     #[error("'{0}' is no name that a certificate can carry")]
     ServerName(String),
@@ -54,8 +56,6 @@ pub(super) struct Seen {
     pub assigned: Sides<u64>,
 }
 
-/// What looks.
-pub(super) struct Eyes {
 /// What the proxies say, together.
 #[derive(Default)]
 struct Heard {
@@ -64,10 +64,13 @@ struct Heard {
     lengths: Lengths,
 }
 
+/// What looks.
+pub(super) struct Eyes {
     pub shelves: Shelves,
     settings: Arc<Settings>,
     proxies: Lookouts<Option<Report>>,
-    models: Lookouts<BTreeSet<String>>,
+    models: Lookouts<Served>,
+    trust: Trust,
 }
 
 impl Eyes {
@@ -82,6 +85,7 @@ impl Eyes {
             settings,
             proxies: Lookouts::new(wake.clone()),
             models: Lookouts::new(wake),
+            trust: Trust::default(),
         }
     }
 

@@ -11,6 +11,8 @@ use super::{Capacity, Frontends, Role};
 pub enum Obstacle {
     /// Its frontend service has no ready endpoint.
     NoEndpoint,
+    /// Its frontends cannot be asked what they serve, and why.
+    NoAnswer(String),
     /// These models are not served there.
     ModelsMissing(Vec<String>),
     /// It serves no model at all, and nobody says which it should.
@@ -32,6 +34,9 @@ impl fmt::Display for Obstacle {
                     ("are", "s")
                 };
                 write!(f, "the model{s} {} {is} not served there", listed(models))
+            }
+            Self::NoAnswer(trouble) => {
+                write!(f, "its frontend cannot be asked for its models: {trouble}")
             }
             Self::NoModel => f.write_str("it serves no model"),
             Self::NoWorkers(roles) => {
@@ -63,6 +68,10 @@ pub fn gate(
     if frontends.endpoints == 0 {
         // Without one no model can be asked for: to name them all would only hide the cause.
         obstacles.insert(0, Obstacle::NoEndpoint);
+        return obstacles;
+    }
+    if let Some(trouble) = &frontends.trouble {
+        obstacles.push(Obstacle::NoAnswer(trouble.clone()));
         return obstacles;
     }
     let missing: Vec<String> = models.difference(&frontends.models).cloned().collect();

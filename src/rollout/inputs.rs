@@ -109,6 +109,8 @@ pub struct Frontends {
     pub endpoints: u32,
     /// Models that are really served: asked for, not only listed.
     pub models: BTreeSet<String>,
+    /// Why they cannot be asked, in a person's words.
+    pub trouble: Option<String>,
 }
 
 /// One sidecar.

@@ -154,6 +154,7 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
 const fn reason(obstacle: &Obstacle) -> &'static str {
     match obstacle {
         Obstacle::NoEndpoint => "NoEndpoint",
+        Obstacle::NoAnswer(_) => "NoAnswer",
         Obstacle::ModelsMissing(_) => "ModelsMissing",
         Obstacle::NoModel => "NoModel",
         Obstacle::NoWorkers(_) | Obstacle::NothingKnown => "NoWorkers",

@@ -40,6 +40,7 @@ fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
         models: [MODEL.to_owned()].into(),
+        trouble: None,
     }
 }
 

@@ -9,13 +9,14 @@ use rustls::pki_types::ServerName;
 
 use super::super::ask::Place;
 use super::super::held::Held;
-use super::super::{models, old};
+use super::super::models::{self, Served};
+use super::super::old;
 use super::{Error, Eyes};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
 use crate::resource::{Host, Target};
 use crate::rollout::{Frontends, Sides};
-use crate::tls::{ClientFiles, Files};
+use crate::tls::{ClientFiles, Reloading};
 
 impl Eyes {
     /// What the frontends of both sides can do.
@@ -37,17 +38,20 @@ impl Eyes {
             };
             let heard = self.served(held, vec![self.place(target, None)], &mut places);
             unheard |= heard.is_none();
-            old.models.extend(heard.unwrap_or_default());
+            old.models.extend(heard.unwrap_or_default().models);
         }
         let mut new = Frontends {
             endpoints: self.endpoints(held)?,
-            models: BTreeSet::new(),
+            ..Frontends::default()
         };
         if new.endpoints > 0 {
             let new_places = self.new_places(held)?;
             let heard = self.served(held, new_places, &mut places);
             unheard |= heard.is_none();
-            new.models = heard.unwrap_or_default();
+            Served {
+                models: new.models,
+                trouble: new.trouble,
+            } = heard.unwrap_or_default();
         }
         self.models.keep(&held.key, &places);
         match unheard {
@@ -61,13 +65,9 @@ impl Eyes {
         held: &Held,
         asked: Vec<Place>,
         places: &mut BTreeSet<String>,
-    ) -> Option<BTreeSet<String>> {
-        let name: Vec<String> = asked.iter().map(|place| place.target.to_string()).collect();
-        let name = format!(
-            "{} {}",
-            name.join(","),
-            asked.iter().any(|place| place.tls.is_some())
-        );
+    ) -> Option<Served> {
+        let name: Vec<String> = asked.iter().map(Place::to_string).collect();
+        let name = name.join(", ");
         let heard = self
             .models
             .hear(&held.key, &name, |teller| models::follow(asked, teller));
@@ -87,8 +87,7 @@ impl Eyes {
                         .and_then(|tls| tls.client.as_ref())
                         .map(|(chain, key)| (chain.into(), key.into())),
                 };
-                let mut config = files.load()?;
-                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                let config = self.trust.of(files)?;
                 let called = tls
                     .and_then(|tls| tls.server_name.as_ref())
                     .unwrap_or(&target.host);
@@ -97,7 +96,7 @@ impl Eyes {
                     Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned())
                         .map_err(|_| Error::ServerName(name.clone()))?,
                 };
-                secured = Some((Arc::new(config), name));
+                secured = Some((config, name));
             }
             places.push(self.place(target.clone(), secured));
         }
@@ -107,7 +106,7 @@ impl Eyes {
     fn place(
         &self,
         target: Target,
-        tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+        tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
     ) -> Place {
         let name = format!("{}:{}", target.host, target.port);
         Place {
