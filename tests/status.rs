@@ -5,7 +5,7 @@ mod cluster;
 #[path = "support/rig.rs"]
 mod rig;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Output, Stdio};
 
@@ -188,6 +188,30 @@ impl Server {
         (output.status.code(), said(&output))
     }
 
+    /// The same at a terminal, where a person says yes after `meanwhile`.
+    fn confirmed(&self, args: &[&str], meanwhile: impl FnOnce()) -> (Option<i32>, String) {
+        let program = program().get_program().to_string_lossy().into_owned();
+        let mut terminal = std::process::Command::new("script")
+            .args(["-qec", &format!("'{program}' {}", args.join(" ")), "/dev/null"])
+            .env("KUBECONFIG", self.0.kubeconfig().unwrap())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = terminal.stdout.take().unwrap();
+        let mut text = Vec::new();
+        while !text.ends_with(b"[y/N] ") {
+            let mut byte = [0];
+            assert_eq!(out.read(&mut byte).unwrap(), 1, "it never asks");
+            text.extend(byte);
+        }
+        meanwhile();
+        terminal.stdin.take().unwrap().write_all(b"y\n").unwrap();
+        out.read_to_end(&mut text).unwrap();
+        let code = terminal.wait().unwrap().code();
+        (code, String::from_utf8(text).unwrap())
+    }
+
     fn spec(&self, name: &str) -> Value {
         self.0.get(&["duc", name])["spec"].take()
     }
@@ -312,6 +336,27 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let (_, text) = server.crossfade(&["pause", "first"]);
     assert!(text.contains("is so already"), "{text}");
     let (code, text) = server.crossfade(&["resume", "first", "--yes"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(server.spec("first")["paused"], false);
+
+    // While a person thinks, a controller writes its status, and moves the split: only what was shown must still be so.
+    let patch = |patch: &str, more: &[&str]| {
+        let args = ["patch", "duc", "first", "--type=merge", "-p", patch];
+        server.0.kubectl(&[&args[..], more].concat());
+    };
+    let status = r#"{"status": {"message": "written meanwhile"}}"#;
+    let (code, text) = server.confirmed(&["set", "first", "--split", "30"], || {
+        patch(status, &["--subresource=status"]);
+    });
+    assert_eq!(code, Some(0), "{text}");
+    assert_eq!(server.spec("first")["trafficSplitPercent"], 30);
+    let edit = r#"{"spec": {"trafficSplitPercent": 31}}"#;
+    let (code, text) = server.confirmed(&["set", "first", "--split", "35"], || patch(edit, &[]));
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("look again"), "{text}");
+    assert_eq!(server.spec("first")["trafficSplitPercent"], 31);
+    let edit = r#"{"spec": {"trafficSplitPercent": 32}}"#;
+    let (code, text) = server.confirmed(&["resume", "first"], || patch(edit, &[]));
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(server.spec("first")["paused"], false);
 

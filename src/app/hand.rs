@@ -159,7 +159,7 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
             say("nothing was changed\n");
             return Ok(ExitCode::FAILURE);
         }
-        cluster.apply(&update, &changes).await?;
+        cluster.apply(&update, verb).await?;
         say("changed\n");
         Ok(ExitCode::SUCCESS)
     })

@@ -12,7 +12,7 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 use super::proxies::{PATIENCE, counted};
-use super::{Asked, Change, Error, Happened, Look, change, whole};
+use super::{Asked, Error, Happened, Look, Verb, change, whole};
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::{self, v1};
 
@@ -20,6 +20,8 @@ use crate::state_api::{self, v1};
 const PORT: &str = "crossfade";
 /// Who writes the edits, as `metadata.managedFields` has it.
 const WRITER: &str = "crossfade-cli";
+/// How often an edit is tried while the resource changes under it.
+const ATTEMPTS: u32 = 10;
 const CONNECT: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(20);
 
@@ -129,28 +131,33 @@ impl Cluster {
         })
     }
 
-    /// Makes the edits, if the resource is still the one that was shown.
+    /// Makes the changes of `verb` that were shown, whatever else of the resource has changed since: with a controller its
+    /// status always does.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if it is not, else [`Error::Api`].
-    pub async fn apply(&self, shown: &DynamoUpdateConfig, changes: &[Change]) -> Result<(), Error> {
+    /// [`Error::Conflict`] if they would be others by now, else [`Error::Api`].
+    pub async fn apply(&self, shown: &DynamoUpdateConfig, verb: Verb) -> Result<(), Error> {
         let name = shown.metadata.name.as_deref().unwrap_or_default();
-        let patch = change::patch(changes, shown.metadata.resource_version.as_deref());
+        let changes = verb.changes(&shown.spec);
         let parameters = PatchParams {
             field_manager: Some(WRITER.into()),
             ..PatchParams::default()
         };
-        match self
-            .resources()
-            .patch(name, &parameters, &Patch::Merge(patch))
-            .await
-        {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                Err(Error::Conflict(name.into()))
+        let mut version = shown.metadata.resource_version.clone();
+        for _ in 0..ATTEMPTS {
+            let patch = Patch::Merge(change::patch(&changes, version.as_deref()));
+            match self.resources().patch(name, &parameters, &patch).await {
+                Ok(_) => return Ok(()),
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(api(&format!("change the update {name}"))(error)),
             }
-            Err(error) => Err(api(&format!("change the update {name}"))(error)),
+            let now = self.update(name).await?;
+            if now.metadata.uid != shown.metadata.uid || verb.changes(&now.spec) != changes {
+                break;
+            }
+            version = now.metadata.resource_version;
         }
+        Err(Error::Conflict(name.into()))
     }
 
     fn resources(&self) -> Api<DynamoUpdateConfig> {
