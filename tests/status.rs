@@ -192,7 +192,11 @@ impl Server {
     fn confirmed(&self, args: &[&str], meanwhile: impl FnOnce()) -> (Option<i32>, String) {
         let program = program().get_program().to_string_lossy().into_owned();
         let mut terminal = std::process::Command::new("script")
-            .args(["-qec", &format!("'{program}' {}", args.join(" ")), "/dev/null"])
+            .args([
+                "-qec",
+                &format!("'{program}' {}", args.join(" ")),
+                "/dev/null",
+            ])
             .env("KUBECONFIG", self.0.kubeconfig().unwrap())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -149,7 +149,7 @@ async fn note_splits(
     Ok(())
 }
 
-/// The figures of people: how many, the median, the slowest of a hundred.
+/// How many, the median, and what 99 of 100 do not exceed.
 pub fn told(times: &[Duration]) -> String {
     let mut sorted = times.to_vec();
     sorted.sort();

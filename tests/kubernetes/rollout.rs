@@ -1,12 +1,14 @@
 //! An update whose split the controller keeps, in a cluster where all of it runs: what is asserted of it, and how it is hurt.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::load::{Ended, Load, Shape, share};
 use crate::rig;
 use crate::rig::proxy::Metrics;
-use crate::stage::{CONTROLLER, Stage, UPDATE, within_patience};
+use crate::stage::{CONTROLLER, PATIENCE, Stage, UPDATE, within_patience};
 
 pub const SHAPE: Shape = Shape {
     words: 10,
@@ -59,17 +61,16 @@ impl Rollout {
 
     /// Waits until an update is so.
     pub async fn until(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        within_patience(what, async || {
-            last = self.get(name);
-            let is_so = is_so(&last);
-            if !is_so && std::env::var_os("CROSSFADE_TEST_VERBOSE").is_some() {
-                println!("{what}? {}", last["status"]["message"]);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let update = self.get(name);
+            if is_so(&update) {
+                return update;
             }
-            is_so
-        })
-        .await;
-        last
+            let (spec, status) = (&update["spec"], &update["status"]);
+            assert!(Instant::now() < deadline, "never: {what}: {spec} {status}");
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Waits until the split is exactly this, in the resource and at every sidecar.
@@ -124,11 +125,17 @@ impl Rollout {
             .collect()
     }
 
-    /// The pod that holds the lease.
-    pub fn leader(&self) -> String {
+    /// Who holds the lease: its pod, and which of its processes.
+    pub fn holder(&self) -> String {
         let [namespace, name] = CONTROLLER;
         let lease = self.stage.cluster.get(&["lease", name, "-n", namespace]);
-        let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+        let holder = lease["spec"]["holderIdentity"].as_str();
+        holder.unwrap_or_default().to_owned()
+    }
+
+    /// The pod that holds the lease.
+    pub fn leader(&self) -> String {
+        let holder = self.holder();
         let pod = holder.split('_').next().unwrap_or_default();
         pod.to_owned()
     }

@@ -23,7 +23,7 @@ const DRAIN: u64 = 60;
 const GRACE: u64 = 70;
 
 /// How long a cluster may take for something.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const UPDATE: &str = "my-dgd-update";
 
