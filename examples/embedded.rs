@@ -6,8 +6,7 @@
 use axum::Router;
 use axum::response::sse::{Event, Sse};
 use axum::routing::{get, post};
-use crossfade::app;
-use crossfade::config::{Config, PlanSource};
+use crossfade::proxy::SplitLayer;
 use futures_util::stream;
 
 /// The frontend's own answer: the old generation.
@@ -28,11 +27,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let plan = std::env::args()
         .nth(1)
         .ok_or("give the path of a plan file")?;
-    let embedded = app::embed(Config {
-        plan: PlanSource::File(plan.into()),
-        ..Config::default()
-    })
-    .await?;
+    let embedded = SplitLayer::builder().file(plan).start().await?;
     tokio::spawn(embedded.follow);
     let frontend = Router::new()
         .route("/v1/chat/completions", post(chat))

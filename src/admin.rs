@@ -2,7 +2,7 @@
 //! log level and the start of a drain, and those from this machine only.
 
 mod grpc;
-mod page;
+mod live;
 mod plan_page;
 mod server;
 mod state;
@@ -11,13 +11,13 @@ mod watching;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, ORIGIN};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http::header::ORIGIN;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use tonic::body::Body;
 
 pub use server::serve;
 pub use state::Process;
@@ -25,6 +25,7 @@ pub use state::Process;
 #[cfg(test)]
 use crate::guard::Guard;
 use crate::lifecycle::{Lifecycle, Phase};
+use crate::pages::{Answer, metrics, not_allowed, not_found, page, reads, text};
 #[cfg(test)]
 use crate::resource::Plan;
 use crate::snapshot::{Snapshot, Status, World};
@@ -41,22 +42,21 @@ pub struct Admin {
     pub process: Process,
 }
 
-type Answer = Response<Body>;
-
 /// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
-/// by different ways; and where no drain begins, a container is restarted and must not wait for long.
-const DRAIN_BEGINS: Duration = Duration::from_secs(5);
+/// by different ways: to start a program in a container takes a busy node seconds, and who is answered too early ends with
+/// streams open. Where no drain begins, a frontend that hangs is restarted and waits as long, half of its grace period.
+const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 
 impl Admin {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
         let method = request.method().clone();
-        let reads = method == Method::GET || method == Method::HEAD;
+        let reads = reads(&method);
         match request.uri().path() {
             "/metrics" if reads => {
                 let text = self
                     .metrics
                     .render(&observed(&self.world.load(), &self.status));
-                page("text/plain; version=0.0.4; charset=utf-8", text)
+                metrics(text)
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
             "/readyz" if reads => match self.lifecycle.phase() {
@@ -87,7 +87,7 @@ impl Admin {
                 not_allowed("GET, HEAD")
             }
             "/log-level" | "/drain" => not_allowed("PUT"),
-            _ => text(StatusCode::NOT_FOUND, "no such page: see /\n"),
+            _ => not_found(),
         }
     }
 
@@ -130,6 +130,7 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
         epoch: snapshot.epoch,
         plan_age: snapshot.since_instant.elapsed(),
         source_lost: status.lost_for(),
+        conflicts: status.conflicts.load(Ordering::Relaxed),
         endpoints: pools.map(|pool| {
             let endpoints = pool.as_ref().map_or(&[][..], |pool| pool.endpoints());
             let healthy = endpoints
@@ -160,28 +161,6 @@ async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
 fn refuse_strangers(peer: SocketAddr) -> Option<Answer> {
     let refusal = || text(StatusCode::FORBIDDEN, "from this machine only\n");
     (!peer.ip().to_canonical().is_loopback()).then(refusal)
-}
-
-fn page(kind: &'static str, body: Vec<u8>) -> Answer {
-    let mut answer = Response::new(Body::new(Full::from(body)));
-    let headers = answer.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    answer
-}
-
-fn text(status: StatusCode, body: &str) -> Answer {
-    let mut answer = page("text/plain; charset=utf-8", body.into());
-    *answer.status_mut() = status;
-    answer
-}
-
-fn not_allowed(methods: &'static str) -> Answer {
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "not allowed here\n");
-    answer
-        .headers_mut()
-        .insert(ALLOW, HeaderValue::from_static(methods));
-    answer
 }
 
 #[cfg(test)]

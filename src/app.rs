@@ -3,27 +3,28 @@
 pub mod controller;
 mod core;
 pub mod demo;
+mod embedded;
 pub mod hand;
 mod stop;
 
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+
+pub use self::embedded::{Builder, Embedded, Handle, embed};
 
 use self::core::Core;
 use self::stop::Signals;
 use crate::admin::{self, Admin, Process};
 use crate::config::Config;
-use crate::discovery::{News, TlsFault, Wanted};
+use crate::discovery::TlsFault;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::proxy::{self, Listener, OldPool, Proxy, Shared, SplitLayer};
-use crate::resource::{Plan, Problems};
+use crate::proxy::{self, Listener, OldPool, Proxy};
+use crate::resource::Problems;
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
 use crate::upstream::idle;
@@ -113,34 +114,6 @@ pub fn build(config: Config) -> Result<Bound, Error> {
     })
 }
 
-/// A proxy inside a frontend: the layer, and what keeps its plan up to date.
-pub struct Embedded {
-    /// Wraps the frontend's own service, which is the old generation.
-    pub layer: SplitLayer,
-    pub handle: Handle,
-    /// Follows the sources of plans; spawn it.
-    pub follow: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-/// Makes a proxy to be embedded: of `config` the plan, the policies and what concerns model servers count. Call it on the
-/// runtime that serves.
-///
-/// # Errors
-/// Why there is no plan to begin with.
-pub async fn embed(config: Config) -> Result<Embedded, Error> {
-    let core = Core::start(&config).await?;
-    let handle = Handle {
-        shared: Arc::clone(&core.shared),
-        lifecycle: Lifecycle::default(),
-        told: core.told.clone(),
-    };
-    Ok(Embedded {
-        layer: SplitLayer::new(Arc::clone(&core.shared)),
-        handle,
-        follow: Box::pin(async move { core.follow(&config, None).await }),
-    })
-}
-
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -170,39 +143,6 @@ fn raise_file_limit() {
     }
 }
 
-/// A hold on a running proxy, for those who run it in their own process.
-#[derive(Clone)]
-pub struct Handle {
-    pub shared: Arc<Shared>,
-    pub lifecycle: Lifecycle,
-    told: mpsc::Sender<News>,
-}
-
-impl Handle {
-    /// Sends the spans that wait, for at most `limit`, and no more after that. A [`Bound`] does it itself.
-    pub async fn end_traces(&self, limit: Duration) {
-        if let Some(tracer) = &self.shared.tracer {
-            Arc::clone(tracer).shut_down(limit).await;
-        }
-    }
-
-    /// Puts a plan in force, soon.
-    pub fn wants(&self, plan: Plan, source: &str) {
-        let wanted = Wanted {
-            plan: Arc::new(plan),
-            manifest: None,
-        };
-        let news = News::Plan {
-            wanted,
-            source: source.into(),
-            heard: Instant::now(),
-            done: None,
-        };
-        // A full channel is a flood of plans: the last of them is told again by whoever floods.
-        let _ = self.told.try_send(news);
-    }
-}
-
 impl Bound {
     /// Where clients connect, with the real port.
     #[must_use]
@@ -221,6 +161,7 @@ impl Bound {
         Handle {
             shared: Arc::clone(&self.core.shared),
             lifecycle: self.lifecycle.clone(),
+            status: Arc::clone(self.core.publisher.status()),
             told: self.core.told.clone(),
         }
     }

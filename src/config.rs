@@ -38,6 +38,20 @@ pub struct ClusterSource {
     pub domain: String,
 }
 
+impl ClusterSource {
+    /// That of the deployment with these names, by the defaults of the command line.
+    #[must_use]
+    pub fn of<N: Into<String>>(deployments: impl IntoIterator<Item = N>) -> Self {
+        Self {
+            namespace: None,
+            deployments: deployments.into_iter().map(Into::into).collect(),
+            any_target: false,
+            endpoints: false,
+            domain: "cluster.local".to_owned(),
+        }
+    }
+}
+
 /// The settings of a proxy.
 #[derive(Clone, Debug)]
 pub struct Config {

@@ -13,6 +13,7 @@
 
 mod apply;
 mod ask;
+mod board;
 mod concern;
 mod held;
 mod job;
@@ -32,7 +33,7 @@ mod trust;
 
 pub use self::{
     metrics::Metrics,
-    pages::serve,
+    pages::{Pages, serve},
     run::Controller,
     settings::{ProxyPods, Settings},
 };

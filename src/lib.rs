@@ -23,6 +23,7 @@
 //! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
 //! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
 //! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
+//! | 2 | [`pages`] | what all admin ports have in common: answers, the live page, its last minutes |
 //! | 1 | [`resource`] | the `DynamoUpdateConfig` as people write it, and the plan it means |
 //! | 1 | [`guard`] | the mark by which a forwarded request is never forwarded again |
 //! | 1 | [`request_body`] | a request's body, kept while it may have to be sent once more |
@@ -93,6 +94,7 @@ pub mod guard;
 pub mod http1;
 pub mod k8s;
 pub mod lifecycle;
+pub mod pages;
 pub mod proxy;
 pub mod request_body;
 pub mod rescue;

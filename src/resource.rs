@@ -32,7 +32,7 @@ pub use self::{
     schema::schema,
     spec::{
         AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfig, DynamoUpdateConfigSpec,
-        FailoverSpec, ProbeSpec, TlsSpec, WeightsSpec, WorkerSourceSpec, WorkersSpec,
+        FailoverSpec, ProbeSpec, TlsSpec, WORKER_KINDS, WeightsSpec, WorkerSourceSpec, WorkersSpec,
     },
     status::DynamoUpdateConfigStatus,
     target::{Host, Target, TargetError, parse_targets},

@@ -1,6 +1,7 @@
 //! What is served now: the plan with the pools it needs, replaced as a whole by one writer and loaded once per request.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -149,4 +150,6 @@ pub struct Status {
     pub lost_since: ArcSwap<Option<Instant>>,
     /// What people should know of the source of plans, in words: updates that contradict each other, one that is gone.
     pub remarks: ArcSwap<Vec<String>>,
+    /// How many updates of the same deployment do nothing, since another one rules.
+    pub conflicts: AtomicUsize,
 }

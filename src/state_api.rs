@@ -5,11 +5,15 @@
 mod client;
 mod convert;
 mod json;
+mod total;
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 #[rustfmt::skip]
 pub mod v1;
 
+use std::fmt::Write;
+
 pub use client::{Client, Error, Watching};
+pub use total::total;
 
 /// The descriptors of `proto/crossfade/v1` and of what it imports, a `google.protobuf.FileDescriptorSet`: for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("state_api/v1.binpb");
@@ -34,4 +38,20 @@ impl v1::Histogram {
             .chain([(f64::INFINITY, self.count)])
             .collect()
     }
+}
+
+/// An error with all its causes, in one line.
+#[must_use]
+pub fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        // Some name their cause in their own message already.
+        if !text.contains(&said) {
+            let _ = write!(text, ": {said}");
+        }
+        cause = error.source();
+    }
+    text
 }

@@ -8,16 +8,12 @@ mod cluster;
 mod machine;
 mod proxies;
 mod text;
-mod total;
-
-use std::fmt::Write;
 
 pub use change::{Change, Verb};
 pub use cluster::{Choice, Cluster};
 pub use machine::{json, yaml};
 pub use proxies::Proxies;
 pub use text::{list, text};
-pub use total::total;
 
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
@@ -80,20 +76,4 @@ impl Look {
             .iter()
             .filter_map(|asked| asked.state.as_ref().ok())
     }
-}
-
-/// An error with all its causes, in one line.
-#[must_use]
-pub fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        // Some name their cause in their own message already.
-        if !text.contains(&said) {
-            let _ = write!(text, ": {said}");
-        }
-        cause = error.source();
-    }
-    text
 }

@@ -1,5 +1,8 @@
 //! TLS towards clients and model servers: rustls configurations from files, read again when the files change.
 
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,12 +14,24 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
+/// Largest file that is read, in bytes. All authorities of a system are a quarter of it.
+const MAX_FILE: u64 = 1024 * 1024;
 
 /// Why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {}", path.display())]
     Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is no plain file", path.display())]
+    NoFile { path: PathBuf },
+    #[error("{} is larger than {MAX_FILE} bytes", path.display())]
+    TooLarge { path: PathBuf },
+    #[error("{} is no PEM file", path.display())]
+    NoPem {
         path: PathBuf,
         #[source]
         source: rustls::pki_types::pem::Error,
@@ -140,14 +155,12 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let read = |source| Error::Read {
-        path: path.into(),
-        source,
-    };
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .map_err(read)?
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
         .collect::<Result<_, _>>()
-        .map_err(read)?;
+        .map_err(|source| Error::NoPem {
+            path: path.into(),
+            source,
+        })?;
     if found.is_empty() {
         return Err(Error::NoCertificate { path: path.into() });
     }
@@ -155,10 +168,35 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
 }
 
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
-    PrivateKeyDer::from_pem_file(path).map_err(|source| Error::Read {
+    PrivateKeyDer::from_pem_slice(&read(path)?).map_err(|source| Error::NoPem {
         path: path.into(),
         source,
     })
+}
+
+/// What is in a file that a person may have named who runs no process here: whoever edits an update chooses the path. So a
+/// device, which may have no end, or a pipe, which may have no beginning, must neither fill the memory nor hold the thread.
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    let unreadable = |source| Error::Read {
+        path: path.into(),
+        source,
+    };
+    let mut options = OpenOptions::new();
+    // A pipe would be waited for already while it is opened.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(unreadable)?;
+    if !file.metadata().map_err(unreadable)?.is_file() {
+        return Err(Error::NoFile { path: path.into() });
+    }
+    let mut bytes = Vec::new();
+    // One more: what a file says of its length may change while it is read.
+    file.take(MAX_FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    match bytes.len() as u64 > MAX_FILE {
+        true => Err(Error::TooLarge { path: path.into() }),
+        false => Ok(bytes),
+    }
 }
 
 /// A configuration in force and the files it came from. New connections take what is in force.
@@ -217,4 +255,40 @@ fn stamps(files: &impl Files) -> Vec<Option<SystemTime>> {
                 .ok()
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(path: &Path) -> String {
+        let files = ClientFiles {
+            ca: Some(path.into()),
+            identity: None,
+        };
+        files.load().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name lives for as long as the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for path in [pipe.as_path(), Path::new("/dev/zero"), directory.path()] {
+            let said = refusal(path);
+            assert!(said.ends_with("is no plain file"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_too_large_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("large.pem");
+        std::fs::write(&file, vec![b'\n'; MAX_FILE as usize]).unwrap();
+        assert!(refusal(&file).ends_with("holds no certificate"));
+        std::fs::write(&file, vec![b'\n'; MAX_FILE as usize + 1]).unwrap();
+        assert!(refusal(&file).ends_with("is larger than 1048576 bytes"));
+    }
 }

@@ -19,6 +19,7 @@ const FLOORS: &[(u8, &str)] = &[
     (3, "demo"),
     (2, "snapshot"),
     (2, "upstream"),
+    (2, "pages"),
     (1, "resource"),
     (1, "guard"),
     (1, "request_body"),

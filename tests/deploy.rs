@@ -14,6 +14,9 @@ use cluster::Cluster;
 use rig::proxy::run;
 use serde_json::{Value, json};
 
+/// By which the operator tells the pods of a graph.
+const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+
 fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
@@ -116,6 +119,13 @@ fn assert_right(pod: &Value) {
             );
         }
     }
+    // What the root file system does not take is kept in a volume of the pod's life.
+    let directory = variable("CROSSFADE_STATE_DIR");
+    let mount = &sidecar["volumeMounts"][0];
+    assert_eq!(mount["mountPath"], directory);
+    let mut volumes = pod["volumes"].as_array().expect("volumes").iter();
+    let volume = volumes.find(|volume| volume["name"] == mount["name"]);
+    assert!(volume.expect("its volume")["emptyDir"].is_object());
     assert_eq!(sidecar["readinessProbe"]["httpGet"]["path"], "/readyz");
     assert_eq!(main["lifecycle"]["preStop"]["httpGet"]["path"], "/drained");
     assert_ne!(main["readinessProbe"]["httpGet"]["path"], "/health");
@@ -142,21 +152,40 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
     ]);
     judged(&cluster, &kustomize(&cluster, &deploy().join("monitoring")));
 
+    let example = |name: &str| fs::read_to_string(deploy().join("examples").join(name)).unwrap();
+    let update = judged(&cluster, &example("update.yaml")).remove(0);
+    let (source, target) = (
+        &update["spec"]["sourceDeployment"],
+        &update["spec"]["targetDeployment"],
+    );
+    let new = judged(&cluster, &example("dgd-new.yaml"));
+    let name = new[0]["metadata"]["name"].as_str().unwrap();
+    assert_eq!(target, name);
+    // The Service that the operator makes for its frontend.
+    let service = format!("{name}-frontend:8000");
+    assert_eq!(update["spec"]["newFrontendService"], *service);
+
     for component in ["sidecar", "sidecar-container"] {
         let items = judged(&cluster, &plain_with(&cluster, component));
-        assert_right(&of_kind(&items, "Deployment")["spec"]["template"]["spec"]);
+        let template = &of_kind(&items, "Deployment")["spec"]["template"];
+        assert_right(&template["spec"]);
+        assert_eq!(&template["metadata"]["labels"][GRAPH], source);
     }
-    for version in ["v1beta1", "v1alpha1"] {
-        let file = deploy().join(format!("examples/dgd-{version}.yaml"));
-        let text = fs::read_to_string(file).unwrap();
+    for version in ["v1beta1", "v1alpha1", "container"] {
+        let text = example(&format!("dgd-{version}.yaml"));
         judged(&cluster, &text);
         // As it was written: a stored version is converted, and this cluster has no operator for that.
         let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
         let (graph, _) = text.split_once("\n---\n").unwrap();
         let graph: Value = serde_json::from_str(&cluster.kubectl_with(&args, graph)).unwrap();
         let spec = &graph["spec"];
+        assert_eq!(graph["metadata"]["name"], *source);
+        assert!(text.contains(&format!(
+            "CROSSFADE_KUBE_DEPLOYMENT, value: {}}}",
+            source.as_str().unwrap()
+        )));
         let mut pod = match version {
-            "v1beta1" => spec["components"][0]["podTemplate"]["spec"].clone(),
+            "v1beta1" | "container" => spec["components"][0]["podTemplate"]["spec"].clone(),
             _ => spec["services"]["Frontend"]["extraPodSpec"].clone(),
         };
         if let Some(main) = pod

@@ -13,8 +13,9 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use crossfade::app::{self, Handle};
-use crossfade::config::{Config, PlanSource};
+use crossfade::app::{Builder, Handle};
+use crossfade::proxy::SplitLayer;
+use crossfade::resource::DynamoUpdateConfigSpec;
 use crossfade::split::Generation;
 use crossfade::sse::Outcome;
 use futures_util::stream::{self, StreamExt};
@@ -81,12 +82,11 @@ struct Frontend {
 
 impl Frontend {
     async fn start(plan: &PlanFile, old: Old) -> Self {
-        let embedded = app::embed(Config {
-            plan: PlanSource::File(plan.path()),
-            ..Config::default()
-        })
-        .await
-        .unwrap();
+        Self::of(SplitLayer::builder().file(plan.path()), old).await
+    }
+
+    async fn of(builder: Builder, old: Old) -> Self {
+        let embedded = builder.start().await.unwrap();
         tokio::spawn(embedded.follow);
         let seen = Seen {
             old,
@@ -228,6 +228,26 @@ async fn a_changed_plan_takes_effect_and_a_bad_one_does_not() {
     .await;
     frontend.chat().await.assert_is(chat_text("new"));
     assert_eq!(frontend.handle.shared.world.load().epoch, 2);
+}
+
+#[tokio::test]
+async fn a_builder_takes_flags_and_without_a_source_all_goes_to_old() {
+    let new = Upstream::start(healthy("new")).await;
+    let spec = |percent| DynamoUpdateConfigSpec {
+        traffic_split_percent: Some(percent),
+        ..DynamoUpdateConfigSpec::to(new.url())
+    };
+    let frontend = Frontend::of(SplitLayer::builder(), Old::Answers).await;
+    frontend.chat().await.assert_is(chat_text("old"));
+    let by_flags = SplitLayer::builder().flags(spec(100));
+    let frontend = Frontend::of(by_flags.clone(), Old::Answers).await;
+    frontend.chat().await.assert_is(chat_text("new"));
+    // What else counts of the settings.
+    let limited = by_flags.with(|config| config.proxy.max_requests = 0);
+    let frontend = Frontend::of(limited, Old::Answers).await;
+    assert_eq!(frontend.chat().await.status, 503);
+    let wrong = SplitLayer::builder().flags(spec(101)).start().await;
+    assert!(wrong.err().unwrap().to_string().contains("must be 0..=100"));
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ mod rig;
 
 use axum::Router;
 use axum::routing::post;
-use crossfade::app;
-use crossfade::config::{ClusterSource, Config, PlanSource};
+use crossfade::config::ClusterSource;
+use crossfade::proxy::SplitLayer;
 use rig::*;
 use serde_json::json;
 
@@ -33,18 +33,14 @@ async fn follows(api: &ApiServer) {
         })
     };
     api.apply("u", to_new(0));
-    let embedded = app::embed(Config {
-        plan: PlanSource::Cluster(ClusterSource {
-            namespace: Some("default".into()),
-            deployments: vec!["mine".into()],
-            any_target: true,
-            endpoints: false,
-            domain: "cluster.local".into(),
-        }),
-        ..Config::default()
+    let embedded = SplitLayer::builder().cluster(ClusterSource {
+        namespace: Some("default".into()),
+        any_target: true,
+        ..ClusterSource::of(["mine"])
     });
-    let embedded = embedded.await.unwrap();
+    let embedded = embedded.start().await.unwrap();
     tokio::spawn(embedded.follow);
+    let status = embedded.handle.status;
     let old = post(async || ([("content-type", "text/event-stream")], chat_text("old")));
     let router = Router::new()
         .route("/v1/chat/completions", old)
@@ -60,4 +56,13 @@ async fn follows(api: &ApiServer) {
     api.delete("u");
     eventually("old serves", async || is("old").await).await;
     api.event("DeletedAllToOld").await;
+    // What /plan tells of the program is told here as well.
+    eventually("the remark", async || {
+        let remarks = status.remarks.load();
+        remarks.iter().any(|remark| remark.contains("names 'mine'"))
+    })
+    .await;
+    assert!(status.lost_for().is_zero());
+    api.stop().await;
+    eventually("the loss", async || !status.lost_for().is_zero()).await;
 }

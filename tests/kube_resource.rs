@@ -3,6 +3,7 @@
 #[path = "support/rig.rs"]
 mod rig;
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
@@ -48,8 +49,7 @@ impl Server {
         let mut environment = Vec::new();
         loop {
             let line = lines.next();
-            let line =
-                line.expect("no API server: tests/kubernetes/install.sh makes what it needs");
+            let line = line.expect("no API server: what is missing is said above");
             match line.unwrap() {
                 line if line == "ready" => break,
                 line => environment.extend(
@@ -204,7 +204,90 @@ fn the_manifest_works_as_it_stands() {
 
 /// What is wrong, and what a person is told of it.
 fn wrong() -> Vec<(Value, &'static str)> {
+    [wrong_of_requests(), wrong_of_workers()].concat()
+}
+
+/// Where workers are, the same for both sides.
+fn wrong_of_workers() -> Vec<(Value, &'static str)> {
+    let cases = [
+        (
+            json!({"kind": "Deploymnt"}),
+            "Unsupported value: \"Deploymnt\"",
+        ),
+        (json!({"name": ""}), "should be at least 1 chars long"),
+        (json!({"revision": ""}), "should be at least 1 chars long"),
+        (json!({"selector": {"app": 1}}), "must be of type string"),
+        (
+            json!({"replicas": {"decode": -1}}),
+            "should be greater than or equal to 0",
+        ),
+        (
+            json!({"replicas": {"decode": 5_000_000_000_u64}}),
+            "should be less than or equal to 1000000",
+        ),
+    ];
+    let sides = ["old", "new"].into_iter();
+    let all = sides.flat_map(|side| {
+        let cases = cases.iter();
+        cases.map(move |(wrong, told)| (json!({"workers": {side: wrong}}), *told))
+    });
+    let same = [
+        json!({"old": {}, "new": {}}),
+        json!({"old": {}, "new": {"revision": "b"}}),
+        json!({"old": {"revision": "a"}, "new": {"revision": "a"}}),
+        json!({"old": {"replicas": {"decode": 1}}, "new": {"replicas": {"decode": 2}}}),
+    ];
+    let same = same.into_iter().map(|workers| {
+        let change = json!({"targetDeployment": "old-one", "workers": workers});
+        (change, "name the same object: say by workers.old and")
+    });
+    all.chain(same).collect()
+}
+
+fn wrong_of_requests() -> Vec<(Value, &'static str)> {
     vec![
+        (
+            json!({"newDynamoNamespace": ""}),
+            "should be at least 1 chars long",
+        ),
+        (json!({"strict": "yes"}), "must be of type boolean"),
+        (json!({"oldDraining": 1}), "must be of type boolean"),
+        (
+            json!({"newFrontendService": "https://new", "tls": {"caFile": ""}}),
+            "should be at least 1 chars long",
+        ),
+        (
+            json!({"newFrontendService": "https://new", "tls": {"serverName": ""}}),
+            "should be at least 1 chars long",
+        ),
+        (
+            json!({"newFrontendService": "https://new", "tls": {"clientKeyFile": "k"}}),
+            "clientCertFile and clientKeyFile belong together",
+        ),
+        (
+            json!({"failover": {"gapTimeoutSeconds": 0}}),
+            "must be more than 0",
+        ),
+        (
+            json!({"failover": {"maxReplayBytes": -1}}),
+            "should be greater than or equal to 0",
+        ),
+        (
+            json!({"failover": {"enabled": "no"}}),
+            "must be of type boolean",
+        ),
+        (
+            json!({"failover": {"retryOverloaded": 1}}),
+            "must be of type boolean",
+        ),
+        (
+            json!({"failover": {"retryOldServerErrors": 1}}),
+            "must be of type boolean",
+        ),
+        (
+            json!({"probe": {"model": ""}}),
+            "should be at least 1 chars long",
+        ),
         (
             json!({"trafficSplitPercent": null}),
             "give the split: trafficSplitPercent (0 to 100), or weights",
@@ -358,11 +441,43 @@ fn wrong() -> Vec<(Value, &'static str)> {
         (json!({"ackTimeoutSeconds": 1.5}), "must be of type integer"),
         (json!({"paused": "yes"}), "must be of type boolean"),
         (json!({"models": [""]}), "should be at least 1 chars long"),
-        (
-            json!({"workers": {"new": {"replicas": {"decode": -1}}}}),
-            "should be greater than or equal to 0",
-        ),
     ]
+}
+
+/// The paths of the fields in `value` that hold no others by name.
+fn leaves(value: &Value, schema: &Value, path: &str, found: &mut BTreeSet<String>) {
+    let Some(fields) = schema["properties"].as_object() else {
+        found.insert(path.to_owned());
+        return;
+    };
+    for (name, field) in fields.iter().filter(|(name, _)| !value[*name].is_null()) {
+        leaves(&value[name], field, &format!("{path}.{name}"), found);
+    }
+}
+
+/// A value with every field that `schema` has.
+fn full(schema: &Value) -> Value {
+    match schema["properties"].as_object() {
+        Some(fields) => fields
+            .iter()
+            .map(|(name, field)| (name.clone(), full(field)))
+            .collect(),
+        None => json!(true),
+    }
+}
+
+#[test]
+fn every_field_has_a_wrong_case() {
+    let schema = crossfade::resource::schema();
+    let mut all = BTreeSet::new();
+    leaves(&full(schema), schema, "spec", &mut all);
+    assert!(all.len() > 40, "{all:?}");
+    let mut tried = BTreeSet::new();
+    for (change, _) in wrong() {
+        leaves(&change, schema, "spec", &mut tried);
+    }
+    let left: Vec<_> = all.difference(&tried).collect();
+    assert!(left.is_empty(), "no wrong case of {left:?}");
 }
 
 #[test]
@@ -431,6 +546,10 @@ fn whatever_is_right_is_taken() {
         json!({"newFrontendService": "a:1, b.default:2 ,http://c/,[::1]:80"}),
         json!({"newFrontendService": "HTTPS://new", "tls": {"clientCertFile": "c", "clientKeyFile": "k"}}),
         json!({"targetDeployment": "old-one", "workers": {"old": {"revision": "a"}, "new": {"revision": "b"}}}),
+        json!({"targetDeployment": "old-one", "workers": {"old": {"kind": "Deployment"}, "new": {"kind": "StatefulSet"}}}),
+        json!({"targetDeployment": "old-one", "workers": {
+            "old": {"kind": "Pod", "selector": {"v": "1"}}, "new": {"selector": {"v": "2"}, "replicas": {"decode": 4}},
+        }}),
         json!({"probe": {}}),
         json!({"probe": {"path": "/live?x=1"}}),
         json!({"affinity": {"headers": []}}),
@@ -439,6 +558,33 @@ fn whatever_is_right_is_taken() {
         let (good, said) = server.tries(&update("right", spec_with(&change)));
         assert!(good && !said.contains("Warning"), "{change}: {said}");
     }
+}
+
+#[test]
+fn what_is_not_given_has_the_defaults_that_the_words_promise() {
+    let server = server();
+    let given = update("defaults", spec_with(&json!({}))).to_string();
+    let taken = ["create", "--dry-run=server", "-o", "json", "-f", "-"];
+    let taken: Value = serde_json::from_str(&server.good(&taken, &given)).unwrap();
+    for (field, default) in [
+        ("paused", json!(false)),
+        ("strict", json!(false)),
+        ("oldDraining", json!(false)),
+        ("stableSeconds", json!(5)),
+        ("ackTimeoutSeconds", json!(30)),
+    ] {
+        assert_eq!(taken["spec"][field], default, "{field}");
+        let said = crossfade::resource::schema()["properties"][field]["description"].clone();
+        assert!(
+            said.as_str()
+                .unwrap()
+                .contains(&format!("Default {default}")),
+            "{said}"
+        );
+    }
+    // Who applies the split alone owns nothing else.
+    let owned = taken["metadata"]["managedFields"].to_string();
+    assert!(!owned.contains("f:paused"), "{owned}");
 }
 
 #[test]
@@ -533,6 +679,14 @@ fn the_status_takes_what_a_controller_writes_and_the_columns_show_it() {
         ],
         "",
     );
+    // One that is stated as a ratio shows it: there is no percentage to show.
+    let ratio = json!({"trafficSplitPercent": null, "weights": {"old": 2, "new": 1}});
+    let ratio = update("ratio", spec_with(&ratio)).to_string();
+    server.good(&["apply", "-f", "-"], &ratio);
+    let wide = ["get", "duc", "ratio", "-o", "wide", "--no-headers"];
+    let shown = server.good(&wide, "");
+    assert!(shown.contains(r#"{"new":1,"old":2}"#), "{shown}");
+    server.good(&["delete", "duc", "ratio"], "");
     let shown = server.good(&["get", "duc", "shown", "--no-headers"], "");
     let cells: Vec<_> = shown.split_whitespace().collect();
     assert_eq!(
@@ -613,6 +767,20 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
         plan(&proxy).await["lastRejection"].is_null()
     })
     .await;
+    // It stands still with its connections open: no error tells of it.
+    server.hurt("pause");
+    let begin = Instant::now();
+    while lost(&proxy).await == 0.0 {
+        assert!(begin.elapsed() < Duration::from_secs(30), "never noticed");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    println!(
+        "an API server that stands still was noticed after {:?}",
+        begin.elapsed()
+    );
+    assert_eq!(proxy.chat().await.generation(), "new");
+    server.hurt("resume");
+    eventually("it is found again", async || lost(&proxy).await == 0.0).await;
     server.hurt("stop");
     eventually("the loss is noticed", async || lost(&proxy).await > 0.0).await;
     assert_eq!(proxy.chat().await.generation(), "new");

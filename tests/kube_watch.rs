@@ -25,13 +25,18 @@ fn spec(new: &Upstream, percent: u8) -> Value {
 }
 
 async fn follow(api: &ApiServer, old: &Upstream, more: &[&str]) -> Proxy {
+    follow_as("mine", api, old, more).await
+}
+
+/// As a proxy of this deployment.
+async fn follow_as(deployment: &str, api: &ApiServer, old: &Upstream, more: &[&str]) -> Proxy {
     let old = old.url();
     let mut args = vec![
         "--old",
         &old,
         "--kube",
         "--kube-deployment",
-        "mine",
+        deployment,
         "--kube-namespace",
         "default",
     ];
@@ -204,10 +209,146 @@ async fn it_starts_without_an_api_server_and_serves_the_plan_it_kept() {
     api.delete("u");
     api.restart().await;
     proxy.serves("old").await;
+    let file = kept.path().join("last-good-plan.json");
+    eventually("nothing is kept", async || !file.exists()).await;
     drop(proxy);
     api.stop().await;
     let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
     assert_eq!(proxy.chat().await.generation(), "old");
+}
+
+#[tokio::test]
+async fn the_plan_it_kept_is_the_cluster_s_again_once_the_api_server_is_back() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let kept = tempfile::tempdir().unwrap();
+    let directory = kept.path().display().to_string();
+    api.apply("u", spec(&new, 100));
+    drop(follow(&api, &old, &["--state-dir", &directory]).await);
+    api.stop().await;
+    let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
+    let page = plan(&proxy).await;
+    assert!(
+        page["source"]
+            .as_str()
+            .unwrap()
+            .ends_with("last-good-plan.json"),
+        "{page}"
+    );
+    // In a cluster every field means something, wherever it was read.
+    assert_eq!(page["withoutEffect"], json!([]));
+    api.restart().await;
+    eventually("the source is told", async || {
+        plan(&proxy).await["source"] == "cluster: default/u"
+    })
+    .await;
+    let again = plan(&proxy).await;
+    assert_eq!(
+        (&again["epoch"], &again["since"]),
+        (&page["epoch"], &page["since"])
+    );
+}
+
+#[tokio::test]
+async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let kept = tempfile::tempdir().unwrap();
+    let directory = kept.path().display().to_string();
+    let state = ["--state-dir", &directory];
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &state).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    drop(proxy);
+    api.stop().await;
+    // Of another deployment, and without the flag by which it went out of the namespace.
+    let other = follow_as("other", &api, &old, &state).await;
+    assert_eq!(other.chat().await.generation(), "old");
+    says(&other, "is of another deployment").await;
+    let within = [&state[..], &["--cluster-domain", "cluster.local"]].concat();
+    let proxy = follow(&api, &old, &within).await;
+    assert_eq!(proxy.chat().await.generation(), "old");
+    says(&proxy, "only Services of namespace 'default' are allowed").await;
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_knows_keeps_no_edit_waiting() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &["--old-peers", "http://nobody.invalid:1"]).await;
+    api.watched(1).await;
+    for edit in 1..=10u8 {
+        api.apply("u", spec(&new, edit * 10));
+        until("the edit is in force", async || {
+            (plan(&proxy).await["trafficSplitPercent"] == edit * 10).then_some(())
+        })
+        .await;
+    }
+    let metrics = proxy.metrics().await;
+    let within = [("le", "0.1")];
+    let quick = metrics.sum("crossfade_plan_apply_seconds_bucket", &within);
+    assert!(quick >= 9.0, "{}", metrics.text);
+}
+
+#[tokio::test]
+async fn certificates_carry_the_names_as_they_are_written() {
+    let api = ApiServer::start().await;
+    let old = Upstream::start(healthy("old")).await;
+    let authority = rig::tls::Authority::new();
+    let of = |name: &str| {
+        let files = authority.issue_for(name, &[name]);
+        authority.server(&files, &["http/1.1"], false)
+    };
+    let new = Upstream::listen("127.0.0.1:0", Some(of("new")), healthy("new")).await;
+    let more = Upstream::listen("127.0.0.2:0", Some(of("more.default")), healthy("more")).await;
+    api.slice("new", new.address.port(), &["127.0.0.1"]);
+    api.slice("more", more.address.port(), &["127.0.0.2"]);
+    let to = |targets: &str| json!({"newFrontendService": targets, "trafficSplitPercent": 100, "sourceDeployment": "mine"});
+    api.apply("u", to("https://new:8000"));
+    let ca = authority.file();
+    let flags = [
+        "--kube-endpoints",
+        "--cluster-domain",
+        "cluster.local",
+        "--upstream-ca",
+        &ca,
+    ];
+    let proxy = follow(&api, &old, &flags).await;
+    let serves = async |server: &Upstream| {
+        let before = server.count();
+        eventually("it serves", async || {
+            proxy.chat().await;
+            server.count() > before
+        })
+        .await;
+    };
+    serves(&new).await;
+    // Each target has its own.
+    api.apply("u", to("https://new:8000,https://more.default:8000"));
+    serves(&more).await;
+    serves(&new).await;
+    // One that is not on the certificate: old saves what cannot be sent.
+    api.apply("u", to("https://new.default:8000"));
+    serves(&old).await;
+    let mut named = to("https://new.default:8000");
+    named["tls"] = json!({"serverName": "new"});
+    api.apply("u", named);
+    serves(&new).await;
+}
+
+#[tokio::test]
+async fn who_follows_nothing_says_whom_it_seeks() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let proxy = follow(&api, &old, &[]).await;
+    says(&proxy, "follows the updates of the namespace").await;
+    let remark = "no update of namespace 'default' names 'mine' in spec.sourceDeployment";
+    eventually("the remark", async || {
+        plan(&proxy).await["remarks"] == json!([remark])
+    })
+    .await;
+    api.apply("u", spec(&new, 100));
+    eventually("no remark", async || {
+        plan(&proxy).await["remarks"] == json!([])
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -282,6 +423,159 @@ async fn certificates_that_cannot_be_used_are_a_bad_update_also_at_the_start() {
     assert!(note.contains("spec.tls"), "{note}");
     api.apply("u", spec(&new, 100));
     proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn a_certificate_file_without_an_end_is_a_bad_update() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    let mut bad = spec(&new, 0);
+    bad["newFrontendService"] = json!("https://127.0.0.1:1");
+    bad["tls"] = json!({"caFile": "/dev/zero"});
+    api.apply("u", bad);
+    let note = api.event("Invalid").await;
+    assert!(note.contains("/dev/zero is no plain file"), "{note}");
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+#[tokio::test]
+async fn certificates_that_are_missing_are_told_once_and_taken_when_they_come() {
+    let (api, old) = (
+        ApiServer::start().await,
+        Upstream::start(healthy("old")).await,
+    );
+    let authority = rig::tls::Authority::new();
+    let config = authority.server(&authority.issue("new"), &["http/1.1"], false);
+    let new = Upstream::listen("127.0.0.1:0", Some(config), healthy("new")).await;
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("ca.pem");
+    let mut early = spec(&new, 100);
+    early["newFrontendService"] = json!(format!("https://{}", new.address));
+    early["tls"] = json!({"caFile": file});
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("u", early);
+    let note = api.event("Invalid").await;
+    assert!(note.contains("ca.pem: No such file"), "{note}");
+    // The status is written again and again.
+    for phase in ["Pending", "Degraded", "Pending"] {
+        api.phase("u", phase);
+    }
+    api.end_watches();
+    api.watched(2).await;
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_plans_rejected_total", &[]), 1.0);
+    assert_eq!(api.event_tries(), 1);
+    assert_eq!(proxy.chat().await.generation(), "old");
+    std::fs::copy(authority.file(), &file).unwrap();
+    proxy.serves("new").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+    // And it is this update whose end matters.
+    api.delete("u");
+    proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn what_only_a_proxy_can_judge_is_told_by_an_event() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    for (change, told) in [
+        (json!({"newFrontendService": "new:0"}), "has the port '0'"),
+        (
+            json!({"newFrontendService": "new:99999"}),
+            "has the port '99999'",
+        ),
+        (
+            json!({"newFrontendService": "new:1,new:1"}),
+            "names http://new:1 twice",
+        ),
+        (json!({"newFrontendService": "-a:1"}), "is no DNS name"),
+        (
+            json!({"newFrontendService": "1.2.3:1"}),
+            "is no IPv4 address",
+        ),
+        (
+            json!({"newFrontendService": "a:1,https://b"}),
+            "mixes http and https",
+        ),
+        (
+            json!({"newFrontendService": "https://a", "tls": {"serverName": "a..b"}}),
+            "spec.tls.serverName",
+        ),
+        (json!({"probe": {"path": "/%\u{7f}"}}), "spec.probe.path"),
+    ] {
+        let mut bad = spec(&new, 0);
+        for (field, value) in change.as_object().unwrap() {
+            bad[field] = value.clone();
+        }
+        api.apply("u", bad);
+        eventually(&format!("an Event with {told:?}"), async || {
+            let mut events = api.events().into_iter();
+            events.any(|(reason, note)| reason == "Invalid" && note.contains(told))
+        })
+        .await;
+        assert_eq!(proxy.chat().await.generation(), "new", "{change}");
+    }
+}
+
+#[tokio::test]
+async fn before_the_definition_is_there_it_serves_old_and_then_follows() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    api.fault(Some(404));
+    let proxy = follow(&api, &old, &[]).await;
+    assert!(is_ready(&proxy).await);
+    assert_eq!(proxy.chat().await.generation(), "old");
+    eventually("it is shown", async || lost(&proxy).await > 0.0).await;
+    api.fault(None);
+    proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn when_the_right_to_read_is_taken_the_update_that_rules_goes_on() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.fault(Some(403));
+    says(&proxy, "the API server is out of reach").await;
+    eventually("it is noticed", async || lost(&proxy).await > 0.0).await;
+    // What cannot be seen is not deleted.
+    assert_eq!(proxy.chat().await.generation(), "new");
+    api.delete("u");
+    for _ in 0..10 {
+        assert_eq!(proxy.chat().await.generation(), "new");
+    }
+    api.fault(None);
+    proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn one_edit_that_loses_twice_is_told_of_both() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("a", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("b", spec(&new, 100));
+    api.apply("c", spec(&new, 0));
+    let told = async |text: &str| {
+        eventually(text, async || {
+            let mut events = api.events().into_iter();
+            events.any(|(reason, note)| reason == "Conflict" && note.contains(text))
+        })
+        .await;
+    };
+    told("'c' does nothing: the older 'a' rules").await;
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 2.0);
+    api.delete("a");
+    told("'c' does nothing: the older 'b' rules").await;
+    proxy.serves("new").await;
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 1.0);
 }
 
 #[tokio::test]
@@ -371,6 +665,99 @@ async fn when_the_update_is_deleted_and_old_is_silent_new_keeps_its_share() {
     );
 }
 
+/// What old says when it is asked, and whether it is to get all requests then.
+#[tokio::test]
+async fn when_the_update_is_deleted_any_answer_of_old_counts_but_that_it_cannot_serve() {
+    for (shown, said, answers) in [
+        ("models", models(&["tiny"]), true),
+        ("404", model_not_found(), true),
+        (
+            "no list",
+            Script::new().answer(200, "text/plain", "hello"),
+            true,
+        ),
+        ("401", status(401), true),
+        ("no model", models(&[]), false),
+        ("503", status(503), false),
+    ] {
+        let new = Upstream::start(healthy("new")).await;
+        let serves = healthy("old");
+        let old = Upstream::start(move |received| match &*received.target {
+            MODELS => said.clone(),
+            // The plan asks for a model that only new has.
+            target if target.contains("only-new") => model_not_found(),
+            _ => serves(received),
+        });
+        let old = old.await;
+        let api = ApiServer::start().await;
+        let mut probed = spec(&new, 100);
+        probed["probe"] = json!({"model": "only-new"});
+        api.apply("u", probed);
+        let proxy = follow(&api, &old, &[]).await;
+        api.watched(1).await;
+        api.delete("u");
+        let (reason, serving) = match answers {
+            true => ("DeletedAllToOld", "old"),
+            false => ("DeletedNewKept", "new"),
+        };
+        api.event(reason).await;
+        eventually(shown, async || proxy.chat().await.generation() == serving).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("a", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("b", spec(&new, 101));
+    says(&proxy, "'b' does nothing").await;
+    api.delete("a");
+    api.event("DeletedAllToOld").await;
+    proxy.serves("old").await;
+    // What is wrong with the other one is told and stays so.
+    let note = api.event("Invalid").await;
+    assert!(note.contains("must be 0..=100"), "{note}");
+    let page = plan(&proxy).await;
+    assert_eq!(page["lastRejection"]["source"], "cluster: default/b");
+    api.apply("b", spec(&new, 100));
+    proxy.serves("new").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+}
+
+#[tokio::test]
+async fn an_update_that_is_edited_away_is_not_told_to_be_deleted() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    let mut other = spec(&new, 100);
+    other["sourceDeployment"] = json!("other");
+    api.apply("u", other);
+    let note = api.event("DeletedAllToOld").await;
+    assert!(
+        note.starts_with("update 'u' no longer names this deployment"),
+        "{note}"
+    );
+    proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn a_deletion_also_ends_what_was_refused() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("u", spec(&new, 101));
+    proxy
+        .counts("crossfade_plans_rejected_total", &[], 1.0)
+        .await;
+    api.delete("u");
+    proxy.serves("old").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+}
+
 #[tokio::test]
 async fn a_new_update_ends_the_question_to_old() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
@@ -424,7 +811,7 @@ async fn the_addresses_behind_the_service_are_balanced_and_followed() {
     let mut to_new = spec(&first, 100);
     to_new["newFrontendService"] = json!("new:8000");
     api.apply("u", to_new);
-    api.slice("new-abc", port, &["127.0.0.1", "127.0.0.2"]);
+    api.slice("new", port, &["127.0.0.1", "127.0.0.2"]);
     let proxy = follow(
         &api,
         &old,
@@ -439,7 +826,7 @@ async fn the_addresses_behind_the_service_are_balanced_and_followed() {
     let (one, two) = (first.count() - one, second.count() - two);
     assert!(one > 5 && two > 5, "{one} {two}");
     // One of them goes.
-    api.slice("new-abc", port, &["127.0.0.2"]);
+    api.slice("new", port, &["127.0.0.2"]);
     eventually("only the second is left", async || {
         let before = first.count();
         for _ in 0..10 {
@@ -455,6 +842,14 @@ async fn the_addresses_behind_the_service_are_balanced_and_followed() {
 fn the_flags_of_a_cluster_say_what_is_wrong() {
     for (args, reason) in [
         (&["--kube"][..], "--kube-deployment"),
+        (
+            &["--kube", "--kube-deployment", ""],
+            "does the pod carry the label",
+        ),
+        (
+            &["--kube", "--kube-deployment", "a,"],
+            "does the pod carry the label",
+        ),
         (
             &["--kube", "--kube-deployment", "d", "--new", "n:1"],
             "cannot be used with",

@@ -2,10 +2,13 @@
 
 #[path = "support/browser.rs"]
 mod browser;
+#[path = "support/page.rs"]
+mod page;
 #[path = "support/rig.rs"]
 mod rig;
 
 use browser::Browser;
+use page::{expected, figures};
 use rig::wait::eventually;
 use rig::*;
 use serde_json::Value;
@@ -14,27 +17,6 @@ const SECRET: &str = "sk-nobody-may-read-this";
 
 fn url(proxy: &Proxy) -> String {
     format!("http://{}/", proxy.admin)
-}
-
-/// All figures on the page, as people read them.
-async fn figures(browser: &mut Browser) -> serde_json::Map<String, Value> {
-    let all = "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((found) => [found.dataset.figure, found.innerText]))";
-    browser.value(all).await.as_object().unwrap().clone()
-}
-
-/// A time in seconds as the page writes it.
-fn time(seconds: f64) -> String {
-    let (value, unit) = match seconds < 1.0 {
-        true => (seconds * 1000.0, "ms"),
-        false => (seconds, "s"),
-    };
-    let digits = (2 - value.log10().floor() as i32).max(0) as usize;
-    let text = format!("{value:.digits$}");
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => &text,
-    };
-    format!("{text} {unit}")
 }
 
 #[tokio::test]
@@ -74,67 +56,16 @@ async fn its_figures_are_those_of_the_metrics() {
         .until("[data-figure='new.truncated']", |text| text == "2")
         .await;
 
-    let shown = figures(&mut browser).await;
-    let mut compared = 0;
-    let mut is = |figure: &str, wanted: String| {
-        compared += 1;
-        assert_eq!(shown[figure], wanted, "{figure}");
-    };
-    for side in ["old", "new"] {
-        let label = ("generation", side);
-        is(
-            &format!("{side}.openStreams"),
-            sum("crossfade_open_streams", &[label]).to_string(),
-        );
-        for outcome in ["completed", "truncated", "failed", "cancelled"] {
-            let count = sum("crossfade_requests_total", &[label, ("outcome", outcome)]);
-            is(&format!("{side}.{outcome}"), count.to_string());
-        }
-        let healthy = sum("crossfade_pool_endpoints", &[label, ("state", "healthy")]);
-        let ejected = sum("crossfade_pool_endpoints", &[label, ("state", "ejected")]);
-        is(
-            &format!("{side}.endpoints"),
-            format!("{healthy} of {}", healthy + ejected),
-        );
-        for (figure, name) in [
-            ("firstEvent", "crossfade_time_to_first_event_seconds"),
-            ("gap", "crossfade_inter_event_seconds"),
-        ] {
-            let buckets: Vec<(f64, u64)> = metrics
-                .of(&format!("{name}_bucket"))
-                .into_iter()
-                .filter(|(labels, _)| labels["generation"] == side)
-                .map(|(labels, count)| (labels["le"].parse().unwrap(), count as u64))
-                .collect();
-            for (quantile, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-                let seconds = crossfade::telemetry::quantile(&buckets, q).unwrap();
-                is(&format!("{side}.{figure}.{quantile}"), time(seconds));
-            }
-            let count = sum(&format!("{name}_count"), &[label]);
-            is(&format!("{side}.{figure}.count"), count.to_string());
-        }
+    let mut wanted = expected(&metrics);
+    assert_eq!(wanted["saves.unavailable"], "2");
+    let plan = [
+        ("epoch", "crossfade_plan_epoch"),
+        ("refused", "crossfade_plans_rejected_total"),
+    ];
+    for (figure, name) in plan {
+        wanted.insert(format!("plan.{figure}"), sum(name, &[]).to_string());
     }
-    let unavailable = sum("crossfade_saves_total", &[("cause", "unavailable")]);
-    is("saves.unavailable", unavailable.to_string());
-    is("saves", saves.to_string());
-    is(
-        "retriesRefused",
-        sum("crossfade_retries_refused_total", &[]).to_string(),
-    );
-    is(
-        "rejected",
-        sum("crossfade_rejected_requests_total", &[]).to_string(),
-    );
-    is("plan.epoch", sum("crossfade_plan_epoch", &[]).to_string());
-    is(
-        "plan.refused",
-        sum("crossfade_plans_rejected_total", &[]).to_string(),
-    );
-    for kind in ["wanted", "observed"] {
-        let share = sum("crossfade_split_ratio", &[("kind", kind)]);
-        is(&format!("split.{kind}"), format!("{:.1} %", share * 100.0));
-    }
-    assert_eq!(compared, shown.len(), "{shown:#?}");
+    assert_eq!(figures(&mut browser).await, wanted);
     assert_eq!(browser.complaints, [""; 0]);
 }
 
@@ -162,7 +93,7 @@ async fn who_opens_it_late_sees_what_happened_before() {
     .await;
     plan.write(&manifest(&new.url(), 3, 1, ""));
     eventually("a sample of the second plan", async || {
-        samples(&proxy).await.last().unwrap()["epoch"] == 2
+        samples(&proxy).await.last().unwrap()["plan"] == 2
     })
     .await;
     browser.open(&url(&proxy)).await;
@@ -244,6 +175,7 @@ async fn it_fits_a_phone_and_needs_no_mouse() {
         let overflow =
             "document.documentElement.scrollWidth - document.documentElement.clientWidth";
         assert_eq!(browser.value(overflow).await, 0, "{scheme}");
+        browser.picture(&format!("proxy-360-{scheme}")).await;
     }
     browser.until("#log", |text| text.contains("started")).await;
     eventually("some samples", async || {

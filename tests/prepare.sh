@@ -96,7 +96,7 @@ machine
 browser
 "$here/dynamo/install.sh"
 if ! "$here/kubernetes/install.sh"; then
-  echo "going on without a cluster: its tests will be skipped" >&2
+  echo "going on without a cluster: its scenarios will be skipped, and the tests that need an API server will fail at once" >&2
 fi
 if ! "$here/tracing/install.sh"; then
   echo "going on without an OpenTelemetry Collector: the tests of traces that need one will be skipped" >&2

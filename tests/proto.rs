@@ -272,6 +272,7 @@ fn state_of_0_1_0() -> v1::State {
             }),
             refused_total: 2,
             source_lost_for: lasts(20, 1),
+            remarks: Vec::new(),
         }),
         assigned_last_minute: Some(v1::Requests { old: 75, new: 25 }),
         split_total: Some(v1::Requests { old: 750, new: 250 }),
@@ -280,6 +281,8 @@ fn state_of_0_1_0() -> v1::State {
         saves: [("connect".into(), 4), ("broken".into(), 1)].into(),
         retries_refused: 5,
         rejected_requests: [("loop".into(), 6)].into(),
+        // Came later.
+        assigned_last_five_seconds: None,
     }
 }
 

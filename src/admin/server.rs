@@ -17,10 +17,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
+use super::Admin;
 use super::grpc::Grpc;
-use super::page::Page;
-use super::{Admin, Answer};
+use super::live::Live;
 use crate::lifecycle::Phase;
+use crate::pages::Answer;
 
 /// What a request's head may take, and a connection to begin with one.
 const HEAD: Duration = Duration::from_secs(10);
@@ -43,7 +44,7 @@ pub async fn serve(listener: TcpListener, admin: Admin) {
                 Ok((stream, peer)) => drop(connections.spawn(door.clone().open(stream, peer, HEAD))),
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
-            _ = seconds.tick() => door.page.sample(),
+            _ = seconds.tick() => door.live.sample(),
             // Joined as they end, so that the set does not grow.
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
@@ -56,14 +57,14 @@ pub async fn serve(listener: TcpListener, admin: Admin) {
 struct Door {
     admin: Admin,
     grpc: Grpc,
-    page: Page,
+    live: Live,
 }
 
 impl Door {
     fn new(admin: Admin) -> Self {
         Self {
             grpc: Grpc::new(&admin),
-            page: Page::new(&admin),
+            live: Live::new(&admin),
             admin,
         }
     }
@@ -115,7 +116,7 @@ impl Door {
     async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
         if Grpc::is_meant_by(&request) {
             self.grpc.answer(request).await
-        } else if let Some(answer) = self.page.answer(&request) {
+        } else if let Some(answer) = self.live.answer(&request) {
             answer
         } else {
             self.admin.answer(request, peer).await

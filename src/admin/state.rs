@@ -15,8 +15,9 @@ use crate::telemetry::Metrics;
 
 /// A model server of which nothing is known yet has this long to show itself.
 const READY: Duration = Duration::from_millis(500);
-/// The window of the observed split, in seconds.
+/// The windows of the observed split, in seconds.
 const MINUTE: u64 = 60;
+const FIVE_SECONDS: u64 = 5;
 
 /// Which process this is.
 #[derive(Clone, Debug)]
@@ -51,6 +52,11 @@ impl Process {
 impl Admin {
     pub(super) async fn state(&self) -> v1::State {
         let ready = tokio::time::timeout(READY, self.is_ready()).await;
+        self.figures(ready == Ok(true))
+    }
+
+    /// The state, but for whether the process is ready, which takes time to find out.
+    pub(super) fn figures(&self, ready: bool) -> v1::State {
         let snapshot = self.world.load();
         let metrics = &self.metrics;
         let [old, new] = observed(&snapshot, &self.status).endpoints;
@@ -58,9 +64,9 @@ impl Admin {
             time: Some(Timestamp::from(SystemTime::now())),
             process: Some(self.process.message()),
             phase: v1::Phase::from(self.lifecycle.phase()).into(),
-            ready: ready == Ok(true),
+            ready,
             plan: Some(plan(&snapshot, &self.status, metrics)),
-            assigned_last_minute: Some(last_minute(metrics)),
+            assigned_last_minute: Some(assigned(metrics, MINUTE)),
             split_total: Some(split_total(metrics)),
             old: Some(side(metrics, Generation::Old, old)),
             new: Some(side(metrics, Generation::New, new)),
@@ -75,6 +81,7 @@ impl Admin {
                     .rejects_by_cause()
                     .map(|(cause, n)| (cause.as_str(), n)),
             ),
+            assigned_last_five_seconds: Some(assigned(metrics, FIVE_SECONDS)),
         }
     }
 }
@@ -103,12 +110,14 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         }),
         refused_total: metrics.plans_rejected.get(),
         source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
+        remarks: status.remarks.load().to_vec(),
     }
 }
 
-fn last_minute(metrics: &Metrics) -> v1::Requests {
+/// The assignments of the last `seconds`.
+fn assigned(metrics: &Metrics, seconds: u64) -> v1::Requests {
     let now = metrics.second(Instant::now());
-    let (all, new) = metrics.window.totals(now, MINUTE);
+    let (all, new) = metrics.window.totals(now, seconds);
     v1::Requests {
         old: all - new,
         new,
@@ -178,6 +187,20 @@ mod tests {
         assert_eq!(lost().await.unwrap().seconds, 90);
         admin.status.lost_since.store(Arc::new(None));
         assert_eq!(lost().await, None);
+    }
+
+    #[tokio::test]
+    async fn what_there_is_to_say_of_the_source_is_told_on_the_page_and_here() {
+        let admin = Admin::idle();
+        assert!(admin.state().await.plan.unwrap().remarks.is_empty());
+        let remark = "update 'a' does nothing".to_owned();
+        admin.status.remarks.store(Arc::new(vec![remark.clone()]));
+        let state = admin.state().await;
+        assert_eq!(state.to_json()["plan"]["remarks"][0], *remark);
+        assert_eq!(state.plan.unwrap().remarks, std::slice::from_ref(&remark));
+        let page: serde_json::Value =
+            serde_json::from_slice(&super::super::plan_page::render(&admin)).unwrap();
+        assert_eq!(page["remarks"][0], *remark);
     }
 
     #[test]

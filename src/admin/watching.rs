@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Admin;
@@ -20,11 +20,10 @@ pub(super) struct Watching {
     /// When the last state was read.
     last: Option<Instant>,
     is_over: bool,
-    _permit: OwnedSemaphorePermit,
 }
 
 impl Watching {
-    pub(super) fn new(admin: Admin, interval: Duration, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(admin: Admin, interval: Duration) -> Self {
         Self {
             plans: admin.world.changes(),
             phases: admin.lifecycle.changes(),
@@ -32,7 +31,6 @@ impl Watching {
             interval,
             last: None,
             is_over: false,
-            _permit: permit,
         }
     }
 

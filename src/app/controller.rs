@@ -72,8 +72,8 @@ async fn live(config: Config) -> Result<(), Error> {
     let mut signals = Signals::listen();
     let admin = listener.local_addr().unwrap_or(config.admin);
     tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, dry_run = config.dry_run, "controls");
-    let pages = serve(listener, Arc::clone(&metrics), Arc::clone(&ready));
     let controller = Controller::new(settings, &connection, leading, notices, metrics, ready);
+    let pages = serve(listener, controller.pages());
     let leads = async {
         match config.dry_run {
             true => std::future::pending().await,

@@ -179,7 +179,11 @@ impl First {
                 let mut cluster = Cluster::open(settings).await?;
                 let first = match cluster.first().await {
                     Some((wanted, source)) => Self::good(wanted, source),
-                    None => Self::kept(state).unwrap_or_else(Self::all_old),
+                    // Judged again: what may be followed can have become less since it was kept.
+                    None => match state.and_then(|state| cluster.kept(state)) {
+                        Some((wanted, source)) => Self::good(wanted, source),
+                        None => Self::all_old(),
+                    },
                 };
                 Ok((first, Source::Cluster(Box::new(cluster))))
             }
@@ -221,6 +225,7 @@ async fn publish(
             }
             _ = certificates.tick() => {
                 publisher.refresh_tls();
+                publisher.reconsider().await;
                 match tls.as_ref().map(|tls| tls.refresh()) {
                     None | Some(Ok(false)) => {}
                     Some(Ok(true)) => tracing::info!("certificates towards clients were read again"),

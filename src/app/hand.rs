@@ -4,6 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::state_api::whole;
 use crate::status::{self, Choice, Cluster, Look, Proxies, Verb};
 
 /// Puts the cursor home and takes away what is below it (ECMA-48 CUP, ED).
@@ -91,7 +92,7 @@ pub fn status(wish: Wish) -> Result<ExitCode, Error> {
             let text = match source.look().await {
                 Ok(look) => printed(&look, wish.form, true),
                 Err(error) => {
-                    eprintln!("crossfade: {}", status::whole(&error));
+                    eprintln!("crossfade: {}", whole(&error));
                     String::new()
                 }
             };
@@ -171,9 +172,10 @@ fn confirmed() -> Result<bool, Error> {
     }
     say("Change it? [y/N] ");
     let mut answer = String::new();
-    io::stdin()
-        .lock()
-        .read_line(&mut answer)
-        .map_err(Error::Ask)?;
+    let read = io::stdin().lock().read_line(&mut answer);
+    if read.map_err(Error::Ask)? == 0 {
+        // Whoever ends the input instead of a line has not ended the line.
+        say("\n");
+    }
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }

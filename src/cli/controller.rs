@@ -28,7 +28,7 @@ pub struct ControllerArgs {
     /// Write nothing, and print what it would do
     #[arg(long, env = "CROSSFADE_DRY_RUN", value_parser = BoolishValueParser::new())]
     dry_run: bool,
-    /// Where metrics and health are shown
+    /// Where metrics, health and the live page over all proxies are shown
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9465", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
     /// The Lease by which one of several replicas leads

@@ -53,3 +53,11 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
         _ => Err("is no domain, as cluster.local is one".to_owned()),
     }
 }
+
+/// The name of an object of a cluster. An empty one is what a pod gets from a label that it does not carry.
+pub(super) fn object_name(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("is empty: does the pod carry the label that it is taken from?".to_owned()),
+        name => Ok(name.to_owned()),
+    }
+}

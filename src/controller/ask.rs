@@ -111,8 +111,7 @@ impl Place {
     }
 
     async fn resolved(&self) -> Result<SocketAddr, Error> {
-        let host = self.target.host.to_string();
-        let found = tokio::net::lookup_host((host, self.target.port)).await;
+        let found = tokio::net::lookup_host((self.target.name(), self.target.port)).await;
         found.ok().and_then(|mut all| all.next()).ok_or(Error::Name)
     }
 }

@@ -65,6 +65,11 @@ impl<T: Clone + Send + 'static> Lookouts<T> {
         post.heard.clone()
     }
 
+    /// What was last heard of `place`, if anybody needs it.
+    pub fn heard(&self, place: &str) -> Option<T> {
+        lock(&self.posts).get(place)?.heard.clone()
+    }
+
     /// `owner` needs only `places` any more; what nobody needs is not asked any more.
     pub fn keep(&self, owner: &Key, places: &BTreeSet<String>) {
         lock(&self.posts).retain(|place, post| {

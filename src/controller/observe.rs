@@ -5,15 +5,15 @@
 
 mod frontends;
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::mpsc;
 
 use super::held::{self, Held};
 use super::lookout::Lookouts;
 use super::models::Served;
-use super::proxies::{self, Report};
+use super::proxies::{self, Heard, Report};
 use super::trust::Trust;
 use super::{Key, Settings, old};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
@@ -57,20 +57,29 @@ pub(super) struct Seen {
 }
 
 /// What the proxies say, together.
-#[derive(Default)]
-struct Heard {
+struct Told {
     proxies: Vec<Proxy>,
     assigned: Sides<u64>,
     lengths: Lengths,
+}
+
+/// A proxy of an update.
+#[derive(Clone)]
+pub(super) struct Follower {
+    pub pod: String,
+    pub ready: bool,
+    place: String,
 }
 
 /// What looks.
 pub(super) struct Eyes {
     pub shelves: Shelves,
     settings: Arc<Settings>,
-    proxies: Lookouts<Option<Report>>,
+    proxies: Lookouts<Heard>,
     models: Lookouts<Served>,
     trust: Trust,
+    /// The proxies of each update, as they were last looked for.
+    followers: Mutex<HashMap<Key, Arc<[Follower]>>>,
 }
 
 impl Eyes {
@@ -86,6 +95,7 @@ impl Eyes {
             proxies: Lookouts::new(wake.clone()),
             models: Lookouts::new(wake),
             trust: Trust::default(),
+            followers: Mutex::default(),
         }
     }
 
@@ -93,6 +103,60 @@ impl Eyes {
     pub fn leave(&self, key: &Key) {
         self.proxies.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());
+        self.known().remove(key);
+    }
+
+    /// Looks for the proxies of the update `key` of the deployment `source`, and follows them from now on.
+    ///
+    /// # Errors
+    /// When pods or Deployments are not listed.
+    pub fn follow(&self, key: &Key, source: &str) -> Result<(), Unseen> {
+        let pods = self.frontend_pods(key, source)?;
+        self.follow_pods(key, &pods);
+        Ok(())
+    }
+
+    /// What was last heard of each proxy of an update, nothing yet of some; `None` before they were looked for.
+    pub fn heard(&self, key: &Key) -> Option<Vec<(Follower, Option<Heard>)>> {
+        let followers = self.known().get(key).cloned()?;
+        let heard = |follower: &Follower| {
+            let heard = self.proxies.heard(&follower.place);
+            (follower.clone(), heard)
+        };
+        Some(followers.iter().map(heard).collect())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<[Follower]>>> {
+        self.followers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn frontend_pods(&self, key: &Key, source: &str) -> Result<Vec<Object>, Unseen> {
+        old::frontends(
+            &self.shelves,
+            &key.namespace,
+            source,
+            &self.settings.proxies,
+        )
+    }
+
+    fn follow_pods(&self, key: &Key, pods: &[Object]) {
+        let follower = |pod: &Object| {
+            let place = old::address_of(pod, &self.settings.proxies.port)?;
+            let address = place.clone();
+            self.proxies
+                .hear(key, &place, |teller| proxies::follow(address, teller));
+            Some(Follower {
+                pod: pod.metadata.name.clone().unwrap_or_default(),
+                ready: pod_is_ready(pod),
+                place,
+            })
+        };
+        let followers: Arc<[Follower]> = pods.iter().filter_map(follower).collect();
+        let places = followers.iter().map(|follower| follower.place.clone());
+        self.proxies.keep(key, &places.collect());
+        self.known().insert(key.clone(), followers);
     }
 
     /// All there is to see of `held`.
@@ -113,12 +177,11 @@ impl Eyes {
                 spec.new_dynamo_namespace.as_deref(),
             )?,
         };
-        let namespace = &held.key.namespace;
-        let pods = old::frontends(&self.shelves, namespace, &source, &self.settings.proxies)?;
+        let pods = self.frontend_pods(&held.key, &source)?;
         // Everything is begun to be asked before anything is waited for.
         let reports = self.reports(held, &pods);
         let frontends = self.frontends(held, &pods)?;
-        let Heard {
+        let Told {
             proxies,
             assigned,
             lengths,
@@ -182,36 +245,34 @@ impl Eyes {
         Ok(workload.count(&self.shelves, &which)?)
     }
 
-    fn reports(&self, held: &Held, pods: &[Object]) -> Result<Heard, Error> {
-        let mut all = Heard::default();
-        let mut places = BTreeSet::new();
+    fn reports(&self, held: &Held, pods: &[Object]) -> Result<Told, Error> {
+        self.follow_pods(&held.key, pods);
+        let mut assigned = Sides::default();
+        let mut lengths = Lengths::default();
         let mut unheard = false;
-        for pod in pods {
-            let Some(place) = old::address_of(pod, &self.settings.proxies.port) else {
-                continue;
-            };
-            let address = place.clone();
-            let heard = self
-                .proxies
-                .hear(&held.key, &place, |teller| proxies::follow(address, teller));
-            places.insert(place);
+        let mut proxy = |(follower, heard): (Follower, Option<Heard>)| {
             unheard |= heard.is_none();
-            let report = heard.flatten();
+            let report = heard.and_then(|heard| heard.report());
             if let Some(report) = &report {
-                all.assigned.old += report.assigned.old;
-                all.assigned.new += report.assigned.new;
-                all.lengths.add(&report.lengths);
+                assigned.old += report.assigned.old;
+                assigned.new += report.assigned.new;
+                lengths.add(&report.lengths);
             }
-            all.proxies.push(Proxy {
-                name: pod.metadata.name.clone().unwrap_or_default(),
-                ready: pod_is_ready(pod),
+            Proxy {
+                name: follower.pod,
+                ready: follower.ready,
                 state: report.map(|report| state(held, &report)),
-            });
-        }
-        self.proxies.keep(&held.key, &places);
+            }
+        };
+        let heard = self.heard(&held.key).unwrap_or_default();
+        let proxies = heard.into_iter().map(&mut proxy).collect();
         match unheard {
             true => Err(Error::Unheard("a proxy")),
-            false => Ok(all),
+            false => Ok(Told {
+                proxies,
+                assigned,
+                lengths,
+            }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The admin port of a controller: `/livez`, `/readyz`, `/metrics`.
+//! The admin port of a controller: `/livez`, `/readyz`, `/metrics`, and the live page over all proxies.
 //!
 //! Must not know what the controller does.
 
@@ -7,65 +7,83 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use http::{Request, StatusCode};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::MissedTickBehavior;
 
 use super::Metrics;
+use super::board::Board;
+use crate::pages::{Answer, LivePage, metrics, not_allowed, not_found, reads, text};
 
 /// What a request's head may take.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// Serves for as long as it is polled. Ready is who has seen the updates.
-pub async fn serve(listener: TcpListener, metrics: Arc<Metrics>, ready: Arc<AtomicBool>) {
+/// What the port shows.
+#[derive(Clone)]
+pub struct Pages {
+    pub(super) metrics: Arc<Metrics>,
+    /// True once the updates are seen.
+    pub(super) ready: Arc<AtomicBool>,
+    pub(super) board: Arc<Board>,
+    pub(super) live: LivePage,
+}
+
+/// Serves for as long as it is polled.
+pub async fn serve(listener: TcpListener, pages: Pages) {
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
-        match listener.accept().await {
-            Ok((stream, _)) => drop(tokio::spawn(open(
-                stream,
-                Arc::clone(&metrics),
-                Arc::clone(&ready),
-            ))),
-            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => drop(tokio::spawn(pages.clone().open(stream))),
+                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+            },
+            _ = seconds.tick() => pages.board.sample(),
         }
     }
 }
 
-async fn open(stream: TcpStream, metrics: Arc<Metrics>, ready: Arc<AtomicBool>) {
-    let service = service_fn(|request| {
-        let answer = answer(&request, &metrics, &ready);
-        async move { Ok::<_, Infallible>(answer) }
-    });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
-    let _ = builder
-        .serve_connection(TokioIo::new(stream), service)
-        .await;
-}
+impl Pages {
+    async fn open(self, stream: TcpStream) {
+        let service = service_fn(|request| {
+            let answer = self.answer(&request);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+        let _ = builder
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    }
 
-fn answer(
-    request: &Request<Incoming>,
-    metrics: &Metrics,
-    ready: &AtomicBool,
-) -> Response<Full<Bytes>> {
-    let (status, body) = match request.uri().path() {
-        "/metrics" => (StatusCode::OK, metrics.render()),
-        "/livez" => (StatusCode::OK, b"alive\n".to_vec()),
-        "/readyz" if ready.load(Ordering::Relaxed) => (StatusCode::OK, b"ready\n".to_vec()),
-        "/readyz" => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            b"not ready: the updates are not listed yet\n".to_vec(),
-        ),
-        "/" => (
-            StatusCode::OK,
-            b"crossfade controller: /metrics /livez /readyz\n".to_vec(),
-        ),
-        _ => (StatusCode::NOT_FOUND, b"no such page: see /\n".to_vec()),
-    };
-    let mut answer = Response::new(Full::from(body));
-    *answer.status_mut() = status;
-    answer
+    fn answer(&self, request: &Request<Incoming>) -> Answer {
+        let tellings = |query: Option<&str>| self.board.tellings(query);
+        if let Some(answer) = self.live.answer(request, tellings) {
+            return answer;
+        }
+        let path = request.uri().path();
+        if !matches!(path, "/metrics" | "/livez" | "/readyz" | "/") {
+            return not_found();
+        }
+        if !reads(request.method()) {
+            return not_allowed("GET, HEAD");
+        }
+        match path {
+            "/metrics" => metrics(self.metrics.render()),
+            "/livez" => text(StatusCode::OK, "alive\n"),
+            "/readyz" if self.ready.load(Ordering::Relaxed) => text(StatusCode::OK, "ready\n"),
+            "/readyz" => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "not ready: the updates are not listed yet\n",
+            ),
+            _ => text(
+                StatusCode::OK,
+                "crossfade controller: /metrics /livez /readyz, /live?update=NAMESPACE/NAME, a page for browsers\n",
+            ),
+        }
+    }
 }

@@ -2,12 +2,13 @@
 //!
 //! Must not know what follows from it.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::lookout::Teller;
 use crate::rollout::{Lengths, Sides};
 use crate::state_api::v1::{Histogram, State};
-use crate::state_api::{Client, Error};
+use crate::state_api::{Client, Error, whole};
 
 /// How long a proxy may take for anything.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -87,34 +88,57 @@ fn lengths(histogram: &Histogram) -> Lengths {
     }
 }
 
-/// Follows the proxy whose admin port is at `address`; tells none while it does not answer.
-pub(super) async fn follow(address: String, teller: Teller<Option<Report>>) {
-    let mut last: Option<Report> = None;
+/// What was last heard of a proxy.
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    /// Its state, or why it says nothing.
+    pub state: Result<Arc<State>, Arc<str>>,
+    /// When it last said something, if it ever did.
+    pub at: Option<Instant>,
+}
+
+impl Heard {
+    /// What it says now, if it answers.
+    pub fn report(&self) -> Option<Report> {
+        self.state.as_ref().ok().map(|state| Report::from(&**state))
+    }
+}
+
+/// Follows the proxy whose admin port is at `address`.
+pub(super) async fn follow(address: String, teller: Teller<Heard>) {
+    let mut last: Option<(Report, Instant)> = None;
+    let mut at = None;
     loop {
-        if let Err(error) = watch(&address, &teller, &mut last).await {
-            tracing::debug!(
-                address,
-                error = &error as &dyn std::error::Error,
-                "a proxy does not answer"
-            );
-        }
-        teller.tell(None, last.take().is_some());
+        let silence = match watch(&address, &teller, &mut last).await {
+            Ok(()) => "has ended".to_owned(),
+            Err(error) => whole(&error),
+        };
+        tracing::debug!(address, error = silence, "a proxy does not answer");
+        let before = last.take();
+        at = before.as_ref().map(|(_, at)| *at).or(at);
+        let state = Err(silence.into());
+        teller.tell(Heard { state, at }, before.is_some());
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn watch(
     address: &str,
-    teller: &Teller<Option<Report>>,
-    last: &mut Option<Report>,
+    teller: &Teller<Heard>,
+    last: &mut Option<(Report, Instant)>,
 ) -> Result<(), Error> {
     let client = Client::connect(address, PATIENCE).await?;
     let mut states = client.watch(INTERVAL).await?;
     while let Some(state) = states.next().await? {
-        let report = Report::from(&state);
-        let matters = last.as_ref().map(Report::essence) != Some(report.essence());
-        teller.tell(Some(report.clone()), matters);
-        *last = Some(report);
+        let (report, now) = (Report::from(&state), Instant::now());
+        let before = last.as_ref().map(|(report, _)| report.essence());
+        let matters = before != Some(report.essence());
+        let heard = Heard {
+            state: Ok(Arc::new(state)),
+            at: Some(now),
+        };
+        teller.tell(heard, matters);
+        *last = Some((report, now));
     }
     Ok(())
 }

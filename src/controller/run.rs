@@ -12,13 +12,15 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::apply::Writer;
+use super::board::Board;
 use super::concern::Concerns;
 use super::held;
 use super::job::Applied;
 use super::observe::Eyes;
 use super::queue::Queue;
-use super::{Key, Metrics, Settings};
+use super::{Key, Metrics, Pages, Settings};
 use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope, Shelves};
+use crate::pages::LivePage;
 use crate::resource::DynamoUpdateConfig;
 use crate::rollout::Memory;
 
@@ -30,7 +32,7 @@ pub(super) const AGAIN: Duration = Duration::from_millis(100);
 /// A controller that looks, decides and applies while it leads.
 pub struct Controller {
     pub(super) settings: Arc<Settings>,
-    pub(super) eyes: Eyes,
+    pub(super) eyes: Arc<Eyes>,
     pub(super) changes: mpsc::UnboundedReceiver<Changed>,
     pub(super) woken: mpsc::UnboundedReceiver<Key>,
     pub(super) queue: Queue,
@@ -64,7 +66,7 @@ impl Controller {
         let (shelves, changes) = Shelves::new(connection, settings.scope.clone());
         let (wake, woken) = mpsc::unbounded_channel();
         Self {
-            eyes: Eyes::new(shelves, Arc::clone(&settings), wake),
+            eyes: Arc::new(Eyes::new(shelves, Arc::clone(&settings), wake)),
             changes,
             woken,
             queue: Queue::default(),
@@ -84,6 +86,22 @@ impl Controller {
             dry: HashMap::new(),
             running: JoinSet::new(),
             settings,
+        }
+    }
+
+    /// What its admin port shows.
+    #[must_use]
+    pub fn pages(&self) -> Pages {
+        let eyes = Arc::clone(&self.eyes);
+        Pages {
+            metrics: Arc::clone(&self.metrics),
+            ready: Arc::clone(&self.ready),
+            board: Arc::new(Board::new(
+                eyes,
+                self.leading.clone(),
+                Arc::clone(&self.settings),
+            )),
+            live: LivePage::default(),
         }
     }
 

@@ -8,14 +8,17 @@ mod view;
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use xxhash_rust::xxh3::xxh3_64;
 
 use self::behind::Behind;
-use self::view::{Conflict, View};
+use self::view::{Conflict, Ruler, View};
 use super::probe;
 use super::publisher::{News, Wanted};
+use super::state::State;
 use crate::config::ClusterSource;
 use crate::k8s::{Connection, Error, Notice, Notices, Reporter, Seen, Watch};
 use crate::resource::{Identity, Manifest, Plan, Problems, Reach};
@@ -39,6 +42,8 @@ pub struct Cluster {
     /// Whether the view holds what the API server does.
     listed: bool,
     lost: Option<Instant>,
+    /// Whether an update is for this deployment.
+    ruled: bool,
     conflicts: Vec<Conflict>,
     refused: Option<(Identity, Problems)>,
 }
@@ -49,12 +54,12 @@ struct Follower {
     news: mpsc::Sender<News>,
     world: Arc<World>,
     status: Arc<Status>,
-    /// The update whose plan is in force.
-    in_force: Option<Identity>,
-    /// The question to old, after the update was deleted.
+    /// Tells of every snapshot.
+    changes: watch::Receiver<()>,
+    /// The question to old, after the update whose plan is in force has gone.
     asking: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
-    /// What became of an update that is gone.
-    epilogue: Option<String>,
+    /// An update that has gone while its plan stays in force, and why that is so.
+    epilogue: Option<(Identity, String)>,
 }
 
 impl Cluster {
@@ -81,6 +86,7 @@ impl Cluster {
             view: View::default(),
             listed: false,
             lost: None,
+            ruled: false,
             conflicts: Vec::new(),
             refused: None,
         })
@@ -99,6 +105,27 @@ impl Cluster {
         Some((wanted(manifest, plan), source(&ruler.identity)))
     }
 
+    /// The plan that was kept over a restart, if its update is still one to follow.
+    #[must_use]
+    pub fn kept(&self, state: &State) -> Option<(Wanted, Arc<str>)> {
+        let update = state.update()?;
+        let is_own = view::is_own(&update, &self.own);
+        if !is_own || update.identity.namespace.as_ref() != Some(&self.reach.namespace) {
+            tracing::warn!("the plan that was kept is of another deployment and is not used");
+            return None;
+        }
+        match update.plan(&self.reach) {
+            Ok((manifest, plan)) => Some((
+                wanted(manifest, plan),
+                state.file().display().to_string().into(),
+            )),
+            Err(problems) => {
+                tracing::error!(%problems, "the plan that was kept cannot be used");
+                None
+            }
+        }
+    }
+
     /// Tells the writer of snapshots what the cluster wants, and people what they should know, for as long as it is
     /// polled.
     pub async fn follow(
@@ -108,16 +135,20 @@ impl Cluster {
         status: Arc<Status>,
     ) {
         let reporter = self.reporter.take();
-        let manifest = world.load().manifest.clone();
         let listed = self.listed;
+        tracing::info!(
+            namespace = %self.reach.namespace,
+            deployment = %self.own.join(","),
+            "follows the updates of the namespace whose sourceDeployment is this deployment"
+        );
+        let mut changes = world.changes();
+        changes.mark_changed();
         let mut follower = Follower {
             cluster: self,
             news,
             world,
             status,
-            in_force: manifest
-                .map(|manifest| manifest.identity.clone())
-                .filter(|identity| identity.uid.is_some()),
+            changes,
             asking: None,
             epilogue: None,
         };
@@ -197,6 +228,14 @@ impl Follower {
                 self.asking = None;
                 self.part(answers).await;
             }
+            Ok(()) = self.changes.changed() => {
+                // Whoever caused it: a plan that was kept, and one whose certificates have come, are followed as well.
+                if let Some(behind) = &mut self.cluster.behind {
+                    let targets = self.world.load().plan.new.clone();
+                    behind.follow(&targets, &self.news).await;
+                }
+                self.show();
+            }
         }
     }
 
@@ -207,45 +246,63 @@ impl Follower {
             .view
             .judge(&self.cluster.own, &self.cluster.reach);
         self.contest(judged.conflicts);
-        let Some(ruler) = judged.ruler else {
-            if self.cluster.refused.take().is_some() {
-                self.status.rejection.store(Arc::default());
+        self.cluster.ruled = judged.ruler.is_some();
+        let good = match judged.ruler {
+            Some(Ruler {
+                identity,
+                plan: Ok((manifest, plan)),
+            }) => self.want(identity, manifest, plan, heard).await,
+            Some(Ruler {
+                identity,
+                plan: Err(problems),
+            }) => {
+                self.refuse(identity, problems).await;
+                false
             }
-            if self.in_force.is_some() && self.asking.is_none() {
-                self.ask();
+            None => {
+                self.withdraw().await;
+                false
             }
-            return;
         };
-        self.asking = None;
-        match ruler.plan {
-            Ok((manifest, plan)) => self.want(ruler.identity, manifest, plan, heard).await,
-            Err(problems) => self.refuse(ruler.identity, problems).await,
+        match good {
+            true => self.asking = None,
+            false => self.ask_if_gone(),
         }
+        self.show();
     }
 
-    /// Has a plan put in force.
-    async fn want(&mut self, identity: Identity, manifest: Manifest, plan: Plan, heard: Instant) {
+    /// The update whose plan is in force.
+    fn in_force(&self) -> Option<Identity> {
+        let snapshot = self.world.load();
+        let identity = snapshot.manifest.as_ref()?.identity.clone();
+        identity.uid.is_some().then_some(identity)
+    }
+
+    /// Has a plan put in force. False if it cannot be.
+    async fn want(
+        &mut self,
+        identity: Identity,
+        manifest: Manifest,
+        plan: Plan,
+        heard: Instant,
+    ) -> bool {
         let (done, outcome) = oneshot::channel();
-        let targets = plan.new.clone();
         let news = News::Plan {
             wanted: wanted(manifest, plan),
             source: source(&identity),
             heard,
             done: Some(done),
         };
-        if self.news.send(news).await.is_err() {
-            return;
-        }
+        // Who does not hear it any more is about to end.
+        let _ = self.news.send(news).await;
         match outcome.await {
-            Ok(Err(problems)) => self.say_invalid(identity, problems),
+            Ok(Err(problems)) => {
+                self.say_invalid(identity, problems);
+                false
+            }
             _ => {
-                if let Some(behind) = &mut self.cluster.behind {
-                    behind.follow(&targets, &self.news).await;
-                }
-                self.in_force = Some(identity);
                 self.cluster.refused = None;
-                self.epilogue = None;
-                self.show();
+                true
             }
         }
     }
@@ -265,10 +322,21 @@ impl Follower {
         self.say_invalid(identity, problems);
     }
 
+    /// There is no update: what was refused is no matter any more.
+    async fn withdraw(&mut self) {
+        if self.cluster.refused.take().is_some() {
+            let _ = self.news.send(News::Withdrawn).await;
+        }
+    }
+
     fn say_invalid(&mut self, identity: Identity, problems: Problems) {
-        let note = format!("{problems}\nThe last good plan stays in force.");
-        self.tell(&identity, "Invalid", note, true);
-        self.cluster.refused = Some((identity, problems));
+        let refused = (identity, problems);
+        if self.cluster.refused.as_ref() == Some(&refused) {
+            return;
+        }
+        let note = format!("{}\nThe last good plan stays in force.", refused.1);
+        self.tell(&refused.0, "Invalid", note, true);
+        self.cluster.refused = Some(refused);
     }
 
     fn contest(&mut self, conflicts: Vec<Conflict>) {
@@ -281,14 +349,32 @@ impl Follower {
         {
             let told = conflict.told();
             tracing::warn!("{told}");
-            self.tell(&conflict.loser, "Conflict", told, true);
+            self.cluster.notices.tell(Notice {
+                about: conflict.loser.clone(),
+                reason: "Conflict",
+                note: told,
+                warning: true,
+                // The same edit may lose against one and then against another.
+                occasion: xxh3_64(conflict.ruler.as_bytes()),
+            });
         }
         self.cluster.conflicts = conflicts;
-        self.show();
     }
 
-    /// Asks old, once, whether it can take all requests.
-    fn ask(&mut self) {
+    /// Asks old, once, whether it can take all requests, if the update whose plan is in force has gone: deleted, or edited to be
+    /// another deployment's. That the next one is bad makes no difference.
+    fn ask_if_gone(&mut self) {
+        let cluster = &self.cluster;
+        let gone = self.in_force();
+        let gone = gone.filter(|update| !cluster.view.holds(update, &cluster.own));
+        let Some(gone) = gone else {
+            self.asking = None;
+            return;
+        };
+        let is_told = self.epilogue.as_ref().is_some_and(|(of, _)| *of == gone);
+        if self.asking.is_some() || is_told {
+            return;
+        }
         let snapshot = self.world.load();
         tracing::info!(update = %snapshot.source, "the update is gone; asking old whether it can serve");
         self.asking = Some(Box::pin(async move {
@@ -296,42 +382,32 @@ impl Follower {
             let Some(old) = &snapshot.old else {
                 return true;
             };
-            let asked = probe::any_serves(old, &snapshot.plan.probe);
+            let asked = probe::any_answers(old);
             tokio::time::timeout(PATIENCE, asked).await.unwrap_or(false)
         }));
     }
 
     /// The update is gone, and old has answered or not.
     async fn part(&mut self, answers: bool) {
-        let Some(identity) = self.in_force.take() else {
+        let Some(identity) = self.in_force() else {
             return;
         };
         let name = identity.name.clone().unwrap_or_default();
+        let gone = match self.cluster.view.has(&identity) {
+            true => format!("update '{name}' no longer names this deployment"),
+            false => format!("update '{name}' was deleted"),
+        };
         if answers {
-            let note = format!("update '{name}' was deleted; old answers and gets all requests");
+            let note = format!("{gone}; old answers and gets all requests");
             tracing::info!("{note}");
             self.tell(&identity, "DeletedAllToOld", note, false);
-            if let Some(behind) = &mut self.cluster.behind {
-                behind.follow(&[], &self.news).await;
-            }
-            let wanted = Wanted {
-                plan: Arc::new(Plan::all_old()),
-                manifest: None,
-            };
-            let news = News::Plan {
-                wanted,
-                source: format!("no update (was {name})").into(),
-                heard: Instant::now(),
-                done: None,
-            };
-            let _ = self.news.send(news).await;
+            let source = format!("no update (was {name})").into();
+            let _ = self.news.send(News::AllOld { source }).await;
         } else {
-            let note = format!(
-                "update '{name}' was deleted, but old does not answer: new keeps its share"
-            );
+            let note = format!("{gone}, but old does not answer: new keeps its share");
             tracing::warn!("{note}");
             self.tell(&identity, "DeletedNewKept", note.clone(), true);
-            self.epilogue = Some(note);
+            self.epilogue = Some((identity, note));
             self.show();
         }
     }
@@ -348,10 +424,22 @@ impl Follower {
 
     /// Shows people how it stands with the source of plans.
     fn show(&self) {
-        self.status.lost_since.store(Arc::new(self.cluster.lost));
-        let remarks = self.cluster.conflicts.iter().map(Conflict::told);
-        let remarks = remarks.chain(self.epilogue.clone()).collect();
+        let cluster = &self.cluster;
+        self.status.lost_since.store(Arc::new(cluster.lost));
+        let in_force = self.in_force();
+        let epilogue = self.epilogue.iter();
+        let epilogue = epilogue.filter(|(of, _)| in_force.as_ref() == Some(of));
+        let nobody = (cluster.listed && !cluster.ruled).then(|| {
+            let (namespace, own) = (&cluster.reach.namespace, cluster.own.join("' or '"));
+            format!("no update of namespace '{namespace}' names '{own}' in spec.sourceDeployment")
+        });
+        let remarks = epilogue.map(|(_, note)| note.clone());
+        let remarks = remarks.chain(cluster.conflicts.iter().map(Conflict::told));
+        let remarks = remarks.chain(nobody).collect();
         self.status.remarks.store(Arc::new(remarks));
+        self.status
+            .conflicts
+            .store(cluster.conflicts.len(), Ordering::Relaxed);
     }
 }
 

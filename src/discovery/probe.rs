@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Uri, header::HOST};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header::HOST};
 use http_body_util::{BodyExt, Limited};
 
 use crate::request_body::RequestBody;
@@ -13,6 +14,8 @@ use crate::upstream::{Endpoint, Head, Outgoing, Pool};
 
 /// Largest list of models that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
+/// Where a frontend lists its models.
+const MODELS: &str = "/v1/models";
 /// Limit for an answer where the plan sets none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -43,15 +46,20 @@ pub async fn probe(world: Arc<World>, default: Option<Duration>) {
     }
 }
 
-/// Asks all endpoints of `pool` at once: can any of them serve, by the question of `probe`? Changes nothing.
-pub async fn any_serves(pool: &Arc<Pool>, probe: &Option<Probe>) -> bool {
-    let question = probe
-        .as_ref()
-        .map_or(Question::AnyModel, |probe| probe.question.clone());
+/// Asks all endpoints of `pool` at once, whatever the plan asks: is any of them there to take requests? Changes nothing.
+///
+/// Any answer says so, be it that it knows no such path, but for a server error and a list of models that is empty: who says
+/// of itself that it cannot serve is not to be given all requests.
+pub async fn any_answers(pool: &Arc<Pool>) -> bool {
     let mut asked = tokio::task::JoinSet::new();
     for endpoint in pool.endpoints() {
-        let (pool, endpoint, question) = (Arc::clone(pool), Arc::clone(endpoint), question.clone());
-        asked.spawn(async move { can_serve(&pool, &endpoint, &question).await });
+        let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
+        asked.spawn(async move {
+            let answer = get(&pool, &endpoint, MODELS).await;
+            answer.is_some_and(|(status, body)| {
+                !status.is_server_error() && lists_a_model(&body) != Some(false)
+            })
+        });
     }
     while let Some(answer) = asked.join_next().await {
         if answer.unwrap_or(false) {
@@ -74,20 +82,26 @@ async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
 
 async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -> bool {
     let path = match question {
-        Question::AnyModel => "/v1/models".to_owned(),
+        Question::AnyModel => MODELS.to_owned(),
         Question::Model(model) => format!("/v1/models/{model}/ready"),
         Question::Path(path) => path.to_string(),
     };
-    let Ok(uri) = path.parse::<Uri>() else {
+    let Some((status, body)) = get(pool, endpoint, &path).await else {
         return false;
     };
+    let lists = || lists_a_model(&body) == Some(true);
+    status == StatusCode::OK && (!matches!(question, Question::AnyModel) || lists())
+}
+
+/// The answer of an endpoint; none if it gives none, or one that is too long.
+async fn get(pool: &Pool, endpoint: &Arc<Endpoint>, path: &str) -> Option<(StatusCode, Bytes)> {
     let mut headers = HeaderMap::new();
     if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
         headers.insert(HOST, host);
     }
     let head = Head {
         method: Method::GET,
-        uri,
+        uri: path.parse::<Uri>().ok()?,
         headers,
         expects_continue: false,
     };
@@ -95,19 +109,15 @@ async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -
         head: &head,
         extra: None,
     };
-    let Ok(response) = pool.send_to(endpoint, outgoing, RequestBody::empty()).await else {
-        return false;
-    };
-    let is_ok = response.status() == http::StatusCode::OK;
-    let Ok(body) = Limited::new(response.into_body(), MAX_LIST).collect().await else {
-        return false;
-    };
-    is_ok && (!matches!(question, Question::AnyModel) || lists_a_model(&body.to_bytes()))
+    let response = pool.send_to(endpoint, outgoing, RequestBody::empty()).await;
+    let response = response.ok()?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), MAX_LIST).collect().await;
+    Some((status, body.ok()?.to_bytes()))
 }
 
-fn lists_a_model(body: &[u8]) -> bool {
-    let list: Option<serde_json::Value> = serde_json::from_slice(body).ok();
-    list.as_ref()
-        .and_then(|list| list.get("data")?.as_array())
-        .is_some_and(|models| !models.is_empty())
+/// Whether a list of models has any; none if it is no such list.
+fn lists_a_model(body: &[u8]) -> Option<bool> {
+    let list: serde_json::Value = serde_json::from_slice(body).ok()?;
+    Some(!list.get("data")?.as_array()?.is_empty())
 }

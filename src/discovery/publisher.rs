@@ -1,10 +1,11 @@
 //! The one writer of snapshots: folds plans and addresses, and says what it made of them.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::resolve::{Addresses, resolve};
 use super::state::State;
@@ -38,6 +39,10 @@ pub enum News {
         problems: Problems,
         source: Arc<str>,
     },
+    /// What was refused is wanted no more.
+    Withdrawn,
+    /// The plan in force is wanted no more, and old can take all requests. What was refused stays refused.
+    AllOld { source: Arc<str> },
     /// Which addresses are behind a target, from one who knows better than the resolver; none if nobody does any more.
     Addresses {
         target: Target,
@@ -50,6 +55,26 @@ pub enum News {
 #[error("TLS towards model servers")]
 pub struct TlsFault(#[from] crate::tls::Error);
 
+impl TlsFault {
+    /// The same with all its causes, for the person who wrote the plan.
+    fn problems(&self) -> Problems {
+        let mut causes = Vec::new();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            causes.push(cause.to_string());
+            next = cause.source();
+        }
+        Problems::one("spec.tls", causes.join(": "))
+    }
+}
+
+/// A plan whose certificates could not be used: it may come in force once they can.
+struct Refused {
+    wanted: Wanted,
+    source: Arc<str>,
+    problems: Problems,
+}
+
 /// A client TLS configuration and what it was made from.
 type Tls = Option<(ClientFiles, Arc<Reloading<ClientFiles>>)>;
 
@@ -58,7 +83,8 @@ pub struct Publisher {
     world: Arc<World>,
     status: Arc<Status>,
     metrics: Arc<Metrics>,
-    state: Option<State>,
+    keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
+    refused: Option<Refused>,
     old: Vec<Target>,
     peers: Vec<Target>,
     settings: Settings,
@@ -97,7 +123,8 @@ impl Publisher {
             world: World::new(empty),
             status: Arc::default(),
             metrics,
-            state,
+            keeper: None,
+            refused: None,
             old: config.old.clone(),
             peers: config.peers.clone(),
             settings: config.upstream.clone(),
@@ -106,7 +133,18 @@ impl Publisher {
             addresses: Addresses::default(),
             tls: [None, None],
         };
+        let manifest = wanted.manifest.clone();
         publisher.apply(wanted, source).await?;
+        if let Some(state) = state {
+            // While nothing is served there is time for it.
+            if let Some(manifest) = manifest
+                && let Err(error) = state.save(&manifest)
+            {
+                let file = state.file().display();
+                tracing::error!(%error, %file, "the plan could not be kept");
+            }
+            publisher.keeper = Some(state.keeper());
+        }
         Ok(publisher)
     }
 
@@ -123,7 +161,22 @@ impl Publisher {
     /// Takes in what a source tells.
     pub async fn hear(&mut self, news: News) {
         match news {
-            News::Rejected { problems, source } => self.reject(problems, source),
+            News::Rejected { problems, source } => {
+                self.refused = None;
+                self.reject(problems, source);
+            }
+            News::Withdrawn => {
+                self.refused = None;
+                self.status.rejection.store(Arc::default());
+            }
+            News::AllOld { source } => {
+                let wanted = Wanted {
+                    plan: Arc::new(Plan::all_old()),
+                    manifest: None,
+                };
+                // It needs no certificate of its own: those of old are in use.
+                let _ = self.apply(wanted, source).await;
+            }
             News::Addresses { target, addresses } => {
                 if self.addresses.tell(&target, addresses) {
                     self.renew();
@@ -152,28 +205,63 @@ impl Publisher {
     ) -> Result<(), Problems> {
         let current = self.world.load();
         if current.plan == wanted.plan && current.epoch > 0 {
-            // The same again clears what was wrong in between.
-            self.status.rejection.store(Arc::default());
+            // The same again clears what was wrong in between, and may come from elsewhere than it first did.
+            self.accept();
+            if current.source != source || current.manifest != wanted.manifest {
+                self.keep(&wanted);
+                self.restate(wanted, source);
+            }
             return Ok(());
         }
-        if wanted.manifest.is_none()
-            && let Some(state) = &self.state
-            && let Err(error) = state.forget()
+        if let Some(refused) = &self.refused
+            && refused.wanted.plan == wanted.plan
+            && refused.source == source
         {
-            tracing::error!(%error, file = %state.file().display(), "the plan that was kept could not be removed");
+            return Err(refused.problems.clone());
         }
-        match self.apply(wanted, Arc::clone(&source)).await {
+        match self.apply(wanted.clone(), Arc::clone(&source)).await {
             Ok(()) => {
+                self.accept();
                 let took = heard.elapsed().as_secs_f64();
                 self.metrics.plan_apply.observe(took);
                 Ok(())
             }
-            Err(error) => {
-                let cause = std::error::Error::source(&error).map(ToString::to_string);
-                let message = cause.unwrap_or_else(|| error.to_string());
-                let problems = Problems::one("spec.tls", message);
-                self.reject(problems.clone(), source);
+            Err(fault) => {
+                let problems = fault.problems();
+                self.reject(problems.clone(), Arc::clone(&source));
+                self.refused = Some(Refused {
+                    wanted,
+                    source,
+                    problems: problems.clone(),
+                });
                 Err(problems)
+            }
+        }
+    }
+
+    /// Nothing is refused any more.
+    fn accept(&mut self) {
+        self.refused = None;
+        self.status.rejection.store(Arc::default());
+    }
+
+    /// Tries a plan again whose certificates could not be used: their files may be there by now.
+    pub async fn reconsider(&mut self) {
+        let Some(refused) = self.refused.take() else {
+            return;
+        };
+        let again = self.apply(refused.wanted.clone(), Arc::clone(&refused.source));
+        match again.await {
+            Ok(()) => self.accept(),
+            Err(fault) => {
+                let problems = fault.problems();
+                if problems != refused.problems {
+                    self.reject(problems.clone(), Arc::clone(&refused.source));
+                }
+                self.refused = Some(Refused {
+                    problems,
+                    ..refused
+                });
             }
         }
     }
@@ -193,35 +281,35 @@ impl Publisher {
 
     async fn apply(&mut self, wanted: Wanted, source: Arc<str>) -> Result<(), TlsFault> {
         self.prepare_tls(&wanted.plan)?;
+        // Requests must find new where it is. But a name that nobody knew when it was asked for keeps no later plan waiting.
         let targets = [&wanted.plan.new[..], &self.old, &self.peers].concat();
-        for (target, addresses) in resolve(self.addresses.unknown(&targets)).await {
+        for (target, addresses) in resolve(self.addresses.unasked(&targets)).await {
             self.addresses.learn(target, addresses);
         }
         let previous = self.world.load();
+        self.keep(&wanted);
         let snapshot = self.snapshot(&previous, wanted, source, previous.epoch + 1);
-        tracing::info!(
-            epoch = snapshot.epoch,
-            plan = %snapshot.plan,
-            source = %snapshot.source,
-            "plan in force"
-        );
-        if let Some(manifest) = &snapshot.manifest {
-            if !manifest.without_effect.is_empty() {
-                let fields = manifest.without_effect.join(", ");
-                tracing::info!(
-                    fields,
-                    "fields that only mean something in a cluster are without effect here"
-                );
-            }
-            if let Some(state) = &self.state
-                && let Err(error) = state.save(manifest)
-            {
-                tracing::error!(%error, file = %state.file().display(), "the plan could not be kept");
-            }
-        }
+        let (plan, manifest) = (Arc::clone(&snapshot.plan), snapshot.manifest.clone());
+        let (epoch, source) = (snapshot.epoch, Arc::clone(&snapshot.source));
         self.world.store(snapshot);
-        self.status.rejection.store(Arc::default());
+        tracing::info!(epoch, %plan, %source, "plan in force");
+        if let Some(manifest) = manifest
+            && !manifest.without_effect.is_empty()
+        {
+            let fields = manifest.without_effect.join(", ");
+            tracing::info!(
+                fields,
+                "fields that only mean something in a cluster are without effect here"
+            );
+        }
         Ok(())
+    }
+
+    /// Has it kept over a restart, soon.
+    fn keep(&self, wanted: &Wanted) {
+        if let Some(keeper) = &self.keeper {
+            keeper.send_replace(wanted.manifest.clone());
+        }
     }
 
     fn prepare_tls(&mut self, plan: &Plan) -> Result<(), TlsFault> {
@@ -320,12 +408,17 @@ impl Publisher {
             plan: Arc::clone(&current.plan),
             manifest: current.manifest.clone(),
         };
-        let source = Arc::clone(&current.source);
+        self.restate(wanted, Arc::clone(&current.source));
+        tracing::info!("addresses changed");
+    }
+
+    /// Puts the same plan in force again: it does not begin anew.
+    fn restate(&mut self, wanted: Wanted, source: Arc<str>) {
+        let current = self.world.load();
         let mut snapshot = self.snapshot(&current, wanted, source, current.epoch);
         snapshot.since = current.since;
         snapshot.since_instant = current.since_instant;
         self.world.store(snapshot);
-        tracing::info!("addresses changed");
     }
 
     /// Are all targets known by at least one address?

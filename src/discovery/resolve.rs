@@ -1,6 +1,6 @@
 //! Names to addresses: all of them, asked again now and then.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub struct Addresses {
     resolved: HashMap<Target, Vec<SocketAddr>>,
     /// Told by a source that knows better than the resolver.
     told: HashMap<Target, Vec<SocketAddr>>,
+    /// The resolver has been asked for them, with success or not.
+    asked: HashSet<Target>,
 }
 
 impl Addresses {
@@ -34,6 +36,7 @@ impl Addresses {
 
     /// Notes an answer. True when it changes something.
     pub fn learn(&mut self, target: Target, addresses: Vec<SocketAddr>) -> bool {
+        self.asked.insert(target.clone());
         // A name that does not resolve for a moment keeps the addresses it had.
         if addresses.is_empty() {
             return false;
@@ -67,6 +70,17 @@ impl Addresses {
     }
 }
 
+impl Addresses {
+    /// The targets of which nothing is known, not even that the resolver knows nothing: what a plan that names them has to
+    /// wait for.
+    #[must_use]
+    pub fn unasked(&self, targets: &[Target]) -> Vec<Target> {
+        let mut unknown = self.unknown(targets);
+        unknown.retain(|target| !self.asked.contains(target));
+        unknown
+    }
+}
+
 /// The addresses of each of `targets`, in a stable order; none for a name that does not resolve in time.
 pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Vec<SocketAddr>)> {
     let mut asked = tokio::task::JoinSet::new();
@@ -82,7 +96,7 @@ pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Vec<SocketAddr>)> {
 async fn addresses(target: &Target) -> Vec<SocketAddr> {
     let name = match &target.host {
         Host::Ip(ip) => return vec![(*ip, target.port).into()],
-        Host::Name(name) => name.clone(),
+        Host::Name(_) => target.name(),
     };
     let asked = tokio::net::lookup_host((name.as_str(), target.port));
     match tokio::time::timeout(PATIENCE, asked).await {
@@ -100,5 +114,23 @@ async fn addresses(target: &Target) -> Vec<SocketAddr> {
             tracing::warn!(%name, "the resolver does not answer");
             Vec::new()
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_nobody_knows_is_waited_for_once() {
+        let target = |text: &str| text.parse::<Target>().unwrap();
+        let all = ["a:1", "b:1", "10.0.0.1:1"].map(target);
+        let mut addresses = Addresses::default();
+        assert_eq!(addresses.unasked(&all), all);
+        assert!(!addresses.learn(all[0].clone(), Vec::new()));
+        assert!(addresses.learn(all[1].clone(), vec![([10, 0, 0, 2], 1).into()]));
+        assert_eq!(addresses.unasked(&all), all[2..]);
+        // It is asked for again all the same, beside everything else.
+        assert_eq!(addresses.unknown(&all), [all[0].clone(), all[2].clone()]);
     }
 }

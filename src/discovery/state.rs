@@ -2,8 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use crate::resource::{API_VERSION, KIND, Manifest};
+use serde_json::Value as Json;
+use tokio::sync::watch;
+
+use crate::resource::{API_VERSION, Identity, KIND, Manifest, Update};
 
 /// The directory where it is kept.
 #[derive(Clone, Debug)]
@@ -47,6 +51,49 @@ impl State {
         std::fs::write(&new, serde_json::to_vec_pretty(&text)?)?;
         std::fs::File::open(&new)?.sync_all()?;
         std::fs::rename(&new, &self.file)
+    }
+
+    /// The update that is kept, not judged again; none if there is none that can be read.
+    #[must_use]
+    pub fn update(&self) -> Option<Update> {
+        let text = std::fs::read(&self.file).ok()?;
+        let kept: Json = serde_json::from_slice(&text).ok()?;
+        let metadata = &kept["metadata"];
+        let text = |field: &str| metadata[field].as_str().map(str::to_owned);
+        Some(Update {
+            identity: Identity {
+                namespace: text("namespace"),
+                name: text("name"),
+                uid: text("uid"),
+                generation: metadata["generation"].as_i64(),
+            },
+            created: 0,
+            spec: kept["spec"].clone(),
+            phase: None,
+            old_is_out: false,
+        })
+    }
+
+    /// Keeps what it is sent, a plan or that there is none, beside everything else: a disk that is slow must keep no plan from
+    /// coming in force. Of several that wait only the last counts.
+    #[must_use]
+    pub fn keeper(self) -> watch::Sender<Option<Arc<Manifest>>> {
+        let (sender, mut plans) = watch::channel(None::<Arc<Manifest>>);
+        tokio::spawn(async move {
+            while plans.changed().await.is_ok() {
+                let plan = plans.borrow_and_update().clone();
+                let state = self.clone();
+                let kept = tokio::task::spawn_blocking(move || match plan {
+                    Some(manifest) => state.save(&manifest),
+                    None => state.forget(),
+                });
+                if let Err(error) = kept.await.unwrap_or_else(|error| Err(error.into())) {
+                    let file = self.file.display();
+                    tracing::error!(%error, %file, "what is kept over a restart could not be written");
+                }
+            }
+        });
+        sender
     }
 
     /// Keeps none.

@@ -5,8 +5,10 @@
 //! renewal was sent: what is begun within them, and takes no longer than the last third, has ended before another can lead.
 //! Must not know what the leader does.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use k8s_openapi::api::coordination::v1::{Lease as Object, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use k8s_openapi::jiff::Timestamp;
@@ -23,27 +25,38 @@ pub struct Lease {
     identity: String,
     length: Duration,
     held_until: watch::Sender<Option<Instant>>,
+    /// Who held it when it was last seen.
+    holder: Arc<ArcSwapOption<String>>,
     /// The lease of another as it was last seen, and since when it is so.
     other: Option<(Option<String>, Instant)>,
 }
 
 /// Does this process lead?
 #[derive(Clone, Debug)]
-pub struct Leading(watch::Receiver<Option<Instant>>);
+pub struct Leading {
+    until: watch::Receiver<Option<Instant>>,
+    holder: Arc<ArcSwapOption<String>>,
+}
 
 impl Leading {
     /// For how long it surely does; none if it does not.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        let until = (*self.0.borrow())?;
+        let until = (*self.until.borrow())?;
         until
             .checked_duration_since(Instant::now())
             .filter(|left| !left.is_zero())
     }
 
+    /// Who held the lease when it was last seen, by its identity: another than this one may be gone by now.
+    #[must_use]
+    pub fn holder(&self) -> Option<Arc<String>> {
+        self.holder.load_full()
+    }
+
     /// Waits until the answer may have changed.
     pub async fn changed(&mut self) {
-        if self.0.changed().await.is_err() {
+        if self.until.changed().await.is_err() {
             std::future::pending().await
         }
     }
@@ -59,16 +72,22 @@ impl Lease {
         identity: &str,
         length: Duration,
     ) -> (Self, Leading) {
-        let (held_until, leading) = watch::channel(None);
+        let (held_until, until) = watch::channel(None);
+        let holder = Arc::new(ArcSwapOption::empty());
+        let leading = Leading {
+            until,
+            holder: Arc::clone(&holder),
+        };
         let lease = Self {
             api: Api::namespaced(connection.client.clone(), namespace),
             name: name.to_owned(),
             identity: identity.to_owned(),
             length,
             held_until,
+            holder,
             other: None,
         };
-        (lease, Leading(leading))
+        (lease, leading)
     }
 
     /// Takes the lease when it can, and renews it, for as long as it is polled.
@@ -136,8 +155,9 @@ impl Lease {
             }
         };
         match written {
-            Ok(_) => {
+            Ok(written) => {
                 self.other = None;
+                self.note(&written);
                 Ok(true)
             }
             // Another was first.
@@ -146,7 +166,13 @@ impl Lease {
         }
     }
 
+    fn note(&self, seen: &Object) {
+        let holder = holder(seen).filter(|holder| !holder.is_empty());
+        self.holder.store(holder.cloned().map(Arc::new));
+    }
+
     fn is_taken(&mut self, found: &Object) -> bool {
+        self.note(found);
         let holder = holder(found).map_or("", String::as_str);
         if holder.is_empty() || holder == self.identity {
             return false;

@@ -17,8 +17,9 @@ use crate::resource::status::Phase;
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
 use crate::rollout::Rule;
 
-/// A watch is begun anew after so long, in seconds. A connection that died silently is noticed 5 s later.
-pub(super) const RENEW: u32 = 25;
+/// A watch is begun anew after so long, in seconds. An API server that stands still with its connections open is noticed 5 s
+/// later; beginning anew costs it one request that changes nothing.
+pub(super) const RENEW: u32 = 10;
 /// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 

@@ -113,3 +113,14 @@ fn resource(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource
         plural,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::WORKER_KINDS;
+
+    #[test]
+    fn the_definition_knows_the_kinds_that_can_be_counted_and_no_others() {
+        assert_eq!(ALL.map(|workload| workload.kind()), WORKER_KINDS);
+    }
+}

@@ -70,6 +70,24 @@ fn tidy(schema: &mut Json) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::schema::tests::each_schema;
+
+    #[test]
+    fn every_field_has_a_description_that_is_for_people() {
+        let crd = crd();
+        let fields = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        let mut count = 0;
+        for part in ["spec", "status"] {
+            each_schema(&fields[part], part, &mut |schema, path| {
+                count += 1;
+                let said = schema["description"].as_str().unwrap_or_default();
+                assert!(path.ends_with("[]") || said.len() > 10, "{path}: {said:?}");
+                // What is meant for readers of the source.
+                assert!(!said.contains("[`"), "{path}: {said}");
+            });
+        }
+        assert!(count > 120, "{count}");
+    }
 
     #[test]
     fn deploy_holds_the_definition_that_the_program_prints() {

@@ -11,7 +11,10 @@ use super::{
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
     schema,
-    spec::{AffinitySpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec, TlsSpec},
+    spec::{
+        AffinitySpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec, TlsSpec, WorkerSourceSpec,
+        WorkersSpec,
+    },
     target::{Host, Target, parse_targets},
     tree::Node,
 };
@@ -192,10 +195,7 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
             problems.push(Problem::new(format!("spec.{field}"), message));
         }
     }
-    let told_apart = spec
-        .workers
-        .as_ref()
-        .is_some_and(|workers| workers.old.is_some() && workers.new.is_some());
+    let told_apart = spec.workers.as_ref().is_some_and(tells_apart);
     if spec.source_deployment.is_some()
         && spec.source_deployment == spec.target_deployment
         && !told_apart
@@ -203,9 +203,22 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
         problems.push(Problem::new(
             "spec.targetDeployment",
             "is the same object as sourceDeployment; say by workers.old and workers.new which workers belong to which \
-             generation",
+             generation: each by a kind, name, revision or selector of its own",
         ));
     }
+}
+
+/// Whether the workers of the two generations can be others: how many there are to be tells nothing of that.
+fn tells_apart(workers: &WorkersSpec) -> bool {
+    fn of(side: &Option<WorkerSourceSpec>) -> Option<WorkerSourceSpec> {
+        let replicas = Default::default();
+        let meant = side
+            .clone()
+            .map(|side| WorkerSourceSpec { replicas, ..side });
+        meant.filter(|meant| *meant != WorkerSourceSpec::default())
+    }
+    let (old, new) = (of(&workers.old), of(&workers.new));
+    old.is_some() && new.is_some() && old != new
 }
 
 fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {

@@ -93,7 +93,8 @@ impl Reach {
             }),
             _ => Ok(Target {
                 host: Host::Name(format!("{service}.{namespace}.svc.{}", self.domain)),
-                ..target.clone()
+                written: Some(target.host.clone()),
+                ..*target
             }),
         }
     }
@@ -133,6 +134,20 @@ mod tests {
         }
         let tls = of("https://new.dev").unwrap();
         assert_eq!(tls, "https://new.dev.svc.cluster.local:443");
+    }
+
+    #[test]
+    fn the_resolver_is_asked_for_the_whole_name_alone() {
+        for text in ["new:80", "https://new.dev", "new.dev.svc.cluster.local.:80"] {
+            let written: Target = text.parse().unwrap();
+            let reached = reach().of(&written).unwrap();
+            assert_eq!(reached.name(), "new.dev.svc.cluster.local.", "{text}");
+            // The certificate is that of the name as it was written.
+            assert_eq!(*reached.called(), written.host, "{text}");
+        }
+        // Where nobody has completed a name, the search list may.
+        assert_eq!("new:80".parse::<Target>().unwrap().name(), "new");
+        assert_eq!("[::1]:80".parse::<Target>().unwrap().name(), "::1");
     }
 
     #[test]

@@ -37,6 +37,7 @@ pub(super) fn spec() -> Json {
     let agrees = agrees
         .replace("ROUNDED", rounded)
         .replace("PERCENT", &format!("({percent})"));
+    let told_apart = told_apart();
     json!([
         rule(
             "has(self.trafficSplitPercent) || has(self.weights)",
@@ -52,17 +53,41 @@ pub(super) fn spec() -> Json {
             "sourceDeployment is required: it names the old generation, whose proxies follow this update",
         ),
         rule(
-            "!has(self.sourceDeployment) || !has(self.targetDeployment) \
-             || self.sourceDeployment != self.targetDeployment \
-             || (has(self.workers) && has(self.workers.old) && has(self.workers.new))",
+            &format!(
+                "!has(self.sourceDeployment) || !has(self.targetDeployment) \
+                 || self.sourceDeployment != self.targetDeployment || {told_apart}"
+            ),
             "sourceDeployment and targetDeployment name the same object: say by workers.old and workers.new which \
-             workers belong to which generation",
+             workers belong to which generation, each by a kind, name, revision or selector of its own",
         ),
         rule(
             "!has(self.tls) || self.newFrontendService.trim().lowerAscii().startsWith('https://')",
             "tls is given, but newFrontendService is not https://",
         ),
     ])
+}
+
+/// Whether the workers of the two generations can be others. Two selectors are taken for different ones here: to compare
+/// them would cost more than the API server allows.
+fn told_apart() -> String {
+    const FIELDS: [&str; 4] = ["kind", "name", "revision", "selector"];
+    let (old, new) = ("self.workers.old", "self.workers.new");
+    let says = |side: &str| {
+        let says = FIELDS.map(|field| format!("has({side}.{field})"));
+        format!("has({side}) && ({})", says.join(" || "))
+    };
+    let differ = FIELDS.map(|field| match field {
+        "selector" => format!("has({old}.selector) || has({new}.selector)"),
+        field => format!(
+            "(has({old}.{field}) ? {old}.{field} : '') != (has({new}.{field}) ? {new}.{field} : '')"
+        ),
+    });
+    format!(
+        "(has(self.workers) && {} && {} && ({}))",
+        says(old),
+        says(new),
+        differ.join(" || ")
+    )
 }
 
 /// Of `weights`.

@@ -72,6 +72,7 @@ fn value(node: &Node, schema: &Json, path: &str, problems: &mut Problems) -> Opt
             let length = text.chars().count();
             let unit = "character";
             bounded_length(length, schema, ["minLength", "maxLength"], unit)
+                .and_then(|()| one_of(text, schema))
                 .map_err(|message| problems.push(Problem::new(path, message).at(node.line)))
                 .ok()
                 .map(|()| Json::from(text.as_str()))
@@ -196,6 +197,24 @@ fn bounded_length(
     }
 }
 
+/// Whether `text` is one of those that `schema` lists, if it lists any.
+fn one_of(text: &str, schema: &Json) -> Result<(), String> {
+    let mut known = names(&schema["enum"]).peekable();
+    if known.peek().is_none() || names(&schema["enum"]).any(|name| name == text) {
+        return Ok(());
+    }
+    let hint = match nearest(text, names(&schema["enum"])) {
+        Some(meant) => format!("; did you mean '{meant}'?"),
+        None => String::new(),
+    };
+    let known: Vec<_> = known.collect();
+    let text = text.escape_debug();
+    Err(format!(
+        "must be one of {}, is '{text}'{hint}",
+        known.join(", ")
+    ))
+}
+
 /// Notes that `node` is not what is `wanted`.
 fn mismatch(path: &str, node: &Node, wanted: &str, problems: &mut Problems) -> Option<Json> {
     let hint = match (&node.value, wanted) {
@@ -279,10 +298,14 @@ fn distance(from: &[char], to: &[char]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn each_schema(schema: &Json, path: &str, visit: &mut impl FnMut(&Json, &str)) {
+    pub(in crate::resource) fn each_schema(
+        schema: &Json,
+        path: &str,
+        visit: &mut impl FnMut(&Json, &str),
+    ) {
         visit(schema, path);
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             each_schema(field, &format!("{path}.{name}"), visit);
@@ -295,17 +318,6 @@ mod tests {
     }
 
     #[test]
-    fn every_field_has_a_description() {
-        let mut fields = 0;
-        each_schema(schema(), "spec", &mut |schema, path| {
-            fields += 1;
-            let description = schema["description"].as_str().unwrap_or_default();
-            assert!(path.ends_with("[]") || description.len() > 20, "{path}");
-        });
-        assert!(fields > 50, "{fields}");
-    }
-
-    #[test]
     fn the_reader_knows_every_keyword_of_the_schema() {
         each_schema(schema(), "spec", &mut |schema, path| {
             for (keyword, argument) in schema.as_object().expect(path) {
@@ -315,6 +327,7 @@ mod tests {
                         "object" | "array" | "string" | "boolean" | "integer" | "number"
                     ),
                     "additionalProperties" => argument.is_object(),
+                    "enum" => names(argument).count() > 0,
                     "properties" | "required" | "items" | "minimum" | "maximum" | "minLength"
                     | "maxLength" | "minItems" | "maxItems" | "maxProperties" => true,
                     // Of the API server; the judge refuses the same.
@@ -332,7 +345,7 @@ mod tests {
     #[test]
     fn every_number_has_bounds_that_its_type_can_hold() {
         each_schema(schema(), "spec", &mut |schema, path| {
-            if matches!(type_of(schema), "integer" | "number") && !path.ends_with("[]") {
+            if matches!(type_of(schema), "integer" | "number") {
                 assert!(schema["minimum"].is_number(), "{path}");
                 assert!(schema["maximum"].is_number(), "{path}");
             }

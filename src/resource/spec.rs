@@ -30,6 +30,19 @@ pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
     "x-session-id",
 ];
 
+/// The kinds of objects whose workers can be counted; `Pod` counts pods that carry labels.
+pub const WORKER_KINDS: [&str; 9] = [
+    "Pod",
+    "Deployment",
+    "StatefulSet",
+    "LeaderWorkerSet",
+    "PodClique",
+    "PodCliqueScalingGroup",
+    "ModelServing",
+    "DynamoGraphDeployment",
+    "DynamoWorkerMetadata",
+];
+
 /// An update that moves the traffic of an old generation of frontends to a new one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
 #[serde(rename_all = "camelCase")]
@@ -43,6 +56,8 @@ pub const DEFAULT_AFFINITY_HEADERS: [&str; 5] = [
     derive = "PartialEq",
     doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
     printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
+    printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, where it is given as one"}"#,
+    printcolumn = r#"{"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted.percent", "priority": 1, "description": "The share of requests that the controller wants for the new generation now, in percent"}"#,
     printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation of late, in percent"}"#,
     printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the update stands"}"#,
     printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and wanted workers of the old generation"}"#,
@@ -76,6 +91,7 @@ pub struct DynamoUpdateConfigSpec {
     /// Hold the split where it is: the controller changes nothing, an edit by a person stays.
     /// Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 
     /// The Dynamo namespace of the workers of the new generation. Cluster only.
@@ -127,18 +143,19 @@ pub struct DynamoUpdateConfigSpec {
     /// Keep `paused` and the cap even when the old generation has no ready worker left and the
     /// new one could serve. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
     pub strict: Option<bool>,
 
     /// How long workers must have been ready before the split moves towards them, in seconds.
     /// Default 5. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 86_400))]
+    #[schemars(range(min = 0, max = 86_400), extend("default" = 5))]
     pub stable_seconds: Option<u32>,
 
     /// How long the controller waits for all proxies to have applied one change of the split
     /// before it makes the next, in seconds. Default 30. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 0, max = 86_400))]
+    #[schemars(range(min = 0, max = 86_400), extend("default" = 30))]
     pub ack_timeout_seconds: Option<u32>,
 
     /// The old generation drains: while the new one has all requests, the old one is no longer a
@@ -362,7 +379,7 @@ pub struct WorkersSpec {
 pub struct WorkerSourceSpec {
     /// The kind of the object that owns the workers, such as `Deployment` or `PodClique`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 253))]
+    #[schemars(extend("enum" = WORKER_KINDS))]
     pub kind: Option<String>,
     /// The name of the object that owns the workers.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -378,6 +395,9 @@ pub struct WorkerSourceSpec {
     pub selector: BTreeMap<String, String>,
     /// How many ready workers of each role make the generation whole, such as `{prefill: 4}`.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(extend("maxProperties" = 16))]
+    #[schemars(
+        extend("maxProperties" = 16),
+        extend("additionalProperties" = {"type": "integer", "minimum": 0, "maximum": 1_000_000})
+    )]
     pub replicas: BTreeMap<String, u32>,
 }

@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-/// The address of a frontend, as a person wrote it.
+/// The address of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// Whether TLS is spoken.
@@ -17,6 +17,9 @@ pub struct Target {
     pub host: Host,
     /// The TCP port, never 0.
     pub port: u16,
+    /// The host as a person wrote it, where [`Target::host`] is the whole name that this stands for
+    /// ([`super::Reach::of`]): what the server's certificate carries.
+    pub written: Option<Host>,
 }
 
 /// The host of a [`Target`].
@@ -45,6 +48,25 @@ impl Target {
             self.host.to_string()
         } else {
             format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// What TLS calls the server.
+    #[must_use]
+    pub fn called(&self) -> &Host {
+        self.written.as_ref().unwrap_or(&self.host)
+    }
+
+    /// What a resolver is asked for. A whole name has a dot at its end (RFC 1034 §3.1), so that the resolver tries
+    /// no search list before it: in a pod that list ends in the domain of the node, which may be anybody's.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match &self.host {
+            Host::Name(name) if self.written.is_some() && !name.ends_with('.') => {
+                format!("{name}.")
+            }
+            Host::Name(name) => name.clone(),
+            Host::Ip(ip) => ip.to_string(),
         }
     }
 }
@@ -143,7 +165,12 @@ fn parse(text: &str) -> Result<Target, String> {
         None if scheme.is_some() => default_port(tls),
         None => return Err("has no port; write host:port, or http://host for port 80".into()),
     };
-    Ok(Target { tls, host, port })
+    Ok(Target {
+        tls,
+        host,
+        port,
+        written: None,
+    })
 }
 
 fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {

@@ -133,12 +133,18 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
             "line 6: spec.workers.new.selector.app: must be text, is 1; put it in quotes",
         ),
         (
+            "  workers: {old: {kind: Deploymnt}}",
+            "line 6: spec.workers.old.kind: must be one of Pod, Deployment, StatefulSet, LeaderWorkerSet, PodClique, \
+             PodCliqueScalingGroup, ModelServing, DynamoGraphDeployment, DynamoWorkerMetadata, is 'Deploymnt'; did you \
+             mean 'Deployment'?",
+        ),
+        (
             "  workers: {new: {replicas: {decode: -1}}}",
-            "line 6: spec.workers.new.replicas.decode: must be at least 0, is -1",
+            "line 6: spec.workers.new.replicas.decode: must be 0..=1000000, is -1",
         ),
         (
             "  workers: {new: {replicas: {decode: 5000000000}}}",
-            "spec: invalid value: integer `5000000000`",
+            "line 6: spec.workers.new.replicas.decode: must be 0..=1000000, is 5000000000",
         ),
         // Unknown fields.
         (

@@ -100,16 +100,10 @@ fn within(reach: &Reach, plan: &mut Plan) -> Result<(), Problems> {
     if !problems.is_empty() {
         return Err(problems);
     }
-    // The certificate is that of the name as it was written.
-    if let ([written], Some(tls)) = (&plan.new[..], &mut plan.tls)
-        && tls.server_name.is_none()
-        && reached[0] != *written
-    {
-        tls.server_name = Some(written.host.clone());
-    }
-    let mut once = Vec::with_capacity(reached.len());
+    let mut once: Vec<Target> = Vec::with_capacity(reached.len());
     for target in reached {
-        if !once.contains(&target) {
+        let same = |known: &Target| (&known.host, known.port) == (&target.host, target.port);
+        if !once.iter().any(same) {
             once.push(target);
         }
     }
@@ -188,24 +182,16 @@ mod tests {
     }
 
     #[test]
-    fn the_certificate_is_that_of_the_name_as_it_was_written() {
-        let spec = |tls| {
-            json!({
-                "newFrontendService": "https://new", "trafficSplitPercent": 1, "tls": tls,
-            })
-        };
-        let name = |tls| {
-            update(spec(tls))
-                .plan(&reach())
-                .unwrap()
-                .1
-                .tls
-                .unwrap()
-                .server_name
-                .unwrap()
-        };
-        assert_eq!(name(json!({})).to_string(), "new");
-        assert_eq!(name(json!({"serverName": "other"})).to_string(), "other");
+    fn a_certificate_is_that_of_the_name_as_it_was_written_for_each_target() {
+        let spec = json!({"newFrontendService": "https://new,https://other.default", "trafficSplitPercent": 1});
+        let plan = update(spec).plan(&reach()).unwrap().1;
+        let called: Vec<_> = plan
+            .new
+            .iter()
+            .map(|target| target.called().to_string())
+            .collect();
+        assert_eq!(called, ["new", "other.default"]);
+        assert_eq!(plan.tls, None);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::split::Weights;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Memory {
-    /// What it is about: see [`Settings::subject`].
+    /// What is updated to what; a memory of another update is forgotten.
     pub subject: String,
     /// The size of each role of the source when it was first seen: the update's acceptance.
     #[schemars(with = "BTreeMap<String, u32>")]

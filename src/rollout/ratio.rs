@@ -24,7 +24,9 @@ pub struct Ratio {
 /// A ratio as it is stored.
 #[derive(Serialize, Deserialize, JsonSchema)]
 struct Parts {
+    /// So many parts, in lowest terms.
     of: u64,
+    /// Of so many that make a whole.
     #[schemars(range(min = 1))]
     whole: u64,
 }
@@ -132,7 +134,9 @@ pub(super) mod stored_weights {
     /// A split as an exact ratio.
     #[derive(Serialize, Deserialize, JsonSchema)]
     pub struct Stored {
+        /// The part of the old generation.
         old: u32,
+        /// The part of the new generation.
         new: u32,
     }
 

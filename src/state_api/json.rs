@@ -24,6 +24,7 @@ impl v1::State {
             saves,
             retries_refused,
             rejected_requests,
+            assigned_last_five_seconds,
         } = self;
         json!({
             "time": instant(time.as_ref()),
@@ -36,6 +37,7 @@ impl v1::State {
                 "observed": assigned_last_minute.as_ref().and_then(v1::Requests::share_of_new),
             },
             "assignedLastMinute": assigned_last_minute.as_ref().map(requests),
+            "assignedLastFiveSeconds": assigned_last_five_seconds.as_ref().map(requests),
             "splitTotal": split_total.as_ref().map(requests),
             "old": old.as_ref().map(generation),
             "new": new.as_ref().map(generation),
@@ -108,9 +110,10 @@ fn plan(plan: &v1::Plan) -> Value {
         refusal: refused,
         refused_total,
         source_lost_for,
+        remarks,
     } = plan;
     json!({
-        "epoch": epoch,
+        "epoch": (*epoch > 0).then_some(epoch),
         "source": source,
         "resource": made_from.as_ref().map(resource),
         "weights": in_force.as_ref().map(weights),
@@ -122,6 +125,7 @@ fn plan(plan: &v1::Plan) -> Value {
         "refusal": refused.as_ref().map(refusal),
         "refusedTotal": refused_total,
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
+        "remarks": remarks,
     })
 }
 

@@ -49,6 +49,9 @@ pub struct State {
         ::prost::alloc::string::String,
         u64,
     >,
+    /// As `assigned_last_minute`, in the last 5 seconds.
+    #[prost(message, optional, tag = "13")]
+    pub assigned_last_five_seconds: ::core::option::Option<Requests>,
 }
 /// Which process this is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -103,6 +106,10 @@ pub struct Plan {
     /// How long the source of plans has been out of reach; absent while it is in reach.
     #[prost(message, optional, tag = "12")]
     pub source_lost_for: ::core::option::Option<::prost_types::Duration>,
+    /// What people should know of the source of plans, in words: updates that do nothing since another one rules, one that was
+    /// deleted, none at all.
+    #[prost(string, repeated, tag = "13")]
+    pub remarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// `metadata` of a DynamoUpdateConfig. A file may leave out any of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

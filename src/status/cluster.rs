@@ -12,9 +12,9 @@ use kube::config::KubeConfigOptions;
 use kube::{Client, Config};
 
 use super::proxies::{PATIENCE, counted};
-use super::{Asked, Error, Happened, Look, Verb, change, whole};
+use super::{Asked, Error, Happened, Look, Verb, change};
 use crate::resource::DynamoUpdateConfig;
-use crate::state_api::{self, v1};
+use crate::state_api::{self, v1, whole};
 
 /// The name of the admin port of a proxy's container.
 const PORT: &str = "crossfade";
@@ -214,10 +214,7 @@ async fn ask(pods: &Api<Pod>, name: String, port: u16) -> Asked {
 }
 
 async fn state(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, String> {
-    let mut forwarder = pods
-        .portforward(name, &[port])
-        .await
-        .map_err(|error| whole(&error))?;
+    let mut forwarder = pods.portforward(name, &[port]).await.map_err(refusal)?;
     let stream = forwarder
         .take_stream(port)
         .ok_or("the port is not forwarded")?;
@@ -228,6 +225,14 @@ async fn state(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, Stri
     let answer = answer.await.map_err(|error| whole(&error));
     forwarder.abort();
     answer
+}
+
+/// What the API server said, without the rest of its answer.
+fn refusal(error: kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message,
+        error => whole(&error),
+    }
 }
 
 fn happened(event: Event) -> Happened {

@@ -4,7 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Asked, Happened, Look, total};
+use super::{Asked, Happened, Look};
+use crate::state_api::total;
 
 /// All of it: the resource as the cluster has it, each proxy's state and all of them together.
 #[must_use]

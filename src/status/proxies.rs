@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Asked, Look, whole};
-use crate::state_api::{Client, Error, v1};
+use super::{Asked, Look};
+use crate::state_api::{Client, Error, v1, whole};
 
 /// How long each step of asking a proxy may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);

@@ -4,13 +4,16 @@
 
 use std::fmt::Write;
 
-use super::{Asked, Happened, Look, total};
+use super::{Asked, Happened, Look};
 use crate::resource::DynamoUpdateConfig;
 use crate::resource::status::DynamoUpdateConfigStatus;
-use crate::state_api::v1;
+use crate::state_api::{total, v1};
 
-const BAR: usize = 24;
+// So that the line of the observed split fits 80 columns.
+const BAR: usize = 12;
 const SMALL_BAR: usize = 8;
+/// The least width of a proxy's name.
+const NAME: usize = 12;
 /// Events that are shown.
 const EVENTS: usize = 8;
 
@@ -250,14 +253,16 @@ impl Page {
         self.gap();
         let meta = look.update.as_ref().map(|update| &update.metadata);
         let newest = meta.and_then(|meta| meta.generation);
+        let names = look.proxies.iter().map(|asked| asked.name.chars().count());
+        let widest = names.max().unwrap_or_default().max(NAME);
         let _ = writeln!(
             self.0,
-            "{:<38} {:<9} {:<6} {:>6} {:>10} {:>11}",
+            "{:<widest$} {:<9} {:<6} {:>6} {:>10} {:>11}",
             "PROXY", "PHASE", "READY", "SPLIT", "PLAN", "OPEN O/N"
         );
         for Asked { name, state } in &look.proxies {
             let Ok(state) = state.as_ref().map_err(|error| {
-                let _ = writeln!(self.0, "{name:<38} {error}");
+                let _ = writeln!(self.0, "{name:<widest$} {error}");
             }) else {
                 continue;
             };
@@ -269,7 +274,7 @@ impl Page {
             });
             let _ = writeln!(
                 self.0,
-                "{name:<38} {:<9} {:<6} {:>6} {:>10} {:>11}",
+                "{name:<widest$} {:<9} {:<6} {:>6} {:>10} {:>11}",
                 state.phase().as_word(),
                 if state.ready { "yes" } else { "no" },
                 format!("{} %", plan.percent),
@@ -361,6 +366,44 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(bar(0.5, 4), "██░░");
         assert_eq!(bar(7.0, 2), "██");
+    }
+
+    #[test]
+    fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
+        let side = v1::Generation {
+            open_streams: 1234,
+            first_event: Some(v1::Histogram {
+                bounds: vec![0.1, 1.0],
+                cumulative_counts: vec![5, 9],
+                count: 9,
+                sum: 3.0,
+            }),
+            ..Default::default()
+        };
+        let state = v1::State {
+            plan: Some(v1::Plan {
+                weights: Some(v1::Weights { old: 1, new: 1 }),
+                ..Default::default()
+            }),
+            assigned_last_minute: Some(v1::Requests {
+                old: 5678,
+                new: 5678,
+            }),
+            old: Some(side.clone()),
+            new: Some(side),
+            ..Default::default()
+        };
+        let asked = |name: &str| Asked {
+            name: name.to_owned(),
+            state: Ok(state.clone()),
+        };
+        let told = text(&Look {
+            proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
+            ..Look::default()
+        });
+        assert!(told.contains("192.168.100.200:9464 unknown"), "{told}");
+        let widest = told.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(80), "{widest:?}\n{told}");
     }
 
     #[test]

@@ -83,6 +83,8 @@ pub struct Observed {
     pub plan_age: Duration,
     /// How long the source of plans has been out of reach; zero while it is not.
     pub source_lost: Duration,
+    /// Updates that do nothing, since another one rules.
+    pub conflicts: usize,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
 }
@@ -123,6 +125,7 @@ pub struct Metrics {
     plan_epoch: IntGauge,
     plan_age: Gauge,
     source_lost: Gauge,
+    conflicts: IntGauge,
     endpoints: IntGaugeVec,
 }
 
@@ -253,6 +256,10 @@ impl Default for Metrics {
                 "crossfade_plan_source_lost_seconds",
                 "Time since the API server that tells the plan was last heard; 0 while it answers, and without one",
             )),
+            conflicts: by_generation.add(IntGauge::new(
+                "crossfade_plan_conflicts",
+                "Updates of this deployment in the cluster that do nothing, since another one rules",
+            )),
             endpoints: by_generation.add(IntGaugeVec::new(
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
                 &["generation", "state"],
@@ -379,6 +386,8 @@ impl Metrics {
         self.plan_epoch.set(observed.epoch.cast_signed());
         self.plan_age.set(observed.plan_age.as_secs_f64());
         self.source_lost.set(observed.source_lost.as_secs_f64());
+        self.conflicts
+            .set(i64::try_from(observed.conflicts).unwrap_or(i64::MAX));
         for generation in Generation::ALL {
             let (healthy, all) = observed.endpoints[generation.index()];
             for (state, count) in [("healthy", healthy), ("ejected", all - healthy)] {

@@ -77,7 +77,7 @@ impl Pool {
         let previous = previous
             .filter(|pool| pool.tls.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr));
         for (target, addresses) in resolved {
-            let called = called.unwrap_or(&target.host);
+            let called = called.unwrap_or(target.called());
             let server_name = target.tls.then(|| server_name(called)).flatten();
             if target.tls && server_name.is_none() {
                 tracing::error!(%target, "TLS cannot verify this name; the target is left out");

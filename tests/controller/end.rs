@@ -59,9 +59,9 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
     let proxy = &stage.proxies[0];
     let begin = async |millis: &str| {
         let mut client = Client::connect(proxy.address).await;
-        client.post(CHAT, &[("x-millis", millis)], STREAMING).await;
+        client.post(CHAT, &[("x-ends", millis)], STREAMING).await;
         client.head().await;
-        client.until(&content("any", 0)).await;
+        client.until(&content("old", 0)).await;
         client
     };
     for mut past in [begin("2500").await, begin("2500").await] {
@@ -131,7 +131,7 @@ async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
     let stage = Stage::begun(json!({})).await;
     stage.create(&updates(), "bad", json!({"spec": {
         "newFrontendService": "new:8000", "trafficSplitPercent": 0, "sourceDeployment": "elsewhere",
-        "workers": {"new": {"kind": "Teapot", "name": "any"}},
+        "workers": {"new": {"selector": {"app": "any"}}, "old": {"selector": {"app": "any"}}}, "targetDeployment": "elsewhere",
     }}))
     .await;
     stage.worker("new", 0, "worker").await;
@@ -144,7 +144,7 @@ async fn an_update_that_cannot_be_used_is_told_and_stops_no_other() {
         .await;
     let said = object["status"]["message"].as_str().unwrap();
     assert!(
-        said.contains("'Teapot', whose workers cannot be counted"),
+        said.contains("is the same object as sourceDeployment"),
         "{said}"
     );
     assert_eq!(object["spec"]["trafficSplitPercent"], 0);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
+use super::live_page::{event, reader};
 use super::stage::{Controller, Stage, pods};
 use crate::cluster::Cluster;
 use crate::rig::*;
@@ -167,6 +168,13 @@ async fn after_the_api_server_was_away_the_controller_goes_on() {
     eventually("it leads no more", async || !controller.leads().await).await;
     assert_eq!(controller.page("/livez").await, 200);
     stage.proxies[0].serves("old").await;
+    // The page shows the proxies as ever, with all that was before.
+    let page = event(&mut reader(&controller).await).await;
+    assert_eq!(page["controller"]["role"], "unsure");
+    assert_eq!(page["proxies"][0]["answers"], true);
+    assert_eq!(page["state"]["phase"], "ready");
+    let mut samples = page["samples"].as_array().unwrap().iter();
+    assert!(samples.any(|sample| sample["phase"] == "Progressing"));
     told(&server, "start").await;
     leads(&controller).await;
     assert_eq!(stage.get("up").await["metadata"]["generation"], generation);

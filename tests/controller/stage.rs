@@ -75,16 +75,11 @@ pub struct Controller {
 impl Controller {
     pub async fn start(kubeconfig: &str, args: &[&str]) -> Self {
         let mut command = program();
+        if !args.contains(&"--admin") {
+            command.env("CROSSFADE_ADMIN", "127.0.0.1:0");
+        }
         command
-            .args([
-                "controller",
-                "--admin",
-                "127.0.0.1:0",
-                "--log-format",
-                "json",
-                "--lease-seconds",
-                "6",
-            ])
+            .args(["controller", "--log-format", "json", "--lease-seconds", "6"])
             .args(args)
             .env("KUBECONFIG", kubeconfig)
             .stdin(Stdio::null())
@@ -200,19 +195,41 @@ pub fn pods() -> ApiResource {
     resource("", "v1", "Pod", "pods")
 }
 
-/// A frontend with one model, while `serves` says so.
-async fn frontend(serves: Arc<AtomicBool>) -> Upstream {
+/// A frontend with one model, while `serves` says so. It can be asked to be slow, and new to end a stream badly.
+async fn frontend(name: &'static str, serves: Arc<AtomicBool>) -> Upstream {
     Upstream::start(move |received| match received.target.as_str() {
         "/v1/models" => models(&["tiny"]),
-        "/v1/models/tiny/ready" if serves.load(Ordering::Relaxed) => Script::new().json(200, "{}"),
-        CHAT => {
-            let millis = received.header("x-millis").map(|millis| millis.parse());
-            let begun = Script::new().sse().chunk(content("any", 0));
-            begun.pause(millis.unwrap().unwrap()).chunk(DONE)
-        }
+        _ if !serves.load(Ordering::Relaxed) => status(503),
+        "/v1/models/tiny/ready" => Script::new().json(200, "{}"),
+        CHAT => match (received.header("x-ends"), name) {
+            (Some("cut"), "new") => begun(name).reset(),
+            (Some("refused"), "new") => status(503),
+            (Some("late"), _) => late(name),
+            (Some("late, refused by new"), "new") => status(503),
+            (Some("late, refused by new"), _) => late(name),
+            (Some(millis), _) => {
+                let begun = Script::new().sse().chunk(content(name, 0));
+                begun.pause(millis.parse().unwrap()).chunk(DONE)
+            }
+            _ => chat_stream(name),
+        },
         _ => status(503),
     })
     .await
+}
+
+/// A stream of more than a second.
+fn late(name: &str) -> Script {
+    let slow = (1..40).fold(begun(name), |script, i| {
+        let script = script.pause(20 + i % 7 * 5);
+        script.events(&content(name, i as usize))
+    });
+    slow.events(&Family::Chat.terminal(name)).end()
+}
+
+fn begun(name: &str) -> Script {
+    let script = Script::new().sse().events(&role(name)).pause(50);
+    script.events(&content(name, 0))
 }
 
 impl Stage {
@@ -233,8 +250,8 @@ impl Stage {
         let namespace = format!("stage-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let new_serves = Arc::new(AtomicBool::new(true));
         let stage = Self {
-            old: frontend(Arc::new(AtomicBool::new(true))).await,
-            new: frontend(Arc::clone(&new_serves)).await,
+            old: frontend("old", Arc::new(AtomicBool::new(true))).await,
+            new: frontend("new", Arc::clone(&new_serves)).await,
             new_serves,
             namespace: namespace.clone(),
             kubeconfig: path.to_string_lossy().into_owned(),

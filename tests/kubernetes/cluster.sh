@@ -39,6 +39,17 @@ possible() {
   fi
 }
 
+# What any cluster needs, pods or not: without it nothing would come up, and be waited for in vain.
+made() {
+  local program
+  for program in openssl python3 curl setpriv "$programs"; do
+    if ! command -v "$program" >/dev/null; then
+      echo "cluster.sh: $program is missing: run tests/kubernetes/install.sh, which says what it needs" >&2
+      return 1
+    fi
+  done
+}
+
 certificates() {
   local key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
   sign() { # name, subject, alternative names
@@ -308,6 +319,7 @@ live() {
 within() { # kind, command
   kind=$1
   shift
+  made
   directory=$(mktemp -d "${TMPDIR:-/tmp}/crossfade-cluster.XXXXXX")
   leave() {
     # Mounts were in their own namespace and are gone; cgroups are the machine's.

@@ -184,10 +184,10 @@ impl ApiServer {
         self.changed.send_replace(version);
     }
 
-    /// Which addresses are behind the port 8000 of the Service `new`.
-    pub fn slice(&self, name: &str, port: u16, addresses: &[&str]) {
-        self.change(SLICES, name, |object| {
-            object["metadata"]["labels"] = json!({"kubernetes.io/service-name": "new"});
+    /// Which addresses are behind a Service.
+    pub fn slice(&self, service: &str, port: u16, addresses: &[&str]) {
+        self.change(SLICES, &format!("{service}-abc"), |object| {
+            object["metadata"]["labels"] = json!({"kubernetes.io/service-name": service});
             object["addressType"] = json!("IPv4");
             object["ports"] = json!([{"name": "http", "port": port, "protocol": "TCP"}]);
             let endpoints = addresses
@@ -273,6 +273,10 @@ async fn answer(
     };
     let mut locked = state.lock().unwrap();
     let watching = query.contains_key("watch");
+    // Only one kind is ever asked for by a label, and only by one.
+    let selector = query.get("labelSelector").cloned().unwrap_or_default();
+    let service = selector.split("service-name%3D").nth(1);
+    let service = service.map(str::to_owned);
     match watching {
         _ if path == SLICES => {}
         true => locked.watches += 1,
@@ -283,7 +287,7 @@ async fn answer(
     }
     if !watching {
         let items = locked.objects.iter();
-        let items = items.filter(|((of, _), _)| *of == path);
+        let items = items.filter(|((of, _), object)| *of == path && is_of(object, &service));
         let items: Vec<_> = items.map(|(_, object)| object.clone()).collect();
         let version = locked.version.to_string();
         return whole(
@@ -305,8 +309,8 @@ async fn answer(
     drop(locked);
     let (state, changed) = (Arc::clone(state), changed.subscribe());
     let frames = futures_util::stream::unfold(
-        (state, changed, path, since),
-        async |(state, mut changed, path, since)| {
+        (state, changed, path, since, service),
+        async |(state, mut changed, path, since, service)| {
             changed.mark_unchanged();
             loop {
                 let next = {
@@ -314,14 +318,16 @@ async fn answer(
                     state
                         .log
                         .iter()
-                        .find(|(version, of, ..)| *version > since && *of == path)
+                        .find(|(version, of, _, object)| {
+                            *version > since && *of == path && is_of(object, &service)
+                        })
                         .cloned()
                 };
                 if let Some((version, _, kind, object)) = next {
                     let line = format!("{}\n", json!({"type": kind, "object": object}));
                     return Some((
                         Ok(Frame::data(Bytes::from(line))),
-                        (state, changed, path, version),
+                        (state, changed, path, version, service),
                     ));
                 }
                 changed.changed().await.ok()?;
@@ -332,6 +338,12 @@ async fn answer(
         },
     );
     Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)))
+}
+
+/// Is it of this Service, where one is asked for?
+fn is_of(object: &Value, service: &Option<String>) -> bool {
+    let label = &object["metadata"]["labels"]["kubernetes.io/service-name"];
+    service.as_ref().is_none_or(|service| label == service)
 }
 
 fn note(state: &Arc<Mutex<State>>, event: Value) -> Response<Body> {

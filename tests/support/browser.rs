@@ -5,9 +5,12 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
@@ -142,8 +145,11 @@ impl Browser {
     /// Presses and lets go a key, by its name in the DOM.
     pub async fn press(&mut self, key: &str, code: u32) {
         for kind in ["keyDown", "keyUp"] {
-            let event =
+            let mut event =
                 json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
+            if key == "Enter" && kind == "keyDown" {
+                event["text"] = "\r".into();
+            }
             self.call("Input.dispatchKeyEvent", event).await;
         }
     }
@@ -154,8 +160,20 @@ impl Browser {
             json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", screen)
             .await;
+        // A picture would be cut by their width.
+        let hidden = json!({"hidden": true});
+        self.call("Emulation.setScrollbarsHidden", hidden).await;
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.call("Emulation.setEmulatedMedia", media).await;
+    }
+
+    /// Writes a picture of the whole page to the folder of cargo's tests, for people to look at.
+    pub async fn picture(&mut self, name: &str) {
+        let parameters = json!({"format": "png", "captureBeyondViewport": true});
+        let answer = self.call("Page.captureScreenshot", parameters).await;
+        let bytes = STANDARD.decode(answer["data"].as_str().unwrap()).unwrap();
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.png"));
+        std::fs::write(path, bytes).unwrap();
     }
 
     async fn call(&mut self, method: &str, parameters: Value) -> Value {

@@ -44,7 +44,7 @@ impl Cluster {
         let directory = PathBuf::from(line.trim_end());
         assert!(
             directory.is_dir(),
-            "the API server does not start: has tests/kubernetes/install.sh run?"
+            "no API server: what is missing is said above"
         );
         Self {
             directory: Some(directory),
@@ -80,8 +80,8 @@ impl Cluster {
         Some(directory.join("admin.kubeconfig"))
     }
 
-    /// Runs `kubectl` with this input.
-    pub fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
+    /// `kubectl`, without arguments.
+    pub fn command(&self) -> Command {
         let mut command = match &self.directory {
             Some(directory) => Command::new(directory.join("bin/kubectl")),
             None => Command::new("kubectl"),
@@ -89,7 +89,13 @@ impl Cluster {
         if let Some(kubeconfig) = self.kubeconfig() {
             command.env("KUBECONFIG", kubeconfig);
         }
-        let mut child = command
+        command
+    }
+
+    /// Runs `kubectl` with this input.
+    pub fn try_kubectl(&self, args: &[&str], input: &str) -> Output {
+        let mut child = self
+            .command()
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

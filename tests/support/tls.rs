@@ -66,7 +66,12 @@ impl Authority {
 
     /// Issues a certificate for `localhost` and `127.0.0.1`, to files of this name. Issued again, it replaces them.
     pub fn issue(&self, name: &str) -> Files {
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        self.issue_for(name, &["localhost", "127.0.0.1"])
+    }
+
+    /// The same for these hosts.
+    pub fn issue_for(&self, name: &str, hosts: &[&str]) -> Files {
+        let names: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.serial_number = Some(fastrand::u64(1..u64::MAX >> 1).into());
         let key = KeyPair::generate().unwrap();

@@ -46,9 +46,10 @@ impl Proxy for Reader {
             wanted => wanted.max(SHORTEST),
         };
         let interval = Duration::from_millis(interval.into());
-        let watching = Watching::new(self.admin.clone(), interval, watcher(&self.watchers)?);
-        let states = stream::unfold(watching, async |mut watching| {
-            Some((Ok(watching.next().await?), watching))
+        let permit = watcher(&self.watchers)?;
+        let watching = Watching::new(self.admin.clone(), interval);
+        let states = stream::unfold((watching, permit), async |(mut watching, permit)| {
+            Some((Ok(watching.next().await?), (watching, permit)))
         });
         Ok(Response::new(Box::pin(states)))
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::cli::parse::{domain, seconds, seconds_or_none};
+use crate::cli::parse::{domain, object_name, seconds, seconds_or_none};
 use crate::config::ClusterSource;
 use crate::telemetry::trace::Endpoint;
 use crate::upstream::Protocol;
@@ -22,7 +22,8 @@ pub(super) struct ClusterArgs {
         long,
         env = "CROSSFADE_KUBE_DEPLOYMENT",
         value_name = "NAME",
-        value_delimiter = ','
+        value_delimiter = ',',
+        value_parser = object_name
     )]
     kube_deployment: Vec<String>,
     /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]

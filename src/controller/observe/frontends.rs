@@ -90,7 +90,7 @@ impl Eyes {
                 let config = self.trust.of(files)?;
                 let called = tls
                     .and_then(|tls| tls.server_name.as_ref())
-                    .unwrap_or(&target.host);
+                    .unwrap_or(target.called());
                 let name = match called {
                     Host::Ip(ip) => ServerName::from(*ip),
                     Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned())

@@ -44,6 +44,11 @@ impl Conflict {
     }
 }
 
+/// Whether it is for the deployment that has these names.
+pub(super) fn is_own(update: &Update, own: &[String]) -> bool {
+    own.iter().any(|name| update.source() == Some(name))
+}
+
 impl View {
     pub fn replace(&mut self, all: Vec<Update>) {
         self.0.clear();
@@ -58,13 +63,26 @@ impl View {
         self.0.remove(name);
     }
 
+    /// Whether this very update is there, whatever it says by now.
+    pub fn has(&self, identity: &Identity) -> bool {
+        self.find(identity).is_some()
+    }
+
+    /// Whether this very update is there, and for the deployment that has these names.
+    pub fn holds(&self, identity: &Identity, own: &[String]) -> bool {
+        self.find(identity)
+            .is_some_and(|update| is_own(update, own))
+    }
+
+    fn find(&self, identity: &Identity) -> Option<&Update> {
+        let known = self.0.get(identity.name.as_deref()?)?;
+        (known.identity.uid == identity.uid).then_some(known)
+    }
+
     /// What follows for the deployment that has these names.
     pub fn judge(&self, own: &[String], reach: &Reach) -> Judgement {
-        let is_own = |update: &&Update| {
-            let source = update.source();
-            own.iter().any(|name| source == Some(name))
-        };
-        let updates: Vec<_> = self.0.values().filter(is_own).collect();
+        let updates = self.0.values().filter(|update| is_own(update, own));
+        let updates: Vec<_> = updates.collect();
         let claims: Vec<_> = updates.iter().map(|update| update.claim()).collect();
         let Some(ruling) = ruling::rule(&claims) else {
             return Judgement {
@@ -137,6 +155,26 @@ mod tests {
         assert_eq!(judge(&view), (Some(20), vec![]));
         view.set(update("b", 2, "other", 20));
         assert_eq!(judge(&view), (None, vec![]));
+    }
+
+    #[test]
+    fn an_update_is_held_by_what_it_is_and_not_by_its_name() {
+        let own = ["mine".to_owned()];
+        let of = |uid: &str, source: &str| {
+            let mut update = update("a", 1, source, 10);
+            update.identity.uid = Some(uid.into());
+            update
+        };
+        let known = of("one", "mine").identity;
+        let mut view = View::default();
+        assert!(!view.has(&known));
+        view.set(of("one", "mine"));
+        assert!(view.has(&known) && view.holds(&known, &own));
+        // Edited away, and then made anew.
+        view.set(of("one", "other"));
+        assert!(view.has(&known) && !view.holds(&known, &own));
+        view.set(of("two", "mine"));
+        assert!(!view.has(&known) && !view.holds(&known, &own));
     }
 
     #[test]

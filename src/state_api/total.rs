@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::state_api::v1;
+use super::v1;
 
-/// All of them together; `None` without any. The plan is told where all have the same weights, and distributions where
-/// all have the same buckets.
+/// All of them together; `None` without any. The plan is told where all have the same weights, without what is not the
+/// same, and distributions where all have the same buckets.
 #[must_use]
 pub fn total<'a>(states: impl IntoIterator<Item = &'a v1::State>) -> Option<v1::State> {
     let mut states = states.into_iter();
@@ -25,14 +25,20 @@ fn add(all: &mut v1::State, one: &v1::State) {
         all.phase = v1::Phase::Unspecified.into();
     }
     let weights = |state: &v1::State| state.plan.as_ref().and_then(|plan| plan.weights);
-    if weights(all) != weights(one) {
+    if weights(all) == weights(one) {
+        merge(&mut all.plan, &one.plan, plan);
+    } else {
         all.plan = None;
     }
-    merge(
-        &mut all.assigned_last_minute,
-        &one.assigned_last_minute,
-        requests,
-    );
+    for (all, one) in [
+        (&mut all.assigned_last_minute, &one.assigned_last_minute),
+        (
+            &mut all.assigned_last_five_seconds,
+            &one.assigned_last_five_seconds,
+        ),
+    ] {
+        merge(all, one, requests);
+    }
     merge(&mut all.split_total, &one.split_total, requests);
     merge(&mut all.old, &one.old, generation);
     merge(&mut all.new, &one.new, generation);
@@ -46,6 +52,37 @@ fn merge<T>(all: &mut Option<T>, one: &Option<T>, add: impl FnOnce(&mut T, &T)) 
     match (all.as_mut(), one) {
         (Some(all), Some(one)) => add(all, one),
         _ => *all = None,
+    }
+}
+
+/// Both of the same weights.
+fn plan(all: &mut v1::Plan, one: &v1::Plan) {
+    if all.epoch != one.epoch {
+        all.epoch = 0;
+    }
+    if all.source != one.source {
+        all.source.clear();
+    }
+    if all.resource != one.resource {
+        all.resource = None;
+    }
+    if all.weights_before_cap != one.weights_before_cap || all.max_percent != one.max_percent {
+        (all.weights_before_cap, all.max_percent) = (None, None);
+    }
+    all.old_drains &= one.old_drains;
+    // Since when all have it, the last refusal of any, the longest silence.
+    let at = |time: &Option<prost_types::Timestamp>| time.map(|time| (time.seconds, time.nanos));
+    if at(&one.since) > at(&all.since) {
+        all.since = one.since;
+    }
+    let refused = |refusal: &Option<v1::Refusal>| refusal.as_ref().and_then(|one| at(&one.time));
+    if refused(&one.refusal) > refused(&all.refusal) {
+        all.refusal = one.refusal.clone();
+    }
+    all.refused_total += one.refused_total;
+    let lost = |lost: &Option<prost_types::Duration>| lost.map(|lost| (lost.seconds, lost.nanos));
+    if lost(&one.source_lost_for) > lost(&all.source_lost_for) {
+        all.source_lost_for = one.source_lost_for;
     }
 }
 
@@ -127,6 +164,26 @@ mod tests {
         assert_eq!(all.saves["connect"], 4);
         assert!(all.plan.is_some());
         assert!(total([]).is_none());
+    }
+
+    #[test]
+    fn of_plans_of_the_same_weights_only_what_is_the_same_is_told() {
+        let mut states = [state(1, 0, &[]), state(1, 0, &[])];
+        for (epoch, state) in (3..).zip(&mut states) {
+            let plan = state.plan.as_mut().unwrap();
+            plan.epoch = epoch;
+            plan.source = "the cluster".into();
+            plan.old_drains = epoch == 3;
+            plan.refused_total = 2;
+            plan.since = Some(prost_types::Timestamp {
+                seconds: epoch as i64,
+                nanos: 0,
+            });
+        }
+        let plan = total(&states).unwrap().plan.unwrap();
+        assert_eq!((plan.epoch, &*plan.source), (0, "the cluster"));
+        assert_eq!((plan.old_drains, plan.refused_total), (false, 4));
+        assert_eq!(plan.since.unwrap().seconds, 4);
     }
 
     #[test]

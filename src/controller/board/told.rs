@@ -1,0 +1,187 @@
+//! What is told of updates and their proxies, as JSON: what the resource says, and a line for each proxy.
+//!
+//! Must not know when it is told.
+
+use std::time::Instant;
+
+use serde_json::{Value as Json, json};
+
+use crate::controller::held;
+use crate::controller::observe::Follower;
+use crate::controller::proxies::Heard;
+use crate::k8s::Object;
+use crate::state_api::v1::{Generation, Requests, Resource, State};
+
+/// A line of the list of all updates.
+pub(super) fn line(update: &Object) -> Json {
+    let key = held::key(update);
+    let status = &update.data["status"];
+    json!({
+        "namespace": key.namespace,
+        "name": key.name,
+        "phase": status["phase"],
+        "wanted": wanted(update),
+        "message": status["message"],
+    })
+}
+
+/// An update: what its resource asks for and what its status says.
+pub(super) fn update(update: &Object) -> Json {
+    let key = held::key(update);
+    let (spec, status) = (&update.data["spec"], &update.data["status"]);
+    let side = |name: &str| {
+        let side = &status[name];
+        json!({
+            "workers": side["workers"],
+            "capacityPercent": side["capacityPercent"],
+            "readyFrontends": side["readyFrontends"],
+        })
+    };
+    json!({
+        "namespace": key.namespace,
+        "name": key.name,
+        "generation": update.metadata.generation,
+        "source": spec["sourceDeployment"],
+        "target": spec["targetDeployment"],
+        "service": spec["newFrontendService"],
+        "wanted": wanted(update),
+        "weights": spec["weights"],
+        "cap": spec["maxTrafficSplitPercent"],
+        "paused": spec["paused"] == true,
+        "phase": status["phase"],
+        "since": status["lastTransitionTime"],
+        "message": status["message"],
+        "old": side("old"),
+        "new": side("new"),
+        "safeToDeleteOld": status["safeToDeleteOld"],
+        "estimatedDrainSeconds": status["estimatedDrainSeconds"],
+    })
+}
+
+/// The share of new that the resource asks for, below its cap.
+pub(super) fn wanted(update: &Object) -> Option<f64> {
+    let spec = &update.data["spec"];
+    let part = |side: &str| spec["weights"][side].as_f64();
+    let of_weights = part("old").zip(part("new"));
+    let of_weights = of_weights.map(|(old, new)| new / (old + new));
+    let of_weights = of_weights.filter(|share| share.is_finite());
+    let percent = |field: &str| spec[field].as_f64().map(|percent| percent / 100.0);
+    let asked = of_weights.or_else(|| percent("trafficSplitPercent"))?;
+    let cap = percent("maxTrafficSplitPercent").unwrap_or(1.0);
+    Some(asked.min(cap))
+}
+
+/// The name of the other update that a proxy follows, if it does.
+pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
+    let Resource { name, uid, .. } = state.plan.as_ref()?.resource.as_ref()?;
+    let metadata = &update.metadata;
+    let is_it = match (uid, &metadata.uid) {
+        (Some(one), Some(other)) => one == other,
+        _ => *name == metadata.name,
+    };
+    name.as_deref().filter(|_| !is_it)
+}
+
+/// A line of the table of proxies.
+pub(super) fn proxy(
+    update: &Object,
+    follower: &Follower,
+    heard: Option<&Heard>,
+    now: Instant,
+) -> Json {
+    let at = heard.and_then(|heard| heard.at);
+    let at = at.map(|at| now.saturating_duration_since(at).as_secs_f64());
+    let mut line = json!({
+        "name": follower.pod,
+        "podIsReady": follower.ready,
+        "answers": heard.map(|heard| heard.state.is_ok()),
+        "heardSecondsAgo": at,
+    });
+    match heard.map(|heard| &heard.state) {
+        None => {}
+        Some(Err(silence)) => line["silence"] = json!(&**silence),
+        Some(Ok(state)) => line["state"] = brief(update, state),
+    }
+    line
+}
+
+fn brief(update: &Object, state: &State) -> Json {
+    let plan = state.plan.as_ref();
+    let resource = plan.and_then(|plan| plan.resource.as_ref());
+    let refusal = plan.and_then(|plan| plan.refusal.as_ref());
+    let problems = refusal.map(|refusal| {
+        let problems = refusal.problems.iter();
+        let told = problems.map(|problem| match &*problem.path {
+            "" => problem.message.clone(),
+            path => format!("{path}: {}", problem.message),
+        });
+        told.collect::<Vec<_>>().join("; ")
+    });
+    let open = |side: &Option<Generation>| side.as_ref().map(|side| side.open_streams);
+    let minute = state.assigned_last_minute.as_ref();
+    let lost = plan.and_then(|plan| plan.source_lost_for.as_ref());
+    json!({
+        "phase": state.phase().as_word(),
+        "ready": state.ready,
+        "version": state.process.as_ref().map(|process| &process.version),
+        "follows": other(update, state),
+        "generation": resource.and_then(|resource| resource.generation),
+        "percent": plan.map(|plan| plan.percent),
+        "observed": minute.and_then(Requests::share_of_new),
+        "old": open(&state.old),
+        "new": open(&state.new),
+        "refusal": problems,
+        "sourceLostSeconds": lost.map(|lost| lost.seconds),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::state_api::v1::Plan;
+
+    fn object(spec: Json) -> Object {
+        let metadata = json!({"namespace": "a", "name": "up", "uid": "1"});
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    }
+
+    #[test]
+    fn the_share_that_is_wanted_is_exact_and_below_the_cap() {
+        let share = |spec| wanted(&object(spec));
+        assert_eq!(share(json!({})), None);
+        assert_eq!(share(json!({"trafficSplitPercent": 25})), Some(0.25));
+        let weights = json!({"old": 2, "new": 1});
+        let exact = json!({"trafficSplitPercent": 33, "weights": weights});
+        assert_eq!(share(exact), Some(1.0 / 3.0));
+        let capped = json!({"weights": weights, "maxTrafficSplitPercent": 10});
+        assert_eq!(share(capped), Some(0.1));
+        let none = json!({"weights": {"old": 0, "new": 0}});
+        assert_eq!(share(none), None);
+    }
+
+    #[test]
+    fn a_proxy_of_another_update_is_told_apart_by_its_uid_or_failing_that_by_name() {
+        let follows = |name: &str, uid: Option<&str>| {
+            let resource = Resource {
+                name: Some(name.to_owned()),
+                uid: uid.map(str::to_owned),
+                ..Default::default()
+            };
+            let state = State {
+                plan: Some(Plan {
+                    resource: Some(resource),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            other(&object(json!({})), &state).map(str::to_owned)
+        };
+        assert_eq!(follows("up", Some("1")), None);
+        assert_eq!(follows("up", Some("2")), Some("up".to_owned()));
+        assert_eq!(follows("up", None), None);
+        assert_eq!(follows("next", None), Some("next".to_owned()));
+        assert_eq!(other(&object(json!({})), &State::default()), None);
+    }
+}

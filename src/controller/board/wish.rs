@@ -1,0 +1,74 @@
+//! Which update a person wants to see, by the query of the page.
+//!
+//! Must not know whether there is such an update.
+
+use crate::controller::Key;
+
+/// The longest name of an object (RFC 1123 subdomain, as Kubernetes takes it).
+const LONGEST: usize = 253;
+
+/// The query names no update in the one way that there is.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the query may be ?update=NAMESPACE/NAME, or nothing")]
+pub(super) struct Malformed;
+
+/// The update that a query names, if it names one.
+///
+/// # Errors
+/// When it says anything else.
+pub(super) fn read(query: Option<&str>) -> Result<Option<Key>, Malformed> {
+    let mut fields = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    match (fields.next(), fields.next()) {
+        (None, _) => Ok(None),
+        (Some((name, value)), None) if name == "update" => key(&value).map(Some),
+        _ => Err(Malformed),
+    }
+}
+
+fn key(text: &str) -> Result<Key, Malformed> {
+    let (namespace, name) = text.split_once('/').ok_or(Malformed)?;
+    if !(is_name(namespace) && is_name(name)) {
+        return Err(Malformed);
+    }
+    Ok(Key {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    })
+}
+
+fn is_name(text: &str) -> bool {
+    let known = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
+    !text.is_empty() && text.len() <= LONGEST && text.bytes().all(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_update_is_named_by_namespace_and_name_and_nothing_else_is_taken() {
+        let wished = |query| read(query).map(|key| key.map(|key| key.to_string()));
+        assert_eq!(wished(None), Ok(None));
+        assert_eq!(wished(Some("")), Ok(None));
+        let named = Ok(Some("default/chat-v2.1".to_owned()));
+        assert_eq!(wished(Some("update=default/chat-v2.1")), named);
+        assert_eq!(wished(Some("update=default%2Fchat-v2.1")), named);
+        let long = format!("update=a/{}", "b".repeat(LONGEST + 1));
+        for wrong in [
+            "update",
+            "update=",
+            "update=a",
+            "update=/a",
+            "update=a/",
+            "update=a/b/c",
+            "update=A/b",
+            "update=a/<b>",
+            "update=a/b&update=a/c",
+            "update=a/b&other=1",
+            "other=a/b",
+            &long,
+        ] {
+            assert_eq!(wished(Some(wrong)), Err(Malformed), "{wrong}");
+        }
+    }
+}

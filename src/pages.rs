@@ -1,0 +1,78 @@
+//! What both admin ports answer in the same way, that of a proxy and that of a controller: texts, refusals, and the live
+//! page with the stream of what it draws.
+//!
+//! Must not know whose port it is, nor where a state comes from.
+
+mod history;
+mod live;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Method, Response, StatusCode};
+use http_body_util::Full;
+use tonic::body::Body;
+
+pub use history::{Counters, History, Sample};
+pub use live::LivePage;
+
+/// An answer of an admin port.
+pub type Answer = Response<Body>;
+
+/// Why there is nothing to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub status: StatusCode,
+    /// For people, in a line.
+    pub why: String,
+}
+
+impl From<Refusal> for Answer {
+    fn from(Refusal { status, why }: Refusal) -> Self {
+        text(status, &format!("{why}\n"))
+    }
+}
+
+/// Does a request of this method only ask?
+#[must_use]
+pub fn reads(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// A page of this content type, which nobody may keep.
+#[must_use]
+pub fn page(kind: &'static str, body: impl Into<Bytes>) -> Answer {
+    let mut answer = Response::new(Body::new(Full::from(body.into())));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    answer
+}
+
+/// The metrics, in Prometheus' text format.
+#[must_use]
+pub fn metrics(text: Vec<u8>) -> Answer {
+    page("text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+/// A text for people, with its line's end.
+#[must_use]
+pub fn text(status: StatusCode, body: &str) -> Answer {
+    let mut answer = page("text/plain; charset=utf-8", body.to_owned());
+    *answer.status_mut() = status;
+    answer
+}
+
+/// The refusal of a method, where only `methods` are allowed.
+#[must_use]
+pub fn not_allowed(methods: &'static str) -> Answer {
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "not allowed here\n");
+    let methods = HeaderValue::from_static(methods);
+    answer.headers_mut().insert(ALLOW, methods);
+    answer
+}
+
+/// The refusal of a path that leads nowhere.
+#[must_use]
+pub fn not_found() -> Answer {
+    text(StatusCode::NOT_FOUND, "no such page: see /\n")
+}

@@ -1,0 +1,246 @@
+//! The last minutes, a sample a second, so that who opens the page late sees them too.
+//!
+//! Must not know how they are drawn, nor whether a state is that of one process or the sum of several.
+
+use std::collections::VecDeque;
+use std::ops::{Add, Sub};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use crate::resource::status::Phase;
+use crate::state_api::v1;
+
+/// How many samples are kept: five minutes.
+const LENGTH: usize = 300;
+
+/// One moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Milliseconds since 1970.
+    pub at: u64,
+    /// The share of new that is wanted, and that of the last 5 seconds, since a minute would hide a fade.
+    pub wanted: Option<f64>,
+    pub observed: Option<f64>,
+    /// Open streams of old and new.
+    pub open: Option<[u64; 2]>,
+    /// The number of the plan in force; 0 if it is not known.
+    pub plan: u64,
+    pub counters: Counters,
+    /// Where the state is a sum: how many proxies answer, and of how many.
+    pub proxies: Option<[usize; 2]>,
+    /// Where an update stands.
+    pub phase: Option<Phase>,
+}
+
+/// What is shown by how much it has grown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    pub refused_plans: u64,
+    pub saves: u64,
+    /// Exchanges that were truncated or failed.
+    pub broken: u64,
+}
+
+impl Sample {
+    /// What a state says, at `now`.
+    #[must_use]
+    pub fn of(state: &v1::State, now: SystemTime) -> Self {
+        let plan = state.plan.as_ref();
+        let recent = state.assigned_last_five_seconds.as_ref();
+        let open = |side: &Option<v1::Generation>| side.as_ref().map(|side| side.open_streams);
+        let open = open(&state.old).zip(open(&state.new));
+        Self {
+            wanted: plan.and_then(v1::Plan::share_of_new),
+            observed: recent.and_then(v1::Requests::share_of_new),
+            open: open.map(Into::into),
+            plan: plan.map_or(0, |plan| plan.epoch),
+            counters: Counters::of(state),
+            ..Self::at(now)
+        }
+    }
+
+    /// One of which nothing is known.
+    #[must_use]
+    pub fn at(now: SystemTime) -> Self {
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self {
+            at: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+            ..Self::default()
+        }
+    }
+
+    fn json(&self) -> Value {
+        let Self {
+            at,
+            wanted,
+            observed,
+            open,
+            plan,
+            counters,
+            proxies,
+            phase,
+        } = self;
+        json!({
+            "at": at,
+            "wanted": wanted,
+            "observed": observed,
+            "old": open.map(|[old, _]| old),
+            "new": open.map(|[_, new]| new),
+            "plan": plan,
+            "refused": counters.refused_plans,
+            "saves": counters.saves,
+            "broken": counters.broken,
+            "proxies": proxies,
+            "phase": phase,
+        })
+    }
+}
+
+impl Counters {
+    /// Those of a state.
+    #[must_use]
+    pub fn of(state: &v1::State) -> Self {
+        let broken = |side: &Option<v1::Generation>| {
+            let outcomes = side.as_ref().and_then(|side| side.outcomes);
+            outcomes.map_or(0, |outcomes| outcomes.truncated + outcomes.failed)
+        };
+        Self {
+            refused_plans: state.plan.as_ref().map_or(0, |plan| plan.refused_total),
+            saves: state.saves.values().sum(),
+            broken: broken(&state.old) + broken(&state.new),
+        }
+    }
+}
+
+impl Add for Counters {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            refused_plans: self.refused_plans.saturating_add(other.refused_plans),
+            saves: self.saves.saturating_add(other.saves),
+            broken: self.broken.saturating_add(other.broken),
+        }
+    }
+}
+
+impl Sub for Counters {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self {
+            refused_plans: self.refused_plans.saturating_sub(other.refused_plans),
+            saves: self.saves.saturating_sub(other.saves),
+            broken: self.broken.saturating_sub(other.broken),
+        }
+    }
+}
+
+/// A ring of samples. Each has a number, counted from 0.
+#[derive(Debug, Default)]
+pub struct History(Mutex<Ring>);
+
+#[derive(Debug, Default)]
+struct Ring {
+    samples: VecDeque<Sample>,
+    /// The number of the next sample.
+    next: usize,
+}
+
+impl History {
+    /// Adds a sample: once a second.
+    pub fn push(&self, sample: Sample) {
+        let mut ring = self.ring();
+        if ring.samples.len() == LENGTH {
+            ring.samples.pop_front();
+        }
+        ring.samples.push_back(sample);
+        ring.next += 1;
+    }
+
+    /// The samples from number `from` on that are kept, as JSON, and the number that comes next.
+    #[must_use]
+    pub fn since(&self, from: usize) -> (Vec<Value>, usize) {
+        let ring = self.ring();
+        let oldest = ring.next - ring.samples.len();
+        let samples = ring.samples.iter().skip(from.saturating_sub(oldest));
+        (samples.map(Sample::json).collect(), ring.next)
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        // Nobody panics half-way through a change of it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moments(history: &History, from: usize) -> (Vec<u64>, usize) {
+        let (samples, next) = history.since(from);
+        let at = |sample: &Value| sample["at"].as_u64().unwrap();
+        (samples.iter().map(at).collect(), next)
+    }
+
+    #[test]
+    fn who_comes_late_gets_what_is_kept_and_then_only_what_is_new() {
+        let history = History::default();
+        assert_eq!(moments(&history, 0), (vec![], 0));
+        let push = |at| {
+            history.push(Sample {
+                at,
+                ..Sample::default()
+            });
+        };
+        push(0);
+        push(1);
+        assert_eq!(moments(&history, 0), (vec![0, 1], 2));
+        assert_eq!(moments(&history, 2), (vec![], 2));
+        (2..=LENGTH as u64).for_each(push);
+        let (all, next) = moments(&history, 0);
+        assert_eq!((all.len(), all[0], next), (LENGTH, 1, LENGTH + 1));
+        assert_eq!(moments(&history, LENGTH), (vec![LENGTH as u64], LENGTH + 1));
+    }
+
+    #[test]
+    fn a_sample_says_what_the_state_does_and_null_of_what_it_does_not() {
+        let side = |open_streams| {
+            Some(v1::Generation {
+                open_streams,
+                outcomes: Some(v1::Outcomes {
+                    truncated: 1,
+                    failed: 2,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            })
+        };
+        let state = v1::State {
+            plan: Some(v1::Plan {
+                epoch: 7,
+                weights: Some(v1::Weights { old: 3, new: 1 }),
+                ..Default::default()
+            }),
+            assigned_last_minute: Some(v1::Requests { old: 1, new: 1 }),
+            assigned_last_five_seconds: Some(v1::Requests { old: 0, new: 2 }),
+            old: side(5),
+            new: side(6),
+            saves: [("connect".to_owned(), 2), ("status".to_owned(), 3)].into(),
+            ..Default::default()
+        };
+        let now = UNIX_EPOCH + std::time::Duration::from_millis(1500);
+        let told = Sample::of(&state, now).json();
+        let wanted = json!({
+            "at": 1500, "wanted": 0.25, "observed": 1.0, "old": 5, "new": 6, "plan": 7, "refused": 0, "saves": 5,
+            "broken": 6, "proxies": null, "phase": null,
+        });
+        assert_eq!(told, wanted);
+        let told = Sample::of(&v1::State::default(), now).json();
+        for unknown in ["wanted", "observed", "old", "new"] {
+            assert_eq!(told[unknown], Value::Null, "{unknown}");
+        }
+    }
+}

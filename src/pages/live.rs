@@ -1,0 +1,217 @@
+//! The live page, for people with a browser: one document without any other file, and the stream of what it draws.
+//!
+//! It shows what it is told and nothing that a request carried. It has no way to change anything, and its policy
+//! (W3C Content Security Policy 3) allows its own script and style by their hashes and nothing else. Must not know how
+//! anything is counted.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+use http::header::{
+    ACCEPT, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, VARY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, Request, StatusCode};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+use tonic::body::Body;
+
+use super::{Answer, Refusal, not_allowed, page, reads};
+
+const HTML: &str = include_str!("live/live.html");
+const STYLE: &str = include_str!("live/live.css");
+/// Its parts see each other, and nothing else sees them.
+const SCRIPT: &str = concat!(
+    "\"use strict\";\n(() => {\n",
+    include_str!("live/words.js"),
+    include_str!("live/now.js"),
+    include_str!("live/past.js"),
+    include_str!("live/fleet.js"),
+    include_str!("live/main.js"),
+    "})();\n",
+);
+
+/// How soon a page asks again when the stream has ended, in milliseconds.
+const RETRY: u32 = 1000;
+/// Pages that are open at the same time.
+const READERS: usize = 64;
+
+/// The page, and how many may read its stream: the clones count together.
+#[derive(Clone)]
+pub struct LivePage {
+    html: Bytes,
+    policy: HeaderValue,
+    readers: Arc<Semaphore>,
+}
+
+impl Default for LivePage {
+    fn default() -> Self {
+        let html = HTML
+            .replace("{{style}}", STYLE)
+            .replace("{{script}}", SCRIPT);
+        let policy = format!(
+            "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
+             form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+            hash(SCRIPT),
+            hash(STYLE),
+        );
+        Self {
+            html: html.into(),
+            policy: HeaderValue::try_from(policy).expect("hashes in base64 are visible ASCII"),
+            readers: Arc::new(Semaphore::new(READERS)),
+        }
+    }
+}
+
+impl LivePage {
+    /// How often a page is told what is new.
+    pub const INTERVAL: Duration = Duration::from_secs(1);
+
+    /// The answer to what asks for the page (`/`, of browsers) or its stream (`/live`); `None` to everything else.
+    /// `tellings` is what the stream of this query tells, or why there is none.
+    pub fn answer<B, S>(
+        &self,
+        request: &Request<B>,
+        tellings: impl FnOnce(Option<&str>) -> Result<S, Refusal>,
+    ) -> Option<Answer>
+    where
+        S: Stream<Item = Value> + Send + 'static,
+    {
+        let reads = reads(request.method());
+        match request.uri().path() {
+            "/" if reads && is_a_browser(request.headers()) => Some(self.document()),
+            "/live" if reads => Some(match tellings(request.uri().query()) {
+                Ok(tellings) => self.stream(tellings),
+                Err(refusal) => refusal.into(),
+            }),
+            "/live" => Some(not_allowed("GET, HEAD")),
+            _ => None,
+        }
+    }
+
+    fn document(&self) -> Answer {
+        let mut answer = page("text/html; charset=utf-8", self.html.clone());
+        let fixed = |text| HeaderValue::from_static(text);
+        answer.headers_mut().extend([
+            (CONTENT_SECURITY_POLICY, self.policy.clone()),
+            (VARY, fixed("accept")),
+            (X_CONTENT_TYPE_OPTIONS, fixed("nosniff")),
+            (REFERRER_POLICY, fixed("no-referrer")),
+            (
+                HeaderName::from_static("cross-origin-resource-policy"),
+                fixed("same-origin"),
+            ),
+        ]);
+        answer
+    }
+
+    /// Server-sent events (WHATWG HTML §9.2).
+    fn stream(&self, tellings: impl Stream<Item = Value> + Send + 'static) -> Answer {
+        let Ok(permit) = Arc::clone(&self.readers).try_acquire_owned() else {
+            let why = "too many pages are open already".to_owned();
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Refusal { status, why }.into();
+        };
+        let events = tellings.map(move |telling| {
+            // Held for as long as somebody reads.
+            let _ = &permit;
+            let event = format!("data: {telling}\nretry: {RETRY}\n\n");
+            Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
+        });
+        let mut answer = page("text/event-stream", Bytes::new());
+        *answer.body_mut() = Body::new(StreamBody::new(events));
+        let nosniff = HeaderValue::from_static("nosniff");
+        answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
+        answer
+    }
+}
+
+/// Does it ask for a page? Browsers name `text/html`; curl and the like take anything and get text.
+fn is_a_browser(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).iter();
+    let mut accepted = accepted.filter_map(|value| value.to_str().ok());
+    accepted.any(|value| value.contains("text/html"))
+}
+
+/// What a policy calls this text.
+fn hash(text: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    format!("'sha256-{}'", STANDARD.encode(digest))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    fn ask(page: &LivePage, method: &str, path: &str, accept: &str) -> Option<u16> {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.header("accept", accept).body(()).unwrap();
+        let answer = page.answer(&request, |query| match query {
+            None => Ok(stream::pending::<Value>()),
+            Some(_) => Err(Refusal {
+                status: StatusCode::BAD_REQUEST,
+                why: "no".to_owned(),
+            }),
+        });
+        answer.map(|answer| answer.status().as_u16())
+    }
+
+    #[test]
+    fn the_document_holds_style_and_script_once_and_refers_to_nothing_outside() {
+        let page = LivePage::default();
+        let html = std::str::from_utf8(&page.html).unwrap();
+        let inside = |tag: &str| {
+            let (begin, end) = (format!("<{tag}>"), format!("</{tag}>"));
+            assert_eq!(html.matches(&begin).count(), 1, "{tag}");
+            let (_, rest) = html.split_once(&begin).unwrap();
+            rest.split_once(&end).unwrap().0
+        };
+        assert_eq!(inside("style"), STYLE);
+        assert_eq!(inside("script"), SCRIPT);
+        for outside in [
+            "src=",
+            "@import",
+            "url(http",
+            "https://",
+            "style=",
+            "innerHTML",
+        ] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn a_browser_gets_the_page_and_everyone_else_what_was_there_before() {
+        let page = LivePage::default();
+        let html = "text/html,application/xml;q=0.9";
+        assert_eq!(ask(&page, "GET", "/", html), Some(200));
+        assert_eq!(ask(&page, "GET", "/?update=a/b", html), Some(200));
+        assert_eq!(ask(&page, "GET", "/", "*/*"), None);
+        assert_eq!(ask(&page, "POST", "/", html), None);
+        assert_eq!(ask(&page, "GET", "/plan", html), None);
+        let stream = "text/event-stream";
+        assert_eq!(ask(&page, "GET", "/live", stream), Some(200));
+        assert_eq!(ask(&page, "GET", "/live?wrong", stream), Some(400));
+        assert_eq!(ask(&page, "PUT", "/live", "*/*"), Some(405));
+    }
+
+    #[test]
+    fn there_is_a_limit_to_open_pages_and_a_closed_one_makes_room() {
+        let page = LivePage::default();
+        let open = || page.stream(stream::pending());
+        let mut opened: Vec<Answer> = (0..READERS).map(|_| open()).collect();
+        assert!(opened.iter().all(|answer| answer.status() == 200));
+        assert_eq!(open().status(), 503);
+        opened.pop();
+        assert_eq!(open().status(), 200);
+    }
+}

@@ -1,0 +1,106 @@
+// What only a controller tells: all updates, and the proxies of the one that is chosen.
+
+let fleet = null; // the controller; null on the page of a proxy
+let updates = [];
+let isChosen = false;
+
+const nameOf = (update) => `${update.namespace}/${update.name}`;
+const pageOf = (update) => `?update=${nameOf(update)}`;
+const answering = (answer, all) => `${answer} of ${plural(all, "proxy", "proxies")} ${answer === 1 ? "answers" : "answer"}`;
+
+function role({ role, leader }) {
+  if (role === "stands by") return leader ? `stands by while ${leader} leads` : "stands by; nobody leads";
+  return { leads: "leads", unsure: "led, but the API server does not answer", "dry run": "dry run, changes nothing" }[role] ?? role;
+}
+
+function drawUpdates(chosen) {
+  // With one update there is nothing to choose. The list is open until one is chosen, then as a person has it.
+  show("updates", updates.length > 1 || !chosen);
+  if (chosen && !isChosen) byId("all").open = false;
+  isChosen ||= Boolean(chosen);
+  say("h-updates", updates.length ? plural(updates.length, "update") : "There is no update");
+  const lines = updates.map((update) => {
+    const current = chosen && nameOf(update) === nameOf(chosen);
+    const link = html("a", { href: pageOf(update), ...(current ? { "aria-current": "page" } : {}) }, nameOf(update));
+    const share = known(update.wanted) ? `${percent(update.wanted)} to new` : "";
+    return html("li", {}, link, html("span", { class: "phase" }, update.phase ?? "no status yet"), html("span", {}, share), html("p", {}, update.message ?? ""));
+  });
+  renew(byId("list"), lines);
+}
+
+function drawUpdate(update) {
+  say("h-update", nameOf(update));
+  say("phase", update.phase ?? "no status yet");
+  say("message", update.message ?? "no controller has written a status");
+  show("standby", fleet.role === "stands by");
+  const side = ({ workers, capacityPercent, readyFrontends }) => {
+    const parts = [];
+    if (known(workers)) parts.push(`${workers} workers`);
+    if (known(capacityPercent)) parts.push(`capacity ${capacityPercent} %`);
+    if (known(readyFrontends)) parts.push(`${plural(readyFrontends, "frontend")} ready`);
+    return parts.join(", ") || "–";
+  };
+  const facts = [
+    ["from old", `${update.source ?? "?"}: ${side(update.old)}`],
+    ["to new", `${update.target ?? update.service ?? "?"}: ${side(update.new)}`],
+    ["edit", count(update.generation)],
+  ];
+  if (update.weights) facts.push(["weights", `old ${update.weights.old} : new ${update.weights.new}`]);
+  if (known(update.cap)) facts.push(["cap", `${update.cap} %`]);
+  if (update.paused) facts.push(["paused", "yes: a person holds the split"]);
+  if (update.since) facts.push(["phase since", new Date(update.since).toLocaleString("en-GB")]);
+  if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${lasting(update.estimatedDrainSeconds)} more`]);
+  if (known(update.safeToDeleteOld)) facts.push(["old can be deleted", update.safeToDeleteOld ? "yes" : "not yet"]);
+  renew(byId("facts"), facts.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
+}
+
+const COLUMNS = { plan: "plan", phase: "phase", old: "open on old", new: "open on new", observed: "new has", heard: "heard" };
+
+function drawProxies(update, proxies) {
+  const own = proxies?.filter(({ state }) => !state?.follows) ?? [];
+  const answer = own.filter((proxy) => proxy.answers).length;
+  say("h-proxies", !proxies ? "Proxies: not looked for yet" : own.length ? `Proxies: ${answering(answer, own.length)}` : "Proxies: there is none");
+  show("proxy-table", proxies?.length);
+  const head = [html("th", { role: "columnheader", scope: "col" }, "pod"), ...Object.values(COLUMNS).map((name) => html("th", { role: "columnheader", scope: "col" }, name))];
+  renew(document.querySelector("#proxy-table thead tr"), head);
+  const rows = (proxies ?? []).map((proxy) => {
+    const name = html("th", { role: "rowheader", scope: "row" }, proxy.name);
+    const state = proxy.state;
+    if (!state) {
+      const last = known(proxy.heardSecondsAgo) ? `, last heard ${lasting(proxy.heardSecondsAgo)} ago` : "";
+      const words = proxy.answers === null ? "is being asked" : `does not answer${last}: ${proxy.silence}`;
+      return html("tr", { role: "row", class: "silent" }, name, html("td", { role: "cell", colspan: 6 }, words));
+    }
+    const behind = update.generation - state.generation;
+    const edit = behind > 0 ? `edit ${state.generation}, ${behind} behind` : `edit ${state.generation}`;
+    const cells = {
+      plan: state.follows ? `of ${state.follows}` : known(state.generation) ? edit : "of no update",
+      phase: state.phase === "ready" && !state.ready ? "not ready" : state.phase,
+      old: count(state.old),
+      new: count(state.new),
+      observed: percent(state.observed),
+      // A proxy speaks once a second: below three, nothing is late.
+      heard: proxy.heardSecondsAgo < 3 ? "now" : `${lasting(proxy.heardSecondsAgo)} ago`,
+    };
+    // On a small screen a cell stands on a line of its own, with the name of its column.
+    const cell = ([field, text]) => html("td", { role: "cell", "data-figure": `proxy.${proxy.name}.${field}`, "data-name": COLUMNS[field] }, text);
+    return html("tr", state.follows ? { role: "row", class: "other" } : { role: "row" }, name, ...Object.entries(cells).map(cell));
+  });
+  renew(document.querySelector("#proxy-table tbody"), rows);
+  return { answer, all: own.length };
+}
+
+// What is wrong with proxies, in words.
+function complaints(proxies) {
+  const told = [];
+  const silent = (proxies ?? []).filter(({ answers }) => answers === false);
+  if (silent.length) {
+    const names = silent.map(({ name, silence }) => `${name} (${silence})`);
+    told.push(`${plural(silent.length, "proxy does", "proxies do")} not answer and ${silent.length === 1 ? "is" : "are"} left out of all figures: ${names.join(", ")}`);
+  }
+  for (const { name, state } of proxies ?? []) {
+    if (state?.refusal) told.push(`${name} has refused a newer plan: ${state.refusal}`);
+    if (known(state?.sourceLostSeconds)) told.push(`${name} has been out of reach of the API server for ${lasting(state.sourceLostSeconds)}; its last good plan stays in force`);
+  }
+  return told;
+}

@@ -1,0 +1,136 @@
+// Draws what `live` tells, each time anew from the last state and the samples of the last minutes.
+
+const SILENCE = 10_000; // after which a stream that says nothing counts as lost
+
+let told = null; // what was told last
+let heard = 0;
+let source = null;
+let refused = false;
+
+function connect() {
+  source?.close();
+  heard = Date.now();
+  source = new EventSource(`live${location.search}`);
+  source.onmessage = (event) => {
+    heard = Date.now();
+    take(JSON.parse(event.data));
+    link("live", "live");
+    refused = false;
+    show("refusal", false);
+  };
+  // A browser tries again by itself, but not after an answer that is no stream: see below.
+  source.onerror = () => {
+    link("lost", "connection lost, trying again");
+    if (source.readyState === EventSource.CLOSED) explain(source.url);
+  };
+}
+
+setInterval(() => {
+  const silent = Date.now() - heard;
+  const patience = source.readyState !== EventSource.CLOSED ? SILENCE : refused ? 5000 : 1000;
+  if (silent > patience) {
+    link("lost", "connection lost, trying again");
+    connect();
+  }
+}, 1000);
+
+// An event source does not say why it was refused: asked again, the answer does.
+async function explain(url) {
+  const stop = new AbortController();
+  try {
+    const answer = await fetch(url, { signal: stop.signal });
+    if (answer.ok) return;
+    say("why", (await answer.text()).trim());
+    refused = true;
+    show("refusal", true);
+    link("lost", "refused, trying again");
+  } catch {
+    // Nobody is there: that is said already.
+  } finally {
+    stop.abort();
+  }
+}
+
+function link(kind, words) {
+  byId("link").className = kind;
+  say("link", words);
+}
+
+function take(telling) {
+  const started = (it) => (it?.controller ?? it?.state?.process)?.started;
+  if (started(telling) && started(telling) !== started(told)) starts.push(Date.parse(started(telling)));
+  told = telling;
+  fleet = told.controller ?? null;
+  updates = told.updates ?? updates;
+  remember(told.samples ?? []);
+  show("main", true);
+  draw();
+}
+
+function draw() {
+  if (!told || document.hidden) return;
+  const { state, update, proxies } = told;
+  show("of-proxy", !fleet);
+  byId("saved").classList.toggle("wide", Boolean(fleet));
+  for (const section of document.querySelectorAll("[data-needs]")) {
+    const is = { proxy: state && !fleet, state, samples: samples.length && (update || !fleet), update }[section.dataset.needs];
+    section.hidden = !is;
+  }
+  let alerts;
+  if (fleet) {
+    drawFleetHead(update);
+    drawUpdates(update);
+    alerts = complaints(proxies);
+  } else {
+    drawHead(state);
+    alerts = concerns(state.plan);
+  }
+  show("alert", alerts.length);
+  renew(byId("alert"), alerts.map((text) => html("p", {}, text)));
+  say("note", "Counts and times are of all exchanges since the process started.");
+  if (update) {
+    drawUpdate(update);
+    const { answer } = drawProxies(update, proxies);
+    say("note", `Sums over the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "answers" : "answer"}. Counts and times are of all exchanges since each proxy started; addresses are those of the proxy that can use fewest.`);
+  }
+  drawShares(update ? update.wanted : state?.split.wanted, state?.split.observed);
+  drawPast();
+  drawLog();
+  if (!state) return;
+  drawSides(state);
+  drawTimes(state, "chart-first", "firstEvent", "Time to the first token");
+  drawTimes(state, "chart-gap", "gap", "Gaps between tokens");
+  drawSaves(state);
+  if (!fleet) drawPlan(state.plan);
+}
+
+function drawHead({ process, phase, ready, plan }) {
+  const serves = phase === "ready" && !ready ? "not ready: no model server can be reached" : phase;
+  say("who", `${process?.name ?? "?"} · ${serves} · version ${process?.version ?? "?"} · up ${lasting(process?.uptimeSeconds ?? 0)}`);
+  document.title = `${plan?.percent ?? "?"} % new · crossfade`;
+}
+
+function drawFleetHead(update) {
+  say("who", `controller ${fleet.name} · ${role(fleet)} · version ${fleet.version} · up ${lasting(fleet.uptimeSeconds)}`);
+  document.title = update ? `${percent(update.wanted)} new · ${nameOf(update)} · crossfade` : "updates · crossfade";
+}
+
+// What is wrong with the plan of a proxy, in words.
+function concerns(plan) {
+  const told = [];
+  const refusal = plan?.refusal;
+  if (refusal) {
+    const problems = refusal.problems.map((problem) => [problem.path, problem.message].filter(Boolean).join(": "));
+    told.push(`A newer plan was refused at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
+  }
+  if (known(plan?.sourceLostSeconds)) told.push("The source of plans is out of reach; the last good plan stays in force.");
+  return told;
+}
+
+byId("moment").addEventListener("input", (event) => {
+  const index = Number(event.target.value);
+  choose(index === samples.length - 1 ? null : samples[index].at);
+});
+document.addEventListener("visibilitychange", draw);
+addEventListener("resize", draw);
+connect();

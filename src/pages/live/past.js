@@ -1,0 +1,199 @@
+// The last minutes: the split as it fades, open streams, and what happened.
+
+const SPAN = 300_000; // of the charts, in milliseconds
+const SHORTEST = 60_000;
+const LEFT = 52;
+const RIGHT = 64;
+
+let samples = [];
+let chosen = null; // the moment that a person chose; null follows the present
+let starts = []; // when processes started that were seen by this page
+
+function remember(fresh) {
+  if (!fresh.length) return;
+  // A stream that begins tells all samples again.
+  const kept = samples.filter((sample) => sample.at < fresh[0].at);
+  samples = kept.concat(fresh);
+  const first = samples.at(-1).at - SPAN;
+  samples = samples.filter((sample) => sample.at >= first);
+  starts = starts.filter((at) => at >= first);
+}
+
+function drawPast() {
+  if (!samples.length) return;
+  const width = Math.max(byId("chart-share").clientWidth, 200);
+  const end = samples.at(-1).at;
+  const begin = Math.max(end - SPAN, Math.min(samples[0].at, end - SHORTEST));
+  const x = (at) => LEFT + ((at - begin) / (end - begin)) * (width - LEFT - RIGHT);
+  const index = moment();
+  const now = samples[index];
+  const at = x(now.at);
+  const frame = (id, height, label, ...children) => {
+    const cursor = chosen === null ? [] : [svg("line", { class: "cursor", x1: at, x2: at, y1: 0, y2: height })];
+    const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...children, ...cursor);
+    picture.addEventListener("pointermove", (event) => choose(nearest(begin + ((event.offsetX - LEFT) / (width - LEFT - RIGHT)) * (end - begin))));
+    picture.addEventListener("pointerleave", () => choose(null));
+    byId(id).replaceChildren(picture);
+  };
+  frame("chart-share", 170, `Share of new: wanted ${percent(now.wanted)}, observed ${percent(now.observed)}`, ...shares(x, width));
+  frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...open(x, width));
+  frame("chart-events", 92, "Plans, saved requests and broken streams: see the time line below", ...happenings(x, width, begin, end));
+  const slider = byId("moment");
+  slider.max = samples.length - 1;
+  slider.value = index;
+  const reading = read(now, samples[index - 1]);
+  slider.setAttribute("aria-valuetext", reading);
+  say("reading", reading);
+}
+
+function moment() {
+  if (chosen === null) return samples.length - 1;
+  return Math.max(0, samples.findIndex((sample) => sample.at >= chosen));
+}
+function nearest(at) {
+  return samples.reduce((best, sample) => (Math.abs(sample.at - at) < Math.abs(best.at - at) ? sample : best)).at;
+}
+function choose(at) {
+  chosen = at;
+  drawPast();
+}
+function read(sample, before) {
+  const more = (key) => risen(sample, before, key);
+  const parts = [`${clock(sample.at)}: wanted ${percent(sample.wanted)}, observed ${percent(sample.observed)} over 5 s`, `open streams old ${sample.old ?? "–"}, new ${sample.new ?? "–"}`];
+  if (more("saves")) parts.push(`${more("saves")} saved`);
+  if (more("broken")) parts.push(`${more("broken")} truncated or failed`);
+  return parts.join("; ");
+}
+// A counter that fell is that of another process.
+const risen = (sample, before, key) => (before && sample[key] > before[key] ? sample[key] - before[key] : 0);
+
+// The fill of new, told apart from that of old without colour. It stands once in the document, for all pictures.
+const pattern = svg("pattern", { id: "hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" }, svg("rect", { class: "hatch-ground", width: 7, height: 7 }), svg("line", { class: "hatch-line", x1: 2.5, x2: 2.5, y1: 0, y2: 7 }));
+document.body.append(svg("svg", { width: 0, height: 0, "aria-hidden": "true" }, svg("defs", {}, pattern)));
+
+function grid(width, marks) {
+  return marks.flatMap(([y, label]) => [svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }), svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, label)]);
+}
+
+// The stretches of samples that `value` knows something of; a restart and a hole end one.
+function stretches(value) {
+  const found = [];
+  let last = null;
+  for (const sample of samples) {
+    if (!known(value(sample))) {
+      last = null;
+      continue;
+    }
+    if (!last || sample.at - last.at > 3000) found.push([]);
+    found.at(-1).push(sample);
+    last = sample;
+  }
+  return found;
+}
+const path = (points) => points.map(([x, y], index) => `${index ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+
+function shares(x, width) {
+  const [top, bottom] = [8, 160];
+  const y = (share) => bottom - share * (bottom - top);
+  const parts = grid(width, [[y(0), "0 %"], [y(0.5), "50 %"], [y(1), "100 %"]]);
+  for (const stretch of stretches((sample) => sample.observed)) {
+    const line = stretch.map((sample) => [x(sample.at), y(sample.observed)]);
+    const [from, to] = [line[0][0], line.at(-1)[0]];
+    parts.push(svg("path", { class: "area-old", d: `${path(line)}L${to} ${top}L${from} ${top}Z` }));
+    parts.push(svg("path", { class: "area-new", d: `${path(line)}L${to} ${bottom}L${from} ${bottom}Z` }));
+    parts.push(svg("path", { class: "line-new", d: path(line) }));
+  }
+  for (const stretch of stretches((sample) => sample.wanted)) {
+    const steps = stretch.flatMap((sample, index) => [...(index ? [[x(sample.at), y(stretch[index - 1].wanted)]] : []), [x(sample.at), y(sample.wanted)]]);
+    parts.push(svg("path", { class: "wanted", d: path(steps) }));
+  }
+  const now = samples.at(-1);
+  const right = width - RIGHT + 6;
+  if (known(now.observed)) {
+    parts.push(...labels(right, bottom, [[y(now.observed / 2), "new", "text-new", now.observed > 0.04], [y((1 + now.observed) / 2), "old", "text-old", now.observed < 0.96]].filter(([, , , shown]) => shown)));
+  }
+  return parts;
+}
+
+// Labels at the end of lines, pushed apart where they would touch, but not below `bottom`.
+function labels(x, bottom, wanted) {
+  const sorted = wanted.toSorted((one, other) => one[0] - other[0]);
+  const places = [];
+  for (const [y] of sorted) places.push(Math.max(y, (places.at(-1) ?? -Infinity) + 15));
+  for (let index = places.length - 1, limit = bottom; index >= 0; limit = places[index] - 15, index -= 1) {
+    places[index] = Math.min(places[index], limit);
+  }
+  return sorted.map(([, text, kind], index) => svg("text", { x, y: places[index] + 4, class: kind }, text));
+}
+
+function ceiling(most) {
+  const power = 10 ** Math.floor(Math.log10(Math.max(most, 1)));
+  return [1, 2, 4, 5, 8, 10].map((step) => step * power).find((round) => round >= most);
+}
+
+function open(x, width) {
+  const [top, bottom] = [8, 108];
+  const most = ceiling(Math.max(2, ...samples.flatMap((sample) => [sample.old, sample.new])));
+  const y = (streams) => bottom - (streams / most) * (bottom - top);
+  const parts = grid(width, [[y(0), "0"], [y(most / 2), count(most / 2)], [y(most), count(most)]]);
+  for (const side of SIDES) {
+    for (const stretch of stretches((sample) => sample[side])) {
+      parts.push(svg("path", { class: `line-${side}${side === "new" ? " dashed" : ""}`, d: path(stretch.map((sample) => [x(sample.at), y(sample[side])])) }));
+    }
+  }
+  const now = samples.at(-1);
+  const ends = SIDES.filter((side) => known(now[side]));
+  return parts.concat(labels(width - RIGHT + 6, bottom, ends.map((side) => [y(now[side]), `${side} ${count(now[side])}`, `text-${side}`])));
+}
+
+function happenings(x, width, begin, end) {
+  const rows = { plan: 16, saved: 40, broken: 64 };
+  const parts = Object.entries(rows).flatMap(([name, y]) => [svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, name), svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y + 8, y2: y + 8 })]);
+  let free = 0;
+  samples.forEach((sample, index) => {
+    const before = samples[index - 1];
+    const at = x(sample.at);
+    if (before && sample.plan !== before.plan) {
+      parts.push(svg("path", { class: "mark", d: `M${at} ${rows.plan - 2}l5 5l-5 5l-5 -5z` }));
+      if (at >= free && known(sample.wanted)) {
+        parts.push(svg("text", { x: at, y: rows.plan - 6, "text-anchor": "middle" }, `${Math.round(sample.wanted * 100)} %`));
+        free = at + 44;
+      }
+    }
+    for (const [key, row] of [["saves", "saved"], ["broken", "broken"]]) {
+      const number = risen(sample, before, key);
+      const height = Math.min(16, 3 + 2 * number);
+      if (number) parts.push(svg("rect", { class: `bar-${key}`, x: at - 2, width: 4, y: rows[row] + 8 - height, height }));
+    }
+  });
+  for (const [at, anchor] of [[begin, "start"], [(begin + end) / 2, "middle"], [end, "end"]]) {
+    parts.push(svg("text", { x: x(at), y: 88, "text-anchor": anchor }, clock(at)));
+  }
+  return parts;
+}
+
+function drawLog() {
+  const happened = starts.map((at) => ({ at, text: fleet ? "the controller started" : "the process started" }));
+  const runs = {}; // of what goes on second after second, which is one line
+  samples.forEach((sample, index) => {
+    const before = samples[index - 1];
+    if (!before) return;
+    const { at } = sample;
+    if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new is wanted` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
+    if (sample.phase !== before.phase && sample.phase) happened.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
+    if (`${sample.proxies}` !== `${before.proxies}`) happened.push({ at, text: answering(...sample.proxies) });
+    for (const [key, one, what] of [["refused", "plan", "refused"], ["saves", "request", "saved"], ["broken", "stream", "truncated or failed"]]) {
+      const number = risen(sample, before, key);
+      if (!number) continue;
+      if (!runs[key] || at - runs[key].until > 5000) happened.push((runs[key] = { at, number: 0 }));
+      const run = runs[key];
+      run.until = at;
+      run.number += number;
+      const seconds = Math.round((at - run.at) / 1000);
+      run.text = `${plural(run.number, one)} ${what}${seconds ? ` within ${seconds} s` : ""}`;
+    }
+  });
+  const latest = happened.toSorted((one, other) => other.at - one.at).slice(0, 20);
+  const lines = latest.map(({ at, text }) => html("li", {}, html("time", { datetime: new Date(at).toISOString() }, clock(at)), text));
+  renew(byId("log"), lines.length ? lines : [html("li", {}, "nothing in the last minutes")]);
+}

@@ -1,0 +1,420 @@
+//! The live page over all proxies, in a real browser: its figures are the sums of what the proxies say, it names who is
+//! silent, it comes back, and it needs neither a mouse nor a large screen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use super::stage::{Controller, Stage, pods, resource};
+use crate::browser::Browser;
+use crate::page::{Figures, expected, figures};
+use crate::rig::proxy::Metrics;
+use crate::rig::*;
+
+fn url(controller: &Controller, query: &str) -> String {
+    format!("http://{}/{query}", controller.admin)
+}
+
+/// Somebody who reads what the page is told.
+pub async fn reader(controller: &Controller) -> Client {
+    let mut reader = Client::connect(controller.admin).await;
+    reader.get("/live", &[]).await;
+    assert_eq!(reader.head().await.status, 200);
+    reader
+}
+
+/// What is told next.
+pub async fn event(reader: &mut Client) -> Value {
+    let event = reader.until("\n\n").await;
+    let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+    serde_json::from_str(data.unwrap()).unwrap()
+}
+
+/// Two proxies that have half of the split each way.
+async fn fading() -> Stage {
+    let mut stage = Stage::begun(json!({})).await;
+    stage.proxy("up").await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage
+}
+
+/// As many requests to each proxy, some of which end badly.
+async fn load(stage: &Stage) {
+    for ends in ["well", "cut", "refused"] {
+        for proxy in &stage.proxies {
+            for _ in 0..4 {
+                client::post(proxy.address, CHAT, &[("x-ends", ends)], STREAMING).await;
+            }
+        }
+    }
+}
+
+/// What the page must show by the metrics of these proxies.
+async fn sums(proxies: &[Proxy], edit: u64) -> Figures {
+    let mut text = String::new();
+    let mut lines = Figures::new();
+    for (i, proxy) in proxies.iter().enumerate() {
+        let metrics = proxy.metrics().await;
+        let one = expected(&metrics);
+        let mut line = |cell: &str, text: String| {
+            lines.insert(format!("proxy.old-frontend-{i}.{cell}"), text);
+        };
+        line("plan", format!("edit {edit}"));
+        line("phase", "ready".to_owned());
+        line("old", one["old.openStreams"].clone());
+        line("new", one["new.openStreams"].clone());
+        line("observed", one["split.observed"].clone());
+        line("heard", "now".to_owned());
+        text += &metrics.text;
+    }
+    let mut wanted = expected(&Metrics::parse(&text));
+    wanted.extend(lines);
+    wanted
+}
+
+/// Connections that are open to a proxy's admin port.
+fn watches(proxy: &Proxy) -> usize {
+    let all = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let to = format!(":{:04X}", proxy.admin.port());
+    let is_one = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // The remote end, and ESTABLISHED.
+        fields[2].ends_with(&to) && fields[3] == "01"
+    };
+    all.lines().skip(1).filter(is_one).count()
+}
+
+async fn shows(browser: &mut Browser, wanted: &Figures) {
+    let mut shown = Figures::new();
+    for _ in 0..200 {
+        shown = figures(browser).await;
+        if shown == *wanted {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(shown, *wanted);
+}
+
+#[tokio::test]
+async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let mut stage = fading().await;
+    let mut controller = stage.controller(&[]).await;
+    let update = stage.splits("up", 1, 1).await;
+    let edit = update["metadata"]["generation"].as_u64().unwrap();
+    for proxy in &stage.proxies {
+        eventually("both proxies have the split", async || {
+            proxy
+                .metrics()
+                .await
+                .sum("crossfade_split_ratio", &[("kind", "wanted")])
+                == 0.5
+        })
+        .await;
+    }
+    // There is one update: it needs not be chosen.
+    browser.open(&url(&controller, "")).await;
+    browser.until("#link", |text| text == "live").await;
+    load(&stage).await;
+    for proxy in &stage.proxies {
+        proxy.counts("crossfade_requests_total", &[], 12.0).await;
+    }
+    let wanted = sums(&stage.proxies, edit).await;
+    assert_eq!(wanted["saves"], "4");
+    assert_eq!(wanted["new.truncated"], "4");
+    shows(&mut browser, &wanted).await;
+    let title = browser.text("#h-update").await;
+    assert_eq!(title, format!("{}/up", stage.namespace));
+    assert_eq!(browser.text("#phase").await, update["status"]["phase"]);
+    let message = browser.text("#message").await;
+    assert!(message.starts_with("50 % to new"), "{message}");
+    let log = browser
+        .until("#log", |text| text.contains("streams truncated"))
+        .await;
+    assert!(log.contains("requests saved"), "{log}");
+    assert_eq!(browser.complaints, [""; 0]);
+    // The page costs them nothing: the controller's own watch is all that there is.
+    for proxy in &stage.proxies {
+        eventually("one watch", async || watches(proxy) == 1).await;
+    }
+
+    // The restart of a controller changes nothing in what the proxies say.
+    let admin = controller.admin.to_string();
+    controller.kill();
+    browser.until("#link", |text| text.contains("lost")).await;
+    assert_eq!(browser.text("[data-figure=saves]").await, "4");
+    let controller = stage.controller(&["--admin", &admin]).await;
+    browser.until("#link", |text| text == "live").await;
+    // It leads once the lease of the one before it has run out.
+    browser
+        .until("#who", |text| text.contains(" · leads · "))
+        .await;
+    shows(&mut browser, &wanted).await;
+    let log = browser.text("#log").await;
+    let starts = log.matches("the controller started").count();
+    assert_eq!(starts, 2, "{log}");
+
+    // A proxy that goes is named, and left out.
+    stage.proxies[1].signal(libc::SIGKILL);
+    let of = |text: &str| text == "Proxies: 1 of 2 proxies answers";
+    browser.until("#h-proxies", of).await;
+    stage.proxies.truncate(1);
+    shows(&mut browser, &sums(&stage.proxies, edit).await).await;
+    let alert = browser.text("#alert").await;
+    assert!(
+        alert.starts_with(
+            "1 proxy does not answer and is left out of all figures: old-frontend-1 ("
+        ),
+        "{alert}"
+    );
+    let line = browser.text("#proxy-table tr.silent").await;
+    assert!(line.contains("does not answer, last heard"), "{line}");
+    browser
+        .until("#log", |text| text.contains("1 of 2 proxies answers"))
+        .await;
+    browser.looks(360, "light").await;
+    browser.picture("controller-silent").await;
+    drop(controller);
+}
+
+#[tokio::test]
+async fn it_fits_a_phone_in_light_and_dark_and_an_update_is_chosen_by_keyboard() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let stage = fading().await;
+    stage
+        .update("waits", json!({"sourceDeployment": "elsewhere"}))
+        .await;
+    let controller = stage.controller(&[]).await;
+    stage.splits("up", 1, 1).await;
+    load(&stage).await;
+    browser.open(&url(&controller, "")).await;
+    // Of several nothing is shown before one is chosen.
+    let list = browser
+        .until("#list", |text| {
+            text.contains("/waits") && text.contains("50.0 %")
+        })
+        .await;
+    assert!(
+        list.contains("Progressing") || list.contains("Pending"),
+        "{list}"
+    );
+    assert_eq!(browser.text("#h-update").await, "");
+    browser.looks(360, "light").await;
+    browser.picture("controller-list").await;
+    let link = "document.activeElement?.textContent ?? ''";
+    let wanted = format!("{}/up", stage.namespace);
+    for _ in 0..5 {
+        browser.press("Tab", 9).await;
+        if browser.value(link).await == json!(wanted) {
+            break;
+        }
+    }
+    assert_eq!(browser.value(link).await, json!(wanted));
+    browser.press("Enter", 13).await;
+    browser.until("#h-update", |text| text == wanted).await;
+    let query = browser.value("location.search").await;
+    assert_eq!(query, json!(format!("?update={wanted}")));
+    browser
+        .until("#h-proxies", |text| text.contains("2 of 2"))
+        .await;
+    browser
+        .until("[data-figure='new.truncated']", |text| text == "4")
+        .await;
+    let stretched = "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+    for (width, scheme) in [
+        (360, "light"),
+        (360, "dark"),
+        (1100, "light"),
+        (1100, "dark"),
+    ] {
+        browser.looks(width, scheme).await;
+        browser
+            .open(&url(&controller, &format!("?update={wanted}")))
+            .await;
+        browser.until("#log", |text| !text.is_empty()).await;
+        browser
+            .until("#h-proxies", |text| text.contains("2 of 2"))
+            .await;
+        assert_eq!(browser.value(stretched).await, 0, "{width} {scheme}");
+        browser
+            .picture(&format!("controller-{width}-{scheme}"))
+            .await;
+    }
+    let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
+    assert_eq!(browser.value(mute).await, 0);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
+async fn who_asks_for_what_is_not_there_is_told_so() {
+    let stage = Stage::begun(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    eventually("it has seen the updates", async || {
+        controller.page("/readyz").await == 200
+    })
+    .await;
+    let get = async |path: &str| client::get(controller.admin, path).await;
+    let unknown = get(&format!("/live?update={}/nothing", stage.namespace)).await;
+    assert_eq!(unknown.status, 404);
+    let why = format!("there is no update {}/nothing", stage.namespace);
+    assert_eq!(unknown.text().trim_end(), why);
+    for wrong in ["?update=up", "?update=a/b&more=1", "?update=<b>/a"] {
+        let answer = get(&format!(
+            "/live{}",
+            wrong.replace('<', "%3C").replace('>', "%3E")
+        ))
+        .await;
+        assert_eq!(answer.status, 400, "{wrong}");
+        assert!(answer.text().contains("?update=NAMESPACE/NAME"), "{wrong}");
+    }
+    for path in ["/", "/live", "/metrics", "/livez", "/readyz"] {
+        let answer = client::post(controller.admin, path, &[], "").await;
+        assert_eq!(answer.status, 405, "{path}");
+        assert_eq!(answer.header("allow"), Some("GET, HEAD"), "{path}");
+    }
+    assert_eq!(controller.page("/plan").await, 404);
+    let mut browsing = Client::connect(controller.admin).await;
+    browsing.get("/", &[("accept", "text/html")]).await;
+    let head = browsing.head().await;
+    let policy = head.headers.get("content-security-policy").unwrap();
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'sha256-"),
+        "{policy}"
+    );
+
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let nothing = format!("?update={}/nothing", stage.namespace);
+    browser.open(&url(&controller, &nothing)).await;
+    browser.until("#why", |text| text == why).await;
+    assert!(browser.text("#link").await.starts_with("refused"));
+    // It waits for it, and shows it once it is there.
+    stage
+        .update("nothing", json!({"sourceDeployment": "elsewhere"}))
+        .await;
+    browser
+        .until("#h-update", |text| text.ends_with("/nothing"))
+        .await;
+    assert_eq!(browser.text("#why").await, why);
+    assert_eq!(
+        browser
+            .value("document.getElementById('refusal').hidden")
+            .await,
+        true
+    );
+    let open = "document.querySelector('#refusal a').href";
+    let address = browser.value(open).await;
+    assert_eq!(address, json!(url(&controller, "")));
+}
+
+/// A replica that stands by has nothing to do with proxies, but for somebody who looks.
+#[tokio::test]
+async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
+    let stage = Stage::set().await;
+    let leases = resource("coordination.k8s.io", "v1", "Lease", "leases");
+    let spec = json!({
+        "holderIdentity": "another-pod_1_1700000000000", "leaseDurationSeconds": 3600,
+        "renewTime": "2026-01-01T00:00:00.000000Z", "acquireTime": "2026-01-01T00:00:00.000000Z",
+    });
+    stage
+        .create(&leases, "crossfade-controller", json!({"spec": spec}))
+        .await;
+    stage.update("up", json!({})).await;
+    let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let ports = json!([{"name": "crossfade", "containerPort": proxy.local_addr().unwrap().port()}]);
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    stage.pod("old-frontend-0", labels, ports).await;
+    stage.pod_ready("old-frontend-0", true).await;
+    let asked = Arc::new(AtomicU32::new(0));
+    tokio::spawn({
+        let asked = Arc::clone(&asked);
+        async move {
+            while let Ok((stream, _)) = proxy.accept().await {
+                asked.fetch_add(1, Ordering::Relaxed);
+                drop(stream);
+            }
+        }
+    });
+    let controller = stage.controller(&[]).await;
+    eventually("it has seen the updates", async || {
+        controller.page("/readyz").await == 200
+    })
+    .await;
+    let mut reader = reader(&controller).await;
+    let first = event(&mut reader).await;
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "before somebody looked");
+    assert_eq!(first["controller"]["role"], "stands by");
+    assert_eq!(first["controller"]["leader"], "another-pod");
+    loop {
+        let told = event(&mut reader).await;
+        if told["proxies"][0]["answers"] == false {
+            assert!(told["proxies"][0]["silence"].is_string(), "{told}");
+            break;
+        }
+    }
+    assert!(asked.load(Ordering::Relaxed) > 0);
+    drop(reader);
+    eventually("nobody is asked any more", async || {
+        let before = asked.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        asked.load(Ordering::Relaxed) == before
+    })
+    .await;
+}
+
+/// Not a test of its own: makes what `docs/controller-page.png` shows.
+#[tokio::test]
+#[ignore = "takes minutes: draws a fade for the documentation"]
+async fn a_picture_of_a_fade() {
+    let mut browser = Browser::start().await.unwrap();
+    let mut stage = Stage::begun(json!({})).await;
+    stage.proxy("up").await;
+    let controller = stage.controller(&[]).await;
+    let new_refuses = Arc::new(AtomicBool::new(false));
+    for client in 0..24 {
+        let address = stage.proxies[client % 2].address;
+        let new_refuses = Arc::clone(&new_refuses);
+        tokio::spawn(async move {
+            loop {
+                let ends = match new_refuses.load(Ordering::Relaxed) {
+                    true => "late, refused by new",
+                    false => "late",
+                };
+                client::post(address, CHAT, &[("x-ends", ends)], STREAMING).await;
+            }
+        });
+    }
+    let pause = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
+    for i in 0..4 {
+        pause(20).await;
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 1, 1).await;
+    pause(20).await;
+    // Its models are served as ever, so that nobody but the proxies notices.
+    new_refuses.store(true, Ordering::Relaxed);
+    pause(3).await;
+    new_refuses.store(false, Ordering::Relaxed);
+    pause(17).await;
+    for i in 0..2 {
+        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+        pause(20).await;
+    }
+    browser.looks(1100, "light").await;
+    browser.open(&url(&controller, "")).await;
+    browser.until("#log", |text| text.contains("saved")).await;
+    browser.picture("controller-page").await;
+}

@@ -1,0 +1,111 @@
+//! The live page as a person sees it, beside what the metrics say that it must show.
+//!
+//! Knows neither proxy nor controller.
+#![allow(dead_code, reason = "each test binary uses its own part")]
+
+use std::collections::BTreeMap;
+
+use crate::browser::Browser;
+use crate::rig::proxy::Metrics;
+
+/// Figures by their names.
+pub type Figures = BTreeMap<String, String>;
+
+/// All figures on the page, as people read them.
+pub async fn figures(browser: &mut Browser) -> Figures {
+    let all = "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((found) => [found.dataset.figure, found.innerText]))";
+    serde_json::from_value(browser.value(all).await).unwrap()
+}
+
+/// What the page must show by the metrics of one proxy, or of several together: all but the plan.
+pub fn expected(metrics: &Metrics) -> Figures {
+    let mut figures = Figures::new();
+    // Of no series the sum is -0.0, which is 0 all the same.
+    let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
+    let proxies = metrics.of("crossfade_plan_epoch").len() as f64;
+    let mut is = |figure: &str, wanted: String| figures.insert(figure.to_owned(), wanted);
+    for side in ["old", "new"] {
+        let label = ("generation", side);
+        is(
+            &format!("{side}.openStreams"),
+            sum("crossfade_open_streams", &[label]).to_string(),
+        );
+        for outcome in ["completed", "truncated", "failed", "cancelled"] {
+            let count = sum("crossfade_requests_total", &[label, ("outcome", outcome)]);
+            is(&format!("{side}.{outcome}"), count.to_string());
+        }
+        // Each proxy counts the same addresses.
+        let addresses = |state| {
+            let all = sum("crossfade_pool_endpoints", &[label, ("state", state)]);
+            all / proxies
+        };
+        let (healthy, ejected) = (addresses("healthy"), addresses("ejected"));
+        is(
+            &format!("{side}.endpoints"),
+            format!("{healthy} of {}", healthy + ejected),
+        );
+        for (figure, name) in [
+            ("firstEvent", "crossfade_time_to_first_event_seconds"),
+            ("gap", "crossfade_inter_event_seconds"),
+        ] {
+            let buckets = buckets(metrics, &format!("{name}_bucket"), side);
+            for (quantile, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+                let seconds = crossfade::telemetry::quantile(&buckets, q);
+                let told = seconds.map_or("–".to_owned(), time);
+                is(&format!("{side}.{figure}.{quantile}"), told);
+            }
+            let count = sum(&format!("{name}_count"), &[label]);
+            is(&format!("{side}.{figure}.count"), count.to_string());
+        }
+    }
+    for (figure, name) in [
+        ("saves", "crossfade_saves_total"),
+        ("rejected", "crossfade_rejected_requests_total"),
+    ] {
+        is(figure, sum(name, &[]).to_string());
+        for (labels, count) in metrics.of(name) {
+            if count > 0.0 {
+                let count = sum(name, &[("cause", &labels["cause"])]);
+                is(&format!("{figure}.{}", labels["cause"]), count.to_string());
+            }
+        }
+    }
+    let refused = sum("crossfade_retries_refused_total", &[]);
+    is("retriesRefused", refused.to_string());
+    for kind in ["wanted", "observed"] {
+        let share = sum("crossfade_split_ratio", &[("kind", kind)]) / proxies;
+        is(&format!("split.{kind}"), format!("{:.1} %", share * 100.0));
+    }
+    figures
+}
+
+/// The buckets of a histogram of one side, over all proxies, in their order.
+fn buckets(metrics: &Metrics, name: &str, side: &str) -> Vec<(f64, u64)> {
+    let mut buckets: Vec<(f64, u64)> = Vec::new();
+    for (labels, count) in metrics.of(name) {
+        if labels["generation"] != side {
+            continue;
+        }
+        let (bound, count) = (labels["le"].parse().unwrap(), count as u64);
+        match buckets.iter_mut().find(|(known, _)| *known == bound) {
+            Some((_, all)) => *all += count,
+            None => buckets.push((bound, count)),
+        }
+    }
+    buckets
+}
+
+/// A time in seconds as the page writes it.
+fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds < 1.0 {
+        true => (seconds * 1000.0, "ms"),
+        false => (seconds, "s"),
+    };
+    let digits = (2 - value.log10().floor() as i32).max(0) as usize;
+    let text = format!("{value:.digits$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text} {unit}")
+}
