@@ -57,11 +57,17 @@ reference: ## write docs/reference.md anew, after a change of flags, fields or m
 PREFIX ?= /usr/local
 .PHONY: install
 install: build ## the program, its manual and completions below PREFIX, also as kubectl's plugin
-	install -D target/release/crossfade $(DESTDIR)$(PREFIX)/bin/crossfade
-	ln -sf crossfade $(DESTDIR)$(PREFIX)/bin/kubectl-crossfade
-	target/release/crossfade man $(DESTDIR)$(PREFIX)/share/man/man1
-	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions
-	target/release/crossfade completions bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/crossfade
+	program="$(TARGET)/release/crossfade" root="$(DESTDIR)$(PREFIX)"
+	install -d "$$root/bin" "$$root/share/bash-completion/completions" "$$root/share/zsh/site-functions" \
+	  "$$root/share/fish/vendor_completions.d"
+	install "$$program" "$$root/bin/crossfade"
+	ln -sf crossfade "$$root/bin/kubectl-crossfade"
+	"$$program" completions kubectl >"$$root/bin/kubectl_complete-crossfade"
+	chmod 755 "$$root/bin/kubectl_complete-crossfade"
+	"$$program" man "$$root/share/man/man1"
+	"$$program" completions bash >"$$root/share/bash-completion/completions/crossfade"
+	"$$program" completions zsh >"$$root/share/zsh/site-functions/_crossfade"
+	"$$program" completions fish >"$$root/share/fish/vendor_completions.d/crossfade.fish"
 
 .PHONY: deny
 deny: ## licenses, bans and sources of the dependencies

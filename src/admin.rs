@@ -121,6 +121,7 @@ impl Admin {
 /// What is read off the snapshot when someone asks.
 fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
     let now = Instant::now();
+    let manifest = snapshot.manifest.as_ref();
     let pools = Generation::ALL.map(|generation| match generation {
         Generation::Old => &snapshot.old,
         Generation::New => &snapshot.new,
@@ -128,6 +129,9 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
     Observed {
         wanted: snapshot.plan.weights.share_of_new(),
         epoch: snapshot.epoch,
+        plan_generation: manifest
+            .and_then(|manifest| manifest.identity.generation)
+            .unwrap_or(0),
         plan_age: snapshot.since_instant.elapsed(),
         source_lost: status.lost_for(),
         conflicts: status.conflicts.load(Ordering::Relaxed),

@@ -1,5 +1,6 @@
 //! The command line: the subcommands. What the arguments of each mean together is told in its own file.
 
+mod cluster;
 mod controller;
 mod parse;
 mod proxy;
@@ -21,6 +22,8 @@ pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
 #[derive(Debug, Parser)]
 #[command(name = "crossfade", version, max_term_width = 100)]
 pub struct Cli {
+    #[command(flatten)]
+    early: cluster::Early,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -45,7 +48,7 @@ pub enum Command {
     Pause(EditArgs),
     /// Let the split of an update follow its workers again
     Resume(EditArgs),
-    /// Print a shell's completions for this command line
+    /// Print completions of this command line for a shell, or for kubectl
     Completions(CompletionsArgs),
     /// Print the manual, or write its pages into a directory
     Man(ManArgs),

@@ -15,6 +15,7 @@ mod apply;
 mod ask;
 mod board;
 mod concern;
+mod dry;
 mod held;
 mod job;
 mod look;
@@ -24,6 +25,7 @@ mod models;
 mod observe;
 mod old;
 mod pages;
+mod pauses;
 mod proxies;
 mod queue;
 mod run;
@@ -32,7 +34,7 @@ mod story;
 mod trust;
 
 pub use self::{
-    metrics::Metrics,
+    metrics::{Described, Metrics},
     pages::{Pages, serve},
     run::Controller,
     settings::{ProxyPods, Settings},

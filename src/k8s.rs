@@ -15,5 +15,5 @@ pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
 pub use lease::{Leading, Lease};
 pub use shelves::{Changed, Object, Scope, Shelves, Unseen};
-pub use slices::Slices;
+pub use slices::{Slices, port_of};
 pub use watch::{Seen, Watch};

@@ -38,12 +38,13 @@
 //! | 0 | `Superseded` | another resource rules the deployment | stays |
 //! | 1 | `NeitherCanServe` | nobody can serve | stays |
 //! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
-//! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
-//! | 4 | `Paused` | a person holds it | what is held, a person's edit included |
-//! | 5 | `Cap` | capacity would give new more than the cap | the cap |
-//! | 6 | `Capacity` | else | by capacity |
+//! | 3 | `OldNeverSeen` | no worker of old was ever seen, and nobody paused | stays |
+//! | 4 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
+//! | 5 | `Paused` | a person holds it | what is held, a person's edit included |
+//! | 6 | `Cap` | capacity would give new more than the cap | the cap |
+//! | 7 | `Capacity` | else | by capacity |
 //!
-//! With `strict`, pause goes before 2 and 3, and 3 ends at the cap. What a pause holds returns after an emergency. An edit
+//! With `strict`, pause goes before 2 and 4, and 4 ends at the cap. What a pause holds returns after an emergency. An edit
 //! by a person who did not pause is taken back, and told once.
 //!
 //! # Away at once, towards in time
@@ -69,7 +70,8 @@
 //!
 //! # For the caller
 //!
-//! - Only a complete sight is an [`Observation`]: what could not be listed is not empty.
+//! - What could not be listed is not empty: without it there is no [`Observation`]. What was not heard yet is marked as such:
+//!   it lets nothing gain and takes nothing away.
 //! - First the split (with `oldDraining`, in one write, against the `resourceVersion` that was seen), then the memory. If the
 //!   split cannot be written, throw the decision away, observe and decide again. If the memory cannot be written after it,
 //!   nothing worse follows than that a wait begins anew.
@@ -101,8 +103,8 @@ pub use self::{
     credit::{Credit, Rise},
     end::Phase,
     estimate::{Lengths, drain_estimate},
-    gate::{Obstacle, gate},
-    inputs::{Frontends, Observation, Proxy, ProxyState, Settings, Sides},
+    gate::{Obstacle, Wanted, gate},
+    inputs::{Frontends, Observation, Proxy, ProxyState, Settings, Sides, Silence},
     memory::{Change, Memory},
     moment::Moment,
     ratio::Ratio,

@@ -5,13 +5,20 @@
 
 mod change;
 mod cluster;
+mod doors;
+mod lag;
 mod machine;
+mod plain;
 mod proxies;
 mod text;
+mod wanted;
+
+use std::time::Duration;
 
 pub use change::{Change, Verb};
 pub use cluster::{Choice, Cluster};
-pub use machine::{json, yaml};
+pub use machine::{json, json_list, yaml};
+pub use plain::printable;
 pub use proxies::Proxies;
 pub use text::{list, text};
 
@@ -26,6 +33,9 @@ pub enum Error {
     /// The API server refused, in its own words.
     #[error("cannot {what}: {message}")]
     Refused { what: String, message: String },
+    /// It did so for want of a right, which its words name.
+    #[error("cannot {what}: {message}")]
+    Forbidden { what: String, message: String },
     /// It cannot be reached, or its answer cannot be read.
     #[error("cannot {what}")]
     Api {
@@ -47,6 +57,15 @@ pub struct Asked {
     pub state: Result<v1::State, String>,
 }
 
+/// A proxy of the namespace that has nothing to do with the update.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Other {
+    /// Its pod.
+    pub name: String,
+    /// The update that it follows, if it does.
+    pub follows: Option<String>,
+}
+
 /// Something that happened to an update, as an Event tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Happened {
@@ -62,11 +81,17 @@ pub struct Happened {
 pub struct Look {
     /// The resource; none without a cluster.
     pub update: Option<Box<DynamoUpdateConfig>>,
+    /// How long ago the resource was last edited; `None` where the cluster does not tell.
+    pub since_edit: Option<Duration>,
     /// Where the figures are from, in words.
     pub origin: String,
+    /// Those that follow the update, have refused an edit of it, or say nothing.
     pub proxies: Vec<Asked>,
+    pub others: Vec<Other>,
     /// The newest last.
     pub events: Vec<Happened>,
+    /// Why the Events are not known, where that is so.
+    pub events_unknown: Option<String>,
 }
 
 impl Look {

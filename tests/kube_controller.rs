@@ -14,6 +14,8 @@ mod rig;
 mod end;
 #[path = "controller/faults.rs"]
 mod faults;
+#[path = "controller/hazards.rs"]
+mod hazards;
 #[path = "controller/kinds.rs"]
 mod kinds;
 #[path = "controller/live_page.rs"]

@@ -526,7 +526,7 @@ fn what_the_api_server_refuses_a_proxy_refuses_too() {
             created: 0,
             spec: spec_with(&change),
             phase: None,
-            old_is_out: false,
+            lifted_cap: None,
         };
         assert!(update.plan(&reach).is_err(), "{change}");
     }

@@ -94,6 +94,8 @@ async fn an_edit_is_in_force_within_30_ms_and_the_delay_is_in_the_metrics() {
     let applied = |le: &str| metrics.sum("crossfade_plan_apply_seconds_bucket", &[("le", le)]);
     assert!(metrics.sum("crossfade_plan_apply_seconds_count", &[]) >= 20.0);
     assert!(applied("0.03") >= 19.0, "{}", metrics.text);
+    // The first one, and twenty.
+    assert_eq!(metrics.sum("crossfade_plan_generation", &[]), 21.0);
     assert_eq!(lost(&proxy).await, 0.0);
 }
 

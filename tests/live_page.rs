@@ -7,6 +7,8 @@ mod page;
 #[path = "support/rig.rs"]
 mod rig;
 
+use std::time::Duration;
+
 use browser::Browser;
 use page::{expected, figures};
 use rig::wait::eventually;
@@ -241,4 +243,35 @@ async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
         assert_eq!(client.head().await.status, 403, "{path}");
     }
     assert_eq!(proxy.admin("/readyz").await.status, 200);
+}
+
+/// Not a test of its own: makes the pictures whose upper parts are `docs/live-page.png` and `docs/live-page-phone.png`.
+#[tokio::test]
+#[ignore = "takes a minute: draws the demo for the documentation"]
+async fn a_picture_of_the_demo() {
+    let mut browser = Browser::start().await.unwrap();
+    let mut demo = rig::proxy::program();
+    let mut demo = demo
+        .args(["demo", "--plain"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(demo.stdout.take().unwrap());
+    let mut lines = std::io::BufRead::lines(lines);
+    let first = lines.next().unwrap().unwrap();
+    let (_, page) = first.split_once("live page ").expect(&first);
+    std::thread::spawn(move || lines.for_each(drop));
+    browser.open(page).await;
+    tokio::time::sleep(Duration::from_secs(48)).await;
+    for (name, width, scheme) in [
+        ("live-page", 1100, "light"),
+        ("live-page-phone", 390, "dark"),
+    ] {
+        browser.looks(width, scheme).await;
+        // It is drawn anew for each width.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        browser.picture(name).await;
+    }
+    demo.kill().unwrap();
+    demo.wait().unwrap();
 }

@@ -1,6 +1,8 @@
 //! What `deploy/monitoring` asks of the metrics, asked: the alerts by promtool's unit tests, and every panel of the dashboard of a
 //! real Prometheus that scrapes the real proxy during the demo.
 
+#[path = "support/cluster.rs"]
+mod cluster;
 #[path = "support/rig.rs"]
 mod rig;
 
@@ -11,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cluster::Cluster;
 use rig::proxy::program;
 use rig::*;
 use serde_json::Value;
@@ -20,36 +23,23 @@ fn file(name: &str) -> PathBuf {
     folder.join("deploy/monitoring").join(name)
 }
 
-/// What is under `spec` of the PrometheusRule, which is a file of rules.
-fn groups() -> String {
-    let text = fs::read_to_string(file("rules.yaml")).unwrap();
-    let (_, groups) = text.split_once("\nspec:\n").unwrap();
-    let lines = groups.lines();
-    lines
-        .map(|line| format!("{}\n", line.get(2..).unwrap_or("")))
-        .collect()
-}
-
 #[test]
 fn each_alert_fires_when_it_should_and_not_before() {
-    let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("groups.yaml"), groups()).unwrap();
-    let test = folder.path().join("rules.test.yaml");
-    fs::copy(file("rules.test.yaml"), &test).unwrap();
-    let output = Command::new("promtool")
-        .args(["test", "rules"])
-        .arg(&test)
-        .output();
-    let output = output.expect("promtool, of Debian's package prometheus");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&said)
-    );
+    for args in [
+        ["check", "rules", "alerts.yaml"],
+        ["test", "rules", "rules.test.yaml"],
+    ] {
+        let mut promtool = Command::new("promtool");
+        // As a reader does it.
+        let output = promtool.args(args).current_dir(file("")).output();
+        let output = output.expect("promtool, of Debian's package prometheus");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success(), "{said}");
+    }
 
-    let groups = groups();
-    let alerts = groups
+    let rules = fs::read_to_string(file("alerts.yaml")).unwrap();
+    let alerts = rules
         .lines()
         .filter_map(|line| line.split_once("- alert: "));
     let tests = fs::read_to_string(file("rules.test.yaml")).unwrap();
@@ -86,18 +76,72 @@ fn demo() -> (Running, SocketAddr) {
     (demo, admin)
 }
 
-fn prometheus(admin: SocketAddr, folder: &Path) -> (Running, SocketAddr) {
+/// Edits of it are taken back by the controller, which has something to do then.
+const UPDATE: &str = r#"
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoUpdateConfig
+metadata: {name: good}
+spec: {sourceDeployment: dgd-old, newFrontendService: "new:8000", trafficSplitPercent: 0}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoUpdateConfig
+metadata: {name: bad}
+spec: {sourceDeployment: dgd-bad, newFrontendService: "new.elsewhere.svc:8000", trafficSplitPercent: 0}
+"#;
+
+/// A controller beside an API server with two updates, and its admin port.
+fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
+    let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/controller/kinds.yaml");
+    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    cluster.kubectl(&["apply", "-f", crd, "-f", kinds]);
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=60s"]);
+    cluster.apply(UPDATE);
+    let mut child = program()
+        .args([
+            "controller",
+            "--admin",
+            "127.0.0.1:0",
+            "--namespace",
+            "default",
+            "--log-format",
+            "json",
+        ])
+        .env("KUBECONFIG", cluster.kubeconfig().unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let controller = Running(child);
+    let admin = lines.by_ref().map_while(Result::ok).find_map(|line| {
+        let line: Value = serde_json::from_str(&line).ok()?;
+        (line["message"] == "controls").then(|| line["admin"].as_str()?.parse().ok())?
+    });
+    std::thread::spawn(move || lines.for_each(drop));
+    (controller, admin.expect("it says where it can be asked"))
+}
+
+/// A Prometheus that scrapes the proxy, the controller, and itself, as one that has other things to watch.
+fn prometheus(proxy: SocketAddr, controller: SocketAddr, folder: &Path) -> (Running, SocketAddr) {
     let config = folder.join("prometheus.yaml");
-    fs::write(folder.join("groups.yaml"), groups()).unwrap();
-    let scrape = format!(
-        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [groups.yaml]\nscrape_configs:\n\
-         - job_name: crossfade\n  static_configs:\n  - targets: [\"{admin}\"]\n    labels: {{namespace: a, pod: p}}\n"
-    );
-    fs::write(&config, scrape).unwrap();
     let free = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
+    let mut scrape = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{:?}]\nscrape_configs:\n",
+        file("alerts.yaml")
+    );
+    for (job, target) in [
+        ("crossfade", proxy),
+        ("controller", controller),
+        ("other", free),
+    ] {
+        scrape += &format!(
+            "- job_name: {job}\n  static_configs:\n  - targets: [\"{target}\"]\n    labels: {{namespace: a, pod: p}}\n"
+        );
+    }
+    fs::write(&config, scrape).unwrap();
     let child = Command::new("prometheus")
         .arg(format!("--config.file={}", config.display()))
         .arg(format!(
@@ -153,11 +197,17 @@ async fn every_panel_of_the_dashboard_shows_something_of_the_demo() {
     assert!(empty.iter().all(|query| !query.contains('$')), "{empty:#?}");
 
     let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::api_server();
+    let (_controller, controller) = controller(&cluster);
     let (_demo, admin) = demo();
-    let (_prometheus, prometheus) = prometheus(admin, folder.path());
+    let (_prometheus, prometheus) = prometheus(admin, controller, folder.path());
+    let mut edits = (0..100).cycle();
     let deadline = Instant::now() + Duration::from_secs(60);
     while !empty.is_empty() {
         assert!(Instant::now() < deadline, "never anything: {empty:#?}");
+        let percent = edits.next().unwrap();
+        let patch = format!(r#"{{"spec": {{"trafficSplitPercent": {percent}, "weights": null}}}}"#);
+        cluster.kubectl(&["patch", "duc", "good", "--type=merge", "-p", &patch]);
         let mut still = Vec::new();
         for query in empty {
             let path = format!("/api/v1/query?query={}", encoded(&query));
@@ -167,6 +217,9 @@ async fn every_panel_of_the_dashboard_shows_something_of_the_demo() {
                 .as_array()
                 .cloned()
                 .unwrap_or_default();
+            // What a process is like is only asked of crossfade's own.
+            let is_strange = |series: &Value| series["metric"]["job"] == "other";
+            assert!(!series.iter().any(is_strange), "{query}: {answer}");
             let is_something = |series: &Value| series["value"][1] != "NaN";
             if !series.iter().any(is_something) {
                 still.push(query);
@@ -176,11 +229,11 @@ async fn every_panel_of_the_dashboard_shows_something_of_the_demo() {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let rules = api(prometheus, "/api/v1/rules").await.unwrap();
-    let rules = rules["data"]["groups"][0]["rules"]
-        .as_array()
-        .unwrap()
-        .clone();
-    assert!(rules.len() >= 7);
+    let groups = rules["data"]["groups"].as_array().unwrap().iter();
+    let rules: Vec<_> = groups
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .collect();
+    assert!(rules.len() >= 10);
     for rule in rules {
         assert_eq!(rule["health"], "ok", "{rule:#}");
     }

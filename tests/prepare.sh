@@ -35,6 +35,8 @@ check() {
   need "Python 3.10 or later (for Dynamo)" "python3" \
     python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))'
   need "Python's venv with pip" "python3-venv" python3 -c 'import ensurepip, venv'
+  need "Prometheus with promtool (for alerts and the dashboard)" "prometheus" \
+    sh -c 'prometheus --version && promtool --version'
 }
 
 rust() {

@@ -197,10 +197,10 @@ mod tests {
         admin.status.remarks.store(Arc::new(vec![remark.clone()]));
         let state = admin.state().await;
         assert_eq!(state.to_json()["plan"]["remarks"][0], *remark);
-        assert_eq!(state.plan.unwrap().remarks, std::slice::from_ref(&remark));
         let page: serde_json::Value =
             serde_json::from_slice(&super::super::plan_page::render(&admin)).unwrap();
         assert_eq!(page["remarks"][0], *remark);
+        assert_eq!(state.plan.unwrap().remarks, [remark]);
     }
 
     #[test]

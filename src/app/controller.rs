@@ -22,6 +22,9 @@ pub enum Where {
     Everywhere,
 }
 
+/// Events that may wait to be written: those of some hundred updates that change at once.
+const NOTICES: usize = 4096;
+
 /// What flags and environment say.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -61,7 +64,7 @@ async fn live(config: Config) -> Result<(), Error> {
         Arc::new(Metrics::default()),
         Arc::new(AtomicBool::new(false)),
     );
-    let (notices, reporter) = Reporter::new(&connection);
+    let (notices, reporter) = Reporter::with_room(&connection, NOTICES);
     let (mut lease, leading) = Lease::new(
         &connection,
         &settings.lease_namespace,

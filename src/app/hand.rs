@@ -1,14 +1,17 @@
 //! What a person at a terminal asks of an update: shows it, again and again if wished, and changes it once confirmed.
 
+mod frame;
+
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
+use self::frame::Frame;
+use crate::resource::DynamoUpdateConfig;
 use crate::state_api::whole;
 use crate::status::{self, Choice, Cluster, Look, Proxies, Verb};
-
-/// Puts the cursor home and takes away what is below it (ECMA-48 CUP, ED).
-const AFRESH: &str = "\x1b[H\x1b[J";
 
 /// Why a person does not get what was asked for.
 #[derive(Debug, thiserror::Error)]
@@ -44,17 +47,68 @@ pub struct Wish {
     pub form: Form,
 }
 
-/// Where looks come from.
+/// Where it is looked.
 enum Source {
     Proxies(Proxies),
-    Cluster(Cluster, String),
+    /// At the update of this name; without one, at all.
+    Cluster(Cluster, Option<String>),
+}
+
+/// What is seen there.
+enum View {
+    One(Box<Look>),
+    Several(Vec<DynamoUpdateConfig>),
 }
 
 impl Source {
-    async fn look(&mut self) -> Result<Look, status::Error> {
+    async fn view(&mut self) -> Result<View, status::Error> {
+        let look = match self {
+            Self::Proxies(proxies) => proxies.look().await,
+            Self::Cluster(cluster, Some(name)) => cluster.look(name).await?,
+            Self::Cluster(cluster, None) => {
+                let mut updates = cluster.updates().await?;
+                match updates.pop() {
+                    None => return Err(status::Error::NoUpdate(cluster.namespace().to_owned())),
+                    Some(only) if updates.is_empty() => cluster.look_at(only).await,
+                    Some(last) => {
+                        updates.push(last);
+                        return Ok(View::Several(updates));
+                    }
+                }
+            }
+        };
+        Ok(View::One(look.into()))
+    }
+}
+
+impl View {
+    /// Whether anything could be told.
+    fn tells(&self) -> bool {
         match self {
-            Self::Proxies(proxies) => Ok(proxies.look().await),
-            Self::Cluster(cluster, name) => cluster.look(name).await,
+            Self::One(look) => look.update.is_some() || look.states().next().is_some(),
+            Self::Several(_) => true,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Self::One(look) => status::text(look),
+            Self::Several(updates) => status::list(updates),
+        }
+    }
+
+    fn printed(&self, form: Form, one_of_many: bool) -> String {
+        let json = || match self {
+            Self::One(look) => status::json(look),
+            Self::Several(updates) => status::json_list(updates),
+        };
+        match form {
+            Form::Text if one_of_many => self.text() + "\n",
+            Form::Text => self.text(),
+            // A line each, which is what readers of a stream of JSON take.
+            Form::Json if one_of_many => format!("{}\n", json()),
+            Form::Json => format!("{:#}\n", json()),
+            Form::Yaml => format!("---\n{}", status::yaml(&json())),
         }
     }
 }
@@ -67,65 +121,54 @@ pub fn status(wish: Wish) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
         let mut source = if wish.proxies.is_empty() {
             let cluster = Cluster::open(&wish.cluster).await?;
-            let name = match &wish.name {
-                Some(name) => name.clone(),
-                None => match only(&cluster).await? {
-                    Ok(name) => name,
-                    Err(list) => {
-                        say(&list);
-                        return Ok(ExitCode::SUCCESS);
-                    }
-                },
-            };
-            Source::Cluster(cluster, name)
+            Source::Cluster(cluster, wish.name)
         } else {
             Source::Proxies(Proxies::at(wish.proxies))
         };
-        let Some(pause) = wish.every else {
-            let look = source.look().await?;
-            say(&printed(&look, wish.form, false));
-            let told = look.update.is_some() || look.states().next().is_some();
-            return Ok(ExitCode::from(u8::from(!told)));
-        };
-        let afresh = wish.form == Form::Text && io::stdout().is_terminal();
-        loop {
-            let text = match source.look().await {
-                Ok(look) => printed(&look, wish.form, true),
-                Err(error) => {
-                    eprintln!("crossfade: {}", whole(&error));
-                    String::new()
-                }
-            };
-            if !say(&format!("{}{text}", if afresh { AFRESH } else { "" })) {
-                return Ok(ExitCode::SUCCESS);
-            }
-            tokio::time::sleep(pause).await;
+        if let Some(pause) = wish.every {
+            watch(source, pause, wish.form).await;
+            return Ok(ExitCode::SUCCESS);
         }
+        let view = source.view().await?;
+        say(&view.printed(wish.form, false));
+        Ok(ExitCode::from(u8::from(!view.tells())))
     })
 }
 
-/// The name of the only update, or a list of several.
-async fn only(cluster: &Cluster) -> Result<Result<String, String>, Error> {
-    let updates = cluster.updates().await?;
-    match &updates[..] {
-        [] => Err(status::Error::NoUpdate(cluster.namespace().to_owned()).into()),
-        [update] => Ok(Ok(update.metadata.name.clone().unwrap_or_default())),
-        several => Ok(Err(status::list(several))),
+/// Looks again and again, until nobody reads any more.
+async fn watch(mut source: Source, pause: Duration, form: Form) {
+    let drawn = form == Form::Text && io::stdout().is_terminal();
+    let mut frame = Frame::default();
+    loop {
+        let seen = source.view().await;
+        let now = Timestamp::now().strftime("%H:%M:%SZ").to_string();
+        let text = match (seen, drawn) {
+            (Ok(view), false) => view.printed(form, true),
+            (Err(error), false) => {
+                let why = status::printable(&whole(&error));
+                eprintln!("crossfade: {why}");
+                String::new()
+            }
+            (Ok(view), true) => {
+                frame.saw(now, view.text());
+                frame.drawn(size())
+            }
+            (Err(error), true) => {
+                frame.failed(now, status::printable(&whole(&error)));
+                frame.drawn(size())
+            }
+        };
+        if !say(&text) {
+            return;
+        }
+        tokio::time::sleep(pause).await;
     }
 }
 
-fn printed(look: &Look, form: Form, one_of_many: bool) -> String {
-    match form {
-        Form::Text => format!(
-            "{}{}",
-            status::text(look),
-            if one_of_many { "\n" } else { "" }
-        ),
-        // A line each, which is what readers of a stream of JSON take.
-        Form::Json if one_of_many => format!("{}\n", status::json(look)),
-        Form::Json => format!("{:#}\n", status::json(look)),
-        Form::Yaml => format!("---\n{}", status::yaml(look)),
-    }
+/// Columns and rows of the terminal, if it tells them.
+fn size() -> Option<(u16, u16)> {
+    let size = crossterm::terminal::size().ok()?;
+    (size.0 > 0 && size.1 > 0).then_some(size)
 }
 
 /// Writes to standard output; false once nobody reads any more.
@@ -174,8 +217,9 @@ fn confirmed() -> Result<bool, Error> {
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
     if read.map_err(Error::Ask)? == 0 {
-        // Whoever ends the input instead of a line has not ended the line.
+        // The end of input has left the cursor behind the question.
         say("\n");
     }
-    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+    let answer = answer.trim().to_lowercase();
+    Ok(matches!(&*answer, "y" | "yes"))
 }

@@ -22,6 +22,29 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| hint.to_owned())
 }
 
+/// The admin port of a proxy, as `host:port` or as the address of its page. Nothing stays nothing: the end of a list.
+pub(super) fn admin_port(text: &str) -> Result<String, String> {
+    let hint = "give HOST:PORT or http://HOST:PORT/";
+    if text.is_empty() {
+        return Ok(String::new());
+    }
+    if text.starts_with("https://") {
+        return Err(format!("the admin port speaks no TLS; {hint}"));
+    }
+    let text = text.strip_prefix("http://").unwrap_or(text);
+    let authority: http::uri::Authority = text
+        .strip_suffix('/')
+        .unwrap_or(text)
+        .parse()
+        .map_err(|_| hint.to_owned())?;
+    match authority.port_u16() {
+        Some(1..) if !authority.host().is_empty() && !authority.as_str().contains('@') => {
+            Ok(authority.to_string())
+        }
+        _ => Err(hint.to_owned()),
+    }
+}
+
 pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     match text.starts_with('/') {
         true => Ok(text.to_owned()),
@@ -59,5 +82,35 @@ pub(super) fn object_name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("is empty: does the pod carry the label that it is taken from?".to_owned()),
         name => Ok(name.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_admin_port_is_told_by_host_and_port_or_by_the_address_of_its_page() {
+        for (given, meant) in [
+            ("127.0.0.1:9464", "127.0.0.1:9464"),
+            ("http://127.0.0.1:9464/", "127.0.0.1:9464"),
+            ("http://proxy.example:9464", "proxy.example:9464"),
+            ("[::1]:9464", "[::1]:9464"),
+            ("", ""),
+        ] {
+            assert_eq!(admin_port(given).as_deref(), Ok(meant), "{given}");
+        }
+        for wrong in [
+            "proxy.example",
+            "https://proxy.example:9464",
+            "http://proxy.example:9464/plan",
+            "me@proxy.example:9464",
+            ":9464",
+            "proxy.example:0",
+            "proxy.example:99999",
+            "http://",
+        ] {
+            assert!(admin_port(wrong).is_err(), "{wrong}");
+        }
     }
 }

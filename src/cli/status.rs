@@ -1,18 +1,18 @@
-//! The arguments of `crossfade status`, and which cluster is meant, as kubectl's users say it.
+//! The arguments of `crossfade status`.
 
 use std::time::Duration;
 
-use clap::Args;
 use clap::builder::BoolishValueParser;
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, Error};
 
-use super::parse::seconds;
+use super::cluster::{ClusterChoice, Early, is_typed};
+use super::parse::{admin_port, seconds};
 use crate::app::hand::{Form, Wish};
-use crate::status::Choice;
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The update; may be left out where the namespace has only one
-    #[arg(conflicts_with = "proxy")]
+    /// The update; without it the only one of the namespace, or a list of all
     name: Option<String>,
     /// Ask the proxies with these admin ports, without a cluster: host:port; repeat it or separate by commas
     #[arg(
@@ -20,7 +20,7 @@ pub struct StatusArgs {
         env = "CROSSFADE_PROXY",
         value_name = "ADDR",
         value_delimiter = ',',
-        conflicts_with_all = ["namespace", "context"]
+        value_parser = admin_port
     )]
     proxy: Vec<String>,
     #[command(flatten)]
@@ -42,7 +42,42 @@ pub struct StatusArgs {
     output: Form,
 }
 
+/// What contradicts addresses.
+const OF_CLUSTERS: [(&str, &str); 4] = [
+    ("name", "NAME"),
+    ("namespace", "--namespace"),
+    ("context", "--context"),
+    ("kubeconfig", "--kubeconfig"),
+];
+
 impl StatusArgs {
+    /// Proxies at addresses or an update in a cluster: what is typed counts more than what the environment says, and both
+    /// typed contradict each other. `given` are its own arguments, `early` is what stands before it.
+    ///
+    /// # Errors
+    /// When they do, or when no address is left.
+    pub(super) fn settle(&mut self, early: Early, given: &ArgMatches) -> Result<(), Error> {
+        let own = OF_CLUSTERS.into_iter().find(|(id, _)| is_typed(given, id));
+        let of_cluster = own.map(|(_, flag)| flag).or(early.first());
+        self.cluster.after(early, given);
+        self.proxy.retain(|address| !address.is_empty());
+        match of_cluster {
+            None if self.proxy.is_empty() && is_typed(given, "proxy") => Err(Error::raw(
+                ErrorKind::InvalidValue,
+                "--proxy names no address\n",
+            )),
+            None => Ok(()),
+            Some(flag) if is_typed(given, "proxy") => Err(Error::raw(
+                ErrorKind::ArgumentConflict,
+                format!("--proxy asks without a cluster, so it cannot be used with {flag}\n"),
+            )),
+            Some(_) => {
+                self.proxy.clear();
+                Ok(())
+            }
+        }
+    }
+
     /// What they ask for.
     #[must_use]
     pub fn wish(self) -> Wish {
@@ -52,27 +87,6 @@ impl StatusArgs {
             cluster: self.cluster.choice(),
             every: self.watch.then_some(self.interval),
             form: self.output,
-        }
-    }
-}
-
-/// Which cluster and namespace.
-#[derive(Clone, Debug, Args)]
-pub struct ClusterChoice {
-    /// The namespace of the update [default: that of the context]
-    #[arg(short, long, env = "CROSSFADE_NAMESPACE", value_name = "NAME")]
-    namespace: Option<String>,
-    /// The context of the kubeconfig [default: the current one]
-    #[arg(long, env = "CROSSFADE_CONTEXT", value_name = "NAME")]
-    context: Option<String>,
-}
-
-impl ClusterChoice {
-    #[must_use]
-    pub fn choice(&self) -> Choice {
-        Choice {
-            namespace: self.namespace.clone(),
-            context: self.context.clone(),
         }
     }
 }

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::error::ErrorKind;
+use clap::{ArgMatches, Args, CommandFactory, Error, FromArgMatches};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::Cli;
-use super::status::ClusterChoice;
+use super::cluster::ClusterChoice;
+use super::{Cli, Command};
 use crate::status::Choice;
 
 /// The name by which kubectl finds this program as its plugin.
@@ -38,8 +39,20 @@ pub struct SetArgs {
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell
-    pub shell: Shell,
+    /// For whom
+    pub shell: Completed,
+}
+
+/// Who completes words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Completed {
+    Bash,
+    Elvish,
+    Fish,
+    Powershell,
+    Zsh,
+    /// The program `kubectl_complete-crossfade`, which kubectl asks about its plugin
+    Kubectl,
 }
 
 #[derive(Debug, Args)]
@@ -58,8 +71,29 @@ impl Cli {
         if name == Some(OsStr::new(PLUGIN)) {
             command = command.bin_name("kubectl crossfade");
         }
-        let matches = command.get_matches();
-        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+        let given = command.get_matches_mut();
+        Self::settled(&given).unwrap_or_else(|error| error.format(&mut command).exit())
+    }
+
+    /// What the command line says, with what stands before a verb given to it.
+    fn settled(given: &ArgMatches) -> Result<Self, Error> {
+        let mut cli = Self::from_arg_matches(given)?;
+        let early = std::mem::take(&mut cli.early);
+        let (name, given) = given.subcommand().expect("clap demands one");
+        match &mut cli.command {
+            Command::Status(args) => args.settle(early, given)?,
+            Command::Set(args) => args.edit.cluster.after(early, given),
+            Command::Pause(args) | Command::Resume(args) => args.cluster.after(early, given),
+            _ => {
+                if let Some(flag) = early.first() {
+                    let message = format!(
+                        "{flag} before `{name}` means nothing: it is for status, set, pause and resume\n"
+                    );
+                    return Err(Error::raw(ErrorKind::ArgumentConflict, message));
+                }
+            }
+        }
+        Ok(cli)
     }
 }
 
@@ -67,7 +101,7 @@ impl EditArgs {
     /// Which cluster and namespace is meant.
     #[must_use]
     pub fn choice(&self) -> Choice {
-        self.cluster.choice()
+        self.cluster.clone().choice()
     }
 }
 
@@ -75,8 +109,21 @@ impl CompletionsArgs {
     /// Prints them.
     #[must_use]
     pub fn print(&self) -> ExitCode {
+        let shell = match self.shell {
+            Completed::Bash => Some(Shell::Bash),
+            Completed::Elvish => Some(Shell::Elvish),
+            Completed::Fish => Some(Shell::Fish),
+            Completed::Powershell => Some(Shell::PowerShell),
+            Completed::Zsh => Some(Shell::Zsh),
+            Completed::Kubectl => None,
+        };
         let mut text = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "crossfade", &mut text);
+        match shell {
+            Some(shell) => {
+                clap_complete::generate(shell, &mut Cli::command(), "crossfade", &mut text)
+            }
+            None => text.extend(include_bytes!("kubectl_complete.sh")),
+        }
         // A reader that has gone is no error.
         let _ = io::stdout().write_all(&text);
         ExitCode::SUCCESS
@@ -91,12 +138,22 @@ impl ManArgs {
     pub fn write(&self) -> io::Result<ExitCode> {
         if let Some(directory) = &self.directory {
             std::fs::create_dir_all(directory)?;
-            clap_mangen::generate_to(Cli::command(), directory)?;
+            let mut command = Cli::command().disable_help_subcommand(true);
+            command.build();
+            page(&command).generate_to(directory)?;
+            for verb in command.get_subcommands() {
+                page(verb).generate_to(directory)?;
+            }
             return Ok(ExitCode::SUCCESS);
         }
-        let mut page = Vec::new();
-        Man::new(Cli::command()).render(&mut page)?;
-        let _ = io::stdout().write_all(&page);
+        let mut text = Vec::new();
+        page(&Cli::command()).render(&mut text)?;
+        let _ = io::stdout().write_all(&text);
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A page of the manual, which says of which version it is.
+fn page(command: &clap::Command) -> Man {
+    Man::new(command.clone()).source(concat!("crossfade ", env!("CARGO_PKG_VERSION")))
 }

@@ -31,20 +31,22 @@ pub(super) enum Error {
 }
 
 /// The fields of the spec that are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// All of them, always: what a server-side apply leaves out is taken away from who owned it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wanted {
-    /// None leaves the split to whom it belongs.
-    pub split: Option<Weights>,
+    pub split: Weights,
     pub old_draining: bool,
 }
 
 impl Wanted {
     fn patch(self, key: &Key, version: &str) -> Json {
-        let mut spec = json!({"oldDraining": self.old_draining});
-        if let Some(split) = self.split {
-            spec["trafficSplitPercent"] = split.rounded_percent().into();
-            spec["weights"] = json!({"old": split.old(), "new": split.new_weight()});
-        }
+        let split = self.split;
+        let spec = json!({
+            "oldDraining": self.old_draining,
+            "trafficSplitPercent": split.rounded_percent(),
+            "weights": {"old": split.old(), "new": split.new_weight()},
+        });
         patch(key, version, "spec", spec)
     }
 }
@@ -119,9 +121,7 @@ impl Writer {
         self.metrics.writes.inc();
         match tokio::time::timeout(self.patience, writing).await {
             Ok(Ok(object)) => Ok(Arc::new(object)),
-            Ok(Err(ClientError::Api(status))) if matches!(status.code, 404 | 409) => {
-                Err(Error::Changed)
-            }
+            Ok(Err(ClientError::Api(status))) if status.code == 409 => Err(Error::Changed),
             Ok(Err(error)) => Err(Error::Refused(error.into())),
             Err(_) => Err(Error::Late),
         }

@@ -47,7 +47,7 @@ pub(super) struct Place {
 /// All that tells it from another place.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.target)?;
+        write!(f, "{} at {:?}", self.target, self.address)?;
         match &self.tls {
             Some((config, name)) => write!(f, " as {name:?} by {:?}", config.files()),
             None => Ok(()),

@@ -12,6 +12,7 @@ use super::{Key, Settings};
 use crate::k8s::Object;
 use crate::resource::{
     DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, Reach, Update,
+    WorkerSourceSpec,
 };
 use crate::rollout::{self, Memory, Role, Sides};
 use crate::split::Weights;
@@ -27,6 +28,8 @@ pub(super) struct Held {
     pub spec: DynamoUpdateConfigSpec,
     pub plan: Plan,
     pub status: DynamoUpdateConfigStatus,
+    /// What is wrong with what should be remembered, if it cannot be read.
+    pub forgotten: Option<String>,
     /// Is the controller the last who wrote the split?
     pub split_is_ours: bool,
 }
@@ -48,7 +51,7 @@ pub(super) fn update(object: &DynamicObject) -> Update {
         created: created.map_or(0, |time| time.0.as_second()),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
         phase: None,
-        old_is_out: false,
+        lifted_cap: None,
     }
 }
 
@@ -62,11 +65,15 @@ pub(super) fn identity(object: &DynamicObject) -> Identity {
     }
 }
 
-/// The status; what cannot be read as one is as good as none.
-pub(super) fn status(object: &DynamicObject) -> DynamoUpdateConfigStatus {
-    let status = object.data.get("status").cloned();
-    let status = status.map(serde_json::from_value::<DynamoUpdateConfigStatus>);
-    status.and_then(Result::ok).unwrap_or_default()
+/// The status, and what is wrong with it if it cannot be read: then it is as good as none.
+pub(super) fn status(object: &DynamicObject) -> (DynamoUpdateConfigStatus, Option<String>) {
+    let Some(status) = object.data.get("status") else {
+        return Default::default();
+    };
+    match serde_json::from_value(status.clone()) {
+        Ok(status) => (status, None),
+        Err(error) => (DynamoUpdateConfigStatus::default(), Some(error.to_string())),
+    }
 }
 
 impl Held {
@@ -82,12 +89,14 @@ impl Held {
             anywhere: settings.any_target,
         };
         let (manifest, plan) = update(object).plan(&reach)?;
+        let (status, forgotten) = status(object);
         Ok(Self {
             identity: identity(object),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
             spec: manifest.spec,
             plan,
-            status: status(object),
+            status,
+            forgotten,
             split_is_ours: is_ours(object),
             key,
         })
@@ -107,10 +116,8 @@ impl Held {
         let spec = &self.spec;
         let source = spec.source_deployment.as_deref().unwrap_or_default();
         let target = spec.target_deployment.as_deref();
-        let mut wants = rollout::Settings::of(format!(
-            "{source} to {}",
-            target.unwrap_or(&spec.new_frontend_service)
-        ));
+        let target = target.unwrap_or(&spec.new_frontend_service);
+        let mut wants = rollout::Settings::of(format!("{source} to {target}{}", counted_by(spec)));
         wants.paused = spec.paused.unwrap_or(false);
         wants.cap_percent = spec.max_traffic_split_percent;
         wants.strict = spec.strict.unwrap_or(false);
@@ -131,6 +138,19 @@ impl Held {
             .clone()
             .map(|models| models.into_iter().collect());
         wants
+    }
+}
+
+/// By what old is counted, if not by its name: other workers have another size.
+fn counted_by(spec: &DynamoUpdateConfigSpec) -> String {
+    let workers = spec.workers.clone().unwrap_or_default();
+    let counted = WorkerSourceSpec {
+        replicas: BTreeMap::new(),
+        ..workers.old.unwrap_or_default()
+    };
+    match counted == WorkerSourceSpec::default() {
+        true => String::new(),
+        false => format!(", counted by {}", serde_json::json!(counted)),
     }
 }
 

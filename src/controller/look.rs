@@ -8,25 +8,29 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use k8s_openapi::jiff::Timestamp;
 
 use super::apply::{self, Wanted};
+use super::dry::Dry;
 use super::held::{self, Held};
 use super::job::{Applied, Job};
 use super::observe::{self, Seen};
+use super::pauses::Part;
 use super::queue::Due;
-use super::run::{AGAIN, Controller, RESYNC};
+use super::run::{AGAIN, Controller};
 use super::{Key, story};
 use crate::k8s::{Notice, Object};
 use crate::resource::{DynamoUpdateConfigStatus, Identity};
-use crate::rollout::{self, Decision, Moment};
+use crate::rollout::{self, Decision, Moment, Phase};
 
 /// Where only figures have changed, a status is not written more often.
 const FIGURES: Duration = Duration::from_secs(10);
-/// What a person must mend is looked at again.
-const MENDED: Duration = Duration::from_secs(5);
+/// So often the figures of an update that moves are looked at: a little later, so that their time has come.
+const MOVING: Duration = Duration::from_secs(11);
+/// What is told of a split, as soon as it is written.
+const OF_SPLIT: [&str; 2] = ["SplitChanged", "SplitContested"];
 
 impl Controller {
     /// Looks at what is due, and begins to apply what follows.
     pub(super) fn look_at(&mut self, due: Due) {
-        let key = due.key;
+        let key = due.key.clone();
         let updates = self.updates(Some(&key.namespace));
         let is_it = |object: &&Object| object.metadata.name.as_ref() == Some(&key.name);
         let Some(found) = updates.iter().find(is_it) else {
@@ -37,7 +41,7 @@ impl Controller {
         let object = self.newest(&key, found);
         let job = match Held::read(&object, &self.settings) {
             Err(problems) => {
-                let before = held::status(&object);
+                let (before, _) = held::status(&object);
                 let generation = object.metadata.generation;
                 let status = story::invalid(&before, &problems, generation, Timestamp::now());
                 self.metrics.errors.with_label_values(&["invalid"]).inc();
@@ -45,12 +49,18 @@ impl Controller {
                 self.refused(&key, &object, status, "Invalid", note)
             }
             Ok(held) => match self.eyes.observe(&held, &updates) {
-                Ok(seen) => self.decide(held, seen),
+                Ok(seen) => {
+                    let early_until = seen.early_until;
+                    let job = self.decide(held, seen);
+                    // Most is heard in a moment, and wakes whom it concerns. Only a move away does not wait for it.
+                    if let Some(until) = early_until.filter(|_| job.wanted.is_none()) {
+                        self.queue.put_back(due, until);
+                        return;
+                    }
+                    job
+                }
                 Err(error) if error.is_early() => {
-                    // Who hears of a proxy or a frontend is woken by that.
-                    let is_woken = matches!(error, observe::Error::Unheard(_));
-                    let pause = if is_woken { RESYNC } else { AGAIN };
-                    self.queue.wake_at(key, begun + pause);
+                    self.queue.put_back(due, begun + AGAIN);
                     return;
                 }
                 Err(error) => self.blind(&key, &object, &held, &error),
@@ -58,6 +68,7 @@ impl Controller {
         };
         self.metrics.decision.observe(begun.elapsed().as_secs_f64());
         if self.settings.dry_run {
+            self.pretend(job);
             return;
         }
         self.apply(job, due.changed);
@@ -85,51 +96,56 @@ impl Controller {
         }
     }
 
-    fn decide(&mut self, held: Held, seen: Seen) -> Job {
+    fn decide(&mut self, held: Held, mut seen: Seen) -> Job {
         let now = now();
-        let dry = self.dry.get(&held.key).map(|(memory, _)| memory.clone());
-        let memory = dry.unwrap_or_else(|| held.memory());
+        let dry = self.dry.get(&held.key);
+        let found = Wanted {
+            split: held.split(),
+            old_draining: held.spec.old_draining,
+        };
+        if let Some(dry) = dry {
+            dry.overlay(found, &mut seen.observation);
+        }
+        let memory = dry.map_or_else(|| held.memory(), |dry| dry.memory.clone());
         let decision = rollout::step(&held.wants(), &memory, &seen.observation, now);
         let split = decision.split.unwrap_or(seen.observation.split);
         self.metrics.decided(&held.key, &decision, split);
-        let changes = decision.split.is_some() || decision.old_draining != held.spec.old_draining;
+        let before = &seen.observation;
+        let changes = decision.split.is_some() || decision.old_draining != before.old_draining;
         let wanted = changes.then_some(Wanted {
-            split: decision
-                .split
-                .or_else(|| held.split_is_ours.then_some(split)),
+            split,
             old_draining: decision.old_draining,
         });
-        if self.settings.dry_run {
-            self.say(&held.key, &decision);
-        }
         let generation = held.identity.generation;
         let status = story::status(&held, &seen, &decision, generation, Timestamp::now());
         let wake_at = decision
             .wake_at
             .map(|at| Instant::now() + at.since(now) + Duration::from_millis(1));
-        // The time that a drain still needs is a figure, too.
-        let figures = decision.drain_estimate.map(|_| Instant::now() + FIGURES);
+        let moves = matches!(decision.phase, Phase::Progressing | Phase::Draining);
+        let figures = moves.then(|| Instant::now() + MOVING);
         let wake_at = wake_at.into_iter().chain(figures).min();
+        let mut events = events(&held.identity, &decision);
+        if let Some(problem) = &held.forgotten {
+            self.metrics.errors.with_label_values(&["memory"]).inc();
+            events.insert(0, forgotten(&held.identity, problem));
+        }
         Job {
             write_status: self.is_news(&held.key, &held.status, &status),
             version: held.version,
+            found: Some(found),
             wanted,
-            events: events(&held.identity, &decision),
+            events,
             status,
             wake_at,
             key: held.key,
+            is_refused: false,
         }
     }
 
     /// Something keeps a sight from being complete that does not pass by itself.
     fn blind(&mut self, key: &Key, object: &Object, held: &Held, error: &observe::Error) -> Job {
         self.metrics.errors.with_label_values(&["sight"]).inc();
-        let mut told = error.to_string();
-        let mut cause = std::error::Error::source(error);
-        while let Some(one) = cause {
-            told = format!("{told}: {one}");
-            cause = one.source();
-        }
+        let told = error.told();
         tracing::warn!(update = %key, "{told}");
         let message = format!("nothing is changed while not all can be seen: {told}");
         let generation = object.metadata.generation;
@@ -146,7 +162,7 @@ impl Controller {
         reason: &'static str,
         note: String,
     ) -> Job {
-        let before = held::status(object);
+        let (before, _) = held::status(object);
         let is_new = before.message != status.message;
         let notice = Notice {
             about: held::identity(object),
@@ -158,11 +174,13 @@ impl Controller {
         Job {
             key: key.clone(),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
+            found: None,
             wanted: None,
             write_status: before != status,
             status,
             events: if is_new { vec![notice] } else { Vec::new() },
-            wake_at: Some(Instant::now() + MENDED),
+            wake_at: None,
+            is_refused: true,
         }
     }
 
@@ -183,69 +201,135 @@ impl Controller {
         before != after && is_due
     }
 
-    fn say(&mut self, key: &Key, decision: &Decision) {
-        let before = self.dry.insert(
-            key.clone(),
-            (decision.memory.clone(), decision.message.clone()),
-        );
-        if before.is_none_or(|(_, message)| message != decision.message) {
-            println!("{key}: {}", decision.message);
+    /// Says what would be done, and remembers it as if it had been.
+    fn pretend(&mut self, job: Job) {
+        let key = &job.key;
+        if let Some(at) = job.wake_at {
+            self.queue.wake_at(key.clone(), at);
+        } else if job.is_refused {
+            self.queue.failed(key, Instant::now(), fastrand::f64());
         }
+        let dry = Dry::of(&job, self.dry.get(key));
+        let is_news = self
+            .dry
+            .get(key)
+            .is_none_or(|before| before.said != dry.said);
+        if is_news {
+            tracing::info!("{key}: {}", dry.said);
+        }
+        for notice in &job.events {
+            tracing::info!("{key}: would tell {}: {}", notice.reason, notice.note);
+        }
+        self.dry.insert(job.key, dry);
     }
 
-    fn apply(&mut self, job: Job, since: Option<Instant>) {
-        let key = job.key.clone();
+    fn apply(&mut self, mut job: Job, since: Option<Instant>) {
+        let (key, now) = (job.key.clone(), Instant::now());
+        let until = |part| self.pauses.until(&key, part, now);
+        if let Some(until) = job.wanted.and_then(|wanted| until(Part::Spec(wanted))) {
+            // Nor is told what did not happen.
+            self.queue.wake_at(key, until);
+            return;
+        }
+        let untold_until = until(Part::Status);
+        if let Some(until) = untold_until {
+            job.write_status = false;
+            self.queue.wake_at(key.clone(), until);
+        }
         if job.wanted.is_none() && !job.write_status {
-            self.queue.done(&key);
+            self.rest(&key, job.is_refused);
             if let Some(at) = job.wake_at {
                 self.queue.wake_at(key, at);
             }
             return;
         }
         self.queue.begin(&key);
-        self.running.spawn(job.run(self.writer.clone(), since));
+        let running = job.run(self.writer.clone(), since, untold_until.is_none());
+        let task = self.running.spawn(running);
+        self.tasks.insert(task.id(), key);
+    }
+
+    /// A look has ended well, or with something that a person must mend.
+    fn rest(&mut self, key: &Key, is_refused: bool) {
+        match is_refused {
+            true => self.queue.failed(key, Instant::now(), fastrand::f64()),
+            false => self.queue.done(key),
+        }
     }
 
     /// Notes how an application ended.
     pub(super) fn finish(&mut self, key: Key, done: Applied) {
+        let now = Instant::now();
         self.metrics
             .apply
             .observe(done.begun.elapsed().as_secs_f64());
-        match done.result {
-            Ok(object) => {
-                self.queue.done(&key);
+        if let Some(object) = done.object {
+            self.latest.insert(key.clone(), object);
+        }
+        for part in &done.written {
+            self.pauses.written(&key, *part);
+        }
+        if let Some(at) = done.wake_at {
+            self.queue.wake_at(key.clone(), at);
+        }
+        let is_told = done.written.contains(&Part::Status);
+        if is_told {
+            self.told.insert(key.clone(), now);
+        }
+        let is_split = done.written.iter().any(|part| *part != Part::Status);
+        let mut events = done.events;
+        // What is not remembered will be told again.
+        events.retain(|notice| is_told || (is_split && OF_SPLIT.contains(&notice.reason)));
+        for notice in events {
+            tracing::info!(update = %key, reason = notice.reason, "{}", notice.note);
+            self.notices.tell(notice);
+        }
+        match done.failed {
+            None => {
+                self.rest(&key, done.is_refused);
                 if let Some(since) = done.since {
                     self.metrics.reaction.observe(since.elapsed().as_secs_f64());
                 }
-                self.told.insert(key.clone(), Instant::now());
-                if let Some(object) = object {
-                    self.latest.insert(key.clone(), object);
-                }
-                for notice in done.events {
-                    tracing::info!(update = %key, reason = notice.reason, "{}", notice.note);
-                    self.notices.tell(notice);
-                }
-                if let Some(at) = done.wake_at {
-                    self.queue.wake_at(key, at);
-                }
             }
-            Err(apply::Error::Changed) => {
+            Some((_, apply::Error::Changed)) => {
                 self.metrics.errors.with_label_values(&["changed"]).inc();
-                self.queue.done(&key);
-                self.queue.wake_at(key, Instant::now() + AGAIN);
+                self.queue.failed(&key, now, fastrand::f64());
             }
             // Whoever leads next looks anew, be it this one.
-            Err(apply::Error::NotLeading) => {
+            Some((_, apply::Error::NotLeading)) => {
                 self.queue.done(&key);
-                self.queue.wake_at(key, Instant::now() + AGAIN);
+                self.queue.wake_at(key, now + AGAIN);
             }
-            Err(error) => {
+            Some((part, error)) => {
                 self.metrics.errors.with_label_values(&["write"]).inc();
                 let cause = std::error::Error::source(&error).map(ToString::to_string);
                 tracing::warn!(update = %key, cause, "{error}");
-                self.queue.failed(&key, Instant::now(), fastrand::f64());
+                let until = self.pauses.refused(&key, part, now, fastrand::f64());
+                self.queue.done(&key);
+                self.queue.wake_at(key, until);
             }
         }
+    }
+
+    /// An application has come to no end at all.
+    pub(super) fn broke(&mut self, key: &Key) {
+        self.metrics.errors.with_label_values(&["panic"]).inc();
+        tracing::error!(update = %key, "writing it has panicked");
+        self.queue.failed(key, Instant::now(), fastrand::f64());
+    }
+}
+
+/// What is told when nothing is remembered of what should be.
+fn forgotten(about: &Identity, problem: &str) -> Notice {
+    let note = format!(
+        "the status cannot be read, so what was remembered in it is forgotten, such as the full size of old: {problem}"
+    );
+    Notice {
+        about: about.clone(),
+        reason: "MemoryLost",
+        note,
+        warning: true,
+        occasion: now().unix_millis(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
@@ -22,6 +23,7 @@ type Posts<T> = Arc<Mutex<HashMap<String, Post<T>>>>;
 struct Post<T> {
     owners: BTreeSet<Key>,
     heard: Option<T>,
+    since: Instant,
     task: AbortHandle,
 }
 
@@ -41,28 +43,42 @@ impl<T: Clone + Send + 'static> Lookouts<T> {
         }
     }
 
-    /// What was last heard of `place`; none if nothing was yet. Asked by `task` from now on.
-    pub fn hear<F>(&self, owner: &Key, place: &str, task: impl FnOnce(Teller<T>) -> F) -> Option<T>
+    /// What was last heard of `place`. Asked by `task` from now on.
+    ///
+    /// # Errors
+    /// Since when it is asked, if nothing was heard yet.
+    pub fn hear<F>(
+        &self,
+        owner: &Key,
+        place: &str,
+        task: impl FnOnce(Teller<T>) -> F,
+    ) -> Result<T, Instant>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let mut posts = lock(&self.posts);
-        if !posts.contains_key(place) {
+        let post = posts.entry(place.to_owned()).or_insert_with(|| {
             let teller = Teller {
                 place: place.to_owned(),
                 posts: Arc::clone(&self.posts),
                 wake: self.wake.clone(),
             };
-            let post = Post {
+            Post {
                 owners: BTreeSet::new(),
                 heard: None,
+                since: Instant::now(),
                 task: tokio::spawn(task(teller)).abort_handle(),
-            };
-            posts.insert(place.to_owned(), post);
-        }
-        let post = posts.get_mut(place)?;
+            }
+        });
         post.owners.insert(owner.clone());
-        post.heard.clone()
+        post.heard.clone().ok_or(post.since)
+    }
+
+    /// Nobody is asked any more, until somebody needs it again.
+    pub fn rest(&self) {
+        for (_, post) in lock(&self.posts).drain() {
+            post.task.abort();
+        }
     }
 
     /// What was last heard of `place`, if anybody needs it.

@@ -1,6 +1,8 @@
 //! The metrics of a controller. Updates are labels here, as there are few of them and only who may edit the cluster names
 //! them; those of an update go with it.
 
+use std::cell::RefCell;
+
 use prometheus::core::Collector;
 use prometheus::{
     Encoder, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts,
@@ -16,9 +18,21 @@ const BUCKETS: [f64; 14] = [
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
+/// What is told of a metric, be there a series of it or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    pub name: String,
+    /// `gauge`, `counter` or `histogram`.
+    pub kind: String,
+    pub help: String,
+    /// The names of its labels.
+    pub labels: Vec<String>,
+}
+
 /// Handles of all metrics.
 pub struct Metrics {
     registry: Registry,
+    described: Vec<Described>,
     pub(super) leads: IntGauge,
     pub(super) updates: IntGauge,
     pub(super) reconciles: IntCounter,
@@ -29,12 +43,14 @@ pub struct Metrics {
     pub(super) reaction: Histogram,
     capacity: GaugeVec,
     split: GaugeVec,
+    weight: GaugeVec,
+    pub(super) stale: IntGauge,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
         let registry = Registry::new();
-        let new = Registered(&registry);
+        let new = Registered(&registry, RefCell::default());
         #[cfg(target_os = "linux")]
         registry
             .register(Box::new(
@@ -91,16 +107,38 @@ impl Default for Metrics {
                 ),
                 &["namespace", "update"],
             )),
+            weight: new.add(GaugeVec::new(
+                Opts::new(
+                    "crossfade_controller_weight",
+                    "Weight of a generation in the exact ratio that is wanted",
+                ),
+                &["namespace", "update", "generation"],
+            )),
+            stale: new.add(IntGauge::new(
+                "crossfade_controller_stale_kinds",
+                "Kinds of objects of which only the last list is known, because the API server refuses a newer one",
+            )),
+            described: new.1.into_inner(),
             registry,
         }
     }
 }
 
-struct Registered<'a>(&'a Registry);
+struct Registered<'a>(&'a Registry, RefCell<Vec<Described>>);
 
 impl Registered<'_> {
     fn add<C: Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
         let collector = collector.expect("the name and labels are valid");
+        let families = collector.collect();
+        let described = families.iter().zip(collector.desc());
+        self.1
+            .borrow_mut()
+            .extend(described.map(|(family, desc)| Described {
+                name: desc.fq_name.clone(),
+                kind: format!("{:?}", family.get_field_type()).to_lowercase(),
+                help: desc.help.clone(),
+                labels: desc.variable_labels.clone(),
+            }));
         self.0
             .register(Box::new(collector.clone()))
             .expect("each name is registered once");
@@ -122,6 +160,11 @@ impl Metrics {
             self.capacity
                 .with_label_values(&labels)
                 .set(of as f64 / whole as f64);
+            let weight = match side {
+                Generation::Old => split.old(),
+                Generation::New => split.new_weight(),
+            };
+            self.weight.with_label_values(&labels).set(weight.into());
         }
         let labels = [&*key.namespace, &*key.name];
         self.split
@@ -136,8 +179,17 @@ impl Metrics {
             let _ = self
                 .capacity
                 .remove_label_values(&[namespace, name, side.as_str()]);
+            let _ = self
+                .weight
+                .remove_label_values(&[namespace, name, side.as_str()]);
         }
         let _ = self.split.remove_label_values(&[namespace, name]);
+    }
+
+    /// What they are.
+    #[must_use]
+    pub fn described(&self) -> &[Described] {
+        &self.described
     }
 
     /// All of them, in Prometheus' text format.

@@ -8,125 +8,163 @@ use std::time::{Duration, Instant};
 
 use http::StatusCode;
 use serde_json::{Value as Json, json};
+use tokio::task::JoinSet;
 
-use super::ask::{Error, Place};
+use super::ask::Place;
 use super::lookout::Teller;
 
 /// From one question to the next.
 const INTERVAL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What an answer of a model may take, and for how long it is taken for granted while the model stays listed.
+/// What an answer of a model may take, and how long it is taken for granted while the model stays listed.
 const PROBE: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(60);
 /// One answer that is missing may have been lost: so many in a row have not.
 const MISSED: u32 = 2;
 
-/// Models that have answered, and when.
-type Proven = HashMap<String, Instant>;
-
-/// What is known of frontends that are asked together.
+/// What is known of a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Served {
-    /// The models that each of them serves.
+    /// The models that it serves, as far as that is proven.
     pub models: BTreeSet<String>,
-    /// Why one of them cannot be asked.
+    /// Is there a model that is being tried for the first time?
+    pub is_trying: bool,
+    /// Why it cannot be asked.
     pub trouble: Option<String>,
 }
 
-impl Served {
-    /// The part of it by which something may be decided.
-    fn essence(&self) -> (&BTreeSet<String>, bool) {
-        (&self.models, self.trouble.is_some())
-    }
-}
-
-/// Asks all `places`, again and again, and tells which models are served by each of them.
-pub(super) async fn follow(places: Vec<Place>, teller: Teller<Served>) {
-    let mut proven: Vec<Proven> = vec![Proven::new(); places.len()];
-    let mut last: Option<Served> = None;
-    let mut missed = 0;
+/// Asks `place`, again and again, and tells what it serves.
+pub(super) async fn follow(place: Place, teller: Teller<Served>) {
+    let mut reading = Reading::default();
+    let mut trials = Trials::default();
     loop {
-        let heard = match served_by_all(&places, &mut proven).await {
-            Ok(models) => {
-                missed = 0;
-                let trouble = None;
-                Some(Served { models, trouble })
-            }
-            Err(trouble) => {
-                missed += 1;
-                tracing::debug!(trouble, "a frontend does not answer");
-                let models = BTreeSet::new();
-                let trouble = Some(trouble);
-                (missed >= MISSED || last.is_none()).then_some(Served { models, trouble })
-            }
-        };
-        if let Some(heard) = heard {
-            let matters = last.as_ref().map(Served::essence) != Some(heard.essence());
-            teller.tell(heard.clone(), matters);
-            last = Some(heard);
+        let answer = served(&place, &mut trials).await;
+        if let Err(trouble) = &answer {
+            tracing::debug!(trouble, "a frontend does not answer");
         }
-        tokio::time::sleep(INTERVAL).await;
+        if let Some((served, is_news)) = reading.take(answer) {
+            teller.tell(served, is_news);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(INTERVAL) => {}
+            () = trials.next() => {}
+        }
     }
 }
 
-/// The models, or in whose way what is.
-async fn served_by_all(
-    places: &[Place],
-    proven: &mut [Proven],
-) -> Result<BTreeSet<String>, String> {
-    let mut all: Option<BTreeSet<String>> = None;
-    for (place, proven) in places.iter().zip(proven) {
-        let trouble = |error: Error| match std::error::Error::source(&error) {
+/// What was last told.
+#[derive(Debug, Default)]
+struct Reading {
+    last: Option<Served>,
+    missed: u32,
+}
+
+impl Reading {
+    /// What is to be told of an answer, if anything, and whether it is news.
+    ///
+    /// No answer, or at first one without a model, is believed when it is the second in a row: an answer can get lost, and
+    /// who has just begun serves nothing for a moment.
+    fn take(&mut self, answer: Result<Served, String>) -> Option<(Served, bool)> {
+        let lacks = |served: &Served| served.models.is_empty() && !served.is_trying;
+        let is_missing = answer
+            .as_ref()
+            .map_or(true, |served| self.last.is_none() && lacks(served));
+        self.missed = if is_missing { self.missed + 1 } else { 0 };
+        if is_missing && self.missed < MISSED {
+            return None;
+        }
+        let served = answer.unwrap_or_else(|trouble| Served {
+            trouble: Some(trouble),
+            ..Served::default()
+        });
+        let essence = |served: &Served| {
+            (
+                served.models.clone(),
+                served.is_trying,
+                served.trouble.is_some(),
+            )
+        };
+        let is_news = self.last.as_ref().map(essence) != Some(essence(&served));
+        self.last = Some(served.clone());
+        Some((served, is_news))
+    }
+}
+
+/// What a frontend serves, or in whose way what is.
+async fn served(place: &Place, trials: &mut Trials) -> Result<Served, String> {
+    let ask = async |path: &str| {
+        let answer = place.ask(path, None, PATIENCE).await;
+        answer.map_err(|error| match std::error::Error::source(&error) {
             Some(cause) => format!("{} {error}: {cause}", place.target),
             None => format!("{} {error}", place.target),
-        };
-        let served = served(place, proven).await.map_err(trouble)?;
-        all = Some(match all {
-            None => served,
-            Some(all) => all.intersection(&served).cloned().collect(),
-        });
-    }
-    Ok(all.unwrap_or_default())
-}
-
-async fn served(place: &Place, proven: &mut Proven) -> Result<BTreeSet<String>, Error> {
-    let (status, body) = place.ask("/v1/models", None, PATIENCE).await?;
-    let listed = if status == StatusCode::OK {
-        ids(&body)
-    } else {
-        Vec::new()
+        })
     };
-    proven.retain(|model, _| listed.contains(model));
-    let mut served = BTreeSet::new();
+    let (status, body) = ask("/v1/models").await?;
+    if status != StatusCode::OK {
+        let (target, code) = (&place.target, status.as_u16());
+        return Err(format!("{target} answers /v1/models with status {code}"));
+    }
+    let listed = ids(&body);
+    trials.keep(&listed);
+    let mut served = Served::default();
     for model in listed {
-        if is_served(place, &model, proven).await? {
-            served.insert(model);
+        let path = format!("/v1/models/{}/ready", in_path(&model));
+        let is_served = match ask(&path).await?.0 {
+            StatusCode::OK => Some(true),
+            // No such page: an older frontend.
+            StatusCode::NOT_FOUND
+            | StatusCode::METHOD_NOT_ALLOWED
+            | StatusCode::NOT_IMPLEMENTED => trials.of(place, &model),
+            _ => Some(false),
+        };
+        served.is_trying |= is_served.is_none();
+        if is_served == Some(true) {
+            served.models.insert(model);
         }
     }
     Ok(served)
 }
 
-async fn is_served(place: &Place, model: &str, proven: &mut Proven) -> Result<bool, Error> {
-    let path = format!("/v1/models/{}/ready", in_path(model));
-    match place.ask(&path, None, PATIENCE).await?.0 {
-        StatusCode::OK => return Ok(true),
-        // No such page: an older frontend.
-        StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {}
-        _ => return Ok(false),
+/// Models that are tried by a request, in the background: an answer may take its time.
+#[derive(Default)]
+struct Trials {
+    /// Which answered, or did not, and when.
+    known: HashMap<String, (bool, Instant)>,
+    running: JoinSet<(String, bool)>,
+    tried: BTreeSet<String>,
+}
+
+impl Trials {
+    /// Does a model answer? None if that is not known yet.
+    fn of(&mut self, place: &Place, model: &str) -> Option<bool> {
+        let known = self.known.get(model).copied();
+        let lasts = |(answers, since): (bool, Instant)| answers && since.elapsed() < PROVEN;
+        if !known.is_some_and(lasts) && self.tried.insert(model.to_owned()) {
+            let (place, model) = (place.clone(), model.to_owned());
+            self.running.spawn(async move {
+                let answers = answers(&place, &model).await;
+                (model, answers)
+            });
+        }
+        known.map(|(answers, _)| answers)
     }
-    if proven
-        .get(model)
-        .is_some_and(|since| since.elapsed() < PROVEN)
-    {
-        return Ok(true);
+
+    /// Waits until one has ended; for ever if none runs.
+    async fn next(&mut self) {
+        match self.running.join_next().await {
+            Some(Ok((model, answers))) => {
+                self.tried.remove(&model);
+                self.known.insert(model, (answers, Instant::now()));
+            }
+            Some(Err(_)) => self.tried.clear(),
+            None => std::future::pending().await,
+        }
     }
-    let answers = answers(place, model).await;
-    if answers {
-        proven.insert(model.to_owned(), Instant::now());
-    } else {
-        proven.remove(model);
+
+    /// What is no longer listed is to be proven anew.
+    fn keep(&mut self, listed: &[String]) {
+        self.known.retain(|model, _| listed.contains(model));
     }
-    Ok(answers)
 }
 
 /// Does the model answer a request of one token?
@@ -143,6 +181,8 @@ async fn answers(place: &Place, model: &str) -> bool {
             return true;
         }
     }
+    // Who refuses at once is asked again no sooner than who answers.
+    tokio::time::sleep(INTERVAL).await;
     false
 }
 
@@ -174,5 +214,45 @@ mod tests {
     fn a_models_name_makes_a_path() {
         assert_eq!(in_path("Qwen/Qwen3-0.6B"), "Qwen/Qwen3-0.6B");
         assert_eq!(in_path("a b?c#d\u{e9}"), "a%20b%3Fc%23d%C3%A9");
+    }
+
+    /// What is told after each answer: models, `-` for none, `.` where nothing is told.
+    fn told(answers: &[Result<&str, ()>]) -> Vec<String> {
+        let mut reading = Reading::default();
+        let take = |answer: &Result<&str, ()>| {
+            let served = answer.map(|models| Served {
+                models: models.split_whitespace().map(str::to_owned).collect(),
+                ..Served::default()
+            });
+            let told = reading.take(served.map_err(|()| "late".to_owned()));
+            told.map_or_else(
+                || ".".to_owned(),
+                |(served, _)| match (served.models.into_iter().next(), served.trouble) {
+                    (Some(model), None) => model,
+                    (None, Some(_)) => "!".to_owned(),
+                    _ => "-".to_owned(),
+                },
+            )
+        };
+        answers.iter().map(take).collect()
+    }
+
+    #[test]
+    fn one_answer_that_is_missing_takes_nothing_away_not_even_the_first() {
+        assert_eq!(
+            told(&[Err(()), Ok("a"), Err(()), Ok("a")]),
+            [".", "a", ".", "a"]
+        );
+        assert_eq!(told(&[Err(()), Err(()), Err(())]), [".", "!", "!"]);
+        assert_eq!(
+            told(&[Ok("a"), Err(()), Err(()), Ok("a")]),
+            ["a", ".", "!", "a"]
+        );
+        // Who has just begun serves nothing for a moment; who says that it no longer does is believed.
+        assert_eq!(
+            told(&[Ok(""), Ok("a"), Ok(""), Ok("a")]),
+            [".", "a", "-", "a"]
+        );
+        assert_eq!(told(&[Ok(""), Ok("")]), [".", "-"]);
     }
 }

@@ -1,12 +1,13 @@
 //! Gathers all that a decision looks at: what the watches hold, what proxies and frontends were last heard to say.
 //!
-//! A sight is complete, or there is none: what could not be listed or was never heard is not empty. Must not know what
-//! follows from it.
+//! What could not be listed is not empty: then there is no sight. What was not heard yet is marked as such. Must not know
+//! what follows from it.
 
 mod frontends;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -20,16 +21,16 @@ use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Object, Shelves, Unseen};
 use crate::resource::WorkerSourceSpec;
 use crate::resource::ruling::{self, Standing};
-use crate::rollout::{Lengths, Observation, Proxy, ProxyState, Sides};
+use crate::rollout::{Lengths, Observation, Proxy, ProxyState, Sides, Silence};
+
+/// Who was not heard for so long does not answer.
+const UNHEARD: Duration = Duration::from_secs(2);
 
 /// Why there is no complete sight.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
     Unseen(#[from] Unseen),
-    /// It will be soon; whoever waits for it is woken.
-    #[error("{0} was not heard yet")]
-    Unheard(&'static str),
     #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
     UnknownKind(String),
     #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
@@ -41,7 +42,18 @@ pub(super) enum Error {
 impl Error {
     /// Will it pass by itself, without anything being wrong?
     pub fn is_early(&self) -> bool {
-        matches!(self, Self::Unheard(_) | Self::Unseen(Unseen::NotYet(_)))
+        matches!(self, Self::Unseen(Unseen::NotYet(_)))
+    }
+
+    /// With its causes, in a person's words.
+    pub fn told(&self) -> String {
+        let mut told = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(one) = cause {
+            told = format!("{told}: {one}");
+            cause = one.source();
+        }
+        told
     }
 }
 
@@ -54,6 +66,20 @@ pub(super) struct Seen {
     pub observation: Observation,
     /// Requests of the last minute, of all proxies together.
     pub assigned: Sides<u64>,
+    /// Until when somebody who was asked just now may still answer. Before, only what cannot wait should follow from this.
+    pub early_until: Option<Instant>,
+}
+
+impl Seen {
+    /// Notes that somebody who is asked `since` then was not heard yet. Has that one had its time?
+    fn misses(early_until: &mut Option<Instant>, since: Instant) -> bool {
+        let until = since + UNHEARD;
+        let is_over = Instant::now() >= until;
+        if !is_over {
+            *early_until = Some(early_until.map_or(until, |other| other.max(until)));
+        }
+        is_over
+    }
 }
 
 /// What the proxies say, together.
@@ -141,12 +167,16 @@ impl Eyes {
         )
     }
 
+    fn hear(&self, key: &Key, place: &str) -> Result<Heard, Instant> {
+        let address = place.to_owned();
+        let follow = |teller| proxies::follow(address, teller);
+        self.proxies.hear(key, place, follow)
+    }
+
     fn follow_pods(&self, key: &Key, pods: &[Object]) {
         let follower = |pod: &Object| {
             let place = old::address_of(pod, &self.settings.proxies.port)?;
-            let address = place.clone();
-            self.proxies
-                .hear(key, &place, |teller| proxies::follow(address, teller));
+            let _ = self.hear(key, &place);
             Some(Follower {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
@@ -159,10 +189,15 @@ impl Eyes {
         self.known().insert(key.clone(), followers);
     }
 
+    /// This replica does not lead: it asks no frontend for its models.
+    pub fn rest(&self) {
+        self.models.rest();
+    }
+
     /// All there is to see of `held`.
     ///
     /// # Errors
-    /// When it is not complete.
+    /// When something is not listed.
     pub fn observe(&self, held: &Held, updates: &[Object]) -> Result<Seen, Error> {
         let spec = &held.spec;
         let source = spec.source_deployment.clone().unwrap_or_default();
@@ -178,14 +213,13 @@ impl Eyes {
             )?,
         };
         let pods = self.frontend_pods(&held.key, &source)?;
-        // Everything is begun to be asked before anything is waited for.
-        let reports = self.reports(held, &pods);
-        let frontends = self.frontends(held, &pods)?;
+        let mut early_until = None;
         let Told {
             proxies,
             assigned,
             lengths,
-        } = reports?;
+        } = self.reports(held, &pods, &mut early_until);
+        let frontends = self.frontends(held, &pods, &mut early_until)?;
         let observation = Observation {
             resource_generation: held
                 .identity
@@ -205,6 +239,7 @@ impl Eyes {
         Ok(Seen {
             observation,
             assigned,
+            early_until,
         })
     }
 
@@ -221,6 +256,7 @@ impl Eyes {
             name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
             revision: stated.revision,
             selector: stated.selector,
+            dynamo_namespace: dynamo_namespace.map(str::to_owned),
         };
         let Some(kind) = stated
             .kind
@@ -242,37 +278,38 @@ impl Eyes {
     fn counted(&self, kind: &str, which: Which) -> Result<Counts, Error> {
         let workload =
             workloads::by_kind(kind).ok_or_else(|| Error::UnknownKind(kind.to_owned()))?;
-        Ok(workload.count(&self.shelves, &which)?)
+        Ok(workloads::count(workload, &self.shelves, &which)?)
     }
 
-    fn reports(&self, held: &Held, pods: &[Object]) -> Result<Told, Error> {
+    fn reports(&self, held: &Held, pods: &[Object], early_until: &mut Option<Instant>) -> Told {
         self.follow_pods(&held.key, pods);
+        let port = &self.settings.proxies.port;
         let mut assigned = Sides::default();
         let mut lengths = Lengths::default();
-        let mut unheard = false;
-        let mut proxy = |(follower, heard): (Follower, Option<Heard>)| {
-            unheard |= heard.is_none();
-            let report = heard.and_then(|heard| heard.report());
-            if let Some(report) = &report {
-                assigned.old += report.assigned.old;
-                assigned.new += report.assigned.new;
-                lengths.add(&report.lengths);
-            }
+        let proxies = pods.iter().map(|pod| {
+            let place = old::address_of(pod, port);
+            let state = match place.map(|place| self.hear(&held.key, &place)) {
+                None => Err(Silence::NoPort(port.clone())),
+                Some(Err(since)) if !Seen::misses(early_until, since) => Err(Silence::NotYet),
+                Some(Err(_)) => Err(Silence::NoAnswer),
+                Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
+                    assigned.old += report.assigned.old;
+                    assigned.new += report.assigned.new;
+                    lengths.add(&report.lengths);
+                    state(held, &report)
+                }),
+            };
             Proxy {
-                name: follower.pod,
-                ready: follower.ready,
-                state: report.map(|report| state(held, &report)),
+                name: pod.metadata.name.clone().unwrap_or_default(),
+                ready: pod_is_ready(pod),
+                state,
             }
-        };
-        let heard = self.heard(&held.key).unwrap_or_default();
-        let proxies = heard.into_iter().map(&mut proxy).collect();
-        match unheard {
-            true => Err(Error::Unheard("a proxy")),
-            false => Ok(Told {
-                proxies,
-                assigned,
-                lengths,
-            }),
+        });
+        let proxies = proxies.collect();
+        Told {
+            proxies,
+            assigned,
+            lengths,
         }
     }
 }

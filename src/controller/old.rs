@@ -2,21 +2,24 @@
 //!
 //! Must not know what is asked there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
 
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
 use serde_json::Value as Json;
 
 use super::ProxyPods;
 use crate::k8s::workloads::{COMPONENT, GRAPH, is_selected, labels};
-use crate::k8s::{Object, Shelves, Unseen};
+use crate::k8s::{Object, Shelves, Unseen, port_of};
 
 /// A core or built-in kind.
 pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// The pods that carry a proxy of the update of `source`, as long as they are alive.
+/// The pods of the frontends of `source`, as long as they are alive, whether they have a proxy or not: clients reach them all
+/// the same.
 ///
 /// # Errors
 /// When pods or Deployments are not listed.
@@ -28,11 +31,15 @@ pub(super) fn frontends(
 ) -> Result<Vec<Object>, Unseen> {
     let mut pods = shelves.of(&kind("", "v1", "Pod", "pods"), namespace)?;
     let selectors = selectors(shelves, namespace, source, proxies)?;
+    let is_told_apart = proxies.selector.is_empty();
     pods.retain(|pod| {
+        let component = labels(pod).and_then(|labels| labels.get(COMPONENT));
+        let is_other = component.is_some_and(|component| component != "frontend");
         let is_meant = selectors
             .iter()
-            .any(|selector| !selector.is_empty() && is_selected(pod, selector));
-        is_meant && is_alive(pod) && port(pod, &proxies.port).is_some()
+            .any(|selector| !selector.is_empty() && is_selected(pod, selector))
+            && !(is_told_apart && is_other);
+        is_meant && is_alive(pod)
     });
     Ok(pods)
 }
@@ -52,6 +59,7 @@ fn selectors(
     let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let deployments = kind("apps", "v1", "Deployment", "deployments");
     let deployment = shelves.one(&deployments, namespace, source)?;
+    // Whose pods may be those of workers, too: Dynamo says which are not frontends.
     let of_deployment = deployment.and_then(|deployment| {
         let selector = deployment.data.pointer("/spec/selector/matchLabels")?;
         serde_json::from_value(selector.clone()).ok()
@@ -91,7 +99,8 @@ pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
     })
 }
 
-/// The endpoints of a Service that clients may be sent to, each with the pod behind it; none if the Service has no slice.
+/// The endpoints of a Service that clients may be sent to, each with the pod behind it and its address at the port that is
+/// `wanted`; none if the Service has no slice.
 ///
 /// # Errors
 /// When EndpointSlices are not listed.
@@ -99,6 +108,7 @@ pub(super) fn endpoints(
     shelves: &Shelves,
     namespace: &str,
     service: &str,
+    wanted: u16,
 ) -> Result<Option<Vec<Endpoint>>, Unseen> {
     let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let mut slices = shelves.of(&slices, namespace)?;
@@ -109,15 +119,28 @@ pub(super) fn endpoints(
     if slices.is_empty() {
         return Ok(None);
     }
-    let endpoints = slices.iter().flat_map(|slice| {
-        let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
-        endpoints.map(|endpoint| Endpoint {
-            // Not said means yes (discovery.k8s.io/v1, EndpointConditions).
-            ready: endpoint["conditions"]["ready"].as_bool().unwrap_or(true),
-            pod: endpoint["targetRef"]["name"].as_str().map(str::to_owned),
-        })
-    });
-    Ok(Some(endpoints.collect()))
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let mut pods = BTreeSet::new();
+    let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
+    for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
+        let port = port_of(&slice, wanted);
+        for endpoint in slice.endpoints.into_iter().flatten() {
+            let pod = endpoint.target_ref.and_then(|target| target.name);
+            // Of two families of addresses each has a slice with the same pods.
+            if pod.as_ref().is_some_and(|pod| !pods.insert(pod.clone())) {
+                continue;
+            }
+            let address = endpoint.addresses.first();
+            let address = address.and_then(|address| address.parse::<IpAddr>().ok());
+            endpoints.push(Endpoint {
+                // Not said means yes (discovery.k8s.io/v1, EndpointConditions).
+                ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
+                address: address.zip(port).map(SocketAddr::from),
+                pod,
+            });
+        }
+    }
+    Ok(Some(endpoints))
 }
 
 /// An address behind a Service.
@@ -125,4 +148,5 @@ pub(super) fn endpoints(
 pub(super) struct Endpoint {
     pub ready: bool,
     pub pod: Option<String>,
+    pub address: Option<SocketAddr>,
 }

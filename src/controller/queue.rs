@@ -1,5 +1,6 @@
-//! When each update is to be looked at: soon after something changed, at a moment that was named, or after a pause that
-//! grows with each error. Pure: `now` and chance are arguments.
+//! When each update is to be looked at: soon after something changed, at a moment that was named, or, where a look came to
+//! nothing, after a pause that grows each time. No pause holds up a look at what has changed. Pure: `now` and chance are
+//! arguments.
 //!
 //! Must not know what a look is.
 
@@ -7,11 +8,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Key;
+use super::pauses::pause;
 
 /// What happens together is looked at together.
 const GATHER: Duration = Duration::from_millis(10);
-/// The pause after an error, doubled with each.
-const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
 
 #[derive(Debug, Default)]
 pub(super) struct Queue(HashMap<Key, Entry>);
@@ -21,8 +21,6 @@ struct Entry {
     due: Option<Instant>,
     /// Since when a change waits to be looked at.
     changed: Option<Instant>,
-    /// After an error: not before.
-    pause: Option<Instant>,
     failures: u32,
     /// A look is being applied: the next waits for its end.
     busy: bool,
@@ -82,19 +80,24 @@ impl Queue {
     /// It went well.
     pub fn done(&mut self, key: &Key) {
         if let Some(entry) = self.0.get_mut(key) {
-            (entry.busy, entry.failures, entry.pause) = (false, 0, None);
+            (entry.busy, entry.failures) = (false, 0);
         }
     }
 
-    /// It failed; `chance` is from 0 to 1.
+    /// It came to nothing, and is looked at again after a while; `chance` is from 0 to 1.
     pub fn failed(&mut self, key: &Key, now: Instant, chance: f64) {
         if let Some(entry) = self.0.get_mut(key) {
-            let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(entry.failures.min(10)));
-            let at = now + pause.mul_f64(0.5 + chance / 2.0);
-            (entry.busy, entry.pause) = (false, Some(at));
+            entry.busy = false;
+            entry.be_due(now + pause(entry.failures, chance));
             entry.failures += 1;
-            entry.be_due(at);
         }
+    }
+
+    /// What was taken could not be looked at yet: the change still waits, as long as it has.
+    pub fn put_back(&mut self, due: Due, at: Instant) {
+        let entry = self.0.entry(due.key).or_default();
+        entry.changed = entry.changed.into_iter().chain(due.changed).min();
+        entry.be_due(at);
     }
 }
 
@@ -104,8 +107,7 @@ impl Entry {
     }
 
     fn at(&self) -> Option<Instant> {
-        let due = self.due.filter(|_| !self.busy)?;
-        Some(self.pause.map_or(due, |pause| due.max(pause)))
+        self.due.filter(|_| !self.busy)
     }
 }
 
@@ -135,26 +137,44 @@ mod tests {
     }
 
     #[test]
-    fn errors_make_a_pause_longer_each_time_that_no_change_cuts_short() {
+    fn errors_make_a_pause_longer_each_time_and_a_change_is_looked_at_all_the_same() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("a"), now);
+        queue.take(now + GATHER);
         let mut before = Duration::ZERO;
-        for _ in 0..8 {
+        for _ in 0..12 {
             queue.failed(&key("a"), now, 1.0);
-            queue.wake(key("a"), now);
-            let pause = queue.next().unwrap() - now;
-            assert!(pause > before || pause == PAUSES[1], "{pause:?}");
-            before = pause;
+            let at = queue.next().unwrap();
+            assert!(at - now > before || before == Duration::from_secs(60));
+            before = at - now;
+            queue.take(at);
         }
-        assert_eq!(before, PAUSES[1]);
+        assert_eq!(before, Duration::from_secs(60));
+        queue.failed(&key("a"), now, 1.0);
+        queue.wake(key("a"), now);
+        assert_eq!(queue.next(), Some(now + GATHER));
         queue.done(&key("a"));
-        assert!(queue.next().unwrap() <= now + GATHER);
+        queue.take(now + GATHER);
+        queue.failed(&key("a"), now, 1.0);
+        assert_eq!(queue.next(), Some(now + Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_change_that_came_too_early_keeps_its_time() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.wake(key("a"), now);
+        let due = queue.take(now + GATHER).unwrap();
+        queue.wake(key("a"), now + GATHER);
+        queue.put_back(due, now + 2 * GATHER);
+        let due = queue.take(now + 2 * GATHER).unwrap();
+        assert_eq!(due.changed, Some(now));
     }
 
     #[test]
     fn an_error_of_one_does_not_hold_up_another() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.wake(key("bad"), now);
+        queue.take(now + GATHER);
         queue.failed(&key("bad"), now, 0.0);
         queue.wake(key("good"), now);
         assert_eq!(name(queue.take(now + GATHER)), "good");

@@ -9,20 +9,21 @@ use std::time::{Duration, Instant};
 
 use kube::CustomResourceExt;
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::task::{self, JoinSet};
 
 use super::apply::Writer;
 use super::board::Board;
 use super::concern::Concerns;
+use super::dry::Dry;
 use super::held;
 use super::job::Applied;
 use super::observe::Eyes;
+use super::pauses::Pauses;
 use super::queue::Queue;
 use super::{Key, Metrics, Pages, Settings};
 use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope, Shelves};
 use crate::pages::LivePage;
 use crate::resource::DynamoUpdateConfig;
-use crate::rollout::Memory;
 
 /// Everything is looked at so often, whatever happens.
 pub(super) const RESYNC: Duration = Duration::from_secs(30);
@@ -36,6 +37,7 @@ pub struct Controller {
     pub(super) changes: mpsc::UnboundedReceiver<Changed>,
     pub(super) woken: mpsc::UnboundedReceiver<Key>,
     pub(super) queue: Queue,
+    pub(super) pauses: Pauses,
     pub(super) concerns: Concerns,
     pub(super) writer: Writer,
     pub(super) leading: Leading,
@@ -47,8 +49,10 @@ pub struct Controller {
     /// When each status was last written.
     pub(super) told: HashMap<Key, Instant>,
     /// Without writing there is no other memory, nor any other place to tell.
-    pub(super) dry: HashMap<Key, (Memory, String)>,
+    pub(super) dry: HashMap<Key, Dry>,
     pub(super) running: JoinSet<(Key, Applied)>,
+    /// Whose each of them is.
+    pub(super) tasks: HashMap<task::Id, Key>,
 }
 
 impl Controller {
@@ -70,6 +74,7 @@ impl Controller {
             changes,
             woken,
             queue: Queue::default(),
+            pauses: Pauses::default(),
             concerns: Concerns::default(),
             writer: Writer::new(
                 connection,
@@ -85,6 +90,7 @@ impl Controller {
             told: HashMap::new(),
             dry: HashMap::new(),
             running: JoinSet::new(),
+            tasks: HashMap::new(),
             settings,
         }
     }
@@ -119,18 +125,30 @@ impl Controller {
             tokio::select! {
                 Some(changed) = self.changes.recv() => self.hear(changed),
                 Some(key) = self.woken.recv() => self.queue.wake(key, Instant::now()),
-                Some(done) = self.running.join_next(), if !self.running.is_empty() => {
-                    if let Ok((key, done)) = done {
-                        self.finish(key, done);
+                Some(done) = self.running.join_next_with_id(), if !self.running.is_empty() => {
+                    match done {
+                        Ok((id, (key, done))) => {
+                            self.tasks.remove(&id);
+                            self.finish(key, done);
+                        }
+                        Err(error) => {
+                            if let Some(key) = self.tasks.remove(&error.id()) {
+                                self.broke(&key);
+                            }
+                        }
                     }
                 }
                 () = self.leading.changed() => self.follow_lease(),
-                _ = resync.tick() => self.wake_all(),
+                _ = resync.tick() => {
+                    let stale = self.eyes.shelves.stale();
+                    self.metrics.stale.set(i64::try_from(stale).unwrap_or(i64::MAX));
+                    self.wake_all();
+                }
                 () = tokio::time::sleep(AGAIN), if !self.ready.load(Ordering::Relaxed) => self.see(),
                 () = due => {
                     self.look_at_next();
                     // Everything else of the process is on this thread, too.
-                    tokio::task::yield_now().await;
+                    task::yield_now().await;
                 }
             }
         }
@@ -169,6 +187,11 @@ impl Controller {
         let leads = i64::from(self.leading.remaining().is_some());
         if self.metrics.leads.get() != leads {
             self.metrics.leads.set(leads);
+            // Whatever was refused to one that led before.
+            self.pauses.clear();
+            if !self.leads() {
+                self.eyes.rest();
+            }
             self.wake_all();
         }
     }
@@ -220,6 +243,7 @@ impl Controller {
     fn forget(&mut self, key: &Key) {
         self.concerns.forget(key);
         self.queue.forget(key);
+        self.pauses.forget(key);
         self.eyes.leave(key);
         self.metrics.forget(key);
         self.latest.remove(key);

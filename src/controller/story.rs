@@ -8,10 +8,10 @@ use k8s_openapi::jiff::Timestamp;
 use super::held::Held;
 use super::observe::Seen;
 use crate::resource::status::{
-    FrontendsStatus, GenerationStatus, Phase, RoleStatus, SplitStatus, condition,
+    FrontendsStatus, GenerationStatus, Phase, RoleStatus, SplitStatus, WaitStatus, condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
-use crate::rollout::{self, Capacity, ConditionKind, Decision, Rule, Sides};
+use crate::rollout::{self, Capacity, ConditionKind, Decision, Moment, Rule, Sides, Wait};
 use crate::split::{Generation, Weights};
 
 /// The most of a message, in bytes.
@@ -39,8 +39,8 @@ pub(super) fn status(
     });
     let proxies = &seen.observation.proxies;
     let applied = proxies.iter().filter(|proxy| {
-        let applied = proxy.state.map_or(0, |state| state.applied);
-        applied >= seen.observation.resource_generation
+        let state = proxy.state.as_ref();
+        state.is_ok_and(|state| state.applied >= seen.observation.resource_generation)
     });
     let side = |side| generation_status(seen, decision, side);
     DynamoUpdateConfigStatus {
@@ -57,6 +57,12 @@ pub(super) fn status(
             applied: i32::try_from(applied.count()).unwrap_or(i32::MAX),
         }),
         safe_to_delete_old: Some(decision.safe_to_delete_old),
+        last_old_worker_dispensable: Some(decision.last_old_worker_dispensable),
+        lifted_cap_percent: held
+            .spec
+            .max_traffic_split_percent
+            .filter(|_| decision.rule == Rule::OldCannotServe && wanted.is_all_new()),
+        waiting_for: decision.waiting_for.iter().map(wait).collect(),
         estimated_drain_seconds: decision
             .drain_estimate
             .and_then(|left| i64::try_from(left.as_secs()).ok()),
@@ -114,6 +120,20 @@ pub(super) fn refused(
         status.conditions.push(told);
     }
     status
+}
+
+fn wait(wait: &Wait) -> WaitStatus {
+    WaitStatus {
+        what: cut(&wait.what.to_string()),
+        since: time(wait.since),
+        until: wait.until.map(time),
+    }
+}
+
+/// In whole seconds, as the API server gives it back: else it would always be news.
+fn time(moment: Moment) -> Time {
+    let seconds = i64::try_from(moment.unix_millis() / 1000).unwrap_or(i64::MAX);
+    Time(Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX))
 }
 
 /// A status without what changes all the time though nothing happens.

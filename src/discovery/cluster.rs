@@ -452,11 +452,5 @@ fn wanted(manifest: Manifest, plan: Plan) -> Wanted {
 
 /// Where a plan comes from, for people.
 fn source(identity: &Identity) -> Arc<str> {
-    let part = |part: &Option<String>| part.clone().unwrap_or_default();
-    format!(
-        "cluster: {}/{}",
-        part(&identity.namespace),
-        part(&identity.name)
-    )
-    .into()
+    identity.source().into()
 }

@@ -70,7 +70,7 @@ impl State {
             created: 0,
             spec: kept["spec"].clone(),
             phase: None,
-            old_is_out: false,
+            lifted_cap: None,
         })
     }
 

@@ -118,7 +118,13 @@ pub struct Reporter {
 impl Reporter {
     #[must_use]
     pub fn new(connection: &Connection) -> (Notices, Self) {
-        let (sender, waiting) = mpsc::channel(WAITING);
+        Self::with_room(connection, WAITING)
+    }
+
+    /// One by which so many notices can wait to be written.
+    #[must_use]
+    pub fn with_room(connection: &Connection, room: usize) -> (Notices, Self) {
+        let (sender, waiting) = mpsc::channel(room);
         let namespace = connection.namespace().to_owned();
         let instance = std::env::var("HOSTNAME")
             .ok()

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use kube::api::{Api, ApiResource, DynamicObject};
@@ -20,6 +20,10 @@ use super::Connection;
 const RENEW: u32 = 25;
 /// The pause after an error, doubled with each, half of it chance.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+
+/// A kind that was listed has to be unknown to the API server for so long to be taken for gone: one that begins anew does not
+/// know all kinds at once.
+const GONE: Duration = Duration::from_secs(30);
 
 /// An object as the API server holds it; of pods only what is looked at.
 pub type Object = Arc<DynamicObject>;
@@ -39,6 +43,9 @@ pub enum Unseen {
     NotYet(String),
     #[error("{plural} cannot be listed: {cause}")]
     Refused { plural: String, cause: String },
+    /// It cannot be counted as it is asked for.
+    #[error("{0}")]
+    Unclear(String),
 }
 
 /// Which namespaces are looked at.
@@ -69,8 +76,10 @@ struct State {
     objects: Objects,
     /// Listed in full at least once, or known not to exist in this cluster.
     listed: bool,
-    /// Why it could not be listed.
-    refused: Option<String>,
+    /// The cluster does not have the kind.
+    absent: bool,
+    /// Why it cannot be listed or watched now, and since when. What was listed before stays.
+    refused: Option<(String, Instant)>,
 }
 
 impl Shelves {
@@ -128,6 +137,15 @@ impl Shelves {
         Ok(objects.flat_map(BTreeMap::values).cloned().collect())
     }
 
+    /// Of how many kinds only the last list is known, because a newer one is refused?
+    #[must_use]
+    pub fn stale(&self) -> usize {
+        let shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_stale = |state: &State| state.listed && state.refused.is_some();
+        let stale = shelves.values().filter(|shelf| is_stale(&shelf.state()));
+        stale.count()
+    }
+
     fn shelf(&self, kind: &ApiResource) -> Arc<Shelf> {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         let key = format!("{}.{}", kind.plural, kind.api_version);
@@ -156,7 +174,7 @@ impl Shelf {
         let plural = self.plural.clone();
         match &state.refused {
             _ if state.listed => Ok(()),
-            Some(cause) => Err(Unseen::Refused {
+            Some((cause, _)) => Err(Unseen::Refused {
                 plural,
                 cause: cause.clone(),
             }),
@@ -179,6 +197,7 @@ impl Shelf {
                 Some(Ok(event)) => {
                     if !matches!(event, Event::Init) {
                         failures = 0;
+                        self.is_heard();
                     }
                     for object in self.take(event, &mut listed) {
                         let plural = self.plural.clone();
@@ -186,8 +205,13 @@ impl Shelf {
                     }
                 }
                 Some(Err(error)) => {
-                    if self.fails(&error) {
+                    let (anew, gone) = self.fails(&error, Instant::now());
+                    if anew {
                         events = begin();
+                    }
+                    for object in gone {
+                        let plural = self.plural.clone();
+                        let _ = told.send(Changed { plural, object });
                     }
                     let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(failures.min(10)));
                     failures += 1;
@@ -213,7 +237,7 @@ impl Shelf {
                     put(&mut objects, object);
                 }
                 let before = std::mem::replace(&mut state.objects, objects);
-                (state.listed, state.refused) = (true, None);
+                (state.listed, state.absent, state.refused) = (true, false, None);
                 return differing(&before, &state.objects);
             }
             Event::Apply(object) => {
@@ -232,8 +256,16 @@ impl Shelf {
         Vec::new()
     }
 
-    /// Notes an error. Must the watch begin anew, by listing?
-    fn fails(&self, error: &watcher::Error) -> bool {
+    /// Notes that the API server answers.
+    fn is_heard(&self) {
+        let mut state = self.state();
+        if state.refused.take().is_some() && state.listed {
+            tracing::info!(kind = self.plural, "can be watched again");
+        }
+    }
+
+    /// Notes an error. Must the watch begin anew, by listing, and which objects are gone by it?
+    fn fails(&self, error: &watcher::Error, now: Instant) -> (bool, Vec<Object>) {
         let code = match error {
             watcher::Error::InitialListFailed(ClientError::Api(status))
             | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code,
@@ -241,16 +273,28 @@ impl Shelf {
         };
         tracing::debug!(kind = self.plural, %error, "a watch fails");
         let mut state = self.state();
-        if code == 404 {
-            // The cluster does not have the kind (any more).
-            *state = State {
-                listed: true,
-                ..State::default()
-            };
-        } else if !state.listed {
-            state.refused = Some(super::watch::told(error));
+        // A watch that only has to list anew is no refusal.
+        if matches!(code, 410 | 504) || (code == 404 && state.absent) {
+            return (true, Vec::new());
         }
-        matches!(code, 404 | 410 | 504)
+        let before = state.refused.take();
+        let since = before.as_ref().map_or(now, |(_, since)| *since);
+        let is_gone = code == 404 && (!state.listed || now.duration_since(since) >= GONE);
+        if is_gone {
+            let objects = std::mem::take(&mut state.objects);
+            (state.listed, state.absent) = (true, true);
+            return (true, differing(&objects, &Objects::new()));
+        }
+        let cause = super::watch::told(error);
+        if before.is_none() && state.listed && code != 0 {
+            tracing::warn!(
+                kind = self.plural,
+                cause,
+                "cannot be watched; what was last listed stays"
+            );
+        }
+        state.refused = Some((cause, since));
+        (code == 404, Vec::new())
     }
 
     /// Without what is not looked at: there may be thousands.
@@ -307,4 +351,80 @@ fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
     new.chain(gone)
         .map(|(_, object)| Arc::clone(object))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refusal(code: u16) -> watcher::Error {
+        let status = Status {
+            code,
+            ..Status::failure("no", "No")
+        };
+        watcher::Error::InitialListFailed(ClientError::Api(status.into()))
+    }
+
+    fn shelf() -> Shelf {
+        Shelf {
+            plural: "teapots".to_owned(),
+            state: Mutex::default(),
+        }
+    }
+
+    fn listed() -> Shelf {
+        let shelf = shelf();
+        let object = json!({"metadata": {"name": "a", "namespace": "n"}});
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let mut list = Vec::new();
+        shelf.take(Event::InitApply(object), &mut list);
+        shelf.take(Event::InitDone, &mut list);
+        shelf
+    }
+
+    fn count(shelf: &Shelf) -> usize {
+        shelf.state().objects.values().map(BTreeMap::len).sum()
+    }
+
+    #[test]
+    fn a_kind_that_was_never_there_is_empty_and_one_that_was_is_gone_after_a_while() {
+        let (now, never) = (Instant::now(), shelf());
+        assert!(never.check(&never.state()).is_err());
+        assert!(never.fails(&refusal(404), now).0);
+        assert!(never.check(&never.state()).is_ok());
+        assert!(never.state().refused.is_none(), "which is nothing to tell");
+
+        let shelf = listed();
+        assert!(shelf.fails(&refusal(404), now).1.is_empty());
+        assert!(shelf.fails(&refusal(404), now + GONE / 2).1.is_empty());
+        assert_eq!(count(&shelf), 1);
+        let (_, gone) = shelf.fails(&refusal(404), now + GONE);
+        assert_eq!(
+            (gone.len(), count(&shelf)),
+            (1, 0),
+            "whom it concerns is told"
+        );
+    }
+
+    #[test]
+    fn an_answer_in_between_begins_the_wait_anew() {
+        let (now, shelf) = (Instant::now(), listed());
+        shelf.fails(&refusal(404), now);
+        shelf.is_heard();
+        shelf.fails(&refusal(404), now + GONE);
+        assert_eq!(count(&shelf), 1);
+    }
+
+    #[test]
+    fn what_is_refused_after_it_was_listed_stays_and_is_stale() {
+        let (now, shelf) = (Instant::now(), listed());
+        shelf.fails(&refusal(403), now);
+        shelf.fails(&refusal(403), now + 10 * GONE);
+        assert_eq!(count(&shelf), 1);
+        assert!(shelf.check(&shelf.state()).is_ok() && shelf.state().refused.is_some());
+        shelf.is_heard();
+        assert!(shelf.state().refused.is_none());
+    }
 }

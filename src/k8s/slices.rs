@@ -99,11 +99,12 @@ impl Slices {
     }
 }
 
-/// The ready addresses of a slice, by its only port, or the one of this number, or the one that is called `http`.
-fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
+/// The port of a slice that is meant: its only one, or the one of this number, or the one that is called `http`.
+#[must_use]
+pub fn port_of(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
     let ports = slice.ports.as_deref().unwrap_or_default();
     let number = |port: &EndpointPort| port.port.and_then(|port| u16::try_from(port).ok());
-    let port = match ports {
+    match ports {
         [only] => number(only),
         several => several
             .iter()
@@ -114,8 +115,12 @@ fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
                     .find(|port| port.name.as_deref() == Some(HTTP))
             })
             .and_then(number),
-    };
-    let Some(port) = port else {
+    }
+}
+
+/// The ready addresses of a slice.
+fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
+    let Some(port) = port_of(slice, wanted) else {
         return Vec::new();
     };
     let endpoints = slice.endpoints.iter().flatten();

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::Connection;
 use crate::resource::status::Phase;
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
-use crate::rollout::Rule;
 
 /// A watch is begun anew after so long, in seconds. An API server that stands still with its connections open is noticed 5 s
 /// later; beginning anew costs it one request that changes nothing.
@@ -175,9 +174,8 @@ pub(super) fn told(error: &dyn std::error::Error) -> String {
 fn update(object: DynamicObject) -> Update {
     let metadata = object.metadata;
     let phase = object.data.pointer("/status/phase");
-    let rule = object.data.pointer("/status/rule").and_then(Json::as_str);
-    let observed = object.data.pointer("/status/observedGeneration");
-    let is_of_this_spec = observed.and_then(Json::as_i64) == metadata.generation;
+    let lifted_cap = object.data.pointer("/status/liftedCapPercent");
+    let lifted_cap = lifted_cap.and_then(Json::as_u64);
     Update {
         identity: Identity {
             namespace: metadata.namespace,
@@ -189,7 +187,7 @@ fn update(object: DynamicObject) -> Update {
             .creation_timestamp
             .map_or(0, |time| time.0.as_second()),
         phase: phase.and_then(|phase| serde_json::from_value::<Phase>(phase.clone()).ok()),
-        old_is_out: is_of_this_spec && rule == Some(Rule::OldCannotServe.as_str()),
+        lifted_cap: lifted_cap.and_then(|percent| u8::try_from(percent).ok()),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }

@@ -47,6 +47,9 @@ pub struct Which {
     pub revision: Option<String>,
     /// Labels of the pods.
     pub selector: BTreeMap<String, String>,
+    /// The Dynamo namespace of the workers, where pods are labelled with one: the same, or the one that it begins with, as
+    /// Dynamo adds the hash of the generation to it.
+    pub dynamo_namespace: Option<String>,
 }
 
 /// A kind of object whose workers can be counted.
@@ -80,6 +83,20 @@ pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
     ALL.into_iter().find(|workload| workload.kind() == kind)
 }
 
+/// The workers of `which`, counted as a `workload`.
+///
+/// # Errors
+/// When what must be looked at could not be listed, or the kind cannot be counted as it is asked for.
+pub fn count(workload: &dyn Workload, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    let kind = workload.kind();
+    if !which.selector.is_empty() && kind != pods::Pods.kind() {
+        return Err(Unseen::Unclear(format!(
+            "a selector selects pods: give it without a kind, or with kind Pod, and not with {kind}"
+        )));
+    }
+    workload.count(shelves, which)
+}
+
 /// The workers of a deployment of which only the name is known: of the graph of this name if there is one, by the labels
 /// of its pods, else of the Deployment.
 ///
@@ -94,7 +111,10 @@ pub fn by_name(shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
         }
         return Ok(counts);
     };
-    // What a graph wants is said by the graph: pods come and go.
+    // What a graph wants is said by the graph, as pods come and go; but it says nothing of one of its generations.
+    if which.revision.is_some() {
+        return Ok(counts);
+    }
     let wanted = graph::wanted(&graph);
     let mut all: Counts = wanted
         .into_iter()

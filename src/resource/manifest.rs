@@ -39,6 +39,15 @@ pub struct Identity {
     pub generation: Option<i64>,
 }
 
+impl Identity {
+    /// The source of a plan that a cluster tells, for people: `cluster: NAMESPACE/NAME`.
+    #[must_use]
+    pub fn source(&self) -> String {
+        let part = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("cluster: {}/{}", part(&self.namespace), part(&self.name))
+    }
+}
+
 /// The one resource that `root` is or, as a `List`, holds.
 pub(super) fn only_resource<'a>(root: &'a Node, problems: &mut Problems) -> Option<&'a Node> {
     if root.text("kind") != Some("List") {

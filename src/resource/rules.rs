@@ -46,7 +46,8 @@ pub(super) fn spec() -> Json {
         rule(
             &agrees,
             "trafficSplitPercent and weights contradict each other: the percentage must be the rounded share of new \
-             in weights (0 and 100 only if exact); give one of the two or make them agree",
+             in weights (0 and 100 only if exact); give one of the two or make them agree. The controller writes both: \
+             beside a percentage of your own give weights: null, or use `crossfade set`",
         ),
         rule(
             "has(self.sourceDeployment)",

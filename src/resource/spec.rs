@@ -140,8 +140,8 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub supersedes: Option<String>,
 
-    /// Keep `paused` and the cap even when the old generation has no ready worker left and the
-    /// new one could serve. Default false. Cluster only.
+    /// Keep `paused` even when the generation that it holds requests on cannot serve, and the cap
+    /// even when the old one has no ready worker left. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub strict: Option<bool>,

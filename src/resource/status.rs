@@ -47,6 +47,18 @@ pub struct DynamoUpdateConfigStatus {
     /// Whether the old generation can be deleted without a stream or a client losing its server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_to_delete_old: Option<bool>,
+    /// Whether the last worker of the old generation can go: no stream runs on it any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_old_worker_dispensable: Option<bool>,
+    /// The cap, in percent, that the proxies go over while all requests are to go to the new generation, because the old
+    /// one has no ready worker. Another cap, or a split that leaves the old generation something, is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 100))]
+    pub lifted_cap_percent: Option<u8>,
+    /// What is waited for now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    pub waiting_for: Vec<WaitStatus>,
     /// How long the streams that still run on the old generation will probably take to end, in
     /// seconds, by the lengths of those that have ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,6 +159,20 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub open_streams: Option<i64>,
+}
+
+/// Something that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WaitStatus {
+    /// What, for people.
+    #[schemars(length(max = 4096))]
+    pub what: String,
+    /// Since when.
+    pub since: Time,
+    /// Until when at most. Without it only the thing itself ends the wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Time>,
 }
 
 /// The workers of one role.

@@ -20,9 +20,9 @@ pub struct Update {
     pub spec: Json,
     /// `status.phase`, if it is one that is known.
     pub phase: Option<Phase>,
-    /// The controller found no ready worker of old: new takes all, whatever the cap (`status.rule`, said of this very
-    /// generation of the spec).
-    pub old_is_out: bool,
+    /// The cap over which new takes all, as the controller found no ready worker of old (`status.liftedCapPercent`). It was
+    /// said of an earlier spec, perhaps: as long as that cap is the cap, and all is to go to new, it still holds.
+    pub lifted_cap: Option<u8>,
 }
 
 impl Update {
@@ -72,7 +72,9 @@ impl Update {
             return Err(problems);
         };
         within(reach, &mut plan)?;
-        if self.old_is_out && plan.capped_from.is_some_and(|wanted| wanted.is_all_new()) {
+        let is_lifted =
+            self.lifted_cap.is_some() && self.lifted_cap == spec.max_traffic_split_percent;
+        if is_lifted && plan.capped_from.is_some_and(|wanted| wanted.is_all_new()) {
             plan.weights = plan.capped_from.take().unwrap_or(plan.weights);
         }
         plan.old_drains |= self.phase.is_some_and(Phase::old_drains);
@@ -127,7 +129,7 @@ mod tests {
             created: 0,
             spec,
             phase: None,
-            old_is_out: false,
+            lifted_cap: None,
         }
     }
 
@@ -202,9 +204,15 @@ mod tests {
 
     #[test]
     fn the_cap_does_not_keep_requests_on_an_old_generation_that_is_out() {
-        for (split, old_is_out, expected) in [(100, false, 25), (100, true, 100), (50, true, 25)] {
+        for (split, lifted_cap, expected) in [
+            (100, None, 25),
+            (100, Some(25), 100),
+            (50, Some(25), 25),
+            // It was another one.
+            (100, Some(50), 25),
+        ] {
             let update = Update {
-                old_is_out,
+                lifted_cap,
                 ..update(json!({
                     "newFrontendService": "new:80", "trafficSplitPercent": split,
                     "maxTrafficSplitPercent": 25,
@@ -214,7 +222,7 @@ mod tests {
             assert_eq!(
                 plan.weights.rounded_percent(),
                 expected,
-                "{split} {old_is_out}"
+                "{split} {lifted_cap:?}"
             );
         }
     }

@@ -13,6 +13,10 @@ pub enum Obstacle {
     NoEndpoint,
     /// Its frontends cannot be asked what they serve, and why.
     NoAnswer(String),
+    /// Its frontends have not been heard yet.
+    NotYet,
+    /// Nobody says what it should serve: old's frontends have not told their models.
+    OldModelsUnknown,
     /// These models are not served there.
     ModelsMissing(Vec<String>),
     /// It serves no model at all, and nobody says which it should.
@@ -38,6 +42,10 @@ impl fmt::Display for Obstacle {
             Self::NoAnswer(trouble) => {
                 write!(f, "its frontend cannot be asked for its models: {trouble}")
             }
+            Self::NotYet => f.write_str("its frontends were not heard yet"),
+            Self::OldModelsUnknown => f.write_str(
+                "no frontend of old has told its models: see that it can be asked, or state them in spec.models",
+            ),
             Self::NoModel => f.write_str("it serves no model"),
             Self::NoWorkers(roles) => {
                 f.write_str("it has no ready ")?;
@@ -55,14 +63,27 @@ impl fmt::Display for Obstacle {
     }
 }
 
-/// What keeps a side with these frontends and this capacity from serving `models`: nothing, if it can.
+/// What new must serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// These models; if there are none, one at least.
+    Models(&'a BTreeSet<String>),
+    /// What old serves, of which nothing has been heard yet.
+    NotYet,
+    /// What old serves, which nobody can say.
+    Unknown,
+}
+
+/// What keeps a side with these frontends and this capacity from serving what is `wanted`: nothing, if it can.
 ///
-/// Without wanted models it must serve one at least.
+/// What is not heard yet of a side that `has_share` keeps it from nothing: it could serve when it was last heard, and what
+/// it has now is taken from it only by news.
 #[must_use]
 pub fn gate(
     frontends: &Frontends,
-    models: &BTreeSet<String>,
+    wanted: Wanted,
     capacity: &Capacity,
+    has_share: bool,
 ) -> Vec<Obstacle> {
     let mut obstacles = without_workers(capacity);
     if frontends.endpoints == 0 {
@@ -70,10 +91,22 @@ pub fn gate(
         obstacles.insert(0, Obstacle::NoEndpoint);
         return obstacles;
     }
+    let is_unheard = frontends.unheard || wanted == Wanted::NotYet;
+    if is_unheard && has_share {
+        return obstacles;
+    }
     if let Some(trouble) = &frontends.trouble {
         obstacles.push(Obstacle::NoAnswer(trouble.clone()));
         return obstacles;
     }
+    if is_unheard {
+        obstacles.push(Obstacle::NotYet);
+        return obstacles;
+    }
+    let Wanted::Models(models) = wanted else {
+        obstacles.push(Obstacle::OldModelsUnknown);
+        return obstacles;
+    };
     let missing: Vec<String> = models.difference(&frontends.models).cloned().collect();
     if !missing.is_empty() {
         obstacles.push(Obstacle::ModelsMissing(missing));

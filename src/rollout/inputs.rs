@@ -111,6 +111,9 @@ pub struct Frontends {
     pub models: BTreeSet<String>,
     /// Why they cannot be asked, in a person's words.
     pub trouble: Option<String>,
+    /// Is there one that has not been heard yet? Then `models` is what is proven so far, and what is missing is not known to
+    /// be missing.
+    pub unheard: bool,
 }
 
 /// One sidecar.
@@ -120,8 +123,19 @@ pub struct Proxy {
     pub name: String,
     /// Is its pod ready, so that clients reach it?
     pub ready: bool,
-    /// What it says of itself; none if it does not answer.
-    pub state: Option<ProxyState>,
+    /// What it says of itself, or why it says nothing.
+    pub state: Result<ProxyState, Silence>,
+}
+
+/// Why nothing is known of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// It was asked just now, and may still answer.
+    NotYet,
+    /// It does not answer.
+    NoAnswer,
+    /// Its pod has no port of this name: it has no proxy, or one that nobody can ask. Clients reach it all the same.
+    NoPort(String),
 }
 
 /// What a proxy says of itself.

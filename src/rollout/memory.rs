@@ -18,7 +18,8 @@ use crate::split::Weights;
 pub struct Memory {
     /// What is updated to what; a memory of another update is forgotten.
     pub subject: String,
-    /// The size of each role of the source when it was first seen: the update's acceptance.
+    /// The size of each role of the source when the update was accepted: the greatest that was seen before new first got a
+    /// share, as whoever creates it all at once creates the update before the last worker.
     #[schemars(with = "BTreeMap<String, u32>")]
     pub full_sizes: BTreeMap<Role, u32>,
     /// The models that old served when it last served any.
@@ -34,6 +35,10 @@ pub struct Memory {
     #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
     pub held: Option<Weights>,
+    /// Did a person choose what is held? Else it is what was there when the pause began, be it for an outage.
+    pub held_by_person: bool,
+    /// Has new ever had a share?
+    pub new_had_share: bool,
     /// The last change of the resource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
@@ -90,12 +95,20 @@ impl Memory {
     pub(super) fn learn(&mut self, seen: &Observation, now: Moment) {
         for (role, workers) in &seen.workers.old {
             if let Some(size) = workers.size() {
-                // Once: what comes later may be on its way down.
-                self.full_sizes.entry(*role).or_insert(size);
+                let known = self.full_sizes.entry(*role).or_insert(size);
+                // What comes later may be on its way up or down.
+                if !self.new_had_share {
+                    *known = size.max(*known);
+                }
             }
         }
-        if !seen.frontends.old.models.is_empty() {
-            self.models.clone_from(&seen.frontends.old.models);
+        self.new_had_share |= !seen.split.is_all_old();
+        let old = &seen.frontends.old;
+        if old.unheard || old.trouble.is_some() {
+            // Who says nothing now may serve more.
+            self.models.extend(old.models.iter().cloned());
+        } else if !old.models.is_empty() {
+            self.models.clone_from(&old.models);
         }
         let generation = seen.resource_generation;
         if self
@@ -125,6 +138,7 @@ impl Memory {
             .filter(|_| seen.split_is_ours)
             .unwrap_or(seen.split);
         self.held = settings.paused.then_some(held);
+        self.held_by_person = settings.paused && (self.held_by_person || !seen.split_is_ours);
         self.contested &= !settings.paused;
         edited
     }

@@ -73,6 +73,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
     memory.credit = Some(credit);
 
     let next = next(&sight, aim, edited, lost);
+    memory.new_had_share |= !next.is_all_old();
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
     memory.written = match aim {
@@ -104,7 +105,11 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
     let is_complete = phase == Phase::Complete;
     Decision {
         split: (next != seen.split).then_some(next),
-        old_draining: phase.old_drains(),
+        old_draining: match rule {
+            // It changes nothing.
+            Rule::Superseded => seen.old_draining,
+            _ => phase.old_drains(),
+        },
         phase,
         rule,
         conditions: tell::conditions(&tale),
@@ -135,6 +140,7 @@ fn view<'a>(sight: &Sight<'a>, memory: &Memory, credit: &Sides<Credit>) -> View<
         },
         present: sight.seen.split,
         held: memory.held.unwrap_or(sight.seen.split),
+        old_was_seen: !memory.full_sizes.is_empty(),
     }
 }
 
@@ -165,7 +171,8 @@ fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {
         settings: sight.settings,
         present: sight.seen.split,
         next,
-        is_meant: !sight.old_is_wanted() || memory.held == Some(Weights::ALL_NEW),
+        is_meant: !sight.old_is_wanted()
+            || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW)),
         told: sight.seen.old_draining,
         proxies: &sight.proxies,
     }

@@ -32,7 +32,7 @@ pub enum ConditionKind {
     NewFrontendReady,
     /// The split moves, or will when what it waits for comes.
     Progressing,
-    /// A person holds the split.
+    /// A person or the cap holds the split.
     Paused,
     /// Old is done with.
     Complete,
@@ -108,7 +108,12 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
     } else {
         "Accepted"
     };
-    let (paused, resumed) = ("spec.paused is true", "spec.paused is not true");
+    // Who holds the split, if anybody does.
+    let (is_held, holder, held) = match tale.rule {
+        _ if settings.paused => (true, "Paused", "spec.paused is true"),
+        Rule::Cap => (true, "Cap", "capacity would give new more than the cap"),
+        _ => (false, "NotPaused", "spec.paused is not true"),
+    };
     let (gate, obstacles) = match tale.sight.obstacles.first() {
         None => ("Serving", "it serves every model that is wanted".to_owned()),
         Some(first) => (reason(first), listed(&tale.sight.obstacles)),
@@ -136,16 +141,7 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
             &obstacles,
         ),
         progressing,
-        condition(
-            Paused,
-            settings.paused,
-            if settings.paused {
-                "Paused"
-            } else {
-                "NotPaused"
-            },
-            if settings.paused { paused } else { resumed },
-        ),
+        condition(Paused, is_held, holder, held),
         condition(Complete, is_complete, tale.phase.as_str(), complete),
         degraded(tale),
     ]
@@ -155,6 +151,8 @@ const fn reason(obstacle: &Obstacle) -> &'static str {
     match obstacle {
         Obstacle::NoEndpoint => "NoEndpoint",
         Obstacle::NoAnswer(_) => "NoAnswer",
+        Obstacle::NotYet => "NotYet",
+        Obstacle::OldModelsUnknown => "OldModelsUnknown",
         Obstacle::ModelsMissing(_) => "ModelsMissing",
         Obstacle::NoModel => "NoModel",
         Obstacle::NoWorkers(_) | Obstacle::NothingKnown => "NoWorkers",
@@ -165,21 +163,28 @@ const fn reason(obstacle: &Obstacle) -> &'static str {
 fn degraded(tale: &Tale) -> Condition {
     let outage = match tale.rule {
         Rule::Superseded => None,
-        Rule::NeitherCanServe => Some(why(tale)),
+        Rule::NeitherCanServe | Rule::OldNeverSeen => Some(why(tale)),
         Rule::OldCannotServe => tale.sight.old_is_wanted().then(|| why(tale)),
-        // A new generation that is not there yet is no fault; one that should hold a share is.
+        // A new generation that is not there yet is no fault, nor one that is taken back; one that should hold a share is.
         Rule::NewCannotServe => {
             let held = tale.memory.held.is_some_and(|held| !held.is_all_old());
-            held.then(|| why(tale))
+            let fell_over = tale.memory.new_had_share && tale.sight.new_is_wanted();
+            (held || fell_over).then(|| why(tale))
         }
         Rule::Paused | Rule::Cap | Rule::Capacity => None,
     };
     let lag = tale.sight.is_lagging().then(|| lag(tale));
+    let is_unknown =
+        tale.rule != Rule::Superseded && tale.sight.obstacles.contains(&Obstacle::OldModelsUnknown);
     let (reason, message) = match (outage, unmeasured(tale), lag) {
+        _ if is_unknown => ("OldModelsUnknown", Obstacle::OldModelsUnknown.to_string()),
         (Some(outage), ..) => (tale.rule.as_str(), outage),
         (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),
         (None, None, Some(lag)) => ("ProxiesLag", lag),
-        (None, None, None) => ("AsExpected", "nothing is wrong".to_owned()),
+        (None, None, None) => match untried(tale) {
+            Some(trouble) => ("NoAnswer", trouble),
+            None => ("AsExpected", "nothing is wrong".to_owned()),
+        },
     };
     Condition {
         kind: ConditionKind::Degraded,
@@ -187,6 +192,14 @@ fn degraded(tale: &Tale) -> Condition {
         reason,
         message,
     }
+}
+
+/// Why new, which keeps what it has, can get nothing more.
+fn untried(tale: &Tale) -> Option<String> {
+    let seen = tale.sight.seen;
+    let trouble = seen.frontends.new.trouble.clone();
+    let trouble = trouble.filter(|_| seen.frontends.new.unheard && !seen.split.is_all_old())?;
+    Some(Obstacle::NoAnswer(trouble).to_string())
 }
 
 /// What has happened by this step.

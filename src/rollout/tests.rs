@@ -40,7 +40,7 @@ fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
         models: [MODEL.to_owned()].into(),
-        trouble: None,
+        ..Frontends::default()
     }
 }
 
@@ -48,7 +48,7 @@ fn proxy(name: &str) -> Proxy {
     Proxy {
         name: name.to_owned(),
         ready: true,
-        state: Some(ProxyState {
+        state: Ok(ProxyState {
             applied: 1,
             open_streams: Sides::default(),
         }),
@@ -158,7 +158,8 @@ impl Scene {
         let seen = &mut self.seen;
         if decision.split.is_some() || decision.old_draining != seen.old_draining {
             seen.resource_generation += 1;
-            seen.split_is_ours |= decision.split.is_some();
+            // The split goes with every write.
+            seen.split_is_ours = true;
         }
         seen.split = decision.split.unwrap_or(seen.split);
         seen.old_draining = decision.old_draining;
@@ -179,7 +180,7 @@ impl Scene {
             .seen
             .proxies
             .iter_mut()
-            .filter_map(|proxy| proxy.state.as_mut())
+            .filter_map(|proxy| proxy.state.as_mut().ok())
         {
             state.applied = generation;
         }

@@ -26,6 +26,8 @@ pub struct Wait {
 pub enum WaitFor {
     /// New to be able to serve.
     Gate(Vec<Obstacle>),
+    /// A worker of old to be seen.
+    Old,
     /// A side's additional capacity to last.
     Stability(Generation),
     /// These proxies to apply the resource's last change.
@@ -40,6 +42,7 @@ impl fmt::Display for WaitFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gate(_) => f.write_str("new to be able to serve"),
+            Self::Old => f.write_str("a worker of old to be seen"),
             Self::Stability(side) => write!(f, "the workers of {side} to stay ready"),
             Self::Proxies(names) => {
                 let s = if names.len() == 1 { "y" } else { "ies" };
@@ -76,6 +79,7 @@ pub(super) fn all(
                 None,
             );
         }
+        Some(Rule::OldNeverSeen) => wait(WaitFor::Old, memory.rule_since, None),
         Some(Rule::Paused) => wait(WaitFor::Resume, memory.rule_since, None),
         _ => {}
     }
@@ -118,8 +122,9 @@ fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {
 
 /// The first moment at which time alone may change the decision.
 pub(super) fn wake_at(sight: &Sight, memory: &Memory, waits: &[Wait]) -> Option<Moment> {
-    let untold_lag =
-        memory.change.is_some_and(|change| !change.lag_told) && !sight.proxies.lagging.is_empty();
+    let untold_lag = memory.change.is_some_and(|change| !change.lag_told)
+        && sight.proxies.lagging_is_sure
+        && sight.seen.superseded_by.is_none();
     let drains_just_now = memory.phase == Phase::Draining && memory.phase_since == sight.now;
     waits
         .iter()

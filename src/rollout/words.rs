@@ -52,7 +52,21 @@ pub(super) fn why(tale: &Tale) -> String {
             obstacles()
         ),
         Rule::NewCannotServe => format!("new cannot serve: {}", obstacles()),
-        Rule::OldCannotServe => format!("{}{}", workers(), overridden(tale)),
+        Rule::OldNeverSeen => format!(
+            "no worker of old was ever seen, so nothing is changed: see spec.sourceDeployment and spec.workers.old; new \
+             has {}",
+            ready(&capacity.new)
+        ),
+        Rule::OldCannotServe => {
+            // Else people wait for an end that does not come.
+            let stays = sight.old_is_wanted();
+            let hint = if stays {
+                "; old stays a refuge while its workers are wanted: scale them to 0 to end the update"
+            } else {
+                ""
+            };
+            format!("{}{}{hint}", workers(), overridden(tale))
+        }
         Rule::Paused if Some(tale.next) == tale.memory.held => format!("paused; {}", workers()),
         Rule::Paused => match tale.memory.held {
             Some(held) => format!(

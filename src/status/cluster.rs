@@ -1,23 +1,22 @@
-//! An update in a cluster: the resource, its Events, and its proxies, asked through the API server.
+//! An update in a cluster: the resource, its Events, and what its proxies say.
 //!
 //! Must not know how any of it is shown.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::time::Duration;
 
-use futures_util::future::join_all;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch, PatchParams};
-use kube::config::KubeConfigOptions;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::ObjectMeta;
 use kube::{Client, Config};
 
-use super::proxies::{PATIENCE, counted};
-use super::{Asked, Error, Happened, Look, Verb, change};
+use super::{Error, Happened, Look, Verb, change, doors};
 use crate::resource::DynamoUpdateConfig;
-use crate::state_api::{self, v1, whole};
+use crate::state_api::whole;
 
-/// The name of the admin port of a proxy's container.
-const PORT: &str = "crossfade";
 /// Who writes the edits, as `metadata.managedFields` has it.
 const WRITER: &str = "crossfade-cli";
 /// How often an edit is tried while the resource changes under it.
@@ -32,6 +31,8 @@ pub struct Choice {
     pub namespace: Option<String>,
     /// By default the kubeconfig's current one, or the service account of this pod.
     pub context: Option<String>,
+    /// By default `$KUBECONFIG`, else `~/.kube/config`.
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// The way to a namespace of a cluster.
@@ -49,19 +50,7 @@ impl Cluster {
     pub async fn open(choice: &Choice) -> Result<Self, Error> {
         // An error means that the process has chosen before.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut config = match &choice.context {
-            None => Config::infer()
-                .await
-                .map_err(|error| Error::Config(error.into()))?,
-            context => {
-                let options = KubeConfigOptions {
-                    context: context.clone(),
-                    ..KubeConfigOptions::default()
-                };
-                let config = Config::from_kubeconfig(&options).await;
-                config.map_err(|error| Error::Config(error.into()))?
-            }
-        };
+        let mut config = config(choice).await?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(READ);
         config.default_retry = false;
@@ -100,35 +89,38 @@ impl Cluster {
     /// # Errors
     /// When the resource cannot be read.
     pub async fn look(&self, name: &str) -> Result<Look, Error> {
-        let update = self.update(name).await?;
-        let (asked, events) = tokio::join!(self.proxies(&update), self.events(name));
-        let (origin, proxies) = match asked {
-            Ok(proxies) if proxies.is_empty() => {
-                let why = format!("no pod of the namespace has a container port named {PORT}");
-                (format!("the resource's status alone: {why}"), proxies)
-            }
-            Ok(proxies) => match proxies.iter().filter(|asked| asked.state.is_ok()).count() {
-                0 => (
-                    "the resource's status alone: no proxy could be asked".to_owned(),
-                    proxies,
-                ),
-                some => (
-                    format!("{}, asked through the API server", counted(some)),
-                    proxies,
-                ),
-            },
-            Err(error) => (
-                format!("the resource's status alone: {}", whole(&error)),
-                Vec::new(),
-            ),
+        Ok(self.look_at(self.update(name).await?).await)
+    }
+
+    /// The same of a resource that was read just now.
+    pub async fn look_at(&self, mut update: DynamoUpdateConfig) -> Look {
+        let since_edit = since_edit(&update.metadata, Timestamp::now());
+        // Of use to who merges edits, and longer than all the rest.
+        update.metadata.managed_fields = None;
+        let name = update.metadata.name.as_deref().unwrap_or_default();
+        let heard = doors::ask_all(self.client.clone(), &self.namespace, &update.metadata);
+        let (heard, events) = tokio::join!(heard, self.events(name));
+        let origin = match &heard {
+            Ok(heard) => heard.origin(),
+            Err(error) => doors::alone(&whole(error)),
         };
-        Ok(Look {
+        let (proxies, others) = heard.map_or_else(
+            |_| Default::default(),
+            |heard| (heard.proxies, heard.others),
+        );
+        let (events, events_unknown) = match events {
+            Ok(events) => (events, None),
+            Err(error) => (Vec::new(), Some(whole(&error))),
+        };
+        Look {
             update: Some(Box::new(update)),
+            since_edit,
             origin,
             proxies,
-            // They are a help, and the right to read them may be missing.
-            events: events.unwrap_or_default(),
-        })
+            others,
+            events,
+            events_unknown,
+        }
     }
 
     /// Makes the changes of `verb` that were shown, whatever else of the resource has changed since: with a controller its
@@ -164,75 +156,47 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// What the proxies of this update say, and why others say nothing. Those of other updates are left out.
-    async fn proxies(&self, update: &DynamoUpdateConfig) -> Result<Vec<Asked>, Error> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
-        let list = pods
-            .list(&ListParams::default())
-            .await
-            .map_err(api("list the pods"))?;
-        let doors = list.items.iter().filter_map(door);
-        let asked = join_all(doors.map(|(name, port)| ask(&pods, name, port))).await;
-        let name = update.metadata.name.as_deref();
-        let follows = |state: &v1::State| {
-            let resource = state.plan.as_ref().and_then(|plan| plan.resource.as_ref());
-            resource.and_then(|resource| resource.name.as_deref()) == name
-        };
-        let ours = |asked: &Asked| asked.state.as_ref().map_or(true, follows);
-        Ok(asked.into_iter().filter(ours).collect())
-    }
-
-    async fn events(&self, name: &str) -> Result<Vec<Happened>, kube::Error> {
+    async fn events(&self, name: &str) -> Result<Vec<Happened>, Error> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let about = format!("involvedObject.kind=DynamoUpdateConfig,involvedObject.name={name}");
-        let list = events.list(&ListParams::default().fields(&about)).await?;
+        let list = events.list(&ListParams::default().fields(&about)).await;
+        let list = list.map_err(api("list the events"))?;
         let mut events: Vec<Happened> = list.items.into_iter().map(happened).collect();
         events.sort_by(|one, other| one.at.cmp(&other.at));
         Ok(events)
     }
 }
 
-/// The pod's name and the port of its proxy, if it runs one.
-fn door(pod: &Pod) -> Option<(String, u16)> {
-    let spec = pod.spec.as_ref()?;
-    let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
-    let sidecars = spec.init_containers.iter().flatten();
-    let mut ports = spec
-        .containers
-        .iter()
-        .chain(sidecars)
-        .flat_map(|container| container.ports.iter().flatten());
-    let port = ports.find(|port| port.name.as_deref() == Some(PORT))?;
-    let port = u16::try_from(port.container_port).ok()?;
-    Some((pod.metadata.name.clone()?, port)).filter(|_| runs)
-}
-
-async fn ask(pods: &Api<Pod>, name: String, port: u16) -> Asked {
-    let state = tokio::time::timeout(2 * PATIENCE, state(pods, &name, port)).await;
-    let state = state.unwrap_or_else(|_| Err("no answer in time".to_owned()));
-    Asked { name, state }
-}
-
-async fn state(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, String> {
-    let mut forwarder = pods.portforward(name, &[port]).await.map_err(refusal)?;
-    let stream = forwarder
-        .take_stream(port)
-        .ok_or("the port is not forwarded")?;
-    let answer = async {
-        let client = state_api::Client::over(stream, PATIENCE).await?;
-        client.get().await
+async fn config(choice: &Choice) -> Result<Config, Error> {
+    let options = KubeConfigOptions {
+        context: choice.context.clone(),
+        ..KubeConfigOptions::default()
     };
-    let answer = answer.await.map_err(|error| whole(&error));
-    forwarder.abort();
-    answer
+    let wrong = |error: kube::config::KubeconfigError| Error::Config(error.into());
+    match (&choice.kubeconfig, &choice.context) {
+        (Some(path), _) => {
+            let file = Kubeconfig::read_from(path).map_err(wrong)?;
+            let config = Config::from_custom_kubeconfig(file, &options).await;
+            config.map_err(wrong)
+        }
+        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(wrong),
+        (None, None) => {
+            let config = Config::infer().await;
+            config.map_err(|error| Error::Config(error.into()))
+        }
+    }
 }
 
-/// What the API server said, without the rest of its answer.
-fn refusal(error: kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message,
-        error => whole(&error),
-    }
+/// How long ago the resource was last edited, its status apart: who edits it leaves a time there.
+fn since_edit(meta: &ObjectMeta, now: Timestamp) -> Option<Duration> {
+    let managers = meta.managed_fields.iter().flatten();
+    let edits = managers.filter(|manager| manager.subresource.as_deref() != Some("status"));
+    let last = edits
+        .filter_map(|edit| edit.time.as_ref())
+        .map(|time| time.0)
+        .max()?;
+    // Another machine's clock may be a little ahead of this one's.
+    Some(Duration::try_from(now.duration_since(last)).unwrap_or_default())
 }
 
 fn happened(event: Event) -> Happened {
@@ -249,9 +213,14 @@ fn happened(event: Event) -> Happened {
     }
 }
 
-fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
+/// What the API server or the way to it says, beside what was tried.
+pub(super) fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
     let what = what.to_owned();
     move |error| match error {
+        kube::Error::Api(status) if status.code == 403 => Error::Forbidden {
+            what,
+            message: status.message,
+        },
         kube::Error::Api(status) => Error::Refused {
             what,
             message: status.message,

@@ -37,8 +37,9 @@ impl Proxies {
     /// Asks all of them.
     pub async fn look(&mut self) -> Look {
         let proxies = join_all(self.0.iter_mut().map(Proxy::ask)).await;
+        let answered = proxies.iter().filter(|asked| asked.state.is_ok()).count();
         Look {
-            origin: format!("{}, asked by address", counted(proxies.len())),
+            origin: format!("{}, asked by address", counted(answered, proxies.len())),
             proxies,
             ..Look::default()
         }
@@ -68,10 +69,11 @@ impl Proxy {
     }
 }
 
-/// So many proxies, in words.
-pub(super) fn counted(proxies: usize) -> String {
-    match proxies {
-        1 => "1 proxy".to_owned(),
-        more => format!("{more} proxies"),
+/// So many proxies of so many, in words.
+pub(super) fn counted(answered: usize, of: usize) -> String {
+    match (answered, of) {
+        (1, 1) => "1 proxy".to_owned(),
+        (all, of) if all == of => format!("{all} proxies"),
+        (some, of) => format!("{some} of {of} proxies"),
     }
 }

@@ -1,21 +1,19 @@
 //! A look for people, as text of a terminal's width.
 //!
-//! Must not know a terminal: no escape codes.
+//! Must not know a terminal: no escape codes, and none that came from outside.
 
-use std::fmt::Write;
+mod rows;
 
-use super::{Asked, Happened, Look};
+use super::Look;
+use super::plain::{bar, count, duration, percent, printable, share};
+use super::wanted::{of_spec, wanted};
 use crate::resource::DynamoUpdateConfig;
-use crate::resource::status::DynamoUpdateConfigStatus;
+use crate::resource::status::{DynamoUpdateConfigStatus, condition};
 use crate::state_api::{total, v1};
 
-// So that the line of the observed split fits 80 columns.
-const BAR: usize = 12;
 const SMALL_BAR: usize = 8;
-/// The least width of a proxy's name.
-const NAME: usize = 12;
-/// Events that are shown.
-const EVENTS: usize = 8;
+/// Where what is said of a thing begins.
+const COLUMN: usize = 12;
 
 /// All of it.
 #[must_use]
@@ -30,39 +28,48 @@ pub fn text(look: &Look) -> String {
         page.saves(all);
     }
     page.proxies(look);
-    page.events(&look.events);
+    page.others(look);
+    page.events(look);
     page.0
 }
 
 /// Several updates, a line each.
 #[must_use]
 pub fn list(updates: &[DynamoUpdateConfig]) -> String {
-    let mut text = format!(
-        "{:<32} {:<12} {:>6} {:>9}\n",
-        "NAME", "PHASE", "SPLIT", "OBSERVED"
-    );
+    let mut page = Page(String::new());
+    let row = |[name, phase, split, observed]: [&str; 4]| {
+        format!("{name:<32} {phase:<12} {split:>7} {observed:>9}")
+    };
+    page.put(0, &row(["NAME", "PHASE", "SPLIT", "OBSERVED"]));
     for update in updates {
         let status = update.status.clone().unwrap_or_default();
         let name = update.metadata.name.as_deref().unwrap_or_default();
-        let phase = status
-            .phase
-            .map_or("-".to_owned(), |phase| format!("{phase:?}"));
-        let percent = |percent: Option<u8>| percent.map_or("-".to_owned(), |n| format!("{n} %"));
-        let _ = writeln!(
-            text,
-            "{name:<32} {phase:<12} {:>6} {:>9}",
-            percent(update.spec.traffic_split_percent),
-            percent(status.observed.map(|observed| observed.percent)),
-        );
+        let phase = status.phase.map(|phase| format!("{phase:?}"));
+        let share = |share: Option<f64>| share.map_or("-".to_owned(), percent);
+        let observed = status.observed.map(|seen| f64::from(seen.percent) / 100.0);
+        let split = [of_spec(&update.spec), observed].map(share);
+        let phase = phase.as_deref().unwrap_or("-");
+        page.put(0, &row([name, phase, &split[0], &split[1]]));
     }
-    text
+    page.0
 }
 
 struct Page(String);
 
 impl Page {
+    /// The only way onto the page. What has several lines goes on below where it began.
+    fn put(&mut self, indent: usize, text: &str) {
+        for (place, line) in text.lines().enumerate() {
+            if place > 0 {
+                self.0 += &" ".repeat(indent);
+            }
+            self.0 += printable(line).trim_end();
+            self.0.push('\n');
+        }
+    }
+
     fn line(&mut self, name: &str, value: &str) {
-        let _ = writeln!(self.0, "{name:<12}{value}");
+        self.put(COLUMN, &format!("{name:<COLUMN$}{value}"));
     }
 
     fn gap(&mut self) {
@@ -82,14 +89,53 @@ impl Page {
             name.unwrap_or_default()
         );
         self.line("update", &named);
-        let Some(status) = &update.status else {
-            return self.line("phase", "not known: no controller has written a status");
-        };
+        if update.spec.paused == Some(true) {
+            self.line(
+                "paused",
+                "a person holds the split; `crossfade resume` gives it back",
+            );
+        }
+        if let Some(cap) = update.spec.max_traffic_split_percent {
+            self.line("cap", &format!("new gets at most {cap} %"));
+        }
+        match &update.status {
+            Some(status) => self.phase(status, meta.generation),
+            None => self.line("phase", "not known: no controller has written a status"),
+        }
+    }
+
+    fn phase(&mut self, status: &DynamoUpdateConfigStatus, newest: Option<i64>) {
         if let Some(phase) = status.phase {
-            self.line("phase", &format!("{phase:?}"));
+            let rule = status.rule.as_ref();
+            let rule = rule.map_or_else(String::new, |rule| format!(", by the rule {rule}"));
+            self.line("phase", &format!("{phase:?}{rule}"));
         }
         if let Some(message) = &status.message {
             self.line("", message);
+        }
+        let seen = status.observed_generation;
+        if let Some((seen, newest)) = seen.zip(newest).filter(|(seen, newest)| seen < newest) {
+            self.line(
+                "",
+                &format!("this is of edit {seen}: the controller has not seen edit {newest} yet"),
+            );
+        }
+        let holding = status.conditions.iter().filter(|one| one.status == "True");
+        let holding: Vec<String> = holding
+            .map(|one| match one.reason == one.type_ {
+                true => one.type_.clone(),
+                false => format!("{} ({})", one.type_, one.reason),
+            })
+            .collect();
+        if !holding.is_empty() {
+            self.line("conditions", &holding.join(", "));
+        }
+        let mut conditions = status.conditions.iter();
+        let degraded =
+            conditions.find(|one| one.type_ == condition::DEGRADED && one.status == "True");
+        if let Some(degraded) = degraded.filter(|one| status.message.as_ref() != Some(&one.message))
+        {
+            self.line("degraded", &degraded.message);
         }
         if let Some(seconds) = status.estimated_drain_seconds {
             self.line("drain", &format!("about {seconds} s more"));
@@ -100,24 +146,12 @@ impl Page {
     }
 
     fn split(&mut self, look: &Look, all: Option<&v1::State>) {
-        let spec = look.update.as_ref().map(|update| &update.spec);
-        let of_spec = spec.and_then(|spec| match (spec.weights, spec.traffic_split_percent) {
-            (Some(weights), _) => {
-                let sum = f64::from(weights.old) + f64::from(weights.new);
-                (sum > 0.0).then(|| f64::from(weights.new) / sum)
-            }
-            (None, percent) => percent.map(|percent| f64::from(percent) / 100.0),
-        });
-        let of_proxies = all.and_then(|all| all.plan.as_ref()?.share_of_new());
         self.gap();
-        let wanted = share(of_spec.or(of_proxies));
-        let agree = all.is_none_or(|all| all.plan.is_some());
-        let remark = if agree {
-            ""
-        } else {
-            "   the proxies have different plans"
-        };
-        self.line("split", &format!("wanted    {wanted}{remark}"));
+        let wanted = wanted(look, all);
+        self.line("split", &format!("wanted    {}", share(wanted.share)));
+        if let Some(remark) = &wanted.remark {
+            self.line("", &format!("          {remark}"));
+        }
         let last = all.and_then(|all| all.assigned_last_minute.as_ref());
         let told = look
             .update
@@ -206,7 +240,7 @@ impl Page {
     }
 
     fn row(&mut self, name: &str, [old, new]: [String; 2]) {
-        let _ = writeln!(self.0, "{name:<18}{old:>12}{:10}{new:>12}", "");
+        self.put(0, &format!("{name:<18}{old:>12}{:10}{new:>12}", ""));
     }
 
     fn times(&mut self, name: &str, sides: [Option<&v1::Histogram>; 2]) {
@@ -219,8 +253,10 @@ impl Page {
             });
             let [(old, old_bar), (new, new_bar)] = cells;
             let name = if q == 0.5 { name } else { "" };
-            let line = format!("{name:<13}{quantile:<5}{old:>12} {old_bar} {new:>12} {new_bar}");
-            let _ = writeln!(self.0, "{}", line.trim_end());
+            self.put(
+                0,
+                &format!("{name:<13}{quantile:<5}{old:>12} {old_bar} {new:>12} {new_bar}"),
+            );
         }
     }
 
@@ -245,179 +281,7 @@ impl Page {
         );
         self.line("refused", &by_cause(&all.rejected_requests));
     }
-
-    fn proxies(&mut self, look: &Look) {
-        if look.proxies.is_empty() {
-            return;
-        }
-        self.gap();
-        let meta = look.update.as_ref().map(|update| &update.metadata);
-        let newest = meta.and_then(|meta| meta.generation);
-        let names = look.proxies.iter().map(|asked| asked.name.chars().count());
-        let widest = names.max().unwrap_or_default().max(NAME);
-        let _ = writeln!(
-            self.0,
-            "{:<widest$} {:<9} {:<6} {:>6} {:>10} {:>11}",
-            "PROXY", "PHASE", "READY", "SPLIT", "PLAN", "OPEN O/N"
-        );
-        for Asked { name, state } in &look.proxies {
-            let Ok(state) = state.as_ref().map_err(|error| {
-                let _ = writeln!(self.0, "{name:<widest$} {error}");
-            }) else {
-                continue;
-            };
-            let plan = state.plan.clone().unwrap_or_default();
-            let open = [&state.old, &state.new].map(|side| {
-                side.as_ref()
-                    .map_or(0, |side| side.open_streams)
-                    .to_string()
-            });
-            let _ = writeln!(
-                self.0,
-                "{name:<widest$} {:<9} {:<6} {:>6} {:>10} {:>11}",
-                state.phase().as_word(),
-                if state.ready { "yes" } else { "no" },
-                format!("{} %", plan.percent),
-                applied(&plan, newest),
-                open.join("/"),
-            );
-            if let Some(refusal) = &plan.refusal {
-                let problems = refusal.problems.iter();
-                let problems: Vec<String> = problems
-                    .map(|problem| format!("{}: {}", problem.path, problem.message))
-                    .collect();
-                let _ = writeln!(self.0, "  refused a newer plan: {}", problems.join("; "));
-            }
-            if let Some(lost) = &plan.source_lost_for {
-                let _ = writeln!(self.0, "  has not heard of its plan for {} s", lost.seconds);
-            }
-        }
-    }
-
-    fn events(&mut self, events: &[Happened]) {
-        if events.is_empty() {
-            return;
-        }
-        self.gap();
-        self.0.push_str("EVENTS\n");
-        for event in &events[events.len().saturating_sub(EVENTS)..] {
-            let mark = if event.warning { "! " } else { "  " };
-            let at = if event.at.is_empty() { "-" } else { &event.at };
-            let _ = writeln!(self.0, "{mark}{at:<21} {}: {}", event.reason, event.note);
-        }
-    }
-}
-
-/// Which plan a proxy has: the edit of the resource and how far behind it is, or a number of its own.
-fn applied(plan: &v1::Plan, newest: Option<i64>) -> String {
-    let edit = plan
-        .resource
-        .as_ref()
-        .and_then(|resource| resource.generation);
-    match (edit, newest) {
-        (Some(edit), Some(newest)) if edit < newest => format!("{} behind", newest - edit),
-        (Some(edit), _) => format!("edit {edit}"),
-        (None, _) => format!("no. {}", plan.epoch),
-    }
-}
-
-fn share(share: Option<f64>) -> String {
-    match share {
-        None => format!("{:>7}  {}", "-", bar(0.0, BAR)),
-        Some(share) => format!("{:>5.1} %  {}", share * 100.0, bar(share, BAR)),
-    }
-}
-
-/// A bar of `width` cells of which this share is filled.
-fn bar(share: f64, width: usize) -> String {
-    let filled = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
-    "█".repeat(filled) + &"░".repeat(width - filled)
-}
-
-fn duration(seconds: Option<f64>) -> String {
-    match seconds {
-        None => "-".to_owned(),
-        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1000.0),
-        Some(seconds) => format!("{seconds:.2} s"),
-    }
-}
-
-/// With commas between thousands.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_told_apart_and_bars_fill_to_their_share() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
-        assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!(bar(0.5, 4), "██░░");
-        assert_eq!(bar(7.0, 2), "██");
-    }
-
-    #[test]
-    fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
-        let side = v1::Generation {
-            open_streams: 1234,
-            first_event: Some(v1::Histogram {
-                bounds: vec![0.1, 1.0],
-                cumulative_counts: vec![5, 9],
-                count: 9,
-                sum: 3.0,
-            }),
-            ..Default::default()
-        };
-        let state = v1::State {
-            plan: Some(v1::Plan {
-                weights: Some(v1::Weights { old: 1, new: 1 }),
-                ..Default::default()
-            }),
-            assigned_last_minute: Some(v1::Requests {
-                old: 5678,
-                new: 5678,
-            }),
-            old: Some(side.clone()),
-            new: Some(side),
-            ..Default::default()
-        };
-        let asked = |name: &str| Asked {
-            name: name.to_owned(),
-            state: Ok(state.clone()),
-        };
-        let told = text(&Look {
-            proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
-            ..Look::default()
-        });
-        assert!(told.contains("192.168.100.200:9464 unknown"), "{told}");
-        let widest = told.lines().map(|line| line.chars().count()).max();
-        assert!(widest <= Some(80), "{widest:?}\n{told}");
-    }
-
-    #[test]
-    fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
-        let plan = |generation| v1::Plan {
-            epoch: 9,
-            resource: Some(v1::Resource {
-                generation,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        assert_eq!(applied(&plan(Some(3)), Some(5)), "2 behind");
-        assert_eq!(applied(&plan(Some(5)), Some(5)), "edit 5");
-        assert_eq!(applied(&plan(None), Some(5)), "no. 9");
-    }
-}
+mod tests;

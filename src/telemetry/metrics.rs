@@ -80,6 +80,8 @@ pub struct Observed {
     /// The share of new that the plan wants, 0 to 1.
     pub wanted: f64,
     pub epoch: u64,
+    /// Which edit of its resource the plan is (`metadata.generation`); 0 where edits are not counted.
+    pub plan_generation: i64,
     pub plan_age: Duration,
     /// How long the source of plans has been out of reach; zero while it is not.
     pub source_lost: Duration,
@@ -123,6 +125,7 @@ pub struct Metrics {
     pub spans: trace::Counts,
     split: GaugeVec,
     plan_epoch: IntGauge,
+    plan_generation: IntGauge,
     plan_age: Gauge,
     source_lost: Gauge,
     conflicts: IntGauge,
@@ -247,6 +250,10 @@ impl Default for Metrics {
             plan_epoch: by_generation.add(IntGauge::new(
                 "crossfade_plan_epoch",
                 "Plans put in force by this process",
+            )),
+            plan_generation: by_generation.add(IntGauge::new(
+                "crossfade_plan_generation",
+                "Edit of the resource (metadata.generation) that is in force; 0 without one",
             )),
             plan_age: by_generation.add(Gauge::new(
                 "crossfade_plan_age_seconds",
@@ -384,6 +391,7 @@ impl Metrics {
             None => drop(self.split.remove_label_values(&["observed"])),
         }
         self.plan_epoch.set(observed.epoch.cast_signed());
+        self.plan_generation.set(observed.plan_generation);
         self.plan_age.set(observed.plan_age.as_secs_f64());
         self.source_lost.set(observed.source_lost.as_secs_f64());
         self.conflicts

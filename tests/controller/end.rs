@@ -1,5 +1,7 @@
 //! The end of an update, several updates of one deployment, and resources that cannot be used.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::stage::{Stage, pods, resource, updates};
@@ -96,15 +98,15 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
 
 #[tokio::test]
 async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothing() {
-    let stage = Stage::begun(json!({})).await;
+    let stage = Stage::begun(json!({"ackTimeoutSeconds": 1})).await;
     stage.worker("new", 0, "worker").await;
-    let _controller = stage.controller(&[]).await;
+    let controller = stage.controller(&[]).await;
     stage.splits("up", 4, 1).await;
     // Of one second the name decides who is older.
     stage
         .update(
             "up-next",
-            json!({"supersedes": "up", "targetDeployment": "newer"}),
+            json!({"supersedes": "up", "targetDeployment": "newer", "ackTimeoutSeconds": 1}),
         )
         .await;
     let object = stage
@@ -124,6 +126,12 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
         stage.get("up").await["spec"]["weights"],
         json!({"old": 4, "new": 1})
     );
+    // The proxies follow the other one, and that is as it should be.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    stage.keeps(&controller, "up", 20).await;
+    let object = stage.get("up").await;
+    assert_eq!(object["status"]["phase"], "Superseded", "{object}");
+    assert_eq!(stage.events().await.get("ProxiesLag"), None);
 }
 
 #[tokio::test]

@@ -57,16 +57,32 @@ async fn leads(controller: &Controller) {
 
 #[tokio::test]
 async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
-    let stage = Stage::begun(json!({})).await;
+    let stage = Stage::begun(json!({"stableSeconds": 2})).await;
     stage.worker("new", 0, "worker").await;
+    let teapot = json!({"sourceDeployment": "elsewhere", "workers": {"new": {"kind": "Teapot"}}});
+    stage.update("bad", teapot).await;
     let before = stage.get("up").await;
     let controller = stage.controller(&["--dry-run"]).await;
+    let begun = Instant::now();
     eventually("it is said", async || {
         controller
             .said()
             .contains("/up: 20 % to new (old 4 : new 1): old has 4 of 4 workers ready")
     })
     .await;
+    // When its workers have lasted, and not when everything is looked at once more.
+    assert!(begun.elapsed() < Duration::from_secs(20));
+    eventually("what cannot be followed is said, too", async || {
+        controller.said().contains("'Teapot'")
+    })
+    .await;
+    // Its own decisions are no edits of a person.
+    stage.worker("new", 1, "worker").await;
+    eventually("the next is said", async || {
+        controller.said().contains("/up: 33 % to new")
+    })
+    .await;
+    assert!(!controller.said().contains("SplitContested"));
     let after = stage.get("up").await;
     assert_eq!(
         before["metadata"]["resourceVersion"],
@@ -145,6 +161,12 @@ async fn two_hundred_updates_are_followed_at_once() {
         controller.memory(),
     );
     assert!(per_change <= 4.0, "{per_change} writes a change");
+    // Each of them is told.
+    eventually("all Events are written", async || {
+        let events = stage.events().await;
+        events.get("SplitChanged").map_or(0, Vec::len) == COUNT as usize
+    })
+    .await;
 }
 
 async fn told(server: &Arc<Cluster>, what: &'static str) {

@@ -298,3 +298,210 @@ async fn a_service_without_a_ready_endpoint_gets_nothing() {
     stage.splits("up", 1, 1).await;
     assert!(stage.api(&updates()).get("up").await.is_ok());
 }
+
+/// A Deployment of one generation of a graph, with all its workers ready.
+async fn of_generation(stage: &Stage, hash: &str, replicas: u32) {
+    let kind = resource("apps", "v1", "Deployment", "deployments");
+    let name = format!("both-worker-{hash}");
+    let template = json!({
+        "metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let spec = json!({
+        "replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template,
+    });
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "both", "nvidia.com/dynamo-component-type": "worker",
+        "nvidia.com/dynamo-worker-hash": hash,
+    });
+    let object = json!({"metadata": {"labels": labels}, "spec": spec});
+    stage.create(&kind, &name, object).await;
+    let status = json!({"replicas": replicas, "readyReplicas": replicas});
+    stage.status(&kind, &name, status).await;
+}
+
+#[tokio::test]
+async fn a_generation_that_is_not_there_yet_or_any_more_has_nothing_of_the_other() {
+    let stage = Stage::set().await;
+    of_generation(&stage, "aaaaaaaa", 4).await;
+    let side = |hash: &str| json!({"kind": "Deployment", "name": "both", "revision": hash});
+    let workers = json!({"old": side("aaaaaaaa"), "new": side("bbbbbbbb")});
+    stage.update("up", json!({"workers": workers})).await;
+    let controller = stage.controller(&[]).await;
+    counts(&stage, "0/0").await;
+    stage.keeps(&controller, "up", 0).await;
+    of_generation(&stage, "bbbbbbbb", 4).await;
+    stage.splits("up", 1, 1).await;
+    let kind = resource("apps", "v1", "Deployment", "deployments");
+    stage.delete(&kind, "both-worker-aaaaaaaa").await;
+    let object = stage.splits("up", 0, 1).await;
+    assert_eq!(object["status"]["old"]["workers"], "0/0", "{object}");
+}
+
+#[tokio::test]
+async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the_end() {
+    let stage = Stage::set().await;
+    let kind = resource(
+        "nvidia.com",
+        "v1alpha1",
+        "DynamoGraphDeployment",
+        "dynamographdeployments",
+    );
+    let services = json!({"W": {"componentType": "worker", "replicas": 2}});
+    let graph = json!({"spec": {"services": services}});
+    stage.create(&kind, "both", graph).await;
+    let worker = async |hash: &str, i: u32| {
+        let labels = json!({
+            "nvidia.com/dynamo-graph-deployment-name": "both", "nvidia.com/dynamo-component-type": "worker",
+            "nvidia.com/dynamo-worker-hash": hash,
+        });
+        stage.pod(&format!("{hash}-{i}"), labels, json!([])).await;
+        stage.pod_ready(&format!("{hash}-{i}"), true).await;
+    };
+    for i in 0..2 {
+        worker("aaaaaaaa", i).await;
+    }
+    let workers = json!({"old": {"revision": "aaaaaaaa"}, "new": {"revision": "bbbbbbbb"}});
+    let more = json!({
+        "sourceDeployment": "both", "targetDeployment": "both", "workers": workers,
+    });
+    stage.update("up", more).await;
+    let _controller = stage.controller(&[]).await;
+    counts(&stage, "0/0").await;
+    for i in 0..2 {
+        worker("bbbbbbbb", i).await;
+    }
+    stage.splits("up", 1, 1).await;
+    for i in 0..2 {
+        stage
+            .delete(&super::stage::pods(), &format!("aaaaaaaa-{i}"))
+            .await;
+    }
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert_eq!(object["status"]["old"]["workers"], "0/0", "{object}");
+}
+
+#[tokio::test]
+async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
+    let (stage, controller) =
+        counting(json!({"kind": "LeaderWorkerSet", "name": "new", "revision": "abc"})).await;
+    let kind = resource(
+        "leaderworkerset.x-k8s.io",
+        "v1",
+        "LeaderWorkerSet",
+        "leaderworkersets",
+    );
+    let spec = json!({"replicas": 2, "leaderWorkerTemplate": {"size": 4}});
+    stage.create(&kind, "new", json!({"spec": spec})).await;
+    let status = json!({"replicas": 2, "readyReplicas": 2});
+    stage.status(&kind, "new", status).await;
+    let told = async |what: &str| {
+        stage
+            .until("up", what, |object| {
+                let said = object["status"]["message"].as_str().unwrap_or_default();
+                object["status"]["phase"] == "Degraded" && said.contains(what)
+            })
+            .await
+    };
+    let object = told("the workers of revision abc cannot be told apart").await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 0);
+    let workers = json!({"revision": null, "selector": {"app": "any"}});
+    stage.edit("up", json!({"workers": {"new": workers}})).await;
+    told("a selector selects pods").await;
+    let workers = json!({"kind": "DynamoWorkerMetadata", "selector": null, "revision": "abc"});
+    stage.edit("up", json!({"workers": {"new": workers}})).await;
+    told("DynamoWorkerMetadata has no revision").await;
+    drop(controller);
+}
+
+#[tokio::test]
+async fn pods_of_another_dynamo_namespace_are_not_new() {
+    let more = json!({"newDynamoNamespace": "ns-new-bbbbbbbb"});
+    let stage = Stage::begun(more).await;
+    let _controller = stage.controller(&[]).await;
+    for (name, namespace) in [("a", "ns-new"), ("b", "ns-new-bbbbbbbb"), ("c", "ns-other")] {
+        let mut metadata = labels("worker")["labels"].clone();
+        metadata["nvidia.com/dynamo-namespace"] = namespace.into();
+        stage.pod(&format!("new-{name}"), metadata, json!([])).await;
+        stage.pod_ready(&format!("new-{name}"), true).await;
+    }
+    counts(&stage, "2/2").await;
+}
+
+#[tokio::test]
+async fn a_deployment_of_one_revision_by_its_pods_and_a_stateful_set_without_one() {
+    let workers = json!({"kind": "Deployment", "name": "both", "revision": "6d9f"});
+    let (stage, _controller) = counting(workers).await;
+    let template = json!({
+        "metadata": {"labels": {"app": "both"}}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let mut spec = json!({
+        "replicas": 3, "selector": {"matchLabels": {"app": "both"}}, "template": template,
+    });
+    let deployment = resource("apps", "v1", "Deployment", "deployments");
+    stage
+        .create(&deployment, "both", json!({"spec": spec}))
+        .await;
+    let status = json!({"replicas": 3, "readyReplicas": 3});
+    stage.status(&deployment, "both", status.clone()).await;
+    for (i, revision) in ["5c8e", "6d9f", "6d9f"].into_iter().enumerate() {
+        let labels = json!({"app": "both", "pod-template-hash": revision});
+        stage.pod(&format!("both-{i}"), labels, json!([])).await;
+        stage.pod_ready(&format!("both-{i}"), i < 2).await;
+    }
+    counts(&stage, "1/2").await;
+    let whole = json!({"kind": "StatefulSet", "revision": null});
+    stage.edit("up", json!({"workers": {"new": whole}})).await;
+    let set = resource("apps", "v1", "StatefulSet", "statefulsets");
+    spec["serviceName"] = "both".into();
+    stage.create(&set, "both", json!({"spec": spec})).await;
+    stage.status(&set, "both", status).await;
+    counts(&stage, "3/3").await;
+}
+
+#[tokio::test]
+async fn pods_of_the_alpha_say_their_half_below_their_type() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for half in ["prefill", "decode"] {
+        let mut metadata = labels("worker")["labels"].clone();
+        metadata["nvidia.com/dynamo-sub-component-type"] = half.into();
+        stage.pod(&format!("new-{half}"), metadata, json!([])).await;
+        stage.pod_ready(&format!("new-{half}"), true).await;
+    }
+    let object = counts(&stage, "2/2").await;
+    let roles = &object["status"]["new"]["roles"];
+    assert_eq!(roles["prefill"]["ready"], 1, "{object}");
+    assert_eq!(roles["decode"]["ready"], 1, "{object}");
+}
+
+#[tokio::test]
+async fn an_endpoint_of_two_address_families_is_one() {
+    let stage = Stage::begun(json!({"newFrontendService": "new-frontend:8000"})).await;
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
+    let place = format!("{name}={}", stage.new.address);
+    let args = ["--namespace", &stage.namespace, "--resolve", &place];
+    let _controller = Controller::start(&stage.kubeconfig, &args).await;
+    let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    for (family, address) in [("IPv4", "10.9.0.1"), ("IPv6", "fd00::1")] {
+        let endpoint = json!({
+            "addresses": [address], "conditions": {"ready": true},
+            "targetRef": {"kind": "Pod", "name": "new-frontend-0"},
+        });
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "new-frontend"}},
+            "addressType": family, "endpoints": [endpoint],
+        });
+        let name = format!("new-frontend-{}", family.to_lowercase());
+        stage.create(&slices, &name, slice).await;
+    }
+    let object = stage
+        .until("up", "ready", |object| {
+            object["status"]["new"]["readyFrontends"] != 0
+        })
+        .await;
+    assert_eq!(object["status"]["new"]["readyFrontends"], 1, "{object}");
+}

@@ -44,8 +44,13 @@ pub struct Browser {
 impl Browser {
     /// Starts it; `None` where there is no Chromium, which is said.
     pub async fn start() -> Option<Self> {
+        // Read at the end of `make test`.
+        let skipped = Path::new(env!("CARGO_TARGET_TMPDIR")).join("live-page-skipped");
+        let _ = std::fs::remove_file(&skipped);
         let Some(program) = NAMES.into_iter().find_map(in_path) else {
-            eprintln!("SKIPPED: there is no Chromium: install the package `chromium`");
+            let note = "SKIPPED: the live page in a browser: there is no Chromium: install the package `chromium`\n";
+            eprint!("{note}");
+            std::fs::write(skipped, note).expect("the build directory can be written");
             return None;
         };
         let profile = tempfile::tempdir().unwrap();

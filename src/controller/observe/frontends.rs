@@ -4,14 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustls::pki_types::ServerName;
 
 use super::super::ask::Place;
 use super::super::held::Held;
 use super::super::models::{self, Served};
-use super::super::old;
-use super::{Error, Eyes};
+use super::super::old::{self, Endpoint};
+use super::{Error, Eyes, Seen};
 use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
 use crate::resource::{Host, Target};
@@ -24,55 +25,74 @@ impl Eyes {
         &self,
         held: &Held,
         pods: &[Object],
+        early_until: &mut Option<Instant>,
     ) -> Result<Sides<Frontends>, Error> {
         let mut places = BTreeSet::new();
         let mut old = Frontends::default();
-        let mut unheard = false;
+        let port = &self.settings.frontend_port;
         for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
             old.endpoints += 1;
-            let Some(address) = old::address_of(pod, &self.settings.frontend_port) else {
+            let target = old::address_of(pod, port).and_then(|address| address.parse().ok());
+            let Some(target) = target else {
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                old.trouble = Some(format!("{name} has no port {port}"));
                 continue;
             };
-            let Ok(target) = address.parse::<Target>() else {
-                continue;
-            };
-            let heard = self.served(held, vec![self.place(target, None)], &mut places);
-            unheard |= heard.is_none();
-            old.models.extend(heard.unwrap_or_default().models);
+            let served = self.served(held, self.place(target, None), &mut places, early_until);
+            old.unheard |= served.as_ref().is_none_or(|served| served.is_trying);
+            let served = served.unwrap_or_default();
+            old.models.extend(served.models);
+            old.trouble = served.trouble.or(old.trouble);
         }
         let mut new = Frontends {
             endpoints: self.endpoints(held)?,
             ..Frontends::default()
         };
         if new.endpoints > 0 {
-            let new_places = self.new_places(held)?;
-            let heard = self.served(held, new_places, &mut places);
-            unheard |= heard.is_none();
-            Served {
-                models: new.models,
-                trouble: new.trouble,
-            } = heard.unwrap_or_default();
+            // What one of them does not serve is missing wherever a request may come to it.
+            let mut common: Option<BTreeSet<String>> = None;
+            let places_of_new = match self.new_places(held) {
+                Ok(found) => found,
+                Err(Error::Unseen(unseen)) => return Err(unseen.into()),
+                // Whoever cannot ask knows nothing against it.
+                Err(error) => {
+                    (new.unheard, new.trouble) = (true, Some(error.told()));
+                    Vec::new()
+                }
+            };
+            for place in places_of_new {
+                let served = self.served(held, place, &mut places, early_until);
+                new.unheard |= served.as_ref().is_none_or(|served| served.is_trying);
+                let Some(served) = served.filter(|served| !served.is_trying) else {
+                    continue;
+                };
+                new.trouble = served.trouble.or(new.trouble);
+                common = Some(match common {
+                    None => served.models,
+                    Some(common) => common.intersection(&served.models).cloned().collect(),
+                });
+            }
+            new.models = common.unwrap_or_default();
         }
         self.models.keep(&held.key, &places);
-        match unheard {
-            true => Err(Error::Unheard("a frontend")),
-            false => Ok(Sides { old, new }),
-        }
+        Ok(Sides { old, new })
     }
 
     fn served(
         &self,
         held: &Held,
-        asked: Vec<Place>,
+        place: Place,
         places: &mut BTreeSet<String>,
+        early_until: &mut Option<Instant>,
     ) -> Option<Served> {
-        let name: Vec<String> = asked.iter().map(Place::to_string).collect();
-        let name = name.join(", ");
+        let name = place.to_string();
         let heard = self
             .models
-            .hear(&held.key, &name, |teller| models::follow(asked, teller));
+            .hear(&held.key, &name, |teller| models::follow(place, teller));
         places.insert(name);
         heard
+            .inspect_err(|since| _ = Seen::misses(early_until, *since))
+            .ok()
     }
 
     fn new_places(&self, held: &Held) -> Result<Vec<Place>, Error> {
@@ -98,7 +118,21 @@ impl Eyes {
                 };
                 secured = Some((config, name));
             }
-            places.push(self.place(target.clone(), secured));
+            // Each of them by its address: a Service would answer by one or another.
+            let found = self.behind(target)?.unwrap_or_default();
+            let addresses = found.iter().filter(|endpoint| endpoint.ready);
+            let before = places.len();
+            let place = self.place(target.clone(), secured);
+            if place.address.is_none() {
+                let addresses = addresses.filter_map(|endpoint| endpoint.address);
+                places.extend(addresses.map(|address| Place {
+                    address: Some(address),
+                    ..place.clone()
+                }));
+            }
+            if places.len() == before {
+                places.push(place);
+            }
         }
         Ok(places)
     }
@@ -120,15 +154,24 @@ impl Eyes {
     fn endpoints(&self, held: &Held) -> Result<u32, Error> {
         let mut count = 0;
         for target in &held.plan.new {
-            let Some((service, namespace)) = service(target, &self.settings.domain) else {
+            if service(target, &self.settings.domain).is_none() {
                 count += 1;
                 continue;
-            };
-            let found = old::endpoints(&self.shelves, &namespace, &service)?;
+            }
+            let found = self.behind(target)?;
             let ready = found.iter().flatten().filter(|endpoint| endpoint.ready);
             count += u32::try_from(ready.count()).unwrap_or(u32::MAX);
         }
         Ok(count)
+    }
+
+    /// What is behind the Service that a target is; none if it is none, or has no slice.
+    fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, Error> {
+        let Some((service, namespace)) = service(target, &self.settings.domain) else {
+            return Ok(None);
+        };
+        let found = old::endpoints(&self.shelves, &namespace, &service, target.port)?;
+        Ok(found)
     }
 
     /// Does the Service that clients use still lead to old frontends? None if that is not known.
@@ -140,7 +183,7 @@ impl Eyes {
         let Some(service) = &held.spec.client_service else {
             return Ok(None);
         };
-        let found = old::endpoints(&self.shelves, &held.key.namespace, service)?;
+        let found = old::endpoints(&self.shelves, &held.key.namespace, service, 0)?;
         Ok(found.map(|endpoints| {
             endpoints.iter().any(|endpoint| {
                 let is_old = |pod: &Object| pod.metadata.name == endpoint.pod;

@@ -125,7 +125,7 @@ mod tests {
                 "newFrontendService": "new:80", "trafficSplitPercent": percent, "sourceDeployment": source,
             }),
             phase: None,
-            old_is_out: false,
+            lifted_cap: None,
         }
     }
 

@@ -16,9 +16,8 @@ impl Workload for Deployments {
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
         let objects = object::meant(shelves, &resource(), which)?;
-        let own = |object: &_| object::label(object, super::WORKER_HASH).is_some();
         match &which.revision {
-            Some(revision) if !objects.iter().any(|object| own(object)) => {
+            Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 object::of_revision(shelves, &objects, which, revision, REVISION)
             }
             _ => Ok(object::sum(&objects, |object| {

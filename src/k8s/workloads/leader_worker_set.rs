@@ -13,7 +13,7 @@ impl Workload for LeaderWorkerSets {
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
         let group = "leaderworkerset.x-k8s.io";
         let kind = super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets");
-        let objects = object::meant(shelves, &kind, which)?;
+        let objects = object::meant_whole(shelves, &kind, which)?;
         Ok(object::sum(&objects, |object| {
             object::replicas(object, "/status/readyReplicas")
         }))

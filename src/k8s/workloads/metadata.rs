@@ -14,6 +14,11 @@ impl Workload for Metadata {
     }
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+        if let Some(revision) = &which.revision {
+            return Err(Unseen::Unclear(format!(
+                "DynamoWorkerMetadata has no revision such as {revision}: name the Dynamo namespace of the generation"
+            )));
+        }
         let (kind, plural) = (self.kind(), "dynamoworkermetadatas");
         let kind = super::resource("nvidia.com", "v1alpha1", kind, plural);
         let mut counts = Counts::new();

@@ -6,7 +6,7 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::{Counts, Shelves, Unseen, Which, Workload, object};
-use crate::rollout::Workers;
+use crate::rollout::{Role, Workers};
 
 pub(super) struct ModelServings;
 
@@ -19,11 +19,18 @@ impl Workload for ModelServings {
         let group = "workload.serving.volcano.sh";
         let kind = super::resource(group, "v1alpha1", "ModelServing", "modelservings");
         let mut counts = Counts::new();
-        for object in object::meant(shelves, &kind, which)? {
+        for object in object::meant_whole(shelves, &kind, which)? {
             count(&object, &mut counts);
         }
         Ok(counts)
     }
+}
+
+/// Roles may be called anything; these are no model servers.
+fn is_no_worker(role: &Json) -> bool {
+    ["frontend", "planner", "epp", "router"]
+        .iter()
+        .any(|name| role["name"] == *name)
 }
 
 fn count(object: &DynamicObject, counts: &mut Counts) {
@@ -32,7 +39,7 @@ fn count(object: &DynamicObject, counts: &mut Counts) {
     let roles = roles.and_then(Json::as_array).into_iter().flatten();
     for role in roles {
         let Some(known) = object::role_of(Some(role["name"].as_str().unwrap_or("worker")), None)
-            .or_else(|| (role["name"] != "frontend").then_some(crate::rollout::Role::Worker))
+            .or_else(|| (!is_no_worker(role)).then_some(Role::Worker))
         else {
             continue;
         };

@@ -75,15 +75,43 @@ pub(super) fn meant(
         object.metadata.name.as_ref() == Some(&which.name)
             || label(object, GRAPH) == Some(&which.name)
     });
-    // One object may hold all generations; of several, those of the wanted one are meant.
+    // One object may hold all generations; of objects of one generation each, those of the wanted one are meant, even if
+    // there are none (any more).
     let hash = which.revision.as_deref();
-    if objects
-        .iter()
-        .any(|object| hash.is_some() && label(object, WORKER_HASH) == hash)
-    {
+    if hash.is_some() && objects.iter().any(|object| has_hash(object)) {
         objects.retain(|object| label(object, WORKER_HASH) == hash);
     }
     Ok(objects)
+}
+
+/// Does an object say of which generation it is?
+pub(super) fn has_hash(object: &DynamicObject) -> bool {
+    label(object, WORKER_HASH).is_some()
+}
+
+/// As [`meant`], of a kind whose objects do not tell the generations within one of them apart.
+pub(super) fn meant_whole(
+    shelves: &Shelves,
+    kind: &ApiResource,
+    which: &Which,
+) -> Result<Vec<Object>, Unseen> {
+    let objects = meant(shelves, kind, which)?;
+    match (
+        &which.revision,
+        objects.iter().find(|object| !has_hash(object)),
+    ) {
+        (Some(revision), Some(object)) => {
+            let (kind, name) = (
+                &kind.kind,
+                object.metadata.name.as_deref().unwrap_or_default(),
+            );
+            Err(Unseen::Unclear(format!(
+                "of the {kind} {name} the workers of revision {revision} cannot be told apart: it has no label \
+                 {WORKER_HASH}; count pods by a selector"
+            )))
+        }
+        _ => Ok(objects),
+    }
 }
 
 /// Adds up the objects by their roles.
@@ -144,7 +172,7 @@ pub(super) fn of_revision(
                     .iter()
                     .any(|name| label(pod, name) == Some(revision))
         });
-        for (role, workers) in super::pods::count(&pods) {
+        for (role, workers) in super::pods::count(shelves, &which.namespace, &pods)? {
             add(&mut counts, role, workers);
         }
     }

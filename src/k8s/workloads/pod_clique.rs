@@ -1,6 +1,8 @@
 //! Grove's PodCliques (grove.io/v1alpha1): `readyReplicas`, no `availableReplicas`. A clique within a scaling group is a part
 //! of each of the group's replicas and no worker by itself: the group counts them.
 
+use kube::api::ApiResource;
+
 use super::{Counts, Shelves, Unseen, Which, Workload, object};
 
 pub(super) struct PodCliques;
@@ -14,8 +16,7 @@ impl Workload for PodCliques {
     }
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let kind = super::resource("grove.io", "v1alpha1", "PodClique", "podcliques");
-        let mut objects = object::meant(shelves, &kind, which)?;
+        let mut objects = object::meant_whole(shelves, &resource(), which)?;
         objects.retain(|object| {
             // Whoever names one means it.
             object.metadata.name.as_ref() == Some(&which.name)
@@ -25,4 +26,8 @@ impl Workload for PodCliques {
             object::replicas(object, "/status/readyReplicas")
         }))
     }
+}
+
+pub(super) fn resource() -> ApiResource {
+    super::resource("grove.io", "v1alpha1", "PodClique", "podcliques")
 }

@@ -5,12 +5,18 @@ use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
 
-use super::object::{is_selected, label, pod_has_ended, pod_is_ready, role};
-use super::{Counts, GRAPH, Shelves, Unseen, WORKER_HASH, Which, Workload};
+use super::object::{is_selected, label, number, pod_has_ended, pod_is_ready, role};
+use super::pod_clique::GROUP;
+use super::{
+    COMPONENT, Counts, DYNAMO_NAMESPACE, GRAPH, Shelves, Unseen, WORKER_HASH, Which, Workload,
+};
 use crate::k8s::shelves::Object;
 use crate::rollout::Role;
 
 pub(super) struct Pods;
+
+/// The label with the number of a scaling group's replica.
+const INDEX: &str = "grove.io/podcliquescalinggroup-replica-index";
 
 impl Workload for Pods {
     fn kind(&self) -> &'static str {
@@ -21,7 +27,7 @@ impl Workload for Pods {
         let mut pods = shelves.of(&resource(), &which.namespace)?;
         pods.retain(|pod| {
             let is_meant = match which.selector.is_empty() {
-                true => label(pod, GRAPH) == Some(&which.name),
+                true => label(pod, GRAPH) == Some(&which.name) && is_of_namespace(pod, which),
                 false => is_selected(pod, &which.selector),
             };
             is_meant
@@ -30,7 +36,7 @@ impl Workload for Pods {
                     .as_deref()
                     .is_none_or(|hash| label(pod, WORKER_HASH) == Some(hash))
         });
-        Ok(count(&pods))
+        count(shelves, &which.namespace, &pods)
     }
 }
 
@@ -38,41 +44,152 @@ pub(super) fn resource() -> ApiResource {
     super::resource("", "v1", "Pod", "pods")
 }
 
+/// Is a pod of the Dynamo namespace that is meant, as far as it says of which it is?
+fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
+    let (Some(meant), Some(own)) = (&which.dynamo_namespace, label(pod, DYNAMO_NAMESPACE)) else {
+        return true;
+    };
+    let more = meant.strip_prefix(own);
+    more.is_some_and(|more| more.is_empty() || more.starts_with('-'))
+}
+
+/// The pods of a replica.
+#[derive(Default)]
+struct Replica {
+    pods: usize,
+    ready: usize,
+    /// Is one of them on its way out?
+    is_broken: bool,
+    /// How many there should be, if that is known.
+    size: Option<usize>,
+}
+
 /// The workers that these pods make.
-pub(super) fn count(pods: &[Object]) -> Counts {
-    // By role and replica: how many pods, how many of them ready, how many there should be.
-    let mut replicas: BTreeMap<(Role, String), (usize, usize, usize)> = BTreeMap::new();
+pub(super) fn count(shelves: &Shelves, namespace: &str, pods: &[Object]) -> Result<Counts, Unseen> {
+    let mut cliques = Vec::new();
+    if pods.iter().any(|pod| label(pod, GROUP).is_some()) {
+        cliques = shelves.of(&super::pod_clique::resource(), namespace)?;
+    }
+    Ok(counted(pods, &cliques))
+}
+
+fn counted(pods: &[Object], cliques: &[Object]) -> Counts {
+    let mut replicas: BTreeMap<(Role, String), Replica> = BTreeMap::new();
     for pod in pods.iter().filter(|pod| !pod_has_ended(pod)) {
         let Some(role) = role(pod) else { continue };
+        let (name, size) = replica(pod, cliques);
+        let replica = replicas.entry((role, name)).or_default();
+        replica.size = size;
         if pod.metadata.deletion_timestamp.is_some() {
+            replica.is_broken = true;
             continue;
         }
-        let (replica, size) = replica(pod);
-        let counted = replicas.entry((role, replica)).or_insert((0, 0, size));
-        counted.0 += 1;
-        counted.1 += usize::from(pod_is_ready(pod));
+        replica.pods += 1;
+        replica.ready += usize::from(pod_is_ready(pod));
     }
     let mut counts = Counts::new();
-    for ((role, _), (pods, ready, size)) in replicas {
+    for ((role, _), replica) in replicas {
+        // All of it is on its way out.
+        if replica.pods == 0 {
+            continue;
+        }
+        let is_ready = match replica.size {
+            Some(size) => replica.ready >= size,
+            None => replica.ready == replica.pods && !replica.is_broken,
+        };
         let workers = counts.entry(role).or_default();
         workers.desired += 1;
-        workers.ready += u32::from(ready == pods && ready >= size);
+        workers.ready += u32::from(is_ready);
     }
     counts
 }
 
 /// Which replica a pod belongs to, and of how many pods that is made, as far as it is known.
-fn replica(pod: &DynamicObject) -> (String, usize) {
+fn replica(pod: &DynamicObject, cliques: &[Object]) -> (String, Option<usize>) {
     const LWS: &str = "leaderworkerset.sigs.k8s.io";
     if let Some(group) = label(pod, &format!("{LWS}/group-key")) {
         let annotations = pod.metadata.annotations.as_ref();
         let size = annotations.and_then(|notes| notes.get(&format!("{LWS}/size"))?.parse().ok());
-        return (group.to_owned(), size.unwrap_or(1));
+        return (group.to_owned(), size);
     }
-    let group = label(pod, super::pod_clique::GROUP);
-    let index = label(pod, "grove.io/podcliquescalinggroup-replica-index");
+    let (group, index) = (label(pod, GROUP), label(pod, INDEX));
     if let (Some(group), Some(index)) = (group, index) {
-        return (format!("{group}/{index}"), 1);
+        // A replica of a scaling group is one of each of its cliques.
+        let own = cliques.iter().filter(|clique| {
+            let component = label(clique, COMPONENT);
+            label(clique, GROUP) == Some(group)
+                && label(clique, INDEX) == Some(index)
+                && (component.is_none() || component == label(pod, COMPONENT))
+        });
+        let sizes = own.map(|clique| number(clique, "/spec/replicas").unwrap_or(1) as usize);
+        let size = Some(sizes.sum()).filter(|size| *size > 0);
+        return (format!("{group}/{index}"), size);
     }
-    (pod.metadata.name.clone().unwrap_or_default(), 1)
+    (pod.metadata.name.clone().unwrap_or_default(), Some(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(name: &str, labels: Value, more: Value) -> Object {
+        let mut object = more;
+        object["metadata"]["name"] = name.into();
+        object["metadata"]["labels"] = labels;
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn of_group(index: &str) -> Value {
+        json!({GROUP: "g", INDEX: index, COMPONENT: "decode"})
+    }
+
+    /// A pod of the replica `index` of a scaling group.
+    fn pod(name: &str, index: &str, ready: bool) -> Object {
+        let ready = if ready { "True" } else { "False" };
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        object(
+            name,
+            of_group(index),
+            json!({"metadata": {}, "status": {"conditions": conditions}}),
+        )
+    }
+
+    fn decode(pods: &[Object], cliques: &[Object]) -> (u32, u32) {
+        let workers = counted(pods, cliques)[&Role::Decode];
+        (workers.ready, workers.desired)
+    }
+
+    #[test]
+    fn a_replica_of_a_scaling_group_is_as_large_as_its_cliques_say() {
+        let clique = |name: &str, replicas: u32| {
+            let spec = json!({"metadata": {}, "spec": {"replicas": replicas}});
+            object(name, of_group("0"), spec)
+        };
+        let cliques = [clique("g-0-leader", 1), clique("g-0-worker", 2)];
+        let mut pods = vec![pod("a", "0", true), pod("b", "0", true)];
+        assert_eq!(decode(&pods, &cliques), (0, 1), "one is not there");
+        pods.push(pod("c", "0", true));
+        assert_eq!(decode(&pods, &cliques), (1, 1));
+        pods[2] = pod("c", "0", false);
+        assert_eq!(decode(&pods, &cliques), (0, 1));
+    }
+
+    #[test]
+    fn a_replica_of_unknown_size_with_a_pod_on_its_way_out_is_not_ready() {
+        let going = object(
+            "b",
+            of_group("0"),
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+        );
+        let mut pods = vec![pod("a", "0", true), going.clone()];
+        assert_eq!(decode(&pods, &[]), (0, 1));
+        pods.push(pod("c", "1", true));
+        assert_eq!(decode(&pods, &[]), (1, 2));
+        // All of it on its way out is no replica at all.
+        assert!(counted(&[going], &[]).is_empty());
+    }
 }

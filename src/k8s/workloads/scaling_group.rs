@@ -13,7 +13,7 @@ impl Workload for ScalingGroups {
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
         let (kind, plural) = (self.kind(), "podcliquescalinggroups");
         let kind = super::resource("grove.io", "v1alpha1", kind, plural);
-        let objects = object::meant(shelves, &kind, which)?;
+        let objects = object::meant_whole(shelves, &kind, which)?;
         Ok(object::sum(&objects, |object| {
             object::replicas(object, "/status/availableReplicas")
         }))

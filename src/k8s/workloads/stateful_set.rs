@@ -15,9 +15,8 @@ impl Workload for StatefulSets {
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
         let kind = super::resource("apps", "v1", "StatefulSet", "statefulsets");
         let objects = object::meant(shelves, &kind, which)?;
-        let own = |object: &_| object::label(object, super::WORKER_HASH).is_some();
         match &which.revision {
-            Some(revision) if !objects.iter().any(|object| own(object)) => {
+            Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 object::of_revision(shelves, &objects, which, revision, REVISION)
             }
             _ => Ok(object::sum(&objects, |object| {

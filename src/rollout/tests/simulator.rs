@@ -101,7 +101,7 @@ impl World {
         }
         for proxy in &mut self.scene.seen.proxies {
             // Most hear of a change at once.
-            if let Some(state) = proxy.state.as_mut().filter(|_| !self.draw.one_in(8)) {
+            if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
                 state.applied = self.scene.seen.resource_generation;
             }
         }
@@ -111,7 +111,8 @@ impl World {
     fn worker(&mut self) {
         let (role, full) = self.roles[self.draw.below(self.roles.len() as u64) as usize];
         let sides = &mut self.scene.seen.workers;
-        let side = if self.draw.one_in(2) {
+        let is_old = self.draw.one_in(2);
+        let side = if is_old {
             &mut sides.old
         } else {
             &mut sides.new
@@ -122,6 +123,7 @@ impl World {
         }
         let workers = side.entry(role).or_default();
         match self.draw.below(8) {
+            0 if is_old => workers.desired = self.draw.below(u64::from(full) + 1) as u32,
             0 => workers.desired = self.draw.below(u64::from(full) + 2) as u32,
             1 => (workers.desired, workers.ready) = (0, 0),
             2..=3 => workers.ready = workers.ready.saturating_sub(1),
@@ -132,18 +134,33 @@ impl World {
     /// Something happens to a proxy.
     fn proxy(&mut self) {
         let count = self.scene.seen.proxies.len() as u64;
+        if count == 0 || self.draw.one_in(40) {
+            // All are gone, or back.
+            let count = self.draw.below(4);
+            let names = (0..count).map(|i| self::proxy(&format!("p{i}")));
+            self.scene.seen.proxies = names.collect();
+            return;
+        }
         let generation = self.scene.seen.resource_generation;
         let proxy = &mut self.scene.seen.proxies[self.draw.below(count) as usize];
-        match self.draw.below(6) {
+        match self.draw.below(9) {
             0 => proxy.ready = !proxy.ready,
-            1 => proxy.state = None,
+            1 => proxy.state = Err(Silence::NoAnswer),
+            2 => proxy.state = Err(Silence::NotYet),
+            3 => proxy.state = Err(Silence::NoPort("crossfade".to_owned())),
+            // It follows another update.
+            4 => {
+                if let Ok(state) = &mut proxy.state {
+                    state.applied = 0;
+                }
+            }
             _ => {
                 let open_streams = Sides {
                     old: self.draw.below(3),
                     new: self.draw.below(3),
                 };
                 let applied = generation.saturating_sub(self.draw.below(2));
-                proxy.state = Some(ProxyState {
+                proxy.state = Ok(ProxyState {
                     applied,
                     open_streams,
                 });
@@ -157,7 +174,7 @@ impl World {
         let cap = self.draw.below(120) as u8;
         let (scene, draw) = (&mut self.scene, &mut self.draw);
         let seen = &mut scene.seen;
-        match draw.below(9) {
+        match draw.below(14) {
             0 => seen.frontends.new.endpoints = draw.below(2) as u32,
             1 => seen.frontends.new.models.clear(),
             2..=3 => seen.frontends.new = frontends(),
@@ -165,6 +182,10 @@ impl World {
             5 => scene.settings.cap_percent = Some(cap).filter(|cap| *cap < 100),
             6 => seen.superseded_by = draw.one_in(4).then(|| "other".to_owned()),
             7 => seen.clients_reach_old = [None, Some(true), Some(false)][draw.below(3) as usize],
+            // Somebody writes the split that is there, which is theirs from now on.
+            8 => seen.split_is_ours = false,
+            9 => seen.frontends.new.unheard = draw.one_in(2),
+            10 => seen.frontends.old.unheard = draw.one_in(2),
             _ => _ = scene.edit(percentage),
         }
         scene.seen.resource_generation += 1;
@@ -185,7 +206,11 @@ impl World {
             }
             _ => {
                 self.scene.step();
-                let again = self.scene.peek();
+                let mut again = self.scene.peek();
+                if self.scene.seen.proxies.is_empty() {
+                    // Nobody has to apply it first: the end goes on at once.
+                    again.events.retain(|event| event.reason != "Draining");
+                }
                 assert_eq!(
                     (again.split, again.events),
                     (None, vec![]),
@@ -200,12 +225,8 @@ impl World {
     }
 
     fn holds(&mut self, before: &Scene, decision: &Decision) {
-        let usable = usable(before);
+        let (usable, serves) = usable(before);
         self.remember(before, usable);
-        let serves = Sides {
-            old: !usable.old.is_zero(),
-            new: !usable.new.is_zero(),
-        };
         let next = decision.split.unwrap_or(before.seen.split);
         self.the_rule_is_right(before, decision, serves, next);
         self.gains_have_waited(before, decision);
@@ -283,7 +304,8 @@ impl World {
             }
             let generation = before.seen.resource_generation;
             let lags = |proxy: &Proxy| {
-                proxy.ready && proxy.state.is_none_or(|state| state.applied != generation)
+                let has_applied = |state: &ProxyState| state.applied == generation;
+                proxy.ready && !proxy.state.as_ref().is_ok_and(has_applied)
             };
             let had_time = now.since(self.change.1) >= before.settings.ack_timeout;
             assert!(
@@ -334,6 +356,7 @@ impl World {
             .proxies
             .iter_mut()
             .for_each(|proxy| *proxy = self::proxy(&proxy.name));
+        scene.seen.frontends.old = frontends();
         scene.seen.resource_generation += 1;
         scene.settle();
         let even = percent(50);
@@ -350,8 +373,9 @@ impl World {
     }
 }
 
-/// The capacities as the world has them: by the sizes of the roles, and for new only if it can be reached and serves.
-fn usable(scene: &Scene) -> Sides<Ratio> {
+/// The capacities as the world has them, and who can serve: by the sizes of the roles, and for new only if it can be reached
+/// and serves. While it is not heard it keeps what it has.
+fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
     let accepted = Scene::roles(scene);
     let share = |workers: &std::collections::BTreeMap<Role, Workers>| {
         let shares = accepted.iter().map(|(role, full)| {
@@ -360,16 +384,32 @@ fn usable(scene: &Scene) -> Sides<Ratio> {
         });
         shares.min().expect("there are roles")
     };
-    let new = &scene.seen.frontends.new;
-    let is_open = new.endpoints > 0 && new.models.contains(MODEL);
-    Sides {
-        old: share(&scene.seen.workers.old),
-        new: if is_open {
-            share(&scene.seen.workers.new)
-        } else {
-            Ratio::ZERO
-        },
-    }
+    let frontends = &scene.seen.frontends.new;
+    let (old, new) = (
+        share(&scene.seen.workers.old),
+        share(&scene.seen.workers.new),
+    );
+    let credit = scene
+        .memory
+        .credit
+        .as_ref()
+        .map(|credit| credit.new.capacity);
+    let earned = credit.is_none_or(|credit| !credit.is_zero());
+    let keeps = !scene.seen.split.is_all_old() && (scene.settings.paused || earned);
+    let is_open = match frontends.unheard {
+        true => keeps,
+        false => frontends.models.contains(MODEL),
+    };
+    let serves = Sides {
+        old: !old.is_zero(),
+        new: is_open && frontends.endpoints > 0 && !new.is_zero(),
+    };
+    let new = match (serves.new, credit) {
+        (false, _) => Ratio::ZERO,
+        (true, Some(credit)) if frontends.unheard => new.min(credit),
+        _ => new,
+    };
+    (Sides { old, new }, serves)
 }
 
 /// Whoever has less than what counted has no more than its part of what counts now.
@@ -399,20 +439,32 @@ fn losses_are_at_once(before: &Scene, decision: &Decision, usable: Sides<Ratio>,
 fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
     let seen = &before.seen;
     let generation = seen.resource_generation;
-    let all_applied = seen
-        .proxies
-        .iter()
-        .all(|proxy| proxy.state.is_some_and(|state| state.applied == generation));
+    let all_applied = seen.proxies.iter().all(|proxy| {
+        proxy
+            .state
+            .as_ref()
+            .is_ok_and(|state| state.applied == generation)
+    });
     let open = |of: fn(Sides<u64>) -> u64| {
-        let open = seen
-            .proxies
-            .iter()
-            .map(|proxy| proxy.state.map(|state| of(state.open_streams)));
+        let open = seen.proxies.iter().map(|proxy| {
+            proxy
+                .state
+                .as_ref()
+                .ok()
+                .map(|state| of(state.open_streams))
+        });
         open.sum::<Option<u64>>()
     };
     let old_streams = open(|open| open.old);
     let (from, to) = (before.memory.phase, decision.phase);
-    assert_eq!(decision.old_draining, to.old_drains());
+    if decision.rule == Rule::Superseded {
+        assert_eq!(
+            decision.old_draining, seen.old_draining,
+            "it changes nothing"
+        );
+    } else {
+        assert_eq!(decision.old_draining, to.old_drains());
+    }
     if to.old_drains() {
         assert!(
             next.is_all_new() && seen.split.is_all_new(),

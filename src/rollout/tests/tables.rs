@@ -236,7 +236,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
         "to tell who lags"
     );
     // Proxy b hears nothing of it.
-    scene.applied().seen.proxies[1].state = None;
+    scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     scene.new_ready(3).step();
     let decision = scene.wait(seconds(10)).step();
     assert_eq!(decision.split, None);
@@ -580,7 +580,7 @@ fn the_end_comes_in_its_order() {
     let mut untold = scene.clone();
     untold.applied().wait(seconds(1)).seen.old_draining = false;
     assert_eq!(untold.peek().phase, Phase::Draining, "nobody was told yet");
-    scene.applied().seen.proxies[1].state = None;
+    scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     assert_eq!(
         scene.step().phase,
         Phase::Draining,
@@ -827,9 +827,233 @@ fn the_story_is_told_in_words() {
              4 of 4 workers ready, new has 2 of 4 workers ready",
             "10 % to new (old 9 : new 1): paused; old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for \
              the pause to end",
-            "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap)",
+            "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old stays a refuge \
+             while its workers are wanted: scale them to 0 to end the update",
             "all to new: neither side can serve, so nothing is changed; old: it has no ready worker; new: it has no ready \
              worker; waiting for new to be able to serve",
         ]
     );
+}
+
+#[test]
+fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
+    let mut scene = Scene::settled(4, 2);
+    let unheard = Frontends {
+        endpoints: 1,
+        unheard: true,
+        ..Frontends::default()
+    };
+    scene.seen.frontends.new = unheard.clone();
+    assert_eq!(scene.new_ready(4).settle().split, None);
+    assert_eq!(scene.seen.split, ratio(2, 1), "no gain");
+    assert_eq!(scene.new_ready(1).next(), ratio(4, 1), "a loss at once");
+    assert_eq!(scene.old_ready(2).next(), ratio(2, 1), "of either side");
+    assert_eq!(scene.new_ready(0).next(), Weights::ALL_OLD);
+
+    // Who has nothing gets nothing.
+    let mut scene = Scene::settled(4, 0);
+    scene.seen.frontends.new = unheard.clone();
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(decision.obstacles, [Obstacle::NotYet]);
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+
+    // Nor is anything known of one that cannot be asked; that is told.
+    let trouble = Some("no such file".to_owned());
+    let unasked = Frontends { trouble, ..unheard };
+    scene.seen.frontends.new = unasked.clone();
+    let no_answer = Obstacle::NoAnswer("no such file".to_owned());
+    assert_eq!(scene.settle().obstacles, [no_answer]);
+    let mut scene = Scene::settled(4, 2);
+    scene.seen.frontends.new = unasked;
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(scene.seen.split, ratio(2, 1));
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "NoAnswer")
+    );
+    scene.new_ready(0).settle();
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+
+    // A proxy that was not asked before is waited for, and is no fault.
+    let mut scene = Scene::settled(4, 1);
+    scene.seen.proxies[1].state = Err(Silence::NotYet);
+    scene.seen.resource_generation += 1;
+    scene.new_ready(2).applied().step();
+    let decision = scene.wait(seconds(10)).step();
+    assert_eq!(decision.split, None);
+    assert!(decision.message.ends_with("b (not heard yet)"));
+    let decision = scene.wait(seconds(60)).step();
+    assert!(!holds(&decision, ConditionKind::Degraded).0);
+    assert!(!reasons(&decision).contains(&"ProxiesLag"));
+}
+
+#[test]
+fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
+    let mut scene = Scene::settled(1, 4);
+    scene.seen.clients_reach_old = Some(false);
+    scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
+    let decision = scene.scale_old(0).settle();
+    assert_eq!(decision.phase, Phase::Progressing);
+    let expected = "waiting for 1 proxy to apply the last change: b (has no port crossfade)";
+    assert!(decision.message.contains(expected), "{}", decision.message);
+    assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
+    // It comes while old drains, or after: what runs through it is not known.
+    scene.seen.proxies.remove(1);
+    assert_eq!(scene.settle().phase, Phase::Complete);
+    let mut with_one_more = scene.clone();
+    let proxy = Proxy {
+        state: Err(Silence::NoPort("crossfade".to_owned())),
+        ..proxy("late")
+    };
+    with_one_more.seen.proxies.push(proxy);
+    assert!(!with_one_more.settle().safe_to_delete_old);
+    assert!(scene.settle().safe_to_delete_old);
+}
+
+#[test]
+fn new_gets_nothing_while_nobody_can_say_what_old_serves() {
+    let mut scene = Scene::of_four();
+    scene.seen.frontends.old = Frontends {
+        endpoints: 2,
+        trouble: Some("old-0 has no port frontend".to_owned()),
+        ..Frontends::default()
+    };
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(decision.obstacles, [Obstacle::OldModelsUnknown]);
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "OldModelsUnknown")
+    );
+    let mut stated = scene.clone();
+    stated.settings.models = Some([MODEL.to_owned()].into());
+    assert!(stated.settle().obstacles.is_empty());
+    // One of them can be asked: what it serves is wanted.
+    scene.seen.frontends.old.models = frontends().models;
+    assert!(scene.settle().obstacles.is_empty());
+}
+
+#[test]
+fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
+    let mut scene = Scene::settled(4, 2);
+    scene.seen.frontends.old.models.insert("other".to_owned());
+    scene.seen.frontends.new.models.insert("other".to_owned());
+    scene.settle();
+    scene.seen.frontends.old = Frontends {
+        unheard: true,
+        ..frontends()
+    };
+    assert_eq!(scene.settle().memory.models.len(), 2);
+    scene.seen.frontends.old.unheard = false;
+    assert_eq!(scene.settle().memory.models.len(), 1);
+}
+
+#[test]
+fn an_update_that_does_not_rule_says_nothing_of_proxies_and_leaves_the_end_as_it_is() {
+    for old_draining in [false, true] {
+        let mut scene = Scene::settled(4, 2);
+        scene.seen.superseded_by = Some("third".to_owned());
+        scene.seen.old_draining = old_draining;
+        // Its proxies follow another one.
+        for proxy in &mut scene.seen.proxies {
+            proxy.state.as_mut().expect("it answers").applied = 0;
+        }
+        for _ in 0..4 {
+            let decision = scene.wait(seconds(60)).step();
+            assert_eq!(decision.old_draining, old_draining);
+            assert!(!reasons(&decision).contains(&"ProxiesLag"));
+            assert!(!holds(&decision, ConditionKind::Degraded).0);
+            assert_eq!(decision.wake_at, None);
+        }
+    }
+}
+
+#[test]
+fn the_cap_holds_an_update_as_a_pause_does() {
+    let mut scene = Scene::settled(4, 4);
+    scene.settings.cap_percent = Some(10);
+    let decision = scene.settle();
+    assert_eq!(holds(&decision, ConditionKind::Paused), (true, "Cap"));
+    scene.settings.cap_percent = None;
+    let decision = scene.settle();
+    assert_eq!(
+        holds(&decision, ConditionKind::Paused),
+        (false, "NotPaused")
+    );
+}
+
+#[test]
+fn new_that_crashes_half_way_is_a_fault_and_new_that_is_taken_back_is_none() {
+    let mut crashed = Scene::settled(4, 2);
+    let decision = crashed.new_ready(0).settle();
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "NewCannotServe")
+    );
+    let mut taken_back = Scene::settled(4, 2);
+    taken_back.seen.workers.new.clear();
+    assert!(!holds(&taken_back.settle(), ConditionKind::Degraded).0);
+}
+
+#[test]
+fn what_comes_after_the_update_itself_counts_until_new_has_a_share() {
+    let mut scene = Scene::of(&[(Role::Prefill, 1), (Role::Decode, 1)]);
+    scene.settle();
+    for (role, full) in [(Role::Prefill, 4), (Role::Decode, 2)] {
+        let workers = Workers {
+            ready: full,
+            desired: full,
+        };
+        scene.seen.workers.old.insert(role, workers);
+        scene.count(role, None, Some(1));
+    }
+    scene.settle();
+    assert_eq!(scene.seen.split, ratio(4, 1));
+    // From now on it is whole.
+    let more = Workers {
+        ready: 8,
+        desired: 8,
+    };
+    scene.seen.workers.old.insert(Role::Prefill, more);
+    scene.settle();
+    assert_eq!(scene.memory.full_sizes[&Role::Prefill], 4);
+}
+
+#[test]
+fn an_old_side_that_was_never_seen_is_not_taken_for_one_that_is_gone() {
+    let mut scene = Scene::of_four();
+    scene.seen.workers.old.clear();
+    scene.seen.split = percent(10);
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(
+        (decision.rule, scene.seen.split),
+        (Rule::OldNeverSeen, percent(10))
+    );
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "OldNeverSeen")
+    );
+    assert!(decision.message.contains("see spec.sourceDeployment"));
+    // Whoever knows better pauses, and says what is to be.
+    scene.settings.paused = true;
+    scene.edit(Weights::ALL_NEW);
+    assert_eq!(scene.settle().rule, Rule::Paused);
+    scene.settings.paused = false;
+    scene.scale_old(4);
+    assert_eq!(scene.settle().rule, Rule::Capacity);
+    assert_eq!(scene.scale_old(0).settle().rule, Rule::OldCannotServe);
+}
+
+#[test]
+fn a_pause_in_an_outage_means_no_end() {
+    let mut scene = Scene::settled(4, 4);
+    scene.old_ready(0).settle();
+    scene.settings.paused = true;
+    let decision = scene.settle();
+    assert_eq!(
+        (decision.phase, scene.seen.split),
+        (Phase::Progressing, Weights::ALL_NEW)
+    );
+    // Who wants that says so.
+    assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
 }

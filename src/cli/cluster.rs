@@ -1,0 +1,92 @@
+//! Which cluster and namespace is meant, as kubectl's users say it: behind the verb or before it, or in the environment.
+
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args};
+
+use crate::status::Choice;
+
+/// Behind the verb.
+#[derive(Clone, Debug, Default, Args)]
+pub struct ClusterChoice {
+    /// The namespace of the update [default: that of the context]
+    #[arg(short, long, env = "CROSSFADE_NAMESPACE", value_name = "NAME")]
+    namespace: Option<String>,
+    /// The context of the kubeconfig [default: the current one]
+    #[arg(long, env = "CROSSFADE_CONTEXT", value_name = "NAME")]
+    context: Option<String>,
+    /// The file that says how to reach clusters [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, env = "CROSSFADE_KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+/// The same before it.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Options of status, set, pause and resume, also behind these")]
+pub struct Early {
+    /// The namespace of the update
+    #[arg(
+        id = "early-namespace",
+        short = 'n',
+        long = "namespace",
+        value_name = "NAME"
+    )]
+    namespace: Option<String>,
+    /// The context of the kubeconfig
+    #[arg(id = "early-context", long = "context", value_name = "NAME")]
+    context: Option<String>,
+    /// The file that says how to reach clusters
+    #[arg(id = "early-kubeconfig", long = "kubeconfig", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+}
+
+impl ClusterChoice {
+    /// Takes what was said before the verb, where nothing was said behind it; `given` are the verb's own arguments.
+    pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
+        fn settle<T>(own: &mut Option<T>, early: Option<T>, is_typed: bool) {
+            if early.is_some() && !is_typed {
+                *own = early;
+            }
+        }
+        settle(
+            &mut self.namespace,
+            early.namespace,
+            is_typed(given, "namespace"),
+        );
+        settle(&mut self.context, early.context, is_typed(given, "context"));
+        settle(
+            &mut self.kubeconfig,
+            early.kubeconfig,
+            is_typed(given, "kubeconfig"),
+        );
+    }
+
+    #[must_use]
+    pub fn choice(self) -> Choice {
+        Choice {
+            namespace: self.namespace,
+            context: self.context,
+            kubeconfig: self.kubeconfig,
+        }
+    }
+}
+
+impl Early {
+    /// The first flag that was given, if one was.
+    pub(super) fn first(&self) -> Option<&'static str> {
+        let given = [
+            ("--namespace", self.namespace.is_some()),
+            ("--context", self.context.is_some()),
+            ("--kubeconfig", self.kubeconfig.is_some()),
+        ];
+        given
+            .into_iter()
+            .find_map(|(flag, is_given)| is_given.then_some(flag))
+    }
+}
+
+/// Whether this argument stands on the command line itself: what the environment says gives way to it.
+pub(super) fn is_typed(given: &ArgMatches, id: &str) -> bool {
+    given.value_source(id) == Some(ValueSource::CommandLine)
+}

@@ -1,0 +1,239 @@
+//! The proxies of a namespace, each asked by a port of its pod that the API server forwards.
+//!
+//! Must not know what else is told of an update.
+
+use futures_util::future::join_all;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams};
+use kube::core::ObjectMeta;
+
+use super::cluster::api;
+use super::proxies::{PATIENCE, counted};
+use super::{Asked, Error, Other};
+use crate::resource::Identity;
+use crate::state_api::{self, v1, whole};
+
+/// The name of the admin port of a proxy's container.
+const PORT: &str = "crossfade";
+
+/// What the proxies of a namespace said.
+pub(super) struct Heard {
+    /// Those that have to do with the update, or say nothing.
+    pub proxies: Vec<Asked>,
+    pub others: Vec<Other>,
+    /// Whether one could not be asked for want of a right.
+    forbidden: bool,
+}
+
+impl Heard {
+    /// Where the figures of a look are from, in words.
+    pub fn origin(&self) -> String {
+        let asked = self.proxies.len();
+        let answered = self.proxies.iter().filter(|asked| asked.state.is_ok());
+        let why = match answered.count() {
+            0 if asked == 0 && self.others.is_empty() => {
+                format!("no pod of the namespace has a container port named {PORT}")
+            }
+            0 if asked == 0 => format!(
+                "none of the namespace's proxies follows it: {}",
+                counted(self.others.len(), self.others.len())
+            ),
+            0 if self.forbidden => {
+                "no proxy could be asked, for which get of pods/portforward is needed, and from Kubernetes 1.35 on create, too"
+                    .to_owned()
+            }
+            0 => "no proxy could be asked".to_owned(),
+            some => return format!("{}, asked through the API server", counted(some, asked)),
+        };
+        alone(&why)
+    }
+}
+
+/// The origin of a look at the resource alone.
+pub(super) fn alone(why: &str) -> String {
+    format!("the resource's status alone: {why}")
+}
+
+/// Asks all proxies of the namespace, and tells those of this update from others.
+///
+/// # Errors
+/// When the pods cannot be listed.
+pub(super) async fn ask_all(
+    client: Client,
+    namespace: &str,
+    update: &ObjectMeta,
+) -> Result<Heard, Error> {
+    let pods: Api<Pod> = Api::namespaced(client, namespace);
+    let list = pods
+        .list(&ListParams::default())
+        .await
+        .map_err(api("list the pods"))?;
+    let doors = list.items.iter().filter_map(door);
+    let answers = doors.map(async |(name, port)| {
+        let answer = ask(&pods, &name, port).await;
+        (name, answer)
+    });
+    let mut heard = Heard {
+        proxies: Vec::new(),
+        others: Vec::new(),
+        forbidden: false,
+    };
+    for (name, answer) in join_all(answers).await {
+        match answer {
+            Ok(state) if !concerns(&state, update) => {
+                let follows = resource(&state).and_then(|resource| resource.name.clone());
+                heard.others.push(Other { name, follows });
+            }
+            answer => {
+                heard.forbidden |= matches!(answer, Err(Ask::Api(Error::Forbidden { .. })));
+                let state = answer.map_err(|error| whole(&error));
+                heard.proxies.push(Asked { name, state });
+            }
+        }
+    }
+    Ok(heard)
+}
+
+fn resource(state: &v1::State) -> Option<&v1::Resource> {
+    state.plan.as_ref()?.resource.as_ref()
+}
+
+/// Whether a proxy has to do with the update: it has an edit of it in force, or has refused one.
+fn concerns(state: &v1::State, update: &ObjectMeta) -> bool {
+    let follows = resource(state).is_some_and(|resource| resource.name == update.name);
+    let identity = Identity {
+        namespace: update.namespace.clone(),
+        name: update.name.clone(),
+        ..Identity::default()
+    };
+    let refusal = state.plan.as_ref().and_then(|plan| plan.refusal.as_ref());
+    follows || refusal.is_some_and(|refusal| refusal.source == identity.source())
+}
+
+/// The pod's name and the port of its proxy, if it runs one.
+fn door(pod: &Pod) -> Option<(String, u16)> {
+    let spec = pod.spec.as_ref()?;
+    let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
+    let sidecars = spec.init_containers.iter().flatten();
+    let mut ports = spec
+        .containers
+        .iter()
+        .chain(sidecars)
+        .flat_map(|container| container.ports.iter().flatten());
+    let port = ports.find(|port| port.name.as_deref() == Some(PORT))?;
+    let port = u16::try_from(port.container_port).ok()?;
+    Some((pod.metadata.name.clone()?, port)).filter(|_| runs)
+}
+
+/// Why a proxy said nothing.
+#[derive(Debug, thiserror::Error)]
+enum Ask {
+    #[error(transparent)]
+    Api(#[from] Error),
+    #[error("the port is not forwarded")]
+    NoStream,
+    #[error(transparent)]
+    Proxy(#[from] state_api::Error),
+    #[error("no answer in time")]
+    Late,
+}
+
+async fn ask(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, Ask> {
+    let answer = tokio::time::timeout(2 * PATIENCE, through(pods, name, port)).await;
+    answer.unwrap_or(Err(Ask::Late))
+}
+
+async fn through(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, Ask> {
+    let forwarder = pods.portforward(name, &[port]).await;
+    let mut forwarder = forwarder.map_err(api("have its port forwarded"))?;
+    let stream = forwarder.take_stream(port).ok_or(Ask::NoStream)?;
+    let answer = async {
+        let client = state_api::Client::over(stream, PATIENCE).await?;
+        client.get().await
+    };
+    let answer = answer.await;
+    forwarder.abort();
+    Ok(answer?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update() -> ObjectMeta {
+        ObjectMeta {
+            name: Some("mine".into()),
+            namespace: Some("ns".into()),
+            ..Default::default()
+        }
+    }
+
+    fn state(follows: Option<&str>, refused: Option<&str>) -> v1::State {
+        let resource = follows.map(|name| v1::Resource {
+            name: Some(name.into()),
+            ..Default::default()
+        });
+        let refusal = refused.map(|source| v1::Refusal {
+            source: source.into(),
+            ..Default::default()
+        });
+        v1::State {
+            plan: Some(v1::Plan {
+                resource,
+                refusal,
+                ..Default::default()
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn a_proxy_that_refused_the_first_edit_has_to_do_with_the_update() {
+        assert!(concerns(&state(Some("mine"), None), &update()));
+        assert!(concerns(&state(None, Some("cluster: ns/mine")), &update()));
+        assert!(concerns(
+            &state(Some("other"), Some("cluster: ns/mine")),
+            &update()
+        ));
+        assert!(!concerns(&state(Some("other"), None), &update()));
+        assert!(!concerns(
+            &state(None, Some("cluster: ns/mine-too")),
+            &update()
+        ));
+        assert!(!concerns(&v1::State::default(), &update()));
+    }
+
+    #[test]
+    fn the_origin_tells_why_there_is_nothing_but_the_status() {
+        let silent = |name: &str| Asked {
+            name: name.into(),
+            state: Err("no answer in time".into()),
+        };
+        let answers = |name: &str| Asked {
+            name: name.into(),
+            state: Ok(v1::State::default()),
+        };
+        let origin = |proxies, others: usize, forbidden| {
+            let other = Other {
+                name: "x".into(),
+                follows: None,
+            };
+            let others = vec![other; others];
+            let heard = Heard {
+                proxies,
+                others,
+                forbidden,
+            };
+            heard.origin()
+        };
+        assert!(origin(vec![], 0, false).ends_with("has a container port named crossfade"));
+        assert!(origin(vec![], 2, false).ends_with("follows it: 2 proxies"));
+        assert!(origin(vec![silent("a")], 2, false).ends_with("no proxy could be asked"));
+        assert!(origin(vec![silent("a")], 0, true).contains("get of pods/portforward"));
+        let some = origin(vec![silent("a"), answers("b"), answers("c")], 1, true);
+        assert_eq!(some, "2 of 3 proxies, asked through the API server");
+        let all = origin(vec![answers("b")], 0, false);
+        assert_eq!(all, "1 proxy, asked through the API server");
+    }
+}

@@ -1,0 +1,86 @@
+//! Words, figures and bars as every terminal shows them.
+//!
+//! What comes from outside (messages, names, problems) may hold anything; it must not move a cursor, nor turn a line round.
+
+/// Cells of a bar of the split: the line of the observed one fits 80 columns.
+pub(super) const BAR: usize = 12;
+
+/// The text without anything that a terminal would obey instead of showing it: control characters, and those that turn the
+/// direction of writing (Unicode Standard Annex #9, Table 1), are told by their numbers.
+#[must_use]
+pub fn printable(text: &str) -> String {
+    let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut plain = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\t' => plain.push(' '),
+            c if c.is_control() || turns(c) => plain.extend(c.escape_unicode()),
+            c => plain.push(c),
+        }
+    }
+    plain
+}
+
+/// A share in percent, with a bar.
+pub(super) fn share(share: Option<f64>) -> String {
+    match share {
+        None => format!("{:>7}  {}", "-", bar(0.0, BAR)),
+        Some(share) => format!("{:>5.1} %  {}", share * 100.0, bar(share, BAR)),
+    }
+}
+
+/// A share as people write it: `70 %`, `33.3 %`.
+pub(super) fn percent(share: f64) -> String {
+    let tenths = format!("{:.1}", share * 100.0);
+    format!("{} %", tenths.strip_suffix(".0").unwrap_or(&tenths))
+}
+
+/// A bar of `width` cells of which this share is filled.
+pub(super) fn bar(share: f64, width: usize) -> String {
+    let filled = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
+    "█".repeat(filled) + &"░".repeat(width - filled)
+}
+
+pub(super) fn duration(seconds: Option<f64>) -> String {
+    match seconds {
+        None => "-".to_owned(),
+        Some(seconds) if seconds < 1.0 => format!("{:.1} ms", seconds * 1000.0),
+        Some(seconds) => format!("{seconds:.2} s"),
+    }
+}
+
+/// With commas between thousands.
+pub(super) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_told_apart_and_bars_fill_to_their_share() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(bar(0.5, 4), "██░░");
+        assert_eq!(bar(7.0, 2), "██");
+        assert_eq!(percent(0.7), "70 %");
+        assert_eq!(percent(1.0 / 3.0), "33.3 %");
+    }
+
+    #[test]
+    fn nothing_from_outside_can_command_a_terminal() {
+        let hostile = "a\x1b[2J\u{9b}31m\r\u{202e}\x7f\n\tb é 漢";
+        let plain = printable(hostile);
+        assert_eq!(plain, r"a\u{1b}[2J\u{9b}31m\u{d}\u{202e}\u{7f}\u{a} b é 漢");
+    }
+}

@@ -1,0 +1,136 @@
+//! What has a row each: proxies, those of others, Events.
+
+use std::time::Duration;
+
+use super::Page;
+use crate::state_api::v1;
+use crate::status::lag::{Lag, lag};
+use crate::status::{Asked, Look};
+
+/// The least width of a proxy's name.
+const NAME: usize = 12;
+/// Events that are shown.
+const EVENTS: usize = 8;
+
+impl Page {
+    pub(super) fn proxies(&mut self, look: &Look) {
+        if look.proxies.is_empty() {
+            return;
+        }
+        self.gap();
+        let names = look.proxies.iter().map(|asked| asked.name.chars().count());
+        let widest = names.max().unwrap_or_default().max(NAME);
+        let row = |[name, phase, ready, split, plan, open]: [&str; 6]| {
+            format!("{name:<widest$} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>11}")
+        };
+        self.put(
+            0,
+            &row(["PROXY", "PHASE", "READY", "SPLIT", "PLAN", "OPEN O/N"]),
+        );
+        let newest = look.update.as_ref().map(|update| &update.metadata);
+        for Asked { name, state } in &look.proxies {
+            let state = match state {
+                Ok(state) => state,
+                Err(error) => {
+                    self.put(2, &format!("{name:<widest$} {error}"));
+                    continue;
+                }
+            };
+            let plan = state.plan.clone().unwrap_or_default();
+            let open = [&state.old, &state.new].map(|side| {
+                side.as_ref()
+                    .map_or(0, |side| side.open_streams)
+                    .to_string()
+            });
+            let ready = if state.ready { "yes" } else { "no" };
+            let split = format!("{} %", plan.percent);
+            let phase = state.phase().as_word();
+            self.put(
+                0,
+                &row([name, phase, ready, &split, &applied(&plan), &open.join("/")]),
+            );
+            if let Some(behind) = behind(lag(&plan, newest), look.since_edit) {
+                self.put(2, &format!("  {behind}"));
+            }
+            if let Some(refusal) = &plan.refusal {
+                let problems = refusal.problems.iter();
+                let problems: Vec<String> = problems
+                    .map(|problem| match problem.path.is_empty() {
+                        true => problem.message.clone(),
+                        false => format!("{}: {}", problem.path, problem.message),
+                    })
+                    .collect();
+                self.put(
+                    4,
+                    &format!("  refused a newer plan: {}", problems.join("; ")),
+                );
+            }
+            for remark in &plan.remarks {
+                self.put(4, &format!("  {remark}"));
+            }
+            if let Some(lost) = &plan.source_lost_for {
+                self.put(
+                    2,
+                    &format!("  has not heard of its plan for {} s", lost.seconds),
+                );
+            }
+        }
+    }
+
+    pub(super) fn others(&mut self, look: &Look) {
+        if look.others.is_empty() {
+            return;
+        }
+        self.gap();
+        self.put(0, "OTHER PROXIES OF THE NAMESPACE");
+        for other in &look.others {
+            let follows = match &other.follows {
+                Some(update) => format!("follows {update}"),
+                None => "follows no update".to_owned(),
+            };
+            self.put(2, &format!("{:<38} {follows}", other.name));
+        }
+    }
+
+    pub(super) fn events(&mut self, look: &Look) {
+        if look.events.is_empty() && look.events_unknown.is_none() {
+            return;
+        }
+        self.gap();
+        self.put(0, "EVENTS");
+        if let Some(why) = &look.events_unknown {
+            self.put(2, &format!("  not known: {why}"));
+        }
+        for event in &look.events[look.events.len().saturating_sub(EVENTS)..] {
+            let mark = if event.warning { "! " } else { "  " };
+            let at = if event.at.is_empty() { "-" } else { &event.at };
+            self.put(
+                4,
+                &format!("{mark}{at:<21} {}: {}", event.reason, event.note),
+            );
+        }
+    }
+}
+
+/// Which plan a proxy has: the edit of the resource, or a number of its own.
+fn applied(plan: &v1::Plan) -> String {
+    let resource = plan.resource.as_ref();
+    match resource.and_then(|resource| resource.generation) {
+        Some(edit) => format!("edit {edit}"),
+        None => format!("no. {}", plan.epoch),
+    }
+}
+
+pub(super) fn behind(lag: Lag, since_edit: Option<Duration>) -> Option<String> {
+    match lag {
+        Lag::None | Lag::Unknown => None,
+        Lag::Deleted => Some("its plan is of an update of this name that was deleted".to_owned()),
+        Lag::Edits(edits) => {
+            let word = if edits == 1 { "edit" } else { "edits" };
+            let time = since_edit.map_or_else(String::new, |time| {
+                format!(", for at least {} s", time.as_secs())
+            });
+            Some(format!("is {edits} {word} behind{time}"))
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What stands on the page, line by line.
+
+use std::time::Duration;
+
+use super::rows::behind;
+use super::*;
+use crate::status::lag::Lag;
+use crate::status::{Asked, Happened, Other};
+
+#[test]
+fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
+    let told = |lag| behind(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
+    assert_eq!(told(Lag::Edits(2)), "is 2 edits behind, for at least 14 s");
+    assert_eq!(behind(Lag::Edits(1), None).unwrap(), "is 1 edit behind");
+    assert!(told(Lag::Deleted).contains("deleted"));
+    assert_eq!(told(Lag::None), "");
+}
+
+#[test]
+fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
+    let side = v1::Generation {
+        open_streams: 1234,
+        first_event: Some(v1::Histogram {
+            bounds: vec![0.1, 1.0],
+            cumulative_counts: vec![5, 9],
+            count: 9,
+            sum: 3.0,
+        }),
+        ..Default::default()
+    };
+    let state = v1::State {
+        plan: Some(v1::Plan {
+            weights: Some(v1::Weights { old: 1, new: 1 }),
+            max_percent: Some(50),
+            weights_before_cap: Some(v1::Weights { old: 1, new: 2 }),
+            ..Default::default()
+        }),
+        assigned_last_minute: Some(v1::Requests {
+            old: 5678,
+            new: 5678,
+        }),
+        old: Some(side.clone()),
+        new: Some(side),
+        ..Default::default()
+    };
+    let asked = |name: &str| Asked {
+        name: name.to_owned(),
+        state: Ok(state.clone()),
+    };
+    let told = text(&Look {
+        proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
+        ..Look::default()
+    });
+    assert!(told.contains("192.168.100.200:9464 unknown"), "{told}");
+    assert!(told.contains("66.7 % asked for, capped at 50 %"), "{told}");
+    let widest = told.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{widest:?}\n{told}");
+}
+
+#[test]
+fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
+    let problem = v1::Problem {
+        path: "spec.weights\x1b]0;".into(),
+        message: "one\ntwo".into(),
+        ..Default::default()
+    };
+    let refusal = v1::Refusal {
+        problems: vec![problem],
+        ..Default::default()
+    };
+    let plan = v1::Plan {
+        refusal: Some(refusal),
+        remarks: vec!["update 'a'\x1b[2J does nothing".into()],
+        ..Default::default()
+    };
+    let state = v1::State {
+        plan: Some(plan),
+        ..Default::default()
+    };
+    let asked = |name: &str, state| Asked {
+        name: name.into(),
+        state,
+    };
+    let look = Look {
+        proxies: vec![asked("a", Ok(state)), asked("b", Err("b\x1b[2J".into()))],
+        others: vec![Other {
+            name: "c\r".into(),
+            follows: None,
+        }],
+        events: vec![Happened {
+            at: String::new(),
+            warning: true,
+            reason: "Invalid".into(),
+            note: "bad\nThe last good plan stays in force.\x1b[31m".into(),
+        }],
+        ..Look::default()
+    };
+    let text = text(&look);
+    assert!(
+        text.chars().all(|c| c == '\n' || !c.is_control()),
+        "{text:?}"
+    );
+    assert!(text.contains("\n    The last good plan stays"), "{text}");
+    assert!(text.contains("\n    two\n"), "{text}");
+    assert!(
+        text.contains(r"  update 'a'\u{1b}[2J does nothing"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_holds_an_update_is_told() {
+    let object = serde_json::json!({
+        "metadata": {"name": "u", "namespace": "n", "generation": 5},
+        "spec": {"newFrontendService": "new:8000", "weights": {"old": 3, "new": 1}, "paused": true,
+                 "maxTrafficSplitPercent": 60},
+        "status": {"phase": "Degraded", "rule": "Paused", "observedGeneration": 4, "message": "held", "conditions": [
+            {"type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+            {"type": "Complete", "status": "False", "reason": "Pending", "message": "", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+            {"type": "Degraded", "status": "True", "reason": "ProxiesLag", "message": "p lags",
+             "lastTransitionTime": "2026-01-02T03:04:05Z"}]},
+    });
+    let update: DynamoUpdateConfig = serde_json::from_value(object).unwrap();
+    let look = Look {
+        update: Some(Box::new(update.clone())),
+        ..Look::default()
+    };
+    let text = text(&look);
+    for line in [
+        "paused      a person holds the split; `crossfade resume` gives it back",
+        "cap         new gets at most 60 %",
+        "phase       Degraded, by the rule Paused",
+        "            this is of edit 4: the controller has not seen edit 5 yet",
+        "conditions  Accepted, Degraded (ProxiesLag)",
+        "degraded    p lags",
+        "split       wanted     25.0 %",
+    ] {
+        assert!(text.contains(line), "{line:?} is not in\n{text}");
+    }
+    assert!(
+        list(&[update]).contains("Degraded        25 %         -"),
+        "{}",
+        list(&[look.update.unwrap().as_ref().clone()])
+    );
+}

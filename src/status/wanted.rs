@@ -1,0 +1,193 @@
+//! The split that is wanted, and what is to be said where it is not the one that was asked for.
+//!
+//! What is in force goes before what should be: the proxies, then the controller, then the edit itself.
+
+use super::Look;
+use super::plain::percent;
+use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, WeightsSpec};
+use crate::state_api::v1;
+
+/// Shares closer than this are the same: a percentage is a rounded ratio.
+const SAME: f64 = 0.000_5;
+
+/// The share of new that is wanted, 0 to 1, where it is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Wanted {
+    pub share: Option<f64>,
+    pub remark: Option<String>,
+}
+
+/// What is wanted of the update; `all` are its proxies together.
+pub(super) fn wanted(look: &Look, all: Option<&v1::State>) -> Wanted {
+    let update = look.update.as_deref();
+    let plan = all.and_then(|all| all.plan.as_ref());
+    let cap = plan.and_then(|plan| plan.max_percent);
+    let cap =
+        cap.or(update.and_then(|update| update.spec.max_traffic_split_percent.map(Into::into)));
+    let cap = cap.map(|cap| f64::from(cap) / 100.0);
+    let before_cap = plan.and_then(|plan| plan.weights_before_cap);
+    let before_cap = before_cap.and_then(|weights| ratio(weights.old, weights.new));
+    let asked = update
+        .and_then(|update| of_spec(&update.spec))
+        .or(before_cap);
+
+    let capped = |share: f64| cap.map_or(share, |cap| share.min(cap));
+    let in_force = plan.and_then(v1::Plan::share_of_new);
+    let share = in_force
+        .or(update.and_then(of_controller))
+        .or(asked.map(capped));
+    let other = asked.filter(|asked| share.is_some_and(|share| (share - asked).abs() > SAME));
+    let refused = || {
+        let mut plans = look.states().filter_map(|state| state.plan.as_ref());
+        plans.any(|plan| plan.refusal.is_some())
+    };
+    let is_cap = |share: Option<f64>| {
+        cap.zip(share)
+            .is_some_and(|(cap, share)| (cap - share).abs() < SAME)
+    };
+    let remark = if all.is_some() && plan.is_none() {
+        Some("the proxies have different plans".to_owned())
+    } else {
+        other.map(|asked| {
+            let asked = format!("{} asked for", percent(asked));
+            match (share, in_force) {
+                (Some(share), _) if is_cap(Some(share)) => {
+                    format!("{asked}, capped at {}", percent(share))
+                }
+                (_, Some(_)) if refused() => format!("{asked}, but the edit was refused"),
+                (_, Some(_)) => format!("{asked}, which is not in force yet"),
+                (_, None) => format!("{asked}, the controller wants it otherwise"),
+            }
+        })
+    };
+    Wanted { share, remark }
+}
+
+/// The share that the `spec` asks for.
+pub(super) fn of_spec(spec: &DynamoUpdateConfigSpec) -> Option<f64> {
+    match (spec.weights, spec.traffic_split_percent) {
+        (Some(WeightsSpec { old, new }), _) => ratio(old, new),
+        (None, percent) => percent.map(|percent| f64::from(percent) / 100.0),
+    }
+}
+
+/// The share that the controller wants, if it has seen the last edit.
+fn of_controller(update: &DynamoUpdateConfig) -> Option<f64> {
+    let status = update.status.as_ref()?;
+    let is_of_this_edit = status.observed_generation == update.metadata.generation;
+    let wanted = status.wanted.filter(|_| is_of_this_edit)?;
+    let exact = wanted
+        .weights
+        .and_then(|weights| ratio(weights.old, weights.new));
+    exact.or(Some(f64::from(wanted.percent) / 100.0))
+}
+
+fn ratio(old: u32, new: u32) -> Option<f64> {
+    let all = f64::from(old) + f64::from(new);
+    (all > 0.0).then(|| f64::from(new) / all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::status::{DynamoUpdateConfigStatus, SplitStatus};
+    use crate::status::Asked;
+
+    /// An update that asks for this percentage.
+    fn asks(percent: u8) -> Look {
+        let mut spec = DynamoUpdateConfigSpec::to("new:8000");
+        spec.traffic_split_percent = Some(percent);
+        let mut update = DynamoUpdateConfig::new("u", spec);
+        update.metadata.generation = Some(3);
+        Look {
+            update: Some(Box::new(update)),
+            ..Look::default()
+        }
+    }
+
+    /// And a proxy that has this one in force.
+    fn told(mut look: Look, percent: u32, change: impl FnOnce(&mut v1::Plan)) -> Wanted {
+        let mut plan = v1::Plan {
+            weights: Some(v1::Weights {
+                old: 100 - percent,
+                new: percent,
+            }),
+            ..Default::default()
+        };
+        change(&mut plan);
+        let state = v1::State {
+            plan: Some(plan),
+            ..Default::default()
+        };
+        look.proxies.push(Asked {
+            name: "p".into(),
+            state: Ok(state.clone()),
+        });
+        wanted(&look, Some(&state))
+    }
+
+    fn is(share: f64, remark: Option<&str>) -> Wanted {
+        Wanted {
+            share: Some(share),
+            remark: remark.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn what_the_proxies_have_in_force_goes_before_what_was_asked_for() {
+        let capped = told(asks(70), 60, |plan| plan.max_percent = Some(60));
+        assert_eq!(capped, is(0.6, Some("70 % asked for, capped at 60 %")));
+        let refused = told(asks(70), 25, |plan| {
+            plan.refusal = Some(v1::Refusal::default())
+        });
+        assert_eq!(
+            refused,
+            is(0.25, Some("70 % asked for, but the edit was refused"))
+        );
+        let late = told(asks(70), 25, |_| ());
+        assert_eq!(
+            late,
+            is(0.25, Some("70 % asked for, which is not in force yet"))
+        );
+        assert_eq!(told(asks(70), 70, |_| ()), is(0.7, None));
+        // From addresses there is no edit to hold it against.
+        let alone = told(Look::default(), 60, |plan| {
+            plan.max_percent = Some(60);
+            plan.weights_before_cap = Some(v1::Weights { old: 3, new: 7 });
+        });
+        assert_eq!(alone, is(0.6, Some("70 % asked for, capped at 60 %")));
+    }
+
+    #[test]
+    fn without_proxies_the_controller_and_then_the_edit_tell_what_is_wanted() {
+        assert_eq!(wanted(&asks(70), None), is(0.7, None));
+        let mut look = asks(70);
+        let update = look.update.as_mut().unwrap();
+        update.spec.max_traffic_split_percent = Some(60);
+        assert_eq!(
+            wanted(&look, None),
+            is(0.6, Some("70 % asked for, capped at 60 %"))
+        );
+        let update = look.update.as_mut().unwrap();
+        update.status = Some(DynamoUpdateConfigStatus {
+            observed_generation: Some(3),
+            wanted: Some(SplitStatus {
+                percent: 40,
+                weights: None,
+            }),
+            ..Default::default()
+        });
+        let otherwise = "70 % asked for, the controller wants it otherwise";
+        assert_eq!(wanted(&look, None), is(0.4, Some(otherwise)));
+        // It has not seen this edit yet.
+        look.update.as_mut().unwrap().metadata.generation = Some(4);
+        assert_eq!(wanted(&look, None).share, Some(0.6));
+    }
+
+    #[test]
+    fn proxies_that_differ_are_told_so() {
+        let all = v1::State::default();
+        let remark = wanted(&asks(70), Some(&all)).remark;
+        assert_eq!(remark.as_deref(), Some("the proxies have different plans"));
+    }
+}

@@ -1,0 +1,393 @@
+//! What must not be believed too early: that nobody is there, that somebody has heard, that old can go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::stage::{Stage, pods, resource};
+use crate::rig::*;
+
+fn message(object: &Value) -> &str {
+    object["status"]["message"].as_str().unwrap_or_default()
+}
+
+fn frontend_of_old() -> Value {
+    json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    })
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
+    let stage = Stage::begun(json!({"clientService": "clients", "ackTimeoutSeconds": 1})).await;
+    // Clients reach it, by the Service, and nobody can ask it what it does.
+    let ports = json!([{"name": "admin", "containerPort": 9464}]);
+    stage
+        .pod("old-frontend-bare", frontend_of_old(), ports)
+        .await;
+    stage.pod_ready("old-frontend-bare", true).await;
+    let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let endpoint = json!({
+        "addresses": ["10.9.0.1"], "conditions": {"ready": true},
+        "targetRef": {"kind": "Pod", "name": "old-frontend-bare"},
+    });
+    let slice = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
+        "endpoints": [endpoint],
+    });
+    stage.create(&slices, "clients-1", slice).await;
+    let controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 1, 1).await;
+    for i in 0..4 {
+        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+    }
+    let object = stage
+        .until("up", "waiting", |object| {
+            message(object).contains("old-frontend-bare (has no port crossfade)")
+        })
+        .await;
+    assert_eq!(object["status"]["frontends"]["total"], 2, "{object}");
+    stage.keeps(&controller, "up", 100).await;
+    let object = stage.get("up").await;
+    assert_ne!(object["status"]["phase"], "Draining", "{object}");
+    assert_eq!(object["status"]["safeToDeleteOld"], false);
+    assert_eq!(object["status"]["lastOldWorkerDispensable"], false);
+    // What is waited for stands there with its time.
+    let waits = object["status"]["waitingFor"].as_array().unwrap();
+    let waits = waits.iter().filter(|wait| wait["since"].is_string());
+    let whats: Vec<_> = waits.filter_map(|wait| wait["what"].as_str()).collect();
+    assert!(
+        whats.iter().any(|what| what.contains("old-frontend-bare")),
+        "{object}"
+    );
+    stage.delete(&pods(), "old-frontend-bare").await;
+    let object = stage
+        .until("up", "safe", |object| {
+            object["status"]["safeToDeleteOld"] == true
+        })
+        .await;
+    assert_eq!(object["status"]["phase"], "Complete");
+    assert_eq!(object["status"]["lastOldWorkerDispensable"], true);
+}
+
+#[tokio::test]
+async fn no_port_of_that_name_at_all_is_not_nobody() {
+    let stage = Stage::begun(json!({"ackTimeoutSeconds": 1})).await;
+    let _controller = stage.controller(&["--proxy-port", "another"]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    for i in 0..4 {
+        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+    }
+    let object = stage
+        .until("up", "all to new, and waiting", |object| {
+            object["spec"]["trafficSplitPercent"] == 100
+                && message(object).contains("old-frontend-0 (has no port another)")
+        })
+        .await;
+    assert_eq!(object["spec"]["oldDraining"], json!(false), "{object}");
+    assert_eq!(object["status"]["safeToDeleteOld"], false);
+}
+
+#[tokio::test]
+async fn nobody_has_applied_what_was_just_written() {
+    let stage = Stage::begun(json!({"ackTimeoutSeconds": 3600})).await;
+    let _controller = stage.controller(&[]).await;
+    stage
+        .until("up", "heard", |object| {
+            object["status"]["frontends"]["applied"] == 1
+        })
+        .await;
+    // It has applied what there is, and hears of nothing more.
+    stage.proxies[0].signal(libc::SIGSTOP);
+    stage.worker("new", 0, "worker").await;
+    let deadline = Instant::now() + super::stage::PATIENCE;
+    let mut seen = 0;
+    while seen < 20 {
+        assert!(Instant::now() < deadline, "never written");
+        let object = stage.get("up").await;
+        let status = &object["status"];
+        let is_of_split = object["spec"]["trafficSplitPercent"] == 20
+            && status["observedGeneration"] == object["metadata"]["generation"];
+        if is_of_split {
+            assert_eq!(status["frontends"]["applied"], 0, "{object}");
+            seen += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    stage.proxies[0].signal(libc::SIGCONT);
+    stage
+        .until("up", "applied", |object| {
+            object["status"]["frontends"]["applied"] == 1
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn what_nobody_says_old_serves_opens_no_gate() {
+    let stage = Stage::set().await;
+    for i in 0..4 {
+        stage.worker("old", i, "worker").await;
+        stage.worker("new", i, "worker").await;
+    }
+    let nobody = Upstream::nobody().await;
+    let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
+    stage.pod("old-frontend-0", frontend_of_old(), ports).await;
+    stage.pod_ready("old-frontend-0", true).await;
+    stage.update("up", json!({"ackTimeoutSeconds": 1})).await;
+    let controller = stage.controller(&[]).await;
+    let object = stage
+        .until("up", "told", |object| {
+            message(object).contains("no frontend of old has told its models")
+        })
+        .await;
+    assert_eq!(object["status"]["phase"], "Degraded", "{object}");
+    stage.keeps(&controller, "up", 0).await;
+    stage.edit("up", json!({"models": ["tiny"]})).await;
+    stage.splits("up", 1, 1).await;
+}
+
+#[tokio::test]
+async fn a_crash_is_followed_while_a_new_leader_still_tries_the_models() {
+    let answers = Arc::new(AtomicBool::new(true));
+    let frontend = Upstream::start({
+        let answers = Arc::clone(&answers);
+        move |received| match received.target.as_str() {
+            "/v1/models" => models(&["tiny"]),
+            "/v1/chat/completions" if answers.load(Ordering::Relaxed) => {
+                Script::new().json(200, "{}")
+            }
+            "/v1/chat/completions" | "/v1/completions" => Script::new().pause(600_000),
+            _ => empty_404(),
+        }
+    })
+    .await;
+    let stage = Stage::begun(json!({"newFrontendService": frontend.url()})).await;
+    let mut first = stage.controller(&[]).await;
+    for i in 0..2 {
+        stage.worker("new", i, "worker").await;
+    }
+    // There is no page that says whether the model is ready: it is tried.
+    stage.splits("up", 2, 1).await;
+    first.kill();
+    answers.store(false, Ordering::Relaxed);
+    let second = stage.controller(&[]).await;
+    // What it cannot prove again yet it keeps.
+    eventually("the second leads", async || second.leads().await).await;
+    stage.keeps(&second, "up", 33).await;
+    let crashed = Instant::now();
+    stage.pod_ready("new-worker-0", false).await;
+    stage.splits("up", 4, 1).await;
+    stage.pod_ready("new-worker-1", false).await;
+    stage.splits("up", 1, 0).await;
+    // A trial takes up to a minute.
+    let took = crashed.elapsed();
+    assert!(took < Duration::from_secs(25), "{took:?}");
+}
+
+#[tokio::test]
+async fn the_cap_that_an_outage_lifts_stays_lifted_whatever_else_is_edited() {
+    let stage = Stage::begun(json!({"maxTrafficSplitPercent": 10})).await;
+    let mut controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 9, 1).await;
+    for i in 0..4 {
+        stage.pod_ready(&format!("old-worker-{i}"), false).await;
+    }
+    let object = stage
+        .until("up", "lifted", |object| {
+            object["status"]["liftedCapPercent"] == 10
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 100);
+    let is_all_new = async || {
+        let plan: Value = serde_json::from_str(&stage.proxies[0].plan().await).unwrap();
+        let generation = stage.get("up").await["metadata"]["generation"].clone();
+        (
+            plan["identity"]["generation"] == generation,
+            plan["weights"].clone(),
+        )
+    };
+    // Nobody writes a status any more.
+    controller.kill();
+    stage.edit("up", json!({"drainDeadlineSeconds": 60})).await;
+    let mut weights = Value::Null;
+    eventually("the proxy has the edit", async || {
+        let (is_applied, now) = is_all_new().await;
+        weights = now;
+        is_applied
+    })
+    .await;
+    assert_eq!(weights["old"], 0, "{weights}");
+    // Another cap was lifted by nobody.
+    stage
+        .edit("up", json!({"maxTrafficSplitPercent": 20}))
+        .await;
+    eventually("the new cap holds", async || {
+        let (_, now) = is_all_new().await;
+        now["old"] != 0
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_edit_that_gives_the_percentage_alone_does_not_stop_the_end() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 1, 1).await;
+    // The controller owned the weights, and now it owns the percentage no more.
+    let edit = json!({"paused": true, "trafficSplitPercent": 100, "weights": null});
+    stage.edit("up", edit).await;
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 100);
+    assert_eq!(object["spec"]["oldDraining"], true);
+    assert_eq!(stage.events().await.get("SplitContested"), None);
+}
+
+#[tokio::test]
+async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_says_how_to_edit_them()
+{
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    let object = stage.splits("up", 4, 1).await;
+    let entries = object["metadata"]["managedFields"].as_array().unwrap();
+    let own: Vec<_> = entries
+        .iter()
+        .filter(|entry| {
+            entry["manager"] == "crossfade-controller" && entry["subresource"].is_null()
+        })
+        .collect();
+    assert_eq!(own.len(), 1, "{entries:?}");
+    assert_eq!(own[0]["operation"], "Apply");
+    let spec = own[0]["fieldsV1"]["f:spec"].as_object().unwrap();
+    let mut fields: Vec<_> = spec.keys().map(String::as_str).collect();
+    fields.sort_unstable();
+    assert_eq!(
+        fields,
+        ["f:oldDraining", "f:trafficSplitPercent", "f:weights"]
+    );
+    // A percentage that contradicts the weights is refused, with the way out.
+    let patch =
+        kube::api::Patch::Merge(json!({"spec": {"paused": true, "trafficSplitPercent": 0}}));
+    let api = stage.api(&super::stage::updates());
+    let refused = api.patch("up", &Default::default(), &patch).await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("weights: null"), "{refused}");
+    let edit = json!({"paused": true, "trafficSplitPercent": 0, "weights": null});
+    stage.edit("up", edit).await;
+    let object = stage
+        .until("up", "held", |object| object["status"]["phase"] == "Paused")
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 0);
+}
+
+#[tokio::test]
+async fn workers_that_were_never_seen_are_not_workers_that_are_gone() {
+    let stage = Stage::set().await;
+    stage.worker("old", 0, "worker").await;
+    stage.worker("new", 0, "worker").await;
+    let workers = json!({"workers": {"old": {"selector": {"app": "mistyped"}}}});
+    stage.update("up", workers).await;
+    let controller = stage.controller(&[]).await;
+    let object = stage
+        .until("up", "told", |object| {
+            object["status"]["rule"] == "OldNeverSeen"
+        })
+        .await;
+    assert_eq!(object["status"]["phase"], "Degraded", "{object}");
+    stage.keeps(&controller, "up", 0).await;
+    stage.edit("up", json!({"workers": null})).await;
+    stage.splits("up", 1, 1).await;
+}
+
+#[tokio::test]
+async fn whoever_cannot_ask_new_tells_why_and_still_follows_a_loss() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for i in 0..2 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 2, 1).await;
+    // A file that the proxies may have, and the controller has not.
+    let secured = stage.new.url().replace("http://", "https://");
+    let edit = json!({"newFrontendService": secured, "tls": {"caFile": "/nowhere/ca.pem"}});
+    stage.edit("up", edit).await;
+    let object = stage
+        .until("up", "told", |object| {
+            let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
+            conditions.any(|told| {
+                let said = told["message"].as_str().unwrap();
+                told["reason"] == "NoAnswer" && said.contains("/nowhere/ca.pem")
+            })
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 33, "{object}");
+    stage.pod_ready("new-worker-0", false).await;
+    stage.splits("up", 4, 1).await;
+    stage.pod_ready("new-worker-1", false).await;
+    stage.splits("up", 1, 0).await;
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_after_a_restart() {
+    let stage = Stage::begun(json!({"stableSeconds": 20})).await;
+    let mut first = stage.controller(&[]).await;
+    stage
+        .until("up", "seen", |object| {
+            object["status"]["rule"] == "NewCannotServe"
+        })
+        .await;
+    stage.worker("new", 0, "worker").await;
+    let ready = Instant::now();
+    let is_waiting = |object: &Value| {
+        let said = message(object).contains("the workers of new to stay ready");
+        said && object["status"]["waitingFor"][0]["until"].is_string()
+    };
+    stage.until("up", "waiting", is_waiting).await;
+    // Another leads some seconds later, and begins no wait of its own.
+    first.kill();
+    let _second = stage.controller(&[]).await;
+    stage.splits("up", 4, 1).await;
+    let took = ready.elapsed();
+    assert!(took >= Duration::from_secs(19), "{took:?}");
+    assert!(took < Duration::from_secs(26), "{took:?}");
+}
+
+#[tokio::test]
+async fn strict_keeps_a_pause_where_new_cannot_serve() {
+    let stage = Stage::begun(json!({"paused": true, "strict": true})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    let edit = json!({"trafficSplitPercent": 50, "weights": null});
+    stage.edit("up", edit).await;
+    stage
+        .until("up", "held", |object| {
+            object["status"]["wanted"]["percent"] == 50
+        })
+        .await;
+    stage.pod_ready("new-worker-0", false).await;
+    stage
+        .until("up", "counted", |object| {
+            object["status"]["new"]["workers"] == "0/1"
+        })
+        .await;
+    stage.keeps(&controller, "up", 50).await;
+    // Without it, what cannot serve gets nothing.
+    stage.edit("up", json!({"strict": false})).await;
+    stage.splits("up", 1, 0).await;
+}
