@@ -31,6 +31,7 @@ mod queue;
 mod run;
 mod settings;
 mod story;
+mod trust;
 
 pub use self::{
     metrics::{Described, Metrics},

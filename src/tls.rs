@@ -219,6 +219,11 @@ impl<F: Files> Reloading<F> {
         })
     }
 
+    /// The files.
+    pub fn files(&self) -> &F {
+        &self.files
+    }
+
     pub fn current(&self) -> Arc<F::Config> {
         self.current.load_full()
     }

@@ -225,6 +225,12 @@ async fn its_figures_are_those_of_the_metrics() {
         let gap = side.gap.clone().unwrap();
         assert!(gap.count >= 20 && gap.sum > 0.0, "{gap:?}");
         assert_eq!(gap, shown(&metrics, "crossfade_inter_event_seconds", name));
+        let lasted = side.stream_duration.clone().unwrap();
+        assert!(lasted.count >= 10 && lasted.sum > gap.sum, "{lasted:?}");
+        assert_eq!(
+            lasted,
+            shown(&metrics, "crossfade_stream_duration_seconds", name)
+        );
     }
     let outcomes = state.new.as_ref().unwrap().outcomes.unwrap();
     assert!(outcomes.truncated > 0, "{outcomes:?}");

@@ -20,6 +20,8 @@ mod hazards;
 mod kinds;
 #[path = "controller/live_page.rs"]
 mod live_page;
+#[path = "controller/questions.rs"]
+mod questions;
 #[path = "controller/rules.rs"]
 mod rules;
 #[path = "controller/stage.rs"]

@@ -20,6 +20,11 @@ mod pair;
 #[path = "kubernetes/stage.rs"]
 mod stage;
 
+#[path = "kubernetes/chronicle.rs"]
+mod chronicle;
+#[path = "kubernetes/rollout.rs"]
+mod rollout;
+
 #[path = "kubernetes/contest.rs"]
 mod contest;
 #[path = "kubernetes/ends.rs"]
@@ -30,6 +35,18 @@ mod fade;
 mod faults;
 #[path = "kubernetes/looks.rs"]
 mod looks;
+#[path = "kubernetes/rollout_fade.rs"]
+mod rollout_fade;
+#[path = "kubernetes/rollout_faults.rs"]
+mod rollout_faults;
+#[path = "kubernetes/rollout_halves.rs"]
+mod rollout_halves;
+#[path = "kubernetes/rollout_hands.rs"]
+mod rollout_hands;
+#[path = "kubernetes/rollout_losses.rs"]
+mod rollout_losses;
+#[path = "kubernetes/rollout_three.rs"]
+mod rollout_three;
 #[path = "kubernetes/spread.rs"]
 mod spread;
 #[path = "kubernetes/without_api_server.rs"]

@@ -29,6 +29,7 @@ async fn every_metric_is_there_with_help_and_labels_from_closed_sets() {
         "crossfade_open_streams",
         "crossfade_time_to_first_event_seconds_bucket",
         "crossfade_inter_event_seconds_bucket",
+        "crossfade_stream_duration_seconds_bucket",
         "crossfade_events_total",
         "crossfade_response_bytes_total",
         "crossfade_tokens_total",
@@ -158,6 +159,47 @@ async fn the_time_to_the_first_event_is_that_of_the_first_content() {
     assert!(metrics.sum(&format!("{name}_count"), &old) >= 1.0);
     let seconds = metrics.sum(&format!("{name}_sum"), &old);
     assert!((0.05..0.9).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test]
+async fn a_stream_lasts_until_its_end_and_counts_once_for_who_answered_it() {
+    let paced = |name: &'static str| {
+        let script = Script::new().sse().chunk(content(name, 0)).pause(200);
+        script.chunk(DONE)
+    };
+    let old = Upstream::start(move |received| match received.header("x-case") {
+        Some("unary") => unary("old"),
+        Some("long") => paced("old").then(Script::new().hang()),
+        _ => paced("old"),
+    })
+    .await;
+    let new = Upstream::always(status(503)).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    // Every other one is saved from new.
+    for _ in 0..4 {
+        proxy.chat().await;
+    }
+    client::post(proxy.address, CHAT, &[("x-case", "unary")], UNARY).await;
+    proxy.outcomes("completed", 5).await;
+    let name = "crossfade_stream_duration_seconds";
+    let metrics = proxy.metrics().await;
+    let count = |generation| {
+        let labels = [("generation", generation)];
+        metrics.sum(&format!("{name}_count"), &labels)
+    };
+    assert_eq!((count("old"), count("new")), (4.0, 0.0));
+    let seconds = metrics.sum(&format!("{name}_sum"), &[]);
+    assert!((0.8..8.0).contains(&seconds), "{seconds}");
+    // One whose client leaves has ended, too.
+    let old_only = Proxy::before(&old, &[]).await;
+    let mut leaving = Client::connect(old_only.address).await;
+    leaving.post(CHAT, &[("x-case", "long")], STREAMING).await;
+    leaving.head().await;
+    leaving.until(&content("old", 0)).await;
+    let counted = format!("{name}_count");
+    old_only.counts(&counted, &[], 0.0).await;
+    drop(leaving);
+    old_only.counts(&counted, &[], 1.0).await;
 }
 
 #[tokio::test]

@@ -233,6 +233,8 @@ fn state_of_0_1_0() -> v1::State {
         }),
         first_event: Some(histogram([1, 2, 4], 1.5)),
         gap: Some(histogram([300, 70_000, 5_000_000_000], 0.25)),
+        // It came after 0.1.0.
+        stream_duration: None,
     };
     v1::State {
         time: time(1_760_000_000, 500_000_000),

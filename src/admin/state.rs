@@ -156,6 +156,7 @@ fn side(
         }),
         first_event: Some(metrics.first_event_times(generation).into()),
         gap: Some(metrics.gap_times(generation).into()),
+        stream_duration: Some(metrics.stream_times(generation).into()),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Must not know what the answer means.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,11 +12,11 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper_util::rt::TokioIo;
-use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
 use crate::resource::Target;
+use crate::tls::{ClientFiles, Reloading};
 
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
@@ -40,7 +41,18 @@ pub(super) struct Place {
     /// In place of what a resolver says.
     pub address: Option<SocketAddr>,
     /// With TLS: its configuration and the name that the certificate must carry.
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
+    pub tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
+}
+
+/// All that tells it from another place.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:?}", self.target, self.address)?;
+        match &self.tls {
+            Some((config, name)) => write!(f, " as {name:?} by {:?}", config.files()),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Place {
@@ -85,7 +97,13 @@ impl Place {
         match &self.tls {
             None => send(TokioIo::new(stream), request).await,
             Some((config, name)) => {
-                let connector = tokio_rustls::TlsConnector::from(Arc::clone(config));
+                if let Err(error) = config.refresh() {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "TLS files have changed and cannot be used");
+                }
+                let mut config = (*config.current()).clone();
+                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
                 let stream = connector.connect(name.clone(), stream).await;
                 send(TokioIo::new(stream.map_err(Error::Unreachable)?), request).await
             }

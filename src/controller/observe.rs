@@ -15,6 +15,7 @@ use super::held::{self, Held};
 use super::lookout::Lookouts;
 use super::models::Served;
 use super::proxies::{self, Heard, Report};
+use super::trust::Trust;
 use super::{Key, Settings, old};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Object, Shelves, Unseen};
@@ -81,6 +82,13 @@ impl Seen {
     }
 }
 
+/// What the proxies say, together.
+struct Told {
+    proxies: Vec<Proxy>,
+    assigned: Sides<u64>,
+    lengths: Lengths,
+}
+
 /// A proxy of an update.
 #[derive(Clone)]
 pub(super) struct Follower {
@@ -95,6 +103,7 @@ pub(super) struct Eyes {
     settings: Arc<Settings>,
     proxies: Lookouts<Heard>,
     models: Lookouts<Served>,
+    trust: Trust,
     /// The proxies of each update, as they were last looked for.
     followers: Mutex<HashMap<Key, Arc<[Follower]>>>,
 }
@@ -111,6 +120,7 @@ impl Eyes {
             settings,
             proxies: Lookouts::new(wake.clone()),
             models: Lookouts::new(wake),
+            trust: Trust::default(),
             followers: Mutex::default(),
         }
     }
@@ -204,7 +214,11 @@ impl Eyes {
         };
         let pods = self.frontend_pods(&held.key, &source)?;
         let mut early_until = None;
-        let (proxies, assigned) = self.reports(held, &pods, &mut early_until);
+        let Told {
+            proxies,
+            assigned,
+            lengths,
+        } = self.reports(held, &pods, &mut early_until);
         let frontends = self.frontends(held, &pods, &mut early_until)?;
         let observation = Observation {
             resource_generation: held
@@ -220,7 +234,7 @@ impl Eyes {
             frontends,
             proxies,
             clients_reach_old: self.clients_reach_old(held, &pods)?,
-            lengths: Lengths::default(),
+            lengths,
         };
         Ok(Seen {
             observation,
@@ -267,15 +281,11 @@ impl Eyes {
         Ok(workloads::count(workload, &self.shelves, &which)?)
     }
 
-    fn reports(
-        &self,
-        held: &Held,
-        pods: &[Object],
-        early_until: &mut Option<Instant>,
-    ) -> (Vec<Proxy>, Sides<u64>) {
+    fn reports(&self, held: &Held, pods: &[Object], early_until: &mut Option<Instant>) -> Told {
         self.follow_pods(&held.key, pods);
         let port = &self.settings.proxies.port;
         let mut assigned = Sides::default();
+        let mut lengths = Lengths::default();
         let proxies = pods.iter().map(|pod| {
             let place = old::address_of(pod, port);
             let state = match place.map(|place| self.hear(&held.key, &place)) {
@@ -285,6 +295,7 @@ impl Eyes {
                 Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
                     assigned.old += report.assigned.old;
                     assigned.new += report.assigned.new;
+                    lengths.add(&report.lengths);
                     state(held, &report)
                 }),
             };
@@ -295,7 +306,11 @@ impl Eyes {
             }
         });
         let proxies = proxies.collect();
-        (proxies, assigned)
+        Told {
+            proxies,
+            assigned,
+            lengths,
+        }
     }
 }
 

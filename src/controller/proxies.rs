@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lookout::Teller;
-use crate::rollout::Sides;
-use crate::state_api::v1::State;
+use crate::rollout::{Lengths, Sides};
+use crate::state_api::v1::{Histogram, State};
 use crate::state_api::{Client, Error, whole};
 
 /// How long a proxy may take for anything.
@@ -26,6 +26,8 @@ pub(super) struct Report {
     pub open: Sides<u64>,
     /// Requests of the last minute that were open to the split.
     pub assigned: Sides<u64>,
+    /// How long streams on old lasted.
+    pub lengths: Lengths,
 }
 
 impl Report {
@@ -57,7 +59,32 @@ impl From<&State> for Report {
                 old: assigned.map_or(0, |requests| requests.old),
                 new: assigned.map_or(0, |requests| requests.new),
             },
+            lengths: state
+                .old
+                .as_ref()
+                .and_then(|old| old.stream_duration.as_ref())
+                .map(lengths)
+                .unwrap_or_default(),
         }
+    }
+}
+
+/// A distribution whose counts are those of each bucket alone. What is no time or does not rise is left out.
+fn lengths(histogram: &Histogram) -> Lengths {
+    let (mut buckets, mut so_far) = (Vec::with_capacity(histogram.bounds.len()), 0);
+    for (bound, cumulative) in histogram.bounds.iter().zip(&histogram.cumulative_counts) {
+        let Ok(bound) = Duration::try_from_secs_f64(*bound) else {
+            continue;
+        };
+        if buckets.last().is_some_and(|(last, _)| bound <= *last) {
+            continue;
+        }
+        buckets.push((bound, cumulative.saturating_sub(so_far)));
+        so_far = so_far.max(*cumulative);
+    }
+    Lengths {
+        buckets,
+        longer: histogram.count.saturating_sub(so_far),
     }
 }
 
@@ -114,4 +141,33 @@ async fn watch(
         *last = Some((report, now));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_are_counted_bucket_by_bucket_and_nonsense_is_left_out() {
+        let told = |bounds: &[f64], cumulative_counts: &[u64], count| {
+            lengths(&Histogram {
+                bounds: bounds.to_vec(),
+                cumulative_counts: cumulative_counts.to_vec(),
+                count,
+                sum: 0.0,
+            })
+        };
+        let good = told(&[0.5, 60.0, 3600.0], &[2, 2, 9], 10);
+        let of = |bounds: &[(u64, u64)]| -> Vec<_> {
+            let bounds = bounds.iter();
+            bounds
+                .map(|(millis, count)| (Duration::from_millis(*millis), *count))
+                .collect()
+        };
+        assert_eq!(good.buckets, of(&[(500, 2), (60_000, 0), (3_600_000, 7)]));
+        assert_eq!(good.longer, 1);
+        let bad = told(&[1.0, f64::NAN, -1.0, 0.5, 2.0], &[5, 6, 7, 8, 3], 4);
+        assert_eq!(bad.buckets, of(&[(1000, 5), (2000, 0)]));
+        assert_eq!(bad.longer, 0);
+    }
 }

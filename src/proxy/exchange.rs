@@ -174,6 +174,9 @@ impl Drop for Exchange {
         }
         let metrics = &self.shared.metrics;
         metrics.closed(self.answering);
+        if self.is_sse {
+            metrics.streamed(self.answering, self.attempted.elapsed());
+        }
         metrics.ended(self.assignment, self.api, outcome);
         let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
         metrics.delivered(self.answering, events, bytes, self.usage);

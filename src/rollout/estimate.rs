@@ -7,13 +7,26 @@ use std::time::Duration;
 /// How certain an estimate is: in nine of ten drains all streams have ended by then.
 const CERTAINTY: f64 = 0.9;
 
-/// How long streams lasted from their first byte to their end.
+/// How long streams lasted, from when they were sent to the generation to their end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
     /// Upper bounds, rising, and how many streams ended above the bound before and up to this one.
     pub buckets: Vec<(Duration, u64)>,
     /// How many lasted longer than the last bound. They are taken to last up to twice as long.
     pub longer: u64,
+}
+
+impl Lengths {
+    /// Adds what another proxy has seen. Proxies of one version have the same bounds; those of another keep theirs.
+    pub fn add(&mut self, other: &Self) {
+        for (bound, count) in &other.buckets {
+            match self.buckets.binary_search_by_key(bound, |known| known.0) {
+                Ok(at) => self.buckets[at].1 += count,
+                Err(at) => self.buckets.insert(at, (*bound, *count)),
+            }
+        }
+        self.longer += other.longer;
+    }
 }
 
 /// The time until all of `open` streams have ended, most probably, when none has been added for `elapsed`.
@@ -119,6 +132,21 @@ mod tests {
         };
         let estimate = drain_estimate(100, &mixed, Duration::ZERO).unwrap();
         assert!(estimate > seconds(500), "{estimate:?}");
+    }
+
+    #[test]
+    fn lengths_of_proxies_add_up_bound_by_bound() {
+        let mut all = Lengths::default();
+        for _ in 0..2 {
+            all.add(&minute_long());
+        }
+        all.add(&Lengths {
+            buckets: vec![(seconds(30), 7)],
+            longer: 1,
+        });
+        let buckets = [(59, 0), (60, 2000)].map(|(bound, count)| (seconds(bound), count));
+        assert_eq!(all.buckets, [&[(seconds(30), 7)], &buckets[..]].concat());
+        assert_eq!(all.longer, 1);
     }
 
     #[test]

@@ -175,6 +175,7 @@ fn generation(generation: &v1::Generation) -> Value {
         outcomes: ends,
         first_event,
         gap,
+        stream_duration,
     } = generation;
     json!({
         "openStreams": open_streams,
@@ -182,6 +183,7 @@ fn generation(generation: &v1::Generation) -> Value {
         "outcomes": ends.as_ref().map(outcomes),
         "firstEvent": first_event.as_ref().map(histogram),
         "gap": gap.as_ref().map(histogram),
+        "streamDuration": stream_duration.as_ref().map(histogram),
     })
 }
 

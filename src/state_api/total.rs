@@ -108,6 +108,7 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
     for (all, one) in [
         (&mut all.first_event, &one.first_event),
         (&mut all.gap, &one.gap),
+        (&mut all.stream_duration, &one.stream_duration),
     ] {
         let same = matches!((&*all, one), (Some(all), Some(one)) if all.bounds == one.bounds);
         merge(all, if same { one } else { &None }, |all, one| {

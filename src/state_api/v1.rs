@@ -178,6 +178,9 @@ pub struct Generation {
     /// Every gap between two events with content.
     #[prost(message, optional, tag = "5")]
     pub gap: ::core::option::Option<Histogram>,
+    /// How long event streams lasted that it answered, from the attempt to their end, whichever that was.
+    #[prost(message, optional, tag = "6")]
+    pub stream_duration: ::core::option::Option<Histogram>,
 }
 /// Addresses of a generation. None are known of an old generation that is served within the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

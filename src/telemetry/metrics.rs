@@ -30,6 +30,11 @@ const GAP_BUCKETS: [f64; 17] = [
     0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
     1.0, 4.0, 16.0,
 ];
+/// Bucket bounds of how long streams last, in seconds: a short answer to a session of hours.
+const STREAM_BUCKETS: [f64; 17] = [
+    0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
+    7200.0, 14400.0,
+];
 /// Bucket bounds of delays inside the process, in seconds.
 const DELAY_BUCKETS: [f64; 11] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.03, 0.1, 0.5, 2.0,
@@ -91,6 +96,7 @@ struct Side {
     open_streams: IntGauge,
     first_event: Histogram,
     gap: Histogram,
+    stream: Histogram,
     events: IntCounter,
     bytes: IntCounter,
     prompt_tokens: IntCounter,
@@ -140,6 +146,11 @@ impl Default for Metrics {
             "Every gap between two events with content",
             &GAP_BUCKETS,
         );
+        let stream = by_generation.histograms(
+            "crossfade_stream_duration_seconds",
+            "From the attempt to the end of an event stream, however it ended, by the generation that answered",
+            &STREAM_BUCKETS,
+        );
         let open = by_generation.add(IntGaugeVec::new(
             Opts::new("crossfade_open_streams", "Exchanges that are open now"),
             &["generation"],
@@ -165,6 +176,7 @@ impl Default for Metrics {
                 open_streams: open.with_label_values(&label),
                 first_event: first_event.with_label_values(&label),
                 gap: gap.with_label_values(&label),
+                stream: stream.with_label_values(&label),
                 events: events.with_label_values(&label),
                 bytes: bytes.with_label_values(&label),
                 prompt_tokens: tokens.with_label_values(&[generation.as_str(), "prompt"]),
@@ -323,6 +335,11 @@ impl Metrics {
 
     pub fn gap(&self, generation: Generation, gap: Duration) {
         self.side(generation).gap.observe(gap.as_secs_f64());
+    }
+
+    /// An event stream ended.
+    pub fn streamed(&self, generation: Generation, lasted: Duration) {
+        self.side(generation).stream.observe(lasted.as_secs_f64());
     }
 
     /// An exchange ended.

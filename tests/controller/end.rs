@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::stage::{Stage, pods, resource, updates};
+use crate::rig::*;
 
 #[tokio::test]
 async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach_it() {
@@ -52,6 +53,47 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
             object["status"]["safeToDeleteOld"] == true
         })
         .await;
+}
+
+#[tokio::test]
+async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
+    let stage = Stage::begun(json!({})).await;
+    let proxy = &stage.proxies[0];
+    let begin = async |millis: &str| {
+        let mut client = Client::connect(proxy.address).await;
+        client.post(CHAT, &[("x-ends", millis)], STREAMING).await;
+        client.head().await;
+        client.until(&content("old", 0)).await;
+        client
+    };
+    for mut past in [begin("2500").await, begin("2500").await] {
+        past.body().await;
+    }
+    let name = "crossfade_stream_duration_seconds_count";
+    proxy.counts(name, &[("generation", "old")], 2.0).await;
+    let open = begin("600000").await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    for i in 0..4 {
+        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+    }
+    // Streams lasted for 2 to 5 s, as far as the buckets tell.
+    let object = stage
+        .until("up", "estimated", |object| {
+            object["status"]["estimatedDrainSeconds"].is_u64()
+        })
+        .await;
+    assert_eq!(object["status"]["phase"], "Draining");
+    let seconds = object["status"]["estimatedDrainSeconds"].as_u64();
+    assert!((1..=5).contains(&seconds.unwrap()), "{seconds:?}");
+    drop(open);
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert!(object["status"]["estimatedDrainSeconds"].is_null());
 }
 
 #[tokio::test]

@@ -16,8 +16,14 @@ worker:
     http_error=N   the engine refuses with this HTTP status
     tag=WORD       names the request in the events file
 
+With --role it does one half of it: `prefill` reads the prompt and hands over who it is,
+`decode` says the words if a prefill worker of its own name has read the prompt.
+
 Each request leaves lines in the events file: `started TAG`, then `finished TAG WORDS`,
 `cancelled TAG WORDS` or `failed TAG WORDS`.
+
+With --ready-port it listens there once it is registered. SIGUSR1 closes the port and opens
+it again: to whoever looks at it the worker is not ready, though it serves.
 """
 
 import argparse
@@ -62,6 +68,20 @@ class Cancelled(Exception):
     pass
 
 
+class Readiness:
+    def __init__(self, port: int):
+        self.port = port
+        self.server: asyncio.Server | None = None
+
+    async def turn(self) -> None:
+        """Opens the port if it is closed, and closes it if it is open."""
+        if self.server is None:
+            self.server = await asyncio.start_server(lambda _, writer: writer.close(), port=self.port)
+        else:
+            self.server.close()
+            self.server = None
+
+
 class Worker:
     def __init__(self, name: str, tokenizer: Tokenizer, events: Path):
         self.name = name
@@ -80,6 +100,20 @@ class Worker:
             stopped.cancel()
         if context.is_stopped():
             raise Cancelled
+
+    async def prefill(self, request, context):
+        yield {
+            "token_ids": request["token_ids"][-1:],
+            "finish_reason": "length",
+            "disaggregated_params": {"read_by": self.name},
+        }
+
+    async def decode(self, request, context):
+        given = (request.get("prefill_result") or {}).get("disaggregated_params") or {}
+        if given.get("read_by") != self.name:
+            raise RuntimeError(f"the prompt was read by {given.get('read_by')}")
+        async for event in self.generate(request, context):
+            yield event
 
     async def generate(self, request, context):
         orders = Orders(self.tokenizer.decode(request["token_ids"]), self.name)
@@ -121,6 +155,14 @@ class Worker:
             yield {"token_ids": ids, **({"finish_reason": "stop"} if last else {})}
 
 
+# What the model is to a frontend, what it does, and whose help it needs.
+ROLES = {
+    "worker": (ModelType.Chat | ModelType.Completions, WorkerType.Aggregated, None),
+    "prefill": (ModelType.Prefill, WorkerType.Prefill, [[WorkerType.Decode]]),
+    "decode": (ModelType.Chat | ModelType.Completions, WorkerType.Decode, [[WorkerType.Prefill]]),
+}
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model-path", type=Path, required=True)
@@ -129,6 +171,8 @@ async def main() -> None:
     parser.add_argument("--name", required=True, help="what the words begin with")
     parser.add_argument("--events", type=Path, required=True)
     parser.add_argument("--discovery-backend", default="file", help="file or kubernetes")
+    parser.add_argument("--role", choices=ROLES, default="worker")
+    parser.add_argument("--ready-port", type=int, help="open once it is registered")
     args = parser.parse_args()
 
     configure_dynamo_logging()
@@ -136,21 +180,35 @@ async def main() -> None:
     runtime = DistributedRuntime(loop, args.discovery_backend, "tcp", event_plane="zmq")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, runtime.shutdown)
-    endpoint = runtime.endpoint(f"{args.namespace}.backend.generate")
+    component = "backend" if args.role == "worker" else args.role
+    endpoint = runtime.endpoint(f"{args.namespace}.{component}.generate")
+    model_type, worker_type, needs = ROLES[args.role]
     await register_model(
         ModelInput.Tokens,
-        ModelType.Chat | ModelType.Completions,
+        model_type,
         endpoint,
         str(args.model_path),
         args.model_name,
-        worker_type=WorkerType.Aggregated,
+        worker_type=worker_type,
+        needs=needs,
         runtime_config=ModelRuntimeConfig(),
         self_host_metadata=False,
         ignore_weights=True,
     )
     tokenizer = Tokenizer.from_file(str(args.model_path / "tokenizer.json"))
     worker = Worker(args.name, tokenizer, args.events)
-    await endpoint.serve_endpoint(worker.generate, graceful_shutdown=True)
+    serve = {"worker": worker.generate, "prefill": worker.prefill, "decode": worker.decode}
+    serving = asyncio.ensure_future(
+        endpoint.serve_endpoint(serve[args.role], graceful_shutdown=True)
+    )
+    if args.ready_port:
+        readiness = Readiness(args.ready_port)
+        await readiness.turn()
+        turns = set()
+        loop.add_signal_handler(
+            signal.SIGUSR1, lambda: turns.add(asyncio.ensure_future(readiness.turn()))
+        )
+    await serving
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ pub struct Shape {
 pub type Ended = (usize, Result<String, String>);
 
 /// No phase in particular: while something changes.
-const BETWEEN: usize = usize::MAX;
+pub const BETWEEN: usize = usize::MAX;
 
 /// What a load and its thread share.
 #[derive(Debug, Default)]
@@ -51,16 +51,22 @@ pub struct Load {
 impl Load {
     /// So many streams at any time, until it is told to finish.
     pub fn start(address: SocketAddr, streams: usize, shape: Shape) -> Self {
-        Self::run(address, streams, shape, false)
+        Self::run(address, streams, shape, false, 0)
+    }
+
+    /// The same, of no phase yet.
+    pub fn aside(address: SocketAddr, streams: usize, shape: Shape) -> Self {
+        Self::run(address, streams, shape, false, BETWEEN)
     }
 
     /// So many streams, once.
     pub fn once(address: SocketAddr, streams: usize, shape: Shape) -> Self {
-        Self::run(address, streams, shape, true)
+        Self::run(address, streams, shape, true, 0)
     }
 
-    fn run(address: SocketAddr, streams: usize, shape: Shape, once: bool) -> Self {
+    fn run(address: SocketAddr, streams: usize, shape: Shape, once: bool, phase: usize) -> Self {
         let state = Arc::new(State::default());
+        state.phase.store(phase, Ordering::SeqCst);
         state.stopped.store(once, Ordering::Relaxed);
         let shared = state.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -166,7 +172,7 @@ async fn stream(
     let response = client.rest(head).await;
     let generation = response.generation().to_owned();
     let said = CHAT.said(&response);
-    let right = ["old", "new"].into_iter().find(|name| {
+    let right = ["old", "new", "newer"].into_iter().find(|name| {
         let words: Vec<_> = (0..words).map(|word| format!("{name}:{word}")).collect();
         said == words.join(" ")
     });
@@ -198,10 +204,15 @@ pub fn assert_all_well(ended: &[Ended]) {
 
 /// Of a phase: all streams, and those that new answered.
 pub fn share(ended: &[Ended], phase: usize) -> (usize, usize) {
+    share_of("new", ended, phase)
+}
+
+/// Of a phase: all streams, and those that the generation of this name answered.
+pub fn share_of(generation: &str, ended: &[Ended], phase: usize) -> (usize, usize) {
     let of_phase = ended.iter().filter(|(began, _)| *began == phase);
     let answers: Vec<_> = of_phase
         .filter_map(|(_, outcome)| outcome.as_ref().ok())
         .collect();
-    let new = answers.iter().filter(|name| **name == "new").count();
-    (answers.len(), new)
+    let own = answers.iter().filter(|name| **name == generation).count();
+    (answers.len(), own)
 }

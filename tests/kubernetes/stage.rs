@@ -1,11 +1,12 @@
 //! What the scenarios play on: two generations of real Dynamo, the old one behind the sidecar, and the resource.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
 use serde_json::Value;
+use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use crate::cluster::Cluster;
@@ -22,9 +23,12 @@ const DRAIN: u64 = 60;
 const GRACE: u64 = 70;
 
 /// How long a cluster may take for something.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub const UPDATE: &str = "my-dgd-update";
+
+/// The controller's own namespace, and its name there.
+pub const CONTROLLER: [&str; 2] = ["crossfade", "crossfade-controller"];
 
 /// Both generations, serving.
 pub struct Stage {
@@ -37,11 +41,28 @@ impl Stage {
     /// Sets up what is not there yet, and takes away what a scenario has left.
     pub async fn ready() -> Self {
         let cluster = Cluster::around();
-        let manifests = manifests(&cluster);
-        cluster.kubectl_with(
-            &["apply", "--server-side", "--force-conflicts", "-f", "-"],
-            &manifests,
-        );
+        let [namespace, name] = CONTROLLER;
+        let gone = ["--ignore-not-found", "--cascade=foreground"];
+        let args = ["delete", "deployment", name, "-n", namespace];
+        cluster.kubectl(&[&args[..], &gone].concat());
+        Self::set(cluster, [1, 1]).await
+    }
+
+    /// The same with so many workers of old and new, and with the controller.
+    pub async fn with_controller(workers: [u32; 2]) -> Self {
+        let stage = Self::set(Cluster::around(), workers).await;
+        stage.apply(&controller(&stage.cluster));
+        let [namespace, name] = CONTROLLER;
+        let deployment = format!("deployment/{name}");
+        let args = ["rollout", "status", &deployment, "-n", namespace];
+        stage
+            .cluster
+            .kubectl(&[&args[..], &["--timeout=90s"]].concat());
+        stage
+    }
+
+    async fn set(cluster: Cluster, workers: [u32; 2]) -> Self {
+        apply(&cluster, &manifests(&cluster, workers));
         let established = "--for=condition=Established";
         let definition = "crd/dynamoupdateconfigs.nvidia.com";
         cluster.kubectl(&["wait", established, definition, "--timeout=30s"]);
@@ -54,11 +75,18 @@ impl Stage {
             stage.rolled_out(deployment);
         }
         stage.settled().await;
-        for service in ["old", "new"] {
-            let address = address_of(&stage.cluster, service);
-            within_patience("the model is served", async || lists_model(address).await).await;
+        for (service, workers) in ["old", "new"].into_iter().zip(workers) {
+            match workers {
+                0 => stage.without_model(service).await,
+                _ => stage.with_model(service).await,
+            }
         }
         stage
+    }
+
+    /// Applies manifests, whoever has changed since what they say.
+    pub fn apply(&self, manifests: &str) {
+        apply(&self.cluster, manifests);
     }
 
     pub fn rolled_out(&self, deployment: &str) {
@@ -83,10 +111,21 @@ impl Stage {
     }
 
     pub fn scale(&self, deployment: &str, replicas: u32) {
+        self.wants(deployment, replicas);
+        self.rolled_out(deployment);
+    }
+
+    /// As [`Self::scale`], without waiting for it.
+    pub fn wants(&self, deployment: &str, replicas: u32) {
         let replicas = format!("--replicas={replicas}");
         self.cluster
             .kubectl(&["scale", &format!("deployment/{deployment}"), &replicas]);
-        self.rolled_out(deployment);
+    }
+
+    /// Waits until the frontends behind a Service list the model.
+    pub async fn with_model(&self, service: &str) {
+        let address = address_of(&self.cluster, service);
+        within_patience("the model is served", async || lists_model(address).await).await;
     }
 
     /// Waits until the frontends behind a Service list no model.
@@ -122,11 +161,17 @@ spec:
 
     /// Waits until every sidecar serves this share.
     pub async fn in_force(&self, percent: u8) {
-        within_patience(&format!("{percent} % in force"), async || {
+        let is_so = |plan: &Value| plan["trafficSplitPercent"] == percent;
+        self.until_all(&format!("{percent} %"), is_so).await;
+    }
+
+    /// Waits until every sidecar serves a plan that is so.
+    pub async fn until_all(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let sidecars = self.sidecars();
+        within_patience(&format!("{what} in force"), async || {
             let mut all = true;
-            for address in self.sidecars() {
-                let plan = self.plan(address).await;
-                all &= plan["trafficSplitPercent"] == percent;
+            for address in &sidecars {
+                all &= is_so(&self.plan(*address).await);
             }
             all
         })
@@ -181,46 +226,78 @@ fn address_of(cluster: &Cluster, service: &str) -> SocketAddr {
 }
 
 async fn lists_model(address: SocketAddr) -> bool {
-    let Ok(Ok(connection)) = tokio::time::timeout(
-        Duration::from_secs(1),
-        tokio::net::TcpStream::connect(address),
-    )
-    .await
-    else {
-        return false;
-    };
-    let mut client = rig::Client::over(connection);
-    client.get(rig::MODELS, &[]).await;
+    let list = page(address, rig::MODELS).await;
+    list.is_some_and(|list| list.contains(r#""id":"tiny""#))
+}
+
+/// Does this page say that all is well?
+pub async fn answers(address: SocketAddr, path: &str) -> bool {
+    page(address, path).await.is_some()
+}
+
+/// What a page says; none if it says that something is wrong, or nobody is there.
+async fn page(address: SocketAddr, path: &str) -> Option<String> {
+    let connecting = tokio::net::TcpStream::connect(address);
+    let connection = tokio::time::timeout(Duration::from_secs(1), connecting).await;
+    let mut client = rig::Client::over(connection.ok()?.ok()?);
+    client.get(path, &[]).await;
     match client.try_head().await {
-        Ok(head) if head.status == 200 => {
-            let body = client.rest(head).await.text();
-            body.contains(r#""id":"tiny""#)
-        }
-        _ => false,
+        Ok(head) if head.status == 200 => Some(client.rest(head).await.text()),
+        _ => None,
     }
 }
 
-/// All of it, as kustomize makes it out of `deploy/` and what the tests add.
-fn manifests(cluster: &Cluster) -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = tempfile::tempdir().expect("a directory");
-    let here = directory.path();
-    let copied = std::process::Command::new("cp")
-        .arg("-r")
-        .args([
-            root.join("deploy"),
-            root.join("tests/kubernetes/discovery.yaml"),
-        ])
-        .arg(root.join("tests/dynamo/worker.py"))
-        .arg(Dynamo::install().model)
-        .arg(here)
-        .status();
-    assert!(copied.expect("cp starts").success());
-    let write = |name: &str, text: &str| fs::write(here.join(name), text).expect("it is ours");
-    write("old.yaml", &generation(cluster, "old", "dynamo-v1", true));
-    write("new.yaml", &generation(cluster, "new", "dynamo-v2", false));
+fn apply(cluster: &Cluster, manifests: &str) {
+    let args = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    cluster.kubectl_with(&args, manifests);
+}
+
+/// What `crossfade:latest` is here, for kustomize.
+fn images() -> String {
     let image = env::var("CROSSFADE_TEST_IMAGE").unwrap_or_else(|_| IMAGE.to_owned());
     let (name, tag) = image.rsplit_once(':').expect("an image with a tag");
+    format!(r#"images: [{{name: crossfade, newName: {name}, newTag: "{tag}"}}]"#)
+}
+
+/// A directory with these files and directories in it.
+fn copied(sources: &[PathBuf]) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = std::process::Command::new("cp");
+    let command = command.arg("-r").args(sources).arg(directory.path());
+    assert!(command.status().expect("cp starts").success());
+    directory
+}
+
+/// `deploy/controller`, with the image under test.
+fn controller(cluster: &Cluster) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = copied(&[root.join("deploy/controller")]);
+    let text = format!("resources: [controller]\n{}\n", images());
+    fs::write(directory.path().join("kustomization.yaml"), text).expect("it is ours");
+    cluster.kubectl(&["kustomize", &directory.path().to_string_lossy()])
+}
+
+/// All else, as kustomize makes it out of `deploy/` and what the tests add.
+fn manifests(cluster: &Cluster, workers: [u32; 2]) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = copied(&[
+        root.join("deploy"),
+        root.join("tests/kubernetes/discovery.yaml"),
+        root.join("tests/dynamo/worker.py"),
+        Dynamo::install().model,
+    ]);
+    let here = directory.path();
+    let write = |name: &str, text: &str| fs::write(here.join(name), text).expect("it is ours");
+    let [old, new] = workers;
+    write(
+        "old.yaml",
+        &generation(cluster, "old", "dynamo-v1", old, true),
+    );
+    write(
+        "new.yaml",
+        &generation(cluster, "new", "dynamo-v2", new, false),
+    );
+    let images = images();
     let model: Vec<_> = fs::read_dir(here.join("model"))
         .expect("the model's files")
         .map(|entry| entry.expect("an entry").file_name())
@@ -232,7 +309,7 @@ fn manifests(cluster: &Cluster) -> String {
         &format!(
             r#"resources: [deploy/base, discovery.yaml, old.yaml, new.yaml]
 components: [deploy/sidecar]
-images: [{{name: crossfade, newName: {name}, newTag: "{tag}"}}]
+{images}
 generatorOptions: {{disableNameSuffixHash: true}}
 configMapGenerator:
 - {{name: dynamo-worker, files: [worker.py]}}
@@ -256,14 +333,21 @@ patches:
             - {{name: CROSSFADE_SETTLE, value: "{SETTLE}"}}
             - {{name: CROSSFADE_DRAIN, value: "{DRAIN}"}}
             - {{name: CROSSFADE_LOG_FORMAT, value: json}}
-            readinessProbe: {{periodSeconds: 1}}
+            readinessProbe: {{periodSeconds: 1, failureThreshold: 6}}
 "#
         ),
     );
     cluster.kubectl(&["kustomize", &here.to_string_lossy()])
 }
 
-fn generation(cluster: &Cluster, name: &str, namespace: &str, sidecar: bool) -> String {
+/// A generation of this name: a frontend, so many workers, with or without the sidecar.
+pub fn generation(
+    cluster: &Cluster,
+    name: &str,
+    namespace: &str,
+    workers: u32,
+    sidecar: bool,
+) -> String {
     const TEMPLATE: &str = include_str!("generation.yaml");
     let given = env::var("CROSSFADE_TEST_DYNAMO_IMAGE").ok();
     // In the tests' own cluster Python and Dynamo are those of the machine: the image need not have them.
@@ -276,7 +360,7 @@ fn generation(cluster: &Cluster, name: &str, namespace: &str, sidecar: bool) -> 
         .replace("__NAME__", name)
         .replace("__DYNAMO-IMAGE__", given.as_deref().unwrap_or(SHELL))
         .replace("__DYNAMO__", namespace)
-        .replace("__WORKERS__", "1")
+        .replace("__WORKERS__", &workers.to_string())
         .replace("__SIDECAR__", &sidecar.to_string())
         .replace("__PYTHON__", &python)
         .replace("          # HOST-MOUNTS\n", &mounts)

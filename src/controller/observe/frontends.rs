@@ -17,7 +17,7 @@ use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
 use crate::resource::{Host, Target};
 use crate::rollout::{Frontends, Sides};
-use crate::tls::{ClientFiles, Files};
+use crate::tls::{ClientFiles, Reloading};
 
 impl Eyes {
     /// What the frontends of both sides can do.
@@ -85,12 +85,7 @@ impl Eyes {
         places: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Option<Served> {
-        let name = format!(
-            "{} at {:?}, secured: {}",
-            place.target,
-            place.address,
-            place.tls.is_some()
-        );
+        let name = place.to_string();
         let heard = self
             .models
             .hear(&held.key, &name, |teller| models::follow(place, teller));
@@ -112,8 +107,7 @@ impl Eyes {
                         .and_then(|tls| tls.client.as_ref())
                         .map(|(chain, key)| (chain.into(), key.into())),
                 };
-                let mut config = files.load()?;
-                config.alpn_protocols = vec![b"http/1.1".to_vec()];
+                let config = self.trust.of(files)?;
                 let called = tls
                     .and_then(|tls| tls.server_name.as_ref())
                     .unwrap_or(target.called());
@@ -122,7 +116,7 @@ impl Eyes {
                     Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned())
                         .map_err(|_| Error::ServerName(name.clone()))?,
                 };
-                secured = Some((Arc::new(config), name));
+                secured = Some((config, name));
             }
             // Each of them by its address: a Service would answer by one or another.
             let found = self.behind(target)?.unwrap_or_default();
@@ -146,7 +140,7 @@ impl Eyes {
     fn place(
         &self,
         target: Target,
-        tls: Option<(Arc<rustls::ClientConfig>, ServerName<'static>)>,
+        tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
     ) -> Place {
         let name = format!("{}:{}", target.host, target.port);
         Place {

@@ -320,6 +320,28 @@ fn without_wanted_models_new_must_serve_one_at_least() {
 }
 
 #[test]
+fn a_frontend_that_cannot_be_asked_is_told_by_what_is_in_the_way_and_not_by_its_models() {
+    let mut scene = Scene::of_four();
+    scene.seen.frontends.new = Frontends {
+        endpoints: 1,
+        trouble: Some("new:8000 cannot be reached: refused".to_owned()),
+        ..Frontends::default()
+    };
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(decision.rule, Rule::NewCannotServe);
+    assert!(
+        decision
+            .message
+            .contains("its frontend cannot be asked for its models: new:8000 cannot be reached"),
+        "{}",
+        decision.message
+    );
+    assert!(!decision.message.contains(MODEL), "{}", decision.message);
+    let gate = holds(&decision, ConditionKind::NewFrontendReady);
+    assert_eq!(gate, (false, "NoAnswer"));
+}
+
+#[test]
 fn the_rules_are_asked_in_their_order() {
     use Rule::{Cap, Capacity, NeitherCanServe, NewCannotServe, OldCannotServe, Paused};
     // old and new ready, paused, strict, cap; from 50 %.

@@ -75,6 +75,12 @@ impl Metrics {
     pub fn gap_times(&self, generation: Generation) -> Distribution {
         distribution(&self.side(generation).gap)
     }
+
+    /// How long event streams lasted, of the generation that answered.
+    #[must_use]
+    pub fn stream_times(&self, generation: Generation) -> Distribution {
+        distribution(&self.side(generation).stream)
+    }
 }
 
 fn distribution(histogram: &Histogram) -> Distribution {

@@ -1,0 +1,99 @@
+//! What a frontend is asked before it gets a share, and how it is reached.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::{Value, json};
+
+use super::stage::Stage;
+use crate::rig::tls::Authority;
+use crate::rig::*;
+
+/// A frontend of before there was `/v1/models/{m}/ready`: it lists its model, and answers requests while it `serves`.
+fn older(serves: Arc<AtomicBool>) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
+    move |received| match received.target.as_str() {
+        MODELS => models(&["tiny"]),
+        CHAT if serves.load(Ordering::Relaxed) => unary("new"),
+        CHAT | COMPLETIONS => status(503),
+        _ => empty_404(),
+    }
+}
+
+#[tokio::test]
+async fn an_older_frontend_gets_its_share_once_it_answers_a_request_of_one_token() {
+    let serves = Arc::new(AtomicBool::new(false));
+    let mut stage = Stage::set().await;
+    stage.new = Upstream::start(older(Arc::clone(&serves))).await;
+    stage.begin(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    let is_told = |object: &Value| {
+        let said = object["status"]["message"].as_str().unwrap_or_default();
+        said.contains("the model tiny is not served there")
+    };
+    stage.until("up", "told", is_told).await;
+    stage.keeps(&controller, "up", 0).await;
+    serves.store(true, Ordering::Relaxed);
+    stage.splits("up", 4, 1).await;
+    let asked = stage.new.requests();
+    let probe = asked.iter().rfind(|asked| asked.target == CHAT).unwrap();
+    let body: Value = serde_json::from_slice(&probe.body()).unwrap();
+    assert_eq!(
+        (&body["model"], &body["max_tokens"]),
+        (&json!("tiny"), &json!(1))
+    );
+    // It is proven: not every question costs a token.
+    let probes = |asked: &[Arc<Received>]| asked.iter().filter(|one| one.target == CHAT).count();
+    let before = (probes(&asked), asked.len());
+    eventually("it was asked some times more", async || {
+        stage.new.requests().len() >= before.1 + 4
+    })
+    .await;
+    assert_eq!(probes(&stage.new.requests()), before.0);
+}
+
+#[tokio::test]
+async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they_change() {
+    let (own, other) = (Authority::new(), Authority::new());
+    let server = own.server(&own.issue("new"), &["http/1.1"], false);
+    let mut stage = Stage::set().await;
+    let serves = |received: &Received| match received.target.as_str() {
+        MODELS => models(&["tiny"]),
+        "/v1/models/tiny/ready" => Script::new().json(200, "{}"),
+        _ => status(503),
+    };
+    stage.new = Upstream::listen("127.0.0.1:0", Some(server), serves).await;
+    let https = format!("https://{}", stage.new.address);
+    let trusting = |file: &str| json!({"newFrontendService": https, "tls": {"caFile": file}});
+    stage.begin(trusting(&other.file())).await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    let says = |text: &'static str| {
+        move |object: &Value| {
+            let said = object["status"]["message"].as_str().unwrap_or_default();
+            said.contains(text)
+        }
+    };
+    // Another's certificate: it is not even asked, and that is told.
+    let object = stage
+        .until("up", "distrusted", says("invalid peer certificate"))
+        .await;
+    assert!(says("cannot be asked for its models")(&object), "{object}");
+    stage.edit("up", trusting("/nowhere/ca.pem")).await;
+    let object = stage
+        .until("up", "told", says("cannot read /nowhere/ca.pem"))
+        .await;
+    assert_eq!(object["status"]["phase"], "Degraded");
+    assert!(
+        says("whose files the controller's pods must have, too")(&object),
+        "{object}"
+    );
+    stage.edit("up", trusting(&own.file())).await;
+    stage.splits("up", 4, 1).await;
+    // As a tool that renews certificates does.
+    let own_certificate = std::fs::read(own.file()).unwrap();
+    std::fs::copy(other.file(), own.file()).unwrap();
+    stage.splits("up", 1, 0).await;
+    std::fs::write(own.file(), own_certificate).unwrap();
+    stage.splits("up", 4, 1).await;
+}

@@ -1,0 +1,55 @@
+//! Three generations: another update begins before the first has ended, and takes its place.
+
+use serde_json::json;
+
+use crate::load::{Load, assert_all_well, share, share_of};
+use crate::rollout::{Rollout, SHAPE, assert_share, phase};
+use crate::stage::{UPDATE, generation};
+
+const STREAMS: usize = 100;
+const NEXT: &str = "my-next-update";
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn an_update_that_supersedes_another_goes_on_from_where_that_was() {
+    let rollout = Rollout::begun([2, 2], json!({})).await;
+    let stage = &rollout.stage;
+    rollout.splits(1, 1).await;
+    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    phase(&load, 0, STREAMS).await;
+
+    stage.apply(&generation(&stage.cluster, "newer", "dynamo-v3", 1, false));
+    for deployment in ["newer-worker", "newer-frontend"] {
+        stage.rolled_out(deployment);
+    }
+    stage.with_model("newer").await;
+    rollout.update(NEXT, "newer", json!({"supersedes": UPDATE}));
+    rollout.splits_by(NEXT, 2, 1).await;
+    let first = rollout
+        .until(UPDATE, "superseded", |update| {
+            update["status"]["phase"] == "Superseded"
+        })
+        .await;
+    let said = first["status"]["message"].as_str().unwrap_or_default();
+    assert!(said.contains(NEXT), "{said}");
+    assert_eq!(first["spec"]["weights"], json!({"old": 1, "new": 1}));
+    phase(&load, 1, STREAMS).await;
+    // The workers of the middle one go, and nobody minds.
+    stage.wants("new-worker", 0);
+    stage.wants("newer-worker", 2);
+    rollout.splits_by(NEXT, 1, 1).await;
+    phase(&load, 2, STREAMS).await;
+    let ended = load.finish();
+    let args = ["delete", "deployment,service", "-l", "generation=newer"];
+    stage.cluster.kubectl(&args);
+
+    assert_all_well(&ended);
+    assert_share(&ended, 0, [1, 1], 1.0);
+    for (phase, weights) in [(1, [2, 1]), (2, [1, 1])] {
+        let (all, newer) = share_of("newer", &ended, phase);
+        let wanted = all as f64 * f64::from(weights[1]) / f64::from(weights[0] + weights[1]);
+        println!("{weights:?}: {newer} of {all} streams by the newest");
+        assert!((newer as f64 - wanted).abs() <= 1.0, "{newer} of {all}");
+        assert_eq!(share(&ended, phase).1, 0, "none by the one in the middle");
+    }
+}
