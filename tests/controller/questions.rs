@@ -83,7 +83,7 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
     let object = stage
         .until("up", "told", says("cannot read /nowhere/ca.pem"))
         .await;
-    assert_eq!(object["status"]["phase"], "Degraded");
+    assert_eq!(object["status"]["phase"], "Pending");
     assert!(
         says("whose files the controller's pods must have, too")(&object),
         "{object}"

@@ -207,7 +207,7 @@ async fn frontend(name: &'static str, serves: Arc<AtomicBool>) -> Upstream {
             (Some("late"), _) => late(name),
             (Some("late, refused by new"), "new") => status(503),
             (Some("late, refused by new"), _) => late(name),
-            (Some(millis), _) => {
+            (Some(millis), _) if millis.bytes().all(|byte| byte.is_ascii_digit()) => {
                 let begun = Script::new().sse().chunk(content(name, 0));
                 begun.pause(millis.parse().unwrap()).chunk(DONE)
             }
