@@ -192,7 +192,7 @@ pub fn processes(argument: &str, variable: &str) -> Vec<i32> {
         .collect();
     assert!(
         !pids.is_empty(),
-        "nothing runs with {argument:?} and {variable}"
+        "nothing runs with {argument:?} and {variable:?}"
     );
     pids
 }

@@ -72,7 +72,7 @@ async fn a_sidecar_that_does_not_answer_is_named_and_waited_for_no_longer_than_t
     load.leave().await;
     let pods = stage.old_pods();
     let mute = pods[0]["metadata"]["name"].as_str().expect("a name");
-    let sidecar = processes("\0proxy\0", &format!("POD_NAME={mute}\0"));
+    let sidecar = processes("\0proxy\0", &format!("HOSTNAME={mute}\0"));
     signal(&sidecar, libc::SIGSTOP);
     let stopped = Instant::now();
     rollout.edit(&json!({"maxTrafficSplitPercent": 40}));
