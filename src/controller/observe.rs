@@ -31,8 +31,6 @@ const UNHEARD: Duration = Duration::from_secs(2);
 pub(super) enum Error {
     #[error(transparent)]
     Unseen(#[from] Unseen),
-    #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
-    UnknownKind(String),
     #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
     Tls(#[from] crate::tls::Error),
     #[error("'{0}' is no name that a certificate can carry")]
@@ -55,10 +53,6 @@ impl Error {
         }
         told
     }
-}
-
-fn known() -> String {
-    workloads::ALL.map(|workload| workload.kind()).join(", ")
 }
 
 /// What was seen of an update.
@@ -249,7 +243,7 @@ impl Eyes {
         name: &str,
         stated: Option<WorkerSourceSpec>,
         dynamo_namespace: Option<&str>,
-    ) -> Result<Counts, Error> {
+    ) -> Result<Counts, Unseen> {
         let stated = stated.unwrap_or_default();
         let which = Which {
             namespace: held.key.namespace.clone(),
@@ -267,7 +261,7 @@ impl Eyes {
                 let name = dynamo_namespace.unwrap_or_default().to_owned();
                 return self.counted("DynamoWorkerMetadata", Which { name, ..which });
             }
-            return Ok(workloads::by_name(&self.shelves, &which)?);
+            return workloads::by_name(&self.shelves, &which);
         };
         let by_namespace = kind == "DynamoWorkerMetadata" && stated.name.is_none();
         let name = dynamo_namespace.filter(|_| by_namespace);
@@ -275,10 +269,9 @@ impl Eyes {
         self.counted(&kind, Which { name, ..which })
     }
 
-    fn counted(&self, kind: &str, which: Which) -> Result<Counts, Error> {
-        let workload =
-            workloads::by_kind(kind).ok_or_else(|| Error::UnknownKind(kind.to_owned()))?;
-        Ok(workloads::count(workload, &self.shelves, &which)?)
+    fn counted(&self, kind: &str, which: Which) -> Result<Counts, Unseen> {
+        let workload = workloads::by_kind(kind).expect("the schema names the kinds that are known");
+        workloads::count(workload, &self.shelves, &which)
     }
 
     fn reports(&self, held: &Held, pods: &[Object], early_until: &mut Option<Instant>) -> Told {
