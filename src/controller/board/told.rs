@@ -146,6 +146,7 @@ fn brief(update: &Object, state: &State) -> Json {
         "old": open(&state.old),
         "new": open(&state.new),
         "refusal": problems,
+        "remarks": plan.map(|plan| &plan.remarks),
         "sourceLostSeconds": lost.map(|lost| lost.seconds),
     })
 }
@@ -186,6 +187,20 @@ mod tests {
         }
         let none = json!({"weights": {"old": 0, "new": 0}});
         assert_eq!(share(none), None);
+    }
+
+    #[test]
+    fn what_a_proxy_remarks_is_in_its_line() {
+        let plan = Plan {
+            remarks: vec!["update 'a' does nothing".to_owned()],
+            ..Default::default()
+        };
+        let state = State {
+            plan: Some(plan),
+            ..Default::default()
+        };
+        let told = brief(&object(json!({})), &state);
+        assert_eq!(told["remarks"], json!(["update 'a' does nothing"]));
     }
 
     #[test]
