@@ -36,7 +36,7 @@ pub use self::{
     },
     status::DynamoUpdateConfigStatus,
     target::{Host, Target, TargetError, parse_targets},
-    update::Update,
+    update::{Update, is_lifted},
     yaml::MAX_BYTES,
 };
 

@@ -9,8 +9,10 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
+
+use crate::resource::Host;
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -44,6 +46,16 @@ pub enum Error {
     Verifier(#[source] rustls::server::VerifierBuilderError),
     #[error("the system has no root certificates; name a CA file")]
     NoRoots,
+}
+
+/// What a host is called in TLS, if a certificate can carry that name. An absolute name's last dot is not part of it
+/// (RFC 6066 §3).
+#[must_use]
+pub fn server_name(host: &Host) -> Option<ServerName<'static>> {
+    match host {
+        Host::Ip(ip) => Some((*ip).into()),
+        Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned()).ok(),
+    }
 }
 
 /// How a model server is trusted, and what it is shown.
@@ -260,6 +272,18 @@ fn stamps(files: &impl Files) -> Vec<Option<SystemTime>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_called_by_its_address_or_its_name_without_the_last_dot() {
+        let called = |host| server_name(&host).map(|name| name.to_str().into_owned());
+        let name = |name: &str| Host::Name(name.to_owned());
+        assert_eq!(called(name("new.dev.")).as_deref(), Some("new.dev"));
+        assert_eq!(called(name("a b")), None);
+        assert_eq!(
+            called(Host::Ip([127, 0, 0, 1].into())).as_deref(),
+            Some("127.0.0.1")
+        );
+    }
 
     fn refusal(path: &Path) -> String {
         let files = ClientFiles {

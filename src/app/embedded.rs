@@ -118,7 +118,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Sends the spans that wait, for at most `limit`, and no more after that. A [`Bound`] does it itself.
+    /// Sends the spans that wait, for at most `limit`, and no more after that. A [`super::Bound`] does it itself.
     pub async fn end_traces(&self, limit: Duration) {
         if let Some(tracer) = &self.shared.tracer {
             Arc::clone(tracer).shut_down(limit).await;

@@ -186,6 +186,13 @@ impl Metrics {
         let _ = self.split.remove_label_values(&[namespace, name]);
     }
 
+    /// Another replica looks after the updates: what was decided here is no news of them.
+    pub(super) fn rest(&self) {
+        for gauges in [&self.capacity, &self.split, &self.weight] {
+            gauges.reset();
+        }
+    }
+
     /// What they are.
     #[must_use]
     pub fn described(&self) -> &[Described] {

@@ -31,8 +31,6 @@ const UNHEARD: Duration = Duration::from_secs(2);
 pub(super) enum Error {
     #[error(transparent)]
     Unseen(#[from] Unseen),
-    #[error("spec.workers names the kind '{0}', whose workers cannot be counted; known are {known}", known = known())]
-    UnknownKind(String),
     #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
     Tls(#[from] crate::tls::Error),
     #[error("'{0}' is no name that a certificate can carry")]
@@ -55,10 +53,6 @@ impl Error {
         }
         told
     }
-}
-
-fn known() -> String {
-    workloads::ALL.map(|workload| workload.kind()).join(", ")
 }
 
 /// What was seen of an update.
@@ -94,7 +88,8 @@ struct Told {
 pub(super) struct Follower {
     pub pod: String,
     pub ready: bool,
-    place: String,
+    /// Where it is asked, if its pod has the port for that.
+    place: Option<String>,
 }
 
 /// What looks.
@@ -146,7 +141,10 @@ impl Eyes {
     pub fn heard(&self, key: &Key) -> Option<Vec<(Follower, Option<Heard>)>> {
         let followers = self.known().get(key).cloned()?;
         let heard = |follower: &Follower| {
-            let heard = self.proxies.heard(&follower.place);
+            let heard = match &follower.place {
+                Some(place) => self.proxies.heard(place),
+                None => Some(Heard::no_port(&self.settings.proxies.port)),
+            };
             (follower.clone(), heard)
         };
         Some(followers.iter().map(heard).collect())
@@ -173,20 +171,29 @@ impl Eyes {
         self.proxies.hear(key, place, follow)
     }
 
-    fn follow_pods(&self, key: &Key, pods: &[Object]) {
-        let follower = |pod: &Object| {
-            let place = old::address_of(pod, &self.settings.proxies.port)?;
-            let _ = self.hear(key, &place);
-            Some(Follower {
+    /// Follows the proxies in these pods from now on. What was heard of each, or since when it is asked; nothing of a pod
+    /// without the port.
+    fn follow_pods(
+        &self,
+        key: &Key,
+        pods: &[Object],
+    ) -> Vec<(Follower, Option<Result<Heard, Instant>>)> {
+        let follow = |pod: &Object| {
+            let follower = Follower {
                 pod: pod.metadata.name.clone().unwrap_or_default(),
                 ready: pod_is_ready(pod),
-                place,
-            })
+                place: old::address_of(pod, &self.settings.proxies.port),
+            };
+            let place = follower.place.as_ref();
+            let heard = place.map(|place| self.hear(key, place));
+            (follower, heard)
         };
-        let followers: Arc<[Follower]> = pods.iter().filter_map(follower).collect();
-        let places = followers.iter().map(|follower| follower.place.clone());
+        let heard: Vec<_> = pods.iter().map(follow).collect();
+        let followers: Arc<[Follower]> = heard.iter().map(|(one, _)| one.clone()).collect();
+        let places = followers.iter().filter_map(|one| one.place.clone());
         self.proxies.keep(key, &places.collect());
         self.known().insert(key.clone(), followers);
+        heard
     }
 
     /// This replica does not lead: it asks no frontend for its models.
@@ -249,7 +256,7 @@ impl Eyes {
         name: &str,
         stated: Option<WorkerSourceSpec>,
         dynamo_namespace: Option<&str>,
-    ) -> Result<Counts, Error> {
+    ) -> Result<Counts, Unseen> {
         let stated = stated.unwrap_or_default();
         let which = Which {
             namespace: held.key.namespace.clone(),
@@ -267,7 +274,7 @@ impl Eyes {
                 let name = dynamo_namespace.unwrap_or_default().to_owned();
                 return self.counted("DynamoWorkerMetadata", Which { name, ..which });
             }
-            return Ok(workloads::by_name(&self.shelves, &which)?);
+            return workloads::by_name(&self.shelves, &which);
         };
         let by_namespace = kind == "DynamoWorkerMetadata" && stated.name.is_none();
         let name = dynamo_namespace.filter(|_| by_namespace);
@@ -275,21 +282,18 @@ impl Eyes {
         self.counted(&kind, Which { name, ..which })
     }
 
-    fn counted(&self, kind: &str, which: Which) -> Result<Counts, Error> {
-        let workload =
-            workloads::by_kind(kind).ok_or_else(|| Error::UnknownKind(kind.to_owned()))?;
-        Ok(workloads::count(workload, &self.shelves, &which)?)
+    fn counted(&self, kind: &str, which: Which) -> Result<Counts, Unseen> {
+        let workload = workloads::by_kind(kind).expect("the schema names the kinds that are known");
+        workloads::count(workload, &self.shelves, &which)
     }
 
     fn reports(&self, held: &Held, pods: &[Object], early_until: &mut Option<Instant>) -> Told {
-        self.follow_pods(&held.key, pods);
-        let port = &self.settings.proxies.port;
         let mut assigned = Sides::default();
         let mut lengths = Lengths::default();
-        let proxies = pods.iter().map(|pod| {
-            let place = old::address_of(pod, port);
-            let state = match place.map(|place| self.hear(&held.key, &place)) {
-                None => Err(Silence::NoPort(port.clone())),
+        let followed = self.follow_pods(&held.key, pods);
+        let proxies = followed.into_iter().map(|(follower, heard)| {
+            let state = match heard {
+                None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
                 Some(Err(since)) if !Seen::misses(early_until, since) => Err(Silence::NotYet),
                 Some(Err(_)) => Err(Silence::NoAnswer),
                 Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
@@ -300,8 +304,8 @@ impl Eyes {
                 }),
             };
             Proxy {
-                name: pod.metadata.name.clone().unwrap_or_default(),
-                ready: pod_is_ready(pod),
+                name: follower.pod,
+                ready: follower.ready,
                 state,
             }
         });

@@ -98,6 +98,14 @@ pub(super) struct Heard {
 }
 
 impl Heard {
+    /// Of a pod without this port, who cannot be asked.
+    pub fn no_port(port: &str) -> Self {
+        Self {
+            state: Err(format!("it has no port {port}").into()),
+            at: None,
+        }
+    }
+
     /// What it says now, if it answers.
     pub fn report(&self) -> Option<Report> {
         self.state.as_ref().ok().map(|state| Report::from(&**state))

@@ -191,6 +191,7 @@ impl Controller {
             self.pauses.clear();
             if !self.leads() {
                 self.eyes.rest();
+                self.metrics.rest();
             }
             self.wake_all();
         }

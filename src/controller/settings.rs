@@ -37,6 +37,6 @@ pub struct ProxyPods {
     /// Labels of their pods, where `{source}` stands for `spec.sourceDeployment`; empty for the frontends of the graph or
     /// the pods of the Deployment of that name.
     pub selector: BTreeMap<String, String>,
-    /// The name of their admin port: a pod without such a port has no proxy.
+    /// The name of their admin port. A pod without such a port cannot be asked; it counts as one whose proxy is silent.
     pub port: String,
 }

@@ -78,8 +78,10 @@ struct State {
     listed: bool,
     /// The cluster does not have the kind.
     absent: bool,
-    /// Why it cannot be listed or watched now, and since when. What was listed before stays.
-    refused: Option<(String, Instant)>,
+    /// Why it cannot be listed or watched now. What was listed before stays.
+    refused: Option<String>,
+    /// Since when the API server has said nothing but that it does not know the kind.
+    unknown_since: Option<Instant>,
 }
 
 impl Shelves {
@@ -154,9 +156,10 @@ impl Shelves {
                 plural: kind.plural.clone(),
                 state: Mutex::default(),
             });
+            let client = noting(self.client.clone(), Arc::clone(&shelf));
             let api = match &self.scope {
-                Scope::All => Api::all_with(self.client.clone(), kind),
-                Scope::Namespace(name) => Api::namespaced_with(self.client.clone(), name, kind),
+                Scope::All => Api::all_with(client, kind),
+                Scope::Namespace(name) => Api::namespaced_with(client, name, kind),
             };
             tokio::spawn(Arc::clone(&shelf).fill(api, self.told.clone()));
             shelf
@@ -174,7 +177,7 @@ impl Shelf {
         let plural = self.plural.clone();
         match &state.refused {
             _ if state.listed => Ok(()),
-            Some((cause, _)) => Err(Unseen::Refused {
+            Some(cause) => Err(Unseen::Refused {
                 plural,
                 cause: cause.clone(),
             }),
@@ -197,7 +200,6 @@ impl Shelf {
                 Some(Ok(event)) => {
                     if !matches!(event, Event::Init) {
                         failures = 0;
-                        self.is_heard();
                     }
                     for object in self.take(event, &mut listed) {
                         let plural = self.plural.clone();
@@ -237,7 +239,7 @@ impl Shelf {
                     put(&mut objects, object);
                 }
                 let before = std::mem::replace(&mut state.objects, objects);
-                (state.listed, state.absent, state.refused) = (true, false, None);
+                (state.listed, state.absent) = (true, false);
                 return differing(&before, &state.objects);
             }
             Event::Apply(object) => {
@@ -256,9 +258,10 @@ impl Shelf {
         Vec::new()
     }
 
-    /// Notes that the API server answers.
+    /// Notes that the API server grants what is asked of it.
     fn is_heard(&self) {
         let mut state = self.state();
+        state.unknown_since = None;
         if state.refused.take().is_some() && state.listed {
             tracing::info!(kind = self.plural, "can be watched again");
         }
@@ -273,12 +276,18 @@ impl Shelf {
         };
         tracing::debug!(kind = self.plural, %error, "a watch fails");
         let mut state = self.state();
+        let since = match code {
+            404 => *state.unknown_since.get_or_insert(now),
+            _ => {
+                state.unknown_since = None;
+                now
+            }
+        };
         // A watch that only has to list anew is no refusal.
         if matches!(code, 410 | 504) || (code == 404 && state.absent) {
             return (true, Vec::new());
         }
         let before = state.refused.take();
-        let since = before.as_ref().map_or(now, |(_, since)| *since);
         let is_gone = code == 404 && (!state.listed || now.duration_since(since) >= GONE);
         if is_gone {
             let objects = std::mem::take(&mut state.objects);
@@ -293,7 +302,7 @@ impl Shelf {
                 "cannot be watched; what was last listed stays"
             );
         }
-        state.refused = Some((cause, since));
+        state.refused = Some(cause);
         (code == 404, Vec::new())
     }
 
@@ -317,6 +326,23 @@ impl Shelf {
         }
         Arc::new(object)
     }
+}
+
+/// A client that tells `shelf` of each answer that grants what was asked: a watch that goes on after an error has no event
+/// of its own for that.
+fn noting(client: Client, shelf: Arc<Shelf>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request| {
+        let (client, shelf) = (client.clone(), Arc::clone(&shelf));
+        async move {
+            let response = client.send(request).await?;
+            if response.status().is_success() {
+                shelf.is_heard();
+            }
+            Ok::<_, ClientError>(response)
+        }
+    });
+    Client::new(service, namespace)
 }
 
 fn place(object: &DynamicObject) -> (String, String) {
@@ -355,7 +381,16 @@ fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use bytes::Bytes;
+    use futures_util::stream;
+    use http::{Request, Response};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use kube::client::Body;
+    use kube::core::{GroupVersionKind, Status};
 
     use super::*;
 
@@ -415,6 +450,73 @@ mod tests {
         shelf.is_heard();
         shelf.fails(&refusal(404), now + GONE);
         assert_eq!(count(&shelf), 1);
+    }
+
+    #[test]
+    fn only_an_answer_that_a_kind_is_unknown_begins_the_wait_for_its_end() {
+        for other in [
+            watcher::Error::InitialListFailed(ClientError::TlsRequired),
+            refusal(403),
+            refusal(410),
+        ] {
+            let (now, shelf) = (Instant::now(), listed());
+            shelf.fails(&other, now);
+            let later = now + GONE + GONE / 30;
+            assert!(shelf.fails(&refusal(404), later).1.is_empty(), "{other}");
+            assert_eq!(count(&shelf), 1, "{other}");
+            shelf.fails(&other, later + GONE / 2);
+            shelf.fails(&refusal(404), later + GONE);
+            assert_eq!(count(&shelf), 1, "{other}");
+            shelf.fails(&refusal(404), later + 2 * GONE);
+            assert_eq!(count(&shelf), 0, "{other}");
+        }
+    }
+
+    /// An API server whose list is empty and whose first watch is refused; the next one is granted, and silent.
+    fn quiet_api_server(watches: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().unwrap_or_default().contains("watch=");
+            let (status, text) = match is_watch.then(|| watches.fetch_add(1, Ordering::SeqCst)) {
+                None => (
+                    200,
+                    json!({"metadata": {"resourceVersion": "1"}, "items": []}),
+                ),
+                Some(0) => (
+                    503,
+                    json!({"status": "Failure", "message": "no", "reason": "No", "code": 503}),
+                ),
+                Some(_) => (200, Json::Null),
+            };
+            let first = (!text.is_null()).then(|| Ok(Frame::data(text.to_string().into())));
+            let rest = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let is_open = text.is_null();
+            let rest = stream::iter(first).chain(rest.take(usize::from(is_open)));
+            let answer = Response::builder().status(status);
+            let answer = answer.body(StreamBody::new(rest)).unwrap();
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_quiet_kind_whose_watch_goes_on_after_an_error_is_no_longer_stale() {
+        let watches = Arc::new(AtomicUsize::new(0));
+        let (told, _changes) = mpsc::unbounded_channel();
+        let shelves = Shelves {
+            client: quiet_api_server(Arc::clone(&watches)),
+            scope: Scope::All,
+            told,
+            shelves: Mutex::default(),
+        };
+        let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
+        let mut was_stale = false;
+        assert!(shelves.all(&teapots).is_err());
+        while watches.load(Ordering::SeqCst) < 2 || shelves.stale() > 0 {
+            was_stale |= shelves.stale() == 1;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(was_stale);
+        assert!(shelves.all(&teapots).unwrap().is_empty());
     }
 
     #[test]

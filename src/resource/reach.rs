@@ -45,7 +45,8 @@ pub enum OutOfReach {
 }
 
 /// What a person can do about it.
-const HINT: &str = " (--kube-allow-any-target of the proxy lifts this)";
+const HINT: &str =
+    " (--kube-allow-any-target of the proxy and --allow-any-target of the controller lift this)";
 
 impl Reach {
     /// The target by the Service's whole name, so that no search list of a resolver can lead elsewhere: `x.dev` in the
@@ -174,6 +175,9 @@ mod tests {
             let error = of(text).expect_err(text);
             assert!(error.contains(reason), "{text}: {error}");
             assert!(error.contains("namespace 'dev'"), "{text}: {error}");
+            for flag in ["--kube-allow-any-target", " --allow-any-target"] {
+                assert!(error.contains(flag), "{text}: {error}");
+            }
         }
     }
 

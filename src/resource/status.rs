@@ -41,7 +41,7 @@ pub struct DynamoUpdateConfigStatus {
     /// The new generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<GenerationStatus>,
-    /// The frontends whose proxies follow this update.
+    /// The frontends of the old generation, whose proxies are to follow this update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frontends: Option<FrontendsStatus>,
     /// Whether the old generation can be deleted without a stream or a client losing its server.
@@ -192,11 +192,11 @@ pub struct RoleStatus {
     pub full_size: Option<i32>,
 }
 
-/// The frontends whose proxies follow an update.
+/// The frontends of the old generation, whose proxies are to follow the update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FrontendsStatus {
-    /// All of them.
+    /// All of them, also those that have no proxy or one that cannot be asked.
     #[schemars(range(min = 0))]
     pub total: i32,
     /// Those that have applied this generation of the `spec`.

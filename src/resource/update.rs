@@ -72,10 +72,11 @@ impl Update {
             return Err(problems);
         };
         within(reach, &mut plan)?;
-        let is_lifted =
-            self.lifted_cap.is_some() && self.lifted_cap == spec.max_traffic_split_percent;
-        if is_lifted && plan.capped_from.is_some_and(|wanted| wanted.is_all_new()) {
-            plan.weights = plan.capped_from.take().unwrap_or(plan.weights);
+        let cap = spec.max_traffic_split_percent;
+        if let Some(wanted) = plan.capped_from
+            && is_lifted(cap, self.lifted_cap, wanted.is_all_new())
+        {
+            (plan.weights, plan.capped_from) = (wanted, None);
         }
         plan.old_drains |= self.phase.is_some_and(Phase::old_drains);
         let manifest = Manifest {
@@ -85,6 +86,13 @@ impl Update {
         };
         Ok((manifest, plan))
     }
+}
+
+/// Whether new takes all in spite of `cap`: it is the very cap that the controller has `lifted`, and all is to go to new.
+/// Caps in percent.
+#[must_use]
+pub fn is_lifted(cap: Option<u8>, lifted: Option<u8>, all_to_new: bool) -> bool {
+    all_to_new && lifted.is_some() && lifted == cap
 }
 
 /// Leads the targets of `plan` to where they may be.

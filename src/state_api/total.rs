@@ -43,7 +43,7 @@ fn add(all: &mut v1::State, one: &v1::State) {
     merge(&mut all.old, &one.old, generation);
     merge(&mut all.new, &one.new, generation);
     counts(&mut all.saves, &one.saves);
-    all.retries_refused += one.retries_refused;
+    all.retries_refused = all.retries_refused.saturating_add(one.retries_refused);
     counts(&mut all.rejected_requests, &one.rejected_requests);
 }
 
@@ -79,7 +79,12 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
     if refused(&one.refusal) > refused(&all.refusal) {
         all.refusal = one.refusal.clone();
     }
-    all.refused_total += one.refused_total;
+    all.refused_total = all.refused_total.saturating_add(one.refused_total);
+    for remark in &one.remarks {
+        if !all.remarks.contains(remark) {
+            all.remarks.push(remark.clone());
+        }
+    }
     let lost = |lost: &Option<prost_types::Duration>| lost.map(|lost| (lost.seconds, lost.nanos));
     if lost(&one.source_lost_for) > lost(&all.source_lost_for) {
         all.source_lost_for = one.source_lost_for;
@@ -87,12 +92,12 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
 }
 
 fn requests(all: &mut v1::Requests, one: &v1::Requests) {
-    all.old += one.old;
-    all.new += one.new;
+    all.old = all.old.saturating_add(one.old);
+    all.new = all.new.saturating_add(one.new);
 }
 
 fn generation(all: &mut v1::Generation, one: &v1::Generation) {
-    all.open_streams += one.open_streams;
+    all.open_streams = all.open_streams.saturating_add(one.open_streams);
     // Each proxy counts the same addresses: the worst view of them is told.
     merge(&mut all.endpoints, &one.endpoints, |all, one| {
         if one.healthy < all.healthy {
@@ -100,10 +105,10 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
         }
     });
     merge(&mut all.outcomes, &one.outcomes, |all, one| {
-        all.completed += one.completed;
-        all.truncated += one.truncated;
-        all.failed += one.failed;
-        all.cancelled += one.cancelled;
+        all.completed = all.completed.saturating_add(one.completed);
+        all.truncated = all.truncated.saturating_add(one.truncated);
+        all.failed = all.failed.saturating_add(one.failed);
+        all.cancelled = all.cancelled.saturating_add(one.cancelled);
     });
     for (all, one) in [
         (&mut all.first_event, &one.first_event),
@@ -113,9 +118,9 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
         let same = matches!((&*all, one), (Some(all), Some(one)) if all.bounds == one.bounds);
         merge(all, if same { one } else { &None }, |all, one| {
             for (all, one) in all.cumulative_counts.iter_mut().zip(&one.cumulative_counts) {
-                *all += one;
+                *all = all.saturating_add(*one);
             }
-            all.count += one.count;
+            all.count = all.count.saturating_add(one.count);
             all.sum += one.sum;
         });
     }
@@ -123,7 +128,8 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
 
 fn counts(all: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
     for (name, count) in one {
-        *all.entry(name.clone()).or_default() += count;
+        let all = all.entry(name.clone()).or_default();
+        *all = all.saturating_add(*count);
     }
 }
 
@@ -167,6 +173,17 @@ mod tests {
     }
 
     #[test]
+    fn what_a_proxy_makes_up_does_not_overflow() {
+        let most = v1::State {
+            retries_refused: u64::MAX,
+            ..state(1, u64::MAX, &[1.0])
+        };
+        let all = total(&[most, state(1, 1, &[1.0])]).unwrap();
+        assert_eq!(all.retries_refused, u64::MAX);
+        assert_eq!(all.old.unwrap().open_streams, u64::MAX);
+    }
+
+    #[test]
     fn of_plans_of_the_same_weights_only_what_is_the_same_is_told() {
         let mut states = [state(1, 0, &[]), state(1, 0, &[])];
         for (epoch, state) in (3..).zip(&mut states) {
@@ -175,6 +192,7 @@ mod tests {
             plan.source = "the cluster".into();
             plan.old_drains = epoch == 3;
             plan.refused_total = 2;
+            plan.remarks = vec!["all".to_owned(), format!("plan {epoch}")];
             plan.since = Some(prost_types::Timestamp {
                 seconds: epoch as i64,
                 nanos: 0,
@@ -184,6 +202,7 @@ mod tests {
         assert_eq!((plan.epoch, &*plan.source), (0, "the cluster"));
         assert_eq!((plan.old_drains, plan.refused_total), (false, 4));
         assert_eq!(plan.since.unwrap().seconds, 4);
+        assert_eq!(plan.remarks, ["all", "plan 3", "plan 4"], "each once");
     }
 
     #[test]

@@ -7,8 +7,8 @@ mod rows;
 use super::Look;
 use super::plain::{bar, count, duration, percent, printable, share};
 use super::wanted::{of_spec, wanted};
-use crate::resource::DynamoUpdateConfig;
 use crate::resource::status::{DynamoUpdateConfigStatus, condition};
+use crate::resource::{DynamoUpdateConfig, is_lifted};
 use crate::state_api::{total, v1};
 
 const SMALL_BAR: usize = 8;
@@ -96,7 +96,16 @@ impl Page {
             );
         }
         if let Some(cap) = update.spec.max_traffic_split_percent {
-            self.line("cap", &format!("new gets at most {cap} %"));
+            let lifted = update
+                .status
+                .as_ref()
+                .and_then(|status| status.lifted_cap_percent);
+            let all_to_new = of_spec(&update.spec) == Some(1.0);
+            let said = match is_lifted(Some(cap), lifted, all_to_new) {
+                true => format!("{cap} %, lifted: no worker of old is ready, new gets all"),
+                false => format!("new gets at most {cap} %"),
+            };
+            self.line("cap", &said);
         }
         match &update.status {
             Some(status) => self.phase(status, meta.generation),

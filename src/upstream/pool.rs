@@ -11,9 +11,8 @@ use super::lifetime::{Life, Lifetime};
 use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
-use crate::tls::{ClientFiles, Reloading};
+use crate::tls::{ClientFiles, Reloading, server_name};
 use crate::transport::Transport;
-use rustls::pki_types::ServerName;
 
 /// Which HTTP is spoken to a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -338,12 +337,4 @@ fn two_choices<'a>(
     // The order of the pair is itself drawn, so that a tie favours neither.
     let (a, b) = if first < second { (a, b) } else { (b, a) };
     Some(if a.open() <= b.open() { a } else { b })
-}
-
-/// What a target is called in TLS. An absolute name's last dot is not part of it (RFC 6066 §3).
-fn server_name(host: &Host) -> Option<ServerName<'static>> {
-    match host {
-        Host::Ip(ip) => Some((*ip).into()),
-        Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned()).ok(),
-    }
 }

@@ -180,6 +180,8 @@ async fn told(server: &Arc<Cluster>, what: &'static str) {
     told.await.unwrap();
 }
 
+const SPLIT: &str = "crossfade_controller_split_ratio";
+
 #[tokio::test]
 async fn after_the_api_server_was_away_the_controller_goes_on() {
     let server = tokio::task::spawn_blocking(super::stage::new_server).await;
@@ -189,10 +191,16 @@ async fn after_the_api_server_was_away_the_controller_goes_on() {
     let controller = stage.controller(&[]).await;
     stage.worker("new", 0, "worker").await;
     stage.splits("up", 4, 1).await;
+    eventually("the split is shown", async || {
+        controller.metrics().await.sum(SPLIT, &[]) == 0.2
+    })
+    .await;
     let generation = stage.get("up").await["metadata"]["generation"].clone();
     told(&server, "stop").await;
     // Longer than the lease: it surely leads no more.
     eventually("it leads no more", async || !controller.leads().await).await;
+    let shown = controller.metrics().await.sum(SPLIT, &[]);
+    assert_eq!(shown, 0.0, "what another may change by now is not shown");
     assert_eq!(controller.page("/livez").await, 200);
     stage.proxies[0].serves("old").await;
     // The page shows the proxies as ever, with all that was before.

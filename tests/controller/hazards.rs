@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::live_page::{event, reader};
 use super::stage::{Stage, pods, resource};
 use crate::rig::*;
 
@@ -52,6 +53,11 @@ async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
         })
         .await;
     assert_eq!(object["status"]["frontends"]["total"], 2, "{object}");
+    let page = event(&mut reader(&controller).await).await;
+    let mut lines = page["proxies"].as_array().unwrap().iter();
+    let bare = lines.find(|line| line["name"] == "old-frontend-bare");
+    let bare = bare.unwrap_or_else(|| panic!("{page}"));
+    assert_eq!(bare["silence"], "it has no port crossfade");
     stage.keeps(&controller, "up", 100).await;
     let object = stage.get("up").await;
     assert_ne!(object["status"]["phase"], "Draining", "{object}");

@@ -78,10 +78,6 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         let is_more = wanted[1] > now[1];
         now = wanted;
         let update = rollout.splits(weights[0], weights[1]).await;
-        let took = chronicle.took(begun, is_more, weights);
-        println!("{wanted:?}: {weights:?} in force {took:?} after the worker's news");
-        // The first one waits for Dynamo to find the worker, and for the model.
-        times.extend(took.filter(|_| step > 0));
         let percent = f64::from(100 * weights[1]) / f64::from(weights[0] + weights[1]);
         let told = update["spec"]["trafficSplitPercent"].as_f64();
         assert_eq!(told, Some(percent.round()), "{update}");
@@ -92,7 +88,13 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         // Until a worker has gone requests may still meet it, and be saved elsewhere.
         stage.settled().await;
         phase(&load, step + 1, STREAMS).await;
+        // By now everyone who was to tell of it has been heard.
+        let took = chronicle.took(begun, is_more, weights);
+        println!("{wanted:?}: {weights:?} in force {took:?} after the worker's news");
+        // The first one waits for Dynamo to find the worker, and for the model.
+        times.extend(took.filter(|_| step > 0));
     }
+    assert_eq!(times.len(), STEPS.len() - 1, "each step was seen");
     println!(
         "from a worker's news to the split in force at {SIDECARS} proxies, of {}",
         told(&times)

@@ -10,6 +10,7 @@ use crate::controller::held;
 use crate::controller::observe::Follower;
 use crate::controller::proxies::Heard;
 use crate::k8s::Object;
+use crate::resource::is_lifted;
 use crate::state_api::v1::{Generation, Requests, Resource, State};
 
 /// A line of the list of all updates.
@@ -47,6 +48,7 @@ pub(super) fn update(update: &Object) -> Json {
         "wanted": wanted(update),
         "weights": spec["weights"],
         "cap": spec["maxTrafficSplitPercent"],
+        "capIsLifted": cap_is_lifted(update),
         "paused": spec["paused"] == true,
         "phase": status["phase"],
         "since": status["lastTransitionTime"],
@@ -58,17 +60,30 @@ pub(super) fn update(update: &Object) -> Json {
     })
 }
 
-/// The share of new that the resource asks for, below its cap.
+/// The share of new that the resource asks for, below its cap unless that is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
+    let asked = asked(update)?;
+    let cap = update.data["spec"]["maxTrafficSplitPercent"].as_f64();
+    match cap.filter(|_| !cap_is_lifted(update)) {
+        Some(cap) => Some(asked.min(cap / 100.0)),
+        None => Some(asked),
+    }
+}
+
+fn asked(update: &Object) -> Option<f64> {
     let spec = &update.data["spec"];
     let part = |side: &str| spec["weights"][side].as_f64();
     let of_weights = part("old").zip(part("new"));
     let of_weights = of_weights.map(|(old, new)| new / (old + new));
     let of_weights = of_weights.filter(|share| share.is_finite());
-    let percent = |field: &str| spec[field].as_f64().map(|percent| percent / 100.0);
-    let asked = of_weights.or_else(|| percent("trafficSplitPercent"))?;
-    let cap = percent("maxTrafficSplitPercent").unwrap_or(1.0);
-    Some(asked.min(cap))
+    of_weights.or_else(|| Some(spec["trafficSplitPercent"].as_f64()? / 100.0))
+}
+
+fn cap_is_lifted(update: &Object) -> bool {
+    let percent = |field: &Json| u8::try_from(field.as_u64()?).ok();
+    let cap = percent(&update.data["spec"]["maxTrafficSplitPercent"]);
+    let lifted = percent(&update.data["status"]["liftedCapPercent"]);
+    is_lifted(cap, lifted, asked(update) == Some(1.0))
 }
 
 /// The name of the other update that a proxy follows, if it does.
@@ -131,6 +146,7 @@ fn brief(update: &Object, state: &State) -> Json {
         "old": open(&state.old),
         "new": open(&state.new),
         "refusal": problems,
+        "remarks": plan.map(|plan| &plan.remarks),
         "sourceLostSeconds": lost.map(|lost| lost.seconds),
     })
 }
@@ -157,8 +173,34 @@ mod tests {
         assert_eq!(share(exact), Some(1.0 / 3.0));
         let capped = json!({"weights": weights, "maxTrafficSplitPercent": 10});
         assert_eq!(share(capped), Some(0.1));
+        for (percent, lifted, expected) in [
+            (100, Some(10), 1.0),
+            (50, Some(10), 0.1),
+            (100, Some(20), 0.1),
+            (100, None, 0.1),
+        ] {
+            let spec = json!({"trafficSplitPercent": percent, "maxTrafficSplitPercent": 10});
+            let mut update = (*object(spec)).clone();
+            update.data["status"] = json!({"liftedCapPercent": lifted});
+            let told = wanted(&Arc::new(update));
+            assert_eq!(told, Some(expected), "{percent} {lifted:?}");
+        }
         let none = json!({"weights": {"old": 0, "new": 0}});
         assert_eq!(share(none), None);
+    }
+
+    #[test]
+    fn what_a_proxy_remarks_is_in_its_line() {
+        let plan = Plan {
+            remarks: vec!["update 'a' does nothing".to_owned()],
+            ..Default::default()
+        };
+        let state = State {
+            plan: Some(plan),
+            ..Default::default()
+        };
+        let told = brief(&object(json!({})), &state);
+        assert_eq!(told["remarks"], json!(["update 'a' does nothing"]));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
 use crate::resource::{Host, Target};
 use crate::rollout::{Frontends, Sides};
-use crate::tls::{ClientFiles, Reloading};
+use crate::tls::{ClientFiles, Reloading, server_name};
 
 impl Eyes {
     /// What the frontends of both sides can do.
@@ -111,11 +111,8 @@ impl Eyes {
                 let called = tls
                     .and_then(|tls| tls.server_name.as_ref())
                     .unwrap_or(target.called());
-                let name = match called {
-                    Host::Ip(ip) => ServerName::from(*ip),
-                    Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned())
-                        .map_err(|_| Error::ServerName(name.clone()))?,
-                };
+                let name =
+                    server_name(called).ok_or_else(|| Error::ServerName(called.to_string()))?;
                 secured = Some((config, name));
             }
             // Each of them by its address: a Service would answer by one or another.

@@ -46,7 +46,7 @@ function drawUpdate(update) {
     ["edit", count(update.generation)],
   ];
   if (update.weights) facts.push(["weights", `old ${update.weights.old} : new ${update.weights.new}`]);
-  if (known(update.cap)) facts.push(["cap", `${update.cap} %`]);
+  if (known(update.cap)) facts.push(["cap", `${update.cap} %${update.capIsLifted ? ", lifted: no worker of old is ready" : ""}`]);
   if (update.paused) facts.push(["paused", "yes: a person holds the split"]);
   if (update.since) facts.push(["phase since", new Date(update.since).toLocaleString("en-GB")]);
   if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${lasting(update.estimatedDrainSeconds)} more`]);
@@ -101,6 +101,7 @@ function complaints(proxies) {
   for (const { name, state } of proxies ?? []) {
     if (state?.refusal) told.push(`${name} has refused a newer plan: ${state.refusal}`);
     if (known(state?.sourceLostSeconds)) told.push(`${name} has been out of reach of the API server for ${lasting(state.sourceLostSeconds)}; its last good plan stays in force`);
+    for (const remark of state?.remarks ?? []) told.push(`${name}: ${remark}`);
   }
   return told;
 }

@@ -124,6 +124,7 @@ function concerns(plan) {
     told.push(`A newer plan was refused at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
   }
   if (known(plan?.sourceLostSeconds)) told.push("The source of plans is out of reach; the last good plan stays in force.");
+  told.push(...(plan?.remarks ?? []));
   return told;
 }
 

@@ -417,6 +417,33 @@ fn the_rules_are_asked_in_their_order() {
 }
 
 #[test]
+fn of_an_old_side_that_was_never_seen_only_a_pause_and_a_new_side_that_cannot_serve_come_first() {
+    use Rule::{NeitherCanServe, OldNeverSeen, Paused};
+    // new ready, paused, strict, cap; from 50 %.
+    for (new, paused, strict, cap, rule) in [
+        (4, false, false, None, OldNeverSeen),
+        (4, false, false, Some(10), OldNeverSeen),
+        (4, false, true, None, OldNeverSeen),
+        (4, false, true, Some(10), OldNeverSeen),
+        (4, true, false, None, Paused),
+        (4, true, true, None, Paused),
+        (0, false, false, None, NeitherCanServe),
+        (0, true, true, Some(10), NeitherCanServe),
+    ] {
+        let mut scene = Scene::of_four();
+        scene.seen.workers.old.clear();
+        scene.seen.split = percent(50);
+        scene.settings.paused = paused;
+        scene.settings.strict = strict;
+        scene.settings.cap_percent = cap;
+        let decision = scene.new_ready(new).settle();
+        let given = (new, paused, strict, cap);
+        let expected = (rule, percent(50));
+        assert_eq!((decision.rule, scene.seen.split), expected, "{given:?}");
+    }
+}
+
+#[test]
 fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
     let mut scene = Scene::settled(4, 2);
     scene.settings.paused = true;

@@ -109,6 +109,25 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
 }
 
 #[test]
+fn a_cap_that_is_lifted_is_said_to_be_lifted() {
+    for (percent, expected) in [
+        (100, "cap         60 %, lifted: no worker of old is ready"),
+        (70, "cap         new gets at most 60 %"),
+    ] {
+        let object = serde_json::json!({
+            "metadata": {"name": "u"}, "status": {"liftedCapPercent": 60},
+            "spec": {"newFrontendService": "new", "trafficSplitPercent": percent, "maxTrafficSplitPercent": 60},
+        });
+        let look = Look {
+            update: Some(serde_json::from_value(object).unwrap()),
+            ..Look::default()
+        };
+        let text = text(&look);
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn what_holds_an_update_is_told() {
     let object = serde_json::json!({
         "metadata": {"name": "u", "namespace": "n", "generation": 5},
