@@ -25,7 +25,9 @@ const FIGURES: Duration = Duration::from_secs(10);
 /// So often the figures of an update that moves are looked at: a little later, so that their time has come.
 const MOVING: Duration = Duration::from_secs(11);
 /// What is told of a split, as soon as it is written.
-const OF_SPLIT: [&str; 2] = ["SplitChanged", "SplitContested"];
+const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];
+/// What is told once.
+const CONTESTED: &str = "SplitContested";
 
 impl Controller {
     /// Looks at what is due, and begins to apply what follows.
@@ -106,7 +108,8 @@ impl Controller {
         if let Some(dry) = dry {
             dry.overlay(found, &mut seen.observation);
         }
-        let memory = dry.map_or_else(|| held.memory(), |dry| dry.memory.clone());
+        let mut memory = dry.map_or_else(|| held.memory(), |dry| dry.memory.clone());
+        memory.contested |= self.contested.contains(&held.key);
         let decision = rollout::step(&held.wants(), &memory, &seen.observation, now);
         let split = decision.split.unwrap_or(seen.observation.split);
         self.metrics.decided(&held.key, &decision, split);
@@ -280,6 +283,11 @@ impl Controller {
         let mut events = done.events;
         // What is not remembered will be told again.
         events.retain(|notice| is_told || (is_split && OF_SPLIT.contains(&notice.reason)));
+        if is_told {
+            self.contested.remove(&key);
+        } else if events.iter().any(|notice| notice.reason == CONTESTED) {
+            self.contested.insert(key.clone());
+        }
         for notice in events {
             tracing::info!(update = %key, reason = notice.reason, "{}", notice.note);
             self.notices.tell(notice);

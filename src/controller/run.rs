@@ -2,7 +2,7 @@
 //!
 //! Must not know how anything is observed, decided or written.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ pub struct Controller {
     pub(super) latest: HashMap<Key, Object>,
     /// When each status was last written.
     pub(super) told: HashMap<Key, Instant>,
+    /// Whose edits were told to be taken back, though no status remembers that yet.
+    pub(super) contested: HashSet<Key>,
     /// Without writing there is no other memory, nor any other place to tell.
     pub(super) dry: HashMap<Key, Dry>,
     pub(super) running: JoinSet<(Key, Applied)>,
@@ -88,6 +90,7 @@ impl Controller {
             ready,
             latest: HashMap::new(),
             told: HashMap::new(),
+            contested: HashSet::new(),
             dry: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
@@ -249,6 +252,7 @@ impl Controller {
         self.metrics.forget(key);
         self.latest.remove(key);
         self.told.remove(key);
+        self.contested.remove(key);
         self.dry.remove(key);
     }
 
