@@ -260,15 +260,72 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
     }
 }
 
+/// Answers whether a service account may do something in a namespace.
+fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool {
+    let who = format!("--as=system:serviceaccount:{account}");
+    move |verb, what, namespace| {
+        let args = ["auth", "can-i", verb, what, &who, "-n", namespace];
+        let output = cluster.try_kubectl(&args, "");
+        String::from_utf8(output.stdout).unwrap().trim() == "yes"
+    }
+}
+
+#[test]
+fn the_controllers_service_account_may_see_workers_write_updates_and_hold_its_lease_and_nothing_else()
+ {
+    let cluster = Cluster::api_server();
+    for part in ["base", "controller"] {
+        cluster.apply(&kustomize(&cluster, &deploy().join(part)));
+    }
+    let may = asking(&cluster, "crossfade:crossfade-controller");
+    let updates = "dynamoupdateconfigs.nvidia.com";
+    let status = "dynamoupdateconfigs.nvidia.com/status";
+    let (events, lease) = (
+        "events.events.k8s.io",
+        "leases.coordination.k8s.io/crossfade-controller",
+    );
+    for (verb, what, namespace) in [
+        ("watch", updates, "default"),
+        ("patch", updates, "default"),
+        ("patch", status, "default"),
+        ("watch", "pods", "default"),
+        ("watch", "endpointslices.discovery.k8s.io", "default"),
+        ("watch", "deployments.apps", "default"),
+        ("create", events, "default"),
+        ("create", "leases.coordination.k8s.io", "crossfade"),
+        ("update", lease, "crossfade"),
+    ] {
+        assert!(may(verb, what, namespace), "{verb} {what} in {namespace}");
+    }
+    for (verb, what, namespace) in [
+        ("create", updates, "default"),
+        ("update", updates, "default"),
+        ("delete", updates, "default"),
+        ("list", events, "default"),
+        ("get", "secrets", "crossfade"),
+        ("get", "configmaps", "crossfade"),
+        ("list", "services", "default"),
+        ("create", "pods", "default"),
+        ("delete", "pods", "default"),
+        ("create", "pods/exec", "default"),
+        ("create", "pods/portforward", "default"),
+        ("patch", "deployments.apps", "default"),
+        ("update", "leases.coordination.k8s.io/another", "crossfade"),
+        ("update", lease, "default"),
+        ("list", "leases.coordination.k8s.io", "crossfade"),
+    ] {
+        assert!(
+            !may(verb, what, namespace),
+            "may {verb} {what} in {namespace}"
+        );
+    }
+}
+
 #[test]
 fn the_sidecars_service_account_may_read_updates_and_write_events_and_nothing_else() {
     let cluster = Cluster::api_server();
     cluster.apply(&kustomize(&cluster, &deploy().join("base")));
-    let who = "--as=system:serviceaccount:default:crossfade-sidecar";
-    let may = |verb: &str, what: &str, namespace: &str| {
-        let output = cluster.try_kubectl(&["auth", "can-i", verb, what, who, "-n", namespace], "");
-        String::from_utf8(output.stdout).unwrap().trim() == "yes"
-    };
+    let may = asking(&cluster, "default:crossfade-sidecar");
     let updates = "dynamoupdateconfigs.nvidia.com";
     let events = "events.events.k8s.io";
     for verb in ["get", "list", "watch"] {

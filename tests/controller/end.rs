@@ -97,6 +97,35 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
 }
 
 #[tokio::test]
+async fn a_drain_ends_at_its_deadline_though_a_stream_runs_on_and_old_may_not_go() {
+    let stage = Stage::begun(json!({"drainDeadlineSeconds": 2, "clientService": "clients"})).await;
+    let mut open = Client::connect(stage.proxies[0].address).await;
+    open.post(CHAT, &[("x-ends", "600000")], STREAMING).await;
+    open.head().await;
+    open.until(&content("old", 0)).await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    for i in 0..4 {
+        stage.delete(&pods(), &format!("old-worker-{i}")).await;
+    }
+    let object = stage
+        .until("up", "draining", |object| {
+            object["status"]["phase"] == "Draining"
+        })
+        .await;
+    assert_eq!(object["status"]["old"]["openStreams"], 1, "{object}");
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert_eq!(object["status"]["old"]["openStreams"], 1, "{object}");
+    assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
+    assert_eq!(object["status"]["lastOldWorkerDispensable"], false);
+}
+
+#[tokio::test]
 async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothing() {
     let stage = Stage::begun(json!({"ackTimeoutSeconds": 1})).await;
     stage.worker("new", 0, "worker").await;
