@@ -294,7 +294,7 @@ impl Shelf {
             (state.listed, state.absent) = (true, true);
             return (true, differing(&objects, &Objects::new()));
         }
-        let cause = super::watch::told(error);
+        let cause = crate::state_api::whole(error);
         if before.is_none() && state.listed && code != 0 {
             tracing::warn!(
                 kind = self.plural,

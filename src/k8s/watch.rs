@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::Connection;
 use crate::resource::status::Phase;
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
+use crate::state_api::whole;
 
 /// A watch is begun anew after so long, in seconds. An API server that stands still with its connections open is noticed 5 s
 /// later; beginning anew costs it one request that changes nothing.
@@ -142,7 +143,7 @@ impl Watch {
         }
         // What was heard up to now was before this.
         self.contact.mark_unchanged();
-        let cause = told(&error);
+        let cause = whole(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
         }
@@ -155,20 +156,6 @@ impl Watch {
 fn events(api: &Api<DynamicObject>) -> Events {
     let settings = watcher::Config::default().timeout(RENEW);
     Box::pin(watcher(api.clone(), settings))
-}
-
-/// The error with all its causes, once each.
-pub(super) fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 fn update(object: DynamicObject) -> Update {
