@@ -38,13 +38,12 @@
 //! | 0 | `Superseded` | another resource rules the deployment | stays |
 //! | 1 | `NeitherCanServe` | nobody can serve | stays |
 //! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
-//! | 3 | `OldNeverSeen` | no worker of old was ever seen, and nobody paused | stays |
-//! | 4 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
-//! | 5 | `Paused` | a person holds it | what is held, a person's edit included |
-//! | 6 | `Cap` | capacity would give new more than the cap | the cap |
-//! | 7 | `Capacity` | else | by capacity |
+//! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
+//! | 4 | `Paused` | a person holds it | what is held, a person's edit included |
+//! | 5 | `Cap` | capacity would give new more than the cap | the cap |
+//! | 6 | `Capacity` | else | by capacity |
 //!
-//! With `strict`, pause goes before 2 and 4, and 4 ends at the cap. What a pause holds returns after an emergency. An edit
+//! With `strict`, pause goes before 2 and 3, and 3 ends at the cap. What a pause holds returns after an emergency. An edit
 //! by a person who did not pause is taken back, and told once.
 //!
 //! # Away at once, towards in time
@@ -62,7 +61,7 @@
 //! ```
 //!
 //! Old has weight 0, *and that is wanted* (nobody wants old's workers any more, or a person paused at 100 %; workers that
-//! fell over are an outage, and old stays a refuge) → every proxy alive has applied it → `Draining`: old is no refuge any
+//! fell over are an outage, and a name under which nothing was ever found may be mistyped: old stays a refuge) → every proxy alive has applied it → `Draining`: old is no refuge any
 //! more → all know that, too, and no stream runs on old, or `drainDeadlineSeconds` are over → `Complete`. Every [`Phase`] goes
 //! back when old is needed again. The pods of old's frontends carry streams of *new*, because the sidecar sits there: they
 //! may be deleted only when clients no longer reach them and nothing runs through them. The last worker of old may go when

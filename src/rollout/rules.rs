@@ -17,8 +17,6 @@ pub enum Rule {
     NeitherCanServe,
     /// New cannot serve: all to old.
     NewCannotServe,
-    /// No worker of old was ever seen, so that nobody can tell whether it is gone or called otherwise: nothing changes.
-    OldNeverSeen,
     /// Old has no ready worker and new can serve: all to new.
     OldCannotServe,
     /// Paused: the split stays as it is held.
@@ -31,11 +29,10 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order in which they are asked.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 7] = [
         Self::Superseded,
         Self::NeitherCanServe,
         Self::NewCannotServe,
-        Self::OldNeverSeen,
         Self::OldCannotServe,
         Self::Paused,
         Self::Cap,
@@ -49,7 +46,6 @@ impl Rule {
             Self::Superseded => "Superseded",
             Self::NeitherCanServe => "NeitherCanServe",
             Self::NewCannotServe => "NewCannotServe",
-            Self::OldNeverSeen => "OldNeverSeen",
             Self::OldCannotServe => "OldCannotServe",
             Self::Paused => "Paused",
             Self::Cap => "Cap",
@@ -62,8 +58,6 @@ impl Rule {
 pub(super) struct View<'a> {
     pub settings: &'a Settings,
     pub superseded: bool,
-    /// Was ever a worker of old seen?
-    pub old_was_seen: bool,
     /// Can each side serve at this moment?
     pub serves: Sides<bool>,
     /// The capacity that counts.
@@ -96,8 +90,6 @@ pub(super) fn decide(view: &View) -> (Rule, Aim) {
         (false, false) => (Rule::NeitherCanServe, Aim::Stay),
         _ if strictly_paused => (Rule::Paused, toward_held(view)),
         (_, false) => (Rule::NewCannotServe, Aim::AtOnce(Weights::ALL_OLD)),
-        (_, true) if !view.old_was_seen && settings.paused => (Rule::Paused, toward_held(view)),
-        (_, true) if !view.old_was_seen => (Rule::OldNeverSeen, Aim::Stay),
         (_, true) if old_is_out && settings.strict => {
             capped(settings, Weights::ALL_NEW, Aim::AtOnce)
         }

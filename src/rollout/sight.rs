@@ -16,6 +16,8 @@ pub(super) struct Sight<'a> {
     pub seen: &'a Observation,
     pub now: Moment,
     pub capacity: Sides<Capacity>,
+    /// Was ever a worker of old found, or an object that has none?
+    pub old_was_found: bool,
     /// What keeps new from serving.
     pub obstacles: Vec<Obstacle>,
     /// Is new only taken to serve, because it did when it was last heard? Then it keeps what it has and gains nothing.
@@ -37,6 +39,7 @@ impl<'a> Sight<'a> {
             now,
             obstacles: gate(&seen.frontends.new, wanted, &capacity.new, has_share),
             is_presumed: seen.frontends.new.unheard || wanted == Wanted::NotYet,
+            old_was_found: !memory.full_sizes.is_empty() || !seen.workers.old.is_empty(),
             capacity,
             proxies: Proxies::of(&seen.proxies, seen.resource_generation),
             ack_deadline: last_change.after(settings.ack_timeout),
@@ -116,6 +119,12 @@ impl<'a> Sight<'a> {
         let wanted = |role: &Role| is_wanted(&self.seen.workers.old, *role);
         let mut roles = self.capacity.old.roles.keys();
         roles.len() > 0 && roles.all(wanted)
+    }
+
+    /// Is old without workers because nobody wants it any more? Where nothing was ever found under its name, that may be
+    /// mistyped.
+    pub fn old_is_given_up(&self) -> bool {
+        self.old_was_found && !self.old_is_wanted()
     }
 }
 

@@ -140,8 +140,6 @@ fn view<'a>(sight: &Sight<'a>, memory: &Memory, credit: &Sides<Credit>) -> View<
         },
         present: sight.seen.split,
         held: memory.held.unwrap_or(sight.seen.split),
-        // An object of no workers is what a person scaled down; no object at all is a name mistyped.
-        old_was_seen: !memory.full_sizes.is_empty() || !sight.seen.workers.old.is_empty(),
     }
 }
 
@@ -172,7 +170,7 @@ fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {
         settings: sight.settings,
         present: sight.seen.split,
         next,
-        is_meant: !sight.old_is_wanted()
+        is_meant: sight.old_is_given_up()
             || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW)),
         told: sight.seen.old_draining,
         proxies: &sight.proxies,

@@ -163,8 +163,8 @@ const fn reason(obstacle: &Obstacle) -> &'static str {
 fn degraded(tale: &Tale) -> Condition {
     let outage = match tale.rule {
         Rule::Superseded => None,
-        Rule::NeitherCanServe | Rule::OldNeverSeen => Some(why(tale)),
-        Rule::OldCannotServe => tale.sight.old_is_wanted().then(|| why(tale)),
+        Rule::NeitherCanServe => Some(why(tale)),
+        Rule::OldCannotServe => (!tale.sight.old_is_given_up()).then(|| why(tale)),
         // A new generation that is not there yet is no fault, nor one that is taken back; one that should hold a share is.
         Rule::NewCannotServe => {
             let held = tale.memory.held.is_some_and(|held| !held.is_all_old());

@@ -26,8 +26,6 @@ pub struct Wait {
 pub enum WaitFor {
     /// New to be able to serve.
     Gate(Vec<Obstacle>),
-    /// A worker of old to be seen.
-    Old,
     /// A side's additional capacity to last.
     Stability(Generation),
     /// These proxies to apply the resource's last change.
@@ -42,7 +40,6 @@ impl fmt::Display for WaitFor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gate(_) => f.write_str("new to be able to serve"),
-            Self::Old => f.write_str("a worker of old to be seen"),
             Self::Stability(side) => write!(f, "the workers of {side} to stay ready"),
             Self::Proxies(names) => {
                 let s = if names.len() == 1 { "y" } else { "ies" };
@@ -79,7 +76,6 @@ pub(super) fn all(
                 None,
             );
         }
-        Some(Rule::OldNeverSeen) => wait(WaitFor::Old, memory.rule_since, None),
         Some(Rule::Paused) => wait(WaitFor::Resume, memory.rule_since, None),
         _ => {}
     }

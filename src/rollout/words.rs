@@ -52,15 +52,12 @@ pub(super) fn why(tale: &Tale) -> String {
             obstacles()
         ),
         Rule::NewCannotServe => format!("new cannot serve: {}", obstacles()),
-        Rule::OldNeverSeen => format!(
-            "no worker of old was ever seen, so nothing is changed: see spec.sourceDeployment and spec.workers.old; new \
-             has {}",
-            ready(&capacity.new)
-        ),
         Rule::OldCannotServe => {
             // Else people wait for an end that does not come.
-            let stays = sight.old_is_wanted();
-            let hint = if stays {
+            let hint = if !sight.old_was_found {
+                "; no worker of old was ever found, so it stays a refuge: correct spec.sourceDeployment or \
+                 spec.workers.old, or pause with all to new to end the update"
+            } else if sight.old_is_wanted() {
                 "; old stays a refuge while its workers are wanted: scale them to 0 to end the update"
             } else {
                 ""

@@ -303,20 +303,23 @@ async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_say
 }
 
 #[tokio::test]
-async fn workers_that_were_never_seen_are_not_workers_that_are_gone() {
+async fn an_old_name_under_which_nothing_was_found_is_told_and_old_stays_a_refuge() {
     let stage = Stage::set().await;
     stage.worker("old", 0, "worker").await;
     stage.worker("new", 0, "worker").await;
     let workers = json!({"workers": {"old": {"selector": {"app": "mistyped"}}}});
     stage.update("up", workers).await;
-    let controller = stage.controller(&[]).await;
+    let _controller = stage.controller(&[]).await;
+    stage.splits("up", 0, 1).await;
     let object = stage
         .until("up", "told", |object| {
-            object["status"]["rule"] == "OldNeverSeen"
+            object["status"]["phase"] == "Degraded"
         })
         .await;
-    assert_eq!(object["status"]["phase"], "Degraded", "{object}");
-    stage.keeps(&controller, "up", 0).await;
+    assert_eq!(object["status"]["rule"], "OldCannotServe", "{object}");
+    let message = object["status"]["message"].as_str().unwrap();
+    assert!(message.contains("spec.workers.old"), "{object}");
+    assert_ne!(object["spec"]["oldDraining"], true, "{object}");
     stage.edit("up", json!({"workers": null})).await;
     stage.splits("up", 1, 1).await;
 }

@@ -417,18 +417,18 @@ fn the_rules_are_asked_in_their_order() {
 }
 
 #[test]
-fn of_an_old_side_that_was_never_seen_only_a_pause_and_a_new_side_that_cannot_serve_come_first() {
-    use Rule::{NeitherCanServe, OldNeverSeen, Paused};
+fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
+    use Rule::{Cap, NeitherCanServe, OldCannotServe, Paused};
     // new ready, paused, strict, cap; from 50 %.
-    for (new, paused, strict, cap, rule) in [
-        (4, false, false, None, OldNeverSeen),
-        (4, false, false, Some(10), OldNeverSeen),
-        (4, false, true, None, OldNeverSeen),
-        (4, false, true, Some(10), OldNeverSeen),
-        (4, true, false, None, Paused),
-        (4, true, true, None, Paused),
-        (0, false, false, None, NeitherCanServe),
-        (0, true, true, Some(10), NeitherCanServe),
+    for (new, paused, strict, cap, rule, split) in [
+        (4, false, false, None, OldCannotServe, Weights::ALL_NEW),
+        (4, false, false, Some(10), OldCannotServe, Weights::ALL_NEW),
+        (4, false, true, None, OldCannotServe, Weights::ALL_NEW),
+        (4, false, true, Some(10), Cap, percent(10)),
+        (4, true, false, None, OldCannotServe, Weights::ALL_NEW),
+        (4, true, true, None, Paused, percent(50)),
+        (0, false, false, None, NeitherCanServe, percent(50)),
+        (0, true, true, Some(10), NeitherCanServe, percent(50)),
     ] {
         let mut scene = Scene::of_four();
         scene.seen.workers.old.clear();
@@ -438,8 +438,11 @@ fn of_an_old_side_that_was_never_seen_only_a_pause_and_a_new_side_that_cannot_se
         scene.settings.cap_percent = cap;
         let decision = scene.new_ready(new).settle();
         let given = (new, paused, strict, cap);
-        let expected = (rule, percent(50));
-        assert_eq!((decision.rule, scene.seen.split), expected, "{given:?}");
+        assert_eq!(
+            (decision.rule, scene.seen.split),
+            (rule, split),
+            "{given:?}"
+        );
     }
 }
 
@@ -1047,28 +1050,44 @@ fn what_comes_after_the_update_itself_counts_until_new_has_a_share() {
 }
 
 #[test]
-fn an_old_side_that_was_never_seen_is_not_taken_for_one_that_is_gone() {
+fn an_old_side_of_which_nothing_was_ever_found_stays_a_refuge() {
     let mut scene = Scene::of_four();
     scene.seen.workers.old.clear();
     scene.seen.split = percent(10);
     let decision = scene.new_ready(4).settle();
     assert_eq!(
         (decision.rule, scene.seen.split),
-        (Rule::OldNeverSeen, percent(10))
+        (Rule::OldCannotServe, Weights::ALL_NEW)
+    );
+    // Its name may be mistyped.
+    assert_eq!(
+        (decision.phase, decision.old_draining),
+        (Phase::Progressing, false)
     );
     assert_eq!(
         holds(&decision, ConditionKind::Degraded),
-        (true, "OldNeverSeen")
+        (true, "OldCannotServe")
     );
-    assert!(decision.message.contains("see spec.sourceDeployment"));
-    // Whoever knows better pauses, and says what is to be.
-    scene.settings.paused = true;
-    scene.edit(Weights::ALL_NEW);
-    assert_eq!(scene.settle().rule, Rule::Paused);
-    scene.settings.paused = false;
+    assert!(
+        decision
+            .message
+            .contains("correct spec.sourceDeployment or spec.workers.old"),
+        "{}",
+        decision.message
+    );
+    // Corrected, it gets its part back, and may end as any other.
     scene.scale_old(4);
     assert_eq!(scene.settle().rule, Rule::Capacity);
-    assert_eq!(scene.scale_old(0).settle().rule, Rule::OldCannotServe);
+    assert_eq!(scene.scale_old(0).settle().phase, Phase::Complete);
+}
+
+#[test]
+fn who_knows_that_old_is_gone_though_it_was_never_found_ends_the_update() {
+    let mut scene = Scene::of_four();
+    scene.seen.workers.old.clear();
+    scene.settings.paused = true;
+    assert_eq!(scene.new_ready(4).settle().phase, Phase::Progressing);
+    assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
 }
 
 #[test]
