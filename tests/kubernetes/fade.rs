@@ -48,8 +48,7 @@ async fn a_fade_by_kubectl_patch_loses_no_stream_and_its_shares_are_exact() {
 async fn a_resource_deleted_half_way_sends_all_back_to_old() {
     let stage = Stage::ready().await;
     stage.update(50).await;
-    let load = Load::start(stage.address, 50, SHAPE);
-    load.leave().await;
+    let load = Load::aside(stage.address, 50, SHAPE);
     within_patience("streams", async || load.open() == 50).await;
     stage.cluster.kubectl(&["delete", "duc", UPDATE]);
     stage.in_force(0).await;
