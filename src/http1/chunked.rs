@@ -113,9 +113,17 @@ impl Chunked {
                 append(&mut payload, slice, at..at + here);
                 *left -= here as u64;
                 at += here;
-                if *left == 0 {
+                if *left == 0 && slice[at..].starts_with(b"\r\n") {
+                    self.state = SIZE;
+                    at += 2;
+                } else if *left == 0 {
                     self.state = State::DataCr;
                 }
+            } else if let State::Size { digits: 0, .. } = self.state
+                && let Some((left, length)) = usual_size(&slice[at..])
+            {
+                self.state = State::Data { left };
+                at += length;
             } else {
                 self.framing_byte(slice[at])?;
                 at += 1;
@@ -187,6 +195,19 @@ impl Chunked {
     }
 }
 
+/// A size line as nearly all are, digits and CRLF, and its length; not that of the last chunk, nor one that may be half.
+fn usual_size(slice: &[u8]) -> Option<(u64, usize)> {
+    let mut size = 0;
+    for (at, byte) in slice.iter().take(usize::from(MAX_DIGITS)).enumerate() {
+        if !byte.is_ascii_hexdigit() {
+            let is_usual = size > 0 && slice[at..].starts_with(b"\r\n");
+            return is_usual.then_some((size, at + 2));
+        }
+        size = size << 4 | u64::from(hex(*byte));
+    }
+    None
+}
+
 /// Moves `from` behind the payload gathered so far; the first one stays where it is.
 fn append(payload: &mut Range<usize>, slice: &mut [u8], from: Range<usize>) {
     if payload.end == payload.start {
@@ -222,7 +243,7 @@ fn parse_trailers(section: &[u8]) -> Result<Option<Box<HeaderMap>>, ChunkError> 
     let mut found = [httparse::EMPTY_HEADER; super::MAX_HEADERS];
     match httparse::parse_headers(section, &mut found) {
         Ok(httparse::Status::Complete((_, fields))) => {
-            super::header_map(fields, section, &Bytes::copy_from_slice(section))
+            super::header_map(fields, section, &Bytes::copy_from_slice(section), 0)
                 .map(|map| Some(Box::new(map)))
                 .ok_or(ChunkError::Trailers)
         }
@@ -321,6 +342,32 @@ mod tests {
             }
             prop_assert!(decoder.is_done());
             prop_assert_eq!(payload, chunks.concat());
+        }
+
+        #[test]
+        fn nor_does_what_is_refused(text in "[013a;x \r\n]{0,16}(3\r\nabc\r\n){0,2}[03\r\n]{0,8}") {
+            let mut decoder = Chunked::default();
+            let mut payload = Vec::new();
+            let mut consumed = 0;
+            let mut refused = None;
+            for byte in text.bytes() {
+                let mut slice = [byte];
+                match decoder.decode(&mut slice) {
+                    Ok(decoded) => {
+                        payload.extend_from_slice(&slice[decoded.payload]);
+                        consumed += decoded.consumed;
+                    }
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
+                }
+            }
+            let by_bytes = match refused {
+                Some(error) => Err(error),
+                None => Ok((payload, consumed, decoder.is_done())),
+            };
+            prop_assert_eq!(decode_all(text.into_bytes()), by_bytes);
         }
 
         #[test]
