@@ -94,8 +94,9 @@ fn field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
 }
 
 fn length_field(out: &mut Vec<u8>, length: u64) {
-    use std::io::Write;
-    write!(out, "content-length: {length}\r\n").expect("a Vec takes every write");
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends the line before a chunk of `length` bytes. Follow it with the bytes and [`chunk_end`].

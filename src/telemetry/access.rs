@@ -96,37 +96,46 @@ fn write_out(lines: &mut Vec<u8>) {
     }
 }
 
+/// A field's name with what stands around it, as text and as JSON.
+type Name = [&'static str; 2];
+
+macro_rules! name {
+    ($name:literal) => {
+        [concat!(" ", $name, "="), concat!(",\"", $name, "\":")]
+    };
+}
+
 impl Line<'_> {
     fn write(&self, out: &mut Vec<u8>, json: bool, time: Duration) {
         let mut fields = Fields { out, json };
         fields.open(time);
-        fields.text("generation", self.assignment.generation.as_str());
-        fields.text("reason", self.assignment.reason.as_str());
-        fields.text("answered", self.answered.as_str());
-        fields.text("method", self.method);
-        fields.text("path", self.path);
-        fields.text("class", self.class.as_str());
-        fields.number("status", u64::from(self.status));
-        fields.number("attempts", u64::from(self.attempts));
+        fields.word(name!("generation"), self.assignment.generation.as_str());
+        fields.word(name!("reason"), self.assignment.reason.as_str());
+        fields.word(name!("answered"), self.answered.as_str());
+        fields.text(name!("method"), self.method);
+        fields.text(name!("path"), self.path);
+        fields.word(name!("class"), self.class.as_str());
+        fields.number(name!("status"), u64::from(self.status));
+        fields.number(name!("attempts"), u64::from(self.attempts));
         if let Some(cause) = self.cause {
-            fields.text("cause", cause.as_str());
+            fields.word(name!("cause"), cause.as_str());
         }
-        fields.text("outcome", self.outcome.as_str());
+        fields.word(name!("outcome"), self.outcome.as_str());
         if let Some(first) = self.first_event {
-            fields.seconds("first_event_seconds", first);
+            fields.seconds(name!("first_event_seconds"), first);
         }
-        fields.seconds("duration_seconds", self.duration);
-        fields.number("events", self.events);
-        fields.number("bytes", self.bytes);
+        fields.seconds(name!("duration_seconds"), self.duration);
+        fields.number(name!("events"), self.events);
+        fields.number(name!("bytes"), self.bytes);
         if self.usage != Usage::default() {
-            fields.number("prompt_tokens", self.usage.prompt_tokens);
-            fields.number("completion_tokens", self.usage.completion_tokens);
+            fields.number(name!("prompt_tokens"), self.usage.prompt_tokens);
+            fields.number(name!("completion_tokens"), self.usage.completion_tokens);
         }
         if let Some(why) = self.why {
-            fields.text("why", why);
+            fields.text(name!("why"), why);
         }
         if let Some(trace) = self.trace {
-            fields.text("trace_id", trace);
+            fields.text(name!("trace_id"), trace);
         }
         fields.close();
     }
@@ -149,18 +158,22 @@ impl Fields<'_> {
         }
     }
 
-    fn name(&mut self, name: &str) {
-        let (before, after): (&[u8], &[u8]) = match self.json {
-            true => (b",\"", b"\":"),
-            false => (b" ", b"="),
-        };
-        self.out.extend_from_slice(before);
+    fn name(&mut self, name: Name) {
+        let name = name[usize::from(self.json)];
         self.out.extend_from_slice(name.as_bytes());
-        self.out.extend_from_slice(after);
+    }
+
+    /// A word of ours, which needs no look at its letters.
+    fn word(&mut self, name: Name, word: &'static str) {
+        self.name(name);
+        let quote: &[u8] = if self.json { b"\"" } else { b"" };
+        self.out.extend_from_slice(quote);
+        self.out.extend_from_slice(word.as_bytes());
+        self.out.extend_from_slice(quote);
     }
 
     /// Quoted as JSON where it needs to be: nothing that a request carried can forge a line.
-    fn text(&mut self, name: &str, text: &str) {
+    fn text(&mut self, name: Name, text: &str) {
         self.name(name);
         let plain = !text.is_empty()
             && text
@@ -172,12 +185,12 @@ impl Fields<'_> {
         serde_json::to_writer(&mut *self.out, text).expect("a Vec takes every write");
     }
 
-    fn number(&mut self, name: &str, value: u64) {
+    fn number(&mut self, name: Name, value: u64) {
         self.name(name);
         number(self.out, value);
     }
 
-    fn seconds(&mut self, name: &str, duration: Duration) {
+    fn seconds(&mut self, name: Name, duration: Duration) {
         self.name(name);
         seconds(self.out, duration);
     }
@@ -188,19 +201,9 @@ impl Fields<'_> {
     }
 }
 
-/// Decimal digits. By hand: the machinery of `write!` would be most of a line's cost.
-fn number(out: &mut Vec<u8>, mut value: u64) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (value % 10) as u8;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+/// Decimal digits. Not by `write!`, whose machinery would be most of a line's cost.
+fn number(out: &mut Vec<u8>, value: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// Seconds with six decimals.
