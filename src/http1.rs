@@ -32,9 +32,15 @@ pub enum Framing {
     UntilClose,
 }
 
-/// Builds the map from what `httparse` found in `head`, of which `copy` is a copy: it backs all values.
-fn header_map(found: &[httparse::Header<'_>], head: &[u8], copy: &Bytes) -> Option<HeaderMap> {
-    let mut map = HeaderMap::with_capacity(found.len() + 6);
+/// Builds the map from what `httparse` found in `head`, of which `copy` is a copy: it backs all values. There is room for
+/// `more` fields.
+fn header_map(
+    found: &[httparse::Header<'_>],
+    head: &[u8],
+    copy: &Bytes,
+    more: usize,
+) -> Option<HeaderMap> {
+    let mut map = HeaderMap::with_capacity(found.len() + more);
     for header in found {
         let name = HeaderName::from_bytes(header.name.as_bytes()).ok()?;
         let value = if header.value.is_empty() {
@@ -55,26 +61,27 @@ fn part(copy: &Bytes, head: &[u8], part: &[u8]) -> Bytes {
 
 /// True where every CR stands before an LF and every LF behind a CR: a lone one is where two parsers disagree about lines.
 fn line_ends_are_crlf(head: &[u8]) -> bool {
-    let mut next = 0;
-    for at in memchr::memchr2_iter(b'\r', b'\n', head) {
-        if at < next {
-            continue;
-        }
-        if head[at] == b'\n' || head.get(at + 1) != Some(&b'\n') {
-            return false;
-        }
-        next = at + 2;
-    }
-    true
+    let ends_well = head.first() != Some(&b'\n') && head.last() != Some(&b'\r');
+    let pairs = head.iter().zip(head.iter().skip(1));
+    // Without a way out of the loop, so that many bytes are compared at once.
+    pairs.fold(ends_well, |so_far, (byte, next)| {
+        so_far & ((*byte == b'\r') == (*next == b'\n'))
+    })
 }
 
 /// `1*DIGIT` that fits (RFC 9110 §8.6): no sign, no list, no white space.
 fn content_length(value: &HeaderValue) -> Option<u64> {
-    let digits = value.as_bytes();
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+    decimal(value.as_bytes())
+}
+
+fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
         return None;
     }
-    std::str::from_utf8(digits).ok()?.parse().ok()
+    digits.iter().try_fold(0u64, |length, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        length.checked_mul(10)?.checked_add(digit)
+    })
 }
 
 /// The lengths of a head's field names. Asking a map for a name costs a hash; most names that a proxy asks for are not
@@ -92,6 +99,12 @@ impl NameLengths {
     #[must_use]
     pub fn may_hold(self, name: &HeaderName) -> bool {
         self.0 & Self::bit(name) != 0
+    }
+
+    /// Has `headers`, whose lengths these are, a field of this name?
+    #[must_use]
+    pub fn hold(self, headers: &HeaderMap, name: &HeaderName) -> bool {
+        self.may_hold(name) && headers.contains_key(name)
     }
 
     fn bit(name: &HeaderName) -> u64 {

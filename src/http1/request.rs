@@ -6,8 +6,12 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 
 use super::{
-    Framing, MAX_HEADERS, content_length, header_map, line_ends_are_crlf, list_members, part,
+    Framing, MAX_HEADERS, NameLengths, content_length, decimal, header_map, line_ends_are_crlf,
+    list_members, part,
 };
+
+/// Fields that a proxy adds to a request.
+const MORE: usize = 6;
 
 /// A request head and what follows from it for the connection.
 #[derive(Debug)]
@@ -95,13 +99,14 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     }
     let head = &bytes[..length];
     let copy = Bytes::copy_from_slice(head);
-    let mut headers = header_map(parsed.headers, head, &copy).ok_or(HeadError::Malformed)?;
-    let framing = framing(&headers, version)?;
+    let mut headers = header_map(parsed.headers, head, &copy, MORE).ok_or(HeadError::Malformed)?;
+    let names = NameLengths::of(&headers);
+    let framing = framing(&headers, names, version)?;
     let path = parsed.path.ok_or(HeadError::Malformed)?.as_bytes();
     let uri = target(part(&copy, head, path), &method, version, &mut headers)?;
-    let expects_continue = expectation(&headers, version)?;
+    let expects_continue = names.may_hold(&EXPECT) && expectation(&headers, version)?;
     Ok(Some(RequestHead {
-        keep_alive: keep_alive(&headers, version),
+        keep_alive: keep_alive(&headers, names, version),
         method,
         uri,
         version,
@@ -112,7 +117,14 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     }))
 }
 
-fn framing(headers: &HeaderMap, version: Version) -> Result<Framing, HeadError> {
+fn framing(
+    headers: &HeaderMap,
+    names: NameLengths,
+    version: Version,
+) -> Result<Framing, HeadError> {
+    if !names.may_hold(&CONTENT_LENGTH) && !names.may_hold(&TRANSFER_ENCODING) {
+        return Ok(Framing::None);
+    }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     match (
@@ -184,6 +196,9 @@ fn host(headers: &HeaderMap, version: Version) -> Result<(), HeadError> {
 /// Is it `uri-host [ ":" port ]` (RFC 9110 §7.2), not empty and without user information?
 #[must_use]
 pub fn host_is_valid(host: &HeaderValue) -> bool {
+    if is_plain(host.as_bytes()) {
+        return true;
+    }
     host.to_str()
         .ok()
         .and_then(|text| text.parse::<Authority>().ok())
@@ -198,9 +213,22 @@ pub fn host_is_valid(host: &HeaderValue) -> bool {
         })
 }
 
-fn keep_alive(headers: &HeaderMap, version: Version) -> bool {
+/// What nearly all are: a name or an IPv4 address, with or without a port. The whole grammar need not be asked for these.
+fn is_plain(host: &[u8]) -> bool {
+    let end = memchr::memchr(b':', host).unwrap_or(host.len());
+    let (name, port) = host.split_at(end);
+    let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let port_is_valid = match port {
+        [] => true,
+        [_, digits @ ..] => decimal(digits).is_some_and(|port| port <= u16::MAX.into()),
+    };
+    !name.is_empty() && name.iter().all(is_name) && port_is_valid
+}
+
+fn keep_alive(headers: &HeaderMap, names: NameLengths, version: Version) -> bool {
     let says = |word: &str| {
-        list_members(headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
+        names.may_hold(&CONNECTION)
+            && list_members(headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
     };
     match version {
         Version::HTTP_10 => says("keep-alive") && !says("close"),

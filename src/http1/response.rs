@@ -4,7 +4,10 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::{Framing, MAX_HEADERS, content_length, header_map, list_members};
+use super::{Framing, MAX_HEADERS, NameLengths, content_length, header_map, list_members};
+
+/// Fields that a proxy adds to a response.
+const MORE: usize = 1;
 
 /// A response head and what follows from it for the connection.
 #[derive(Debug)]
@@ -52,11 +55,13 @@ pub fn parse_response(
         _ => Version::HTTP_11,
     };
     let head = &bytes[..length];
-    let mut headers = header_map(parsed.headers, head, &Bytes::copy_from_slice(head))
+    let mut headers = header_map(parsed.headers, head, &Bytes::copy_from_slice(head), MORE)
         .ok_or(ResponseError::Malformed)?;
-    let framing = framing(&headers, status, method)?;
+    let names = NameLengths::of(&headers);
+    let framing = framing(&headers, names, status, method)?;
     let says = |word: &str| {
-        list_members(&headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
+        names.may_hold(&CONNECTION)
+            && list_members(&headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
     };
     let persistent = match version {
         Version::HTTP_10 => says("keep-alive"),
@@ -75,6 +80,7 @@ pub fn parse_response(
 
 fn framing(
     headers: &HeaderMap,
+    names: NameLengths,
     status: StatusCode,
     method: &Method,
 ) -> Result<Framing, ResponseError> {
@@ -85,8 +91,10 @@ fn framing(
     {
         return Ok(Framing::None);
     }
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    if let Some(encoding) = encodings.next() {
+    if names.may_hold(&TRANSFER_ENCODING)
+        && let mut encodings = headers.get_all(TRANSFER_ENCODING).iter()
+        && let Some(encoding) = encodings.next()
+    {
         return match encodings.next() {
             None if encoding.as_bytes().eq_ignore_ascii_case(b"chunked") => Ok(Framing::Chunked),
             _ => Err(ResponseError::Encoding),

@@ -256,7 +256,8 @@ fn request(head: RequestHead, body: RequestBody) -> Request<RequestBody> {
     *request.uri_mut() = head.uri;
     *request.version_mut() = head.version;
     *request.headers_mut() = head.headers;
-    if !head.expects_continue {
+    // Of an HTTP/1.0 client it is ignored, and so not passed on.
+    if head.version == Version::HTTP_10 {
         request.headers_mut().remove(http::header::EXPECT);
     }
     request

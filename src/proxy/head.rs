@@ -35,7 +35,7 @@ impl Client {
         let address = address.to_canonical();
         Self {
             address,
-            address_value: HeaderValue::try_from(address.to_string())
+            address_value: HeaderValue::try_from(text(address))
                 .expect("an address is a valid header value"),
             tls,
         }
@@ -46,8 +46,28 @@ impl Client {
     }
 }
 
-/// Turns a client's head into a model server's.
-pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: bool) -> Head {
+/// An address as text. One of IPv4, as nearly all are, without the machinery of `Display`.
+fn text(address: IpAddr) -> String {
+    let IpAddr::V4(address) = address else {
+        return address.to_string();
+    };
+    let mut text = String::with_capacity("255.255.255.255".len());
+    for (at, octet) in address.octets().into_iter().enumerate() {
+        if at > 0 {
+            text.push('.');
+        }
+        text.push_str(itoa::Buffer::new().format(octet));
+    }
+    text
+}
+
+/// Turns a client's head, whose fields have these `names`, into a model server's.
+pub fn outgoing(
+    parts: http::request::Parts,
+    names: NameLengths,
+    client: Option<&Client>,
+    upgrade: bool,
+) -> Head {
     let http::request::Parts {
         method,
         uri,
@@ -55,9 +75,9 @@ pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: b
         mut headers,
         ..
     } = parts;
-    let expects_continue = headers.remove(EXPECT).is_some();
+    let expects_continue = names.may_hold(&EXPECT) && headers.remove(EXPECT).is_some();
     // HTTP/2 names the authority in the target.
-    if !headers.contains_key(HOST)
+    if !names.hold(&headers, &HOST)
         && let Some(value) = uri
             .authority()
             .and_then(|name| name.as_str().try_into().ok())
@@ -65,14 +85,16 @@ pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: b
         headers.insert(HOST, value);
     }
     let upgrade = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
-    remove_hop_by_hop(&mut headers);
-    headers.remove(CONTENT_LENGTH);
+    remove_hop_by_hop(&mut headers, names);
+    if names.may_hold(&CONTENT_LENGTH) {
+        headers.remove(CONTENT_LENGTH);
+    }
     if let Some(protocol) = upgrade {
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
     if let Some(client) = client {
-        forwarded(&mut headers, client);
+        forwarded(&mut headers, names, client);
     }
     headers.append(VIA, via(version));
     Head {
@@ -85,23 +107,22 @@ pub fn outgoing(parts: http::request::Parts, client: Option<&Client>, upgrade: b
 
 /// Does the client ask for another protocol (RFC 9110 §7.8)? Not for HTTP/2: what followed would be requests that nobody
 /// here reads.
-pub fn asks_to_upgrade(headers: &HeaderMap) -> bool {
+pub fn asks_to_upgrade(headers: &HeaderMap, names: NameLengths) -> bool {
     let wants = |name, word: &str| {
         list_members(headers, &name).any(|member| {
             let protocol = member.split('/').next().unwrap_or(member);
             protocol.eq_ignore_ascii_case(word)
         })
     };
-    headers.contains_key(UPGRADE)
+    names.hold(headers, &UPGRADE)
         && wants(CONNECTION, "upgrade")
         && !wants(UPGRADE, "h2c")
         && !wants(UPGRADE, "HTTP")
 }
 
 /// RFC 9110 §7.6.1: `Connection`, what it names, and what is known to be meant for one connection.
-pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let lengths = NameLengths::of(headers);
-    if lengths.may_hold(&CONNECTION) && headers.contains_key(CONNECTION) {
+pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameLengths) {
+    if names.hold(headers, &CONNECTION) {
         let named: Vec<HeaderName> = list_members(headers, &CONNECTION)
             .filter_map(|name| name.parse().ok())
             .collect();
@@ -114,14 +135,14 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(CONNECTION);
     }
     for name in [KEEP_ALIVE, PROXY_CONNECTION, TE, TRANSFER_ENCODING, UPGRADE] {
-        if lengths.may_hold(&name) {
+        if names.may_hold(&name) {
             headers.remove(name);
         }
     }
 }
 
-fn forwarded(headers: &mut HeaderMap, client: &Client) {
-    match list(headers, &X_FORWARDED_FOR) {
+fn forwarded(headers: &mut HeaderMap, names: NameLengths, client: &Client) {
+    match list(headers, names, &X_FORWARDED_FOR) {
         None => {
             headers.insert(X_FORWARDED_FOR, client.address_value.clone());
         }
@@ -131,16 +152,16 @@ fn forwarded(headers: &mut HeaderMap, client: &Client) {
             format!("{list}, {}", client.address),
         ),
     }
-    if !headers.contains_key(X_FORWARDED_PROTO) {
+    if !names.hold(headers, &X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.proto()));
     }
-    if !headers.contains_key(X_FORWARDED_HOST)
+    if !names.hold(headers, &X_FORWARDED_HOST)
         && let Some(host) = headers.get(HOST).cloned()
     {
         headers.insert(X_FORWARDED_HOST, host);
     }
     // RFC 7239: where someone before us began the list, it is continued.
-    if let Some(list) = list(headers, &FORWARDED) {
+    if let Some(list) = list(headers, names, &FORWARDED) {
         let address = match client.address {
             IpAddr::V4(address) => address.to_string(),
             IpAddr::V6(address) => format!("\"[{address}]\""),
@@ -150,7 +171,10 @@ fn forwarded(headers: &mut HeaderMap, client: &Client) {
     }
 }
 
-fn list(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+fn list(headers: &HeaderMap, names: NameLengths, name: &HeaderName) -> Option<String> {
+    if !names.may_hold(name) {
+        return None;
+    }
     let lines: Vec<&str> = headers
         .get_all(name)
         .iter()
@@ -175,9 +199,14 @@ fn via(version: Version) -> HeaderValue {
 }
 
 /// Takes a request apart into the head for model servers and its body.
-pub fn split<B>(request: Request<B>, client: Option<&Client>, upgrade: bool) -> (Head, B) {
+pub fn split<B>(
+    request: Request<B>,
+    names: NameLengths,
+    client: Option<&Client>,
+    upgrade: bool,
+) -> (Head, B) {
     let (parts, body) = request.into_parts();
-    (outgoing(parts, client, upgrade), body)
+    (outgoing(parts, names, client, upgrade), body)
 }
 
 #[cfg(test)]
@@ -191,7 +220,8 @@ mod tests {
         }
         let client = Client::new([10, 0, 0, 9].into(), false);
         let request = request.body(()).expect("valid");
-        split(request, Some(&client), false).0.headers
+        let names = NameLengths::of(request.headers());
+        split(request, names, Some(&client), false).0.headers
     }
 
     #[test]

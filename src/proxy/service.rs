@@ -16,6 +16,7 @@ use super::head::{self, Client};
 use super::route::{Route, Routes};
 use super::{models, traits, tunnel};
 use crate::guard::{GUARD, Seen};
+use crate::http1::NameLengths;
 use crate::request_body::{ReplayBudget, RequestBody};
 use crate::rescue::{Place, RetryBudget, Tried};
 use crate::snapshot::{Snapshot, World};
@@ -202,7 +203,8 @@ impl<O: OldSide> Proxy<O> {
             let routes = &self.shared.settings.routes;
             let (method, path) = (request.method(), request.uri().path());
             let route = routes.of(method, path, request.headers());
-            let (guard, permit) = match self.enter(&world, &mut request) {
+            let names = NameLengths::of(request.headers());
+            let (guard, permit) = match self.enter(&world, &mut request, names) {
                 Ok(entered) => entered,
                 Err(error) => {
                     if let Some(cause) = error.reject() {
@@ -215,7 +217,7 @@ impl<O: OldSide> Proxy<O> {
             let mut key = None;
             if let Route::Inference(_) | Route::Upgrade = route {
                 let affinity = &world.plan.affinity;
-                key = traits::header_key(request.headers(), affinity);
+                key = traits::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
                     key = Box::pin(self.body_key(&world, &mut request)).await;
                 }
@@ -228,13 +230,13 @@ impl<O: OldSide> Proxy<O> {
                 Route::Local => old_because(Reason::Local),
             };
             let is_head = request.method() == Method::HEAD;
-            let upgrade =
-                request.version() == Version::HTTP_11 && head::asks_to_upgrade(request.headers());
-            let (mut head, body) = head::split(request, client.as_deref(), upgrade);
-            let exchange = Exchange::open(permit, assignment, route.api(), &mut head, now);
+            let upgrade = request.version() == Version::HTTP_11
+                && head::asks_to_upgrade(request.headers(), names);
+            let (mut head, body) = head::split(request, names, client.as_deref(), upgrade);
+            let mut exchange = Exchange::open(permit, assignment, route.api(), &mut head, now);
             // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
             let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
-            let tries = Tries {
+            let mut tries = Tries {
                 movable: splits && guard.is_some(),
                 guard: guard.map(|value| (GUARD, value)),
                 head: Arc::new(head),
@@ -251,7 +253,10 @@ impl<O: OldSide> Proxy<O> {
                     Box::pin(models::union(tries, exchange)).await
                 }
                 Route::Model if tries.sees_both() => Box::pin(models::one(tries, exchange)).await,
-                _ => tries.pass_on(exchange, is_head).await,
+                _ => match tries.run(&mut exchange).await {
+                    Ok((place, response)) => tries.respond(exchange, place, response, is_head),
+                    Err(error) => refuse(exchange, &error),
+                },
             }
         }
     }
@@ -261,6 +266,7 @@ impl<O: OldSide> Proxy<O> {
         &self,
         world: &Snapshot,
         request: &mut Request<RequestBody>,
+        names: NameLengths,
     ) -> Result<(Option<HeaderValue>, Permit), Error> {
         let settings = &self.shared.settings;
         if request.body().size_hint().lower() > settings.max_body {
@@ -270,7 +276,7 @@ impl<O: OldSide> Proxy<O> {
         request
             .body_mut()
             .bound(settings.max_body, keep, &self.shared.replay);
-        let guard = match world.guard.look(request.headers()) {
+        let guard = match world.guard.look(request.headers(), names) {
             Seen::Fresh(value) => Some(value),
             Seen::Forwarded => None,
             Seen::Circling => return Err(Error::Loop),
@@ -330,21 +336,6 @@ impl<O: OldSide> Tries<O> {
         !self.world.plan.weights.is_all_old() && self.guard.is_some()
     }
 
-    /// Makes the attempts and passes the answer on.
-    #[expect(clippy::manual_async_fn, reason = "as for `Proxy::handle`")]
-    fn pass_on(
-        mut self,
-        mut exchange: Exchange,
-        is_head: bool,
-    ) -> impl Future<Output = Response<SplitBody>> + Send {
-        async move {
-            match self.run(&mut exchange).await {
-                Ok((place, response)) => self.respond(exchange, place, response, is_head),
-                Err(error) => refuse(exchange, &error),
-            }
-        }
-    }
-
     /// The answer to the client: its head now, its body as it comes.
     pub fn respond(
         self,
@@ -357,7 +348,8 @@ impl<O: OldSide> Tries<O> {
         exchange.answered(place.generation(), parts.status);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         if !switched {
-            head::remove_hop_by_hop(&mut parts.headers);
+            let names = NameLengths::of(&parts.headers);
+            head::remove_hop_by_hop(&mut parts.headers, names);
         }
         mark(&mut parts.headers, place.generation());
         if switched {
