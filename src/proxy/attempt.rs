@@ -32,6 +32,7 @@ pub struct Tries<O> {
     pub tried: Tried,
     /// May a failure move it to another place? Not what belongs to old alone.
     pub movable: bool,
+    /// When the present attempt began.
     pub started: Instant,
     pub story: String,
 }
@@ -116,6 +117,7 @@ impl<O: OldSide> Tries<O> {
     fn go_to(&mut self, exchange: &mut Exchange, place: Place, cause: Cause) {
         self.tried = self.tried.and(self.place);
         self.place = place;
+        self.started = Instant::now();
         if let Some(traceparent) = exchange.moved(place.generation(), cause) {
             let head = Arc::make_mut(&mut self.head);
             head.headers.insert(TRACEPARENT, traceparent);
@@ -164,7 +166,6 @@ impl<O: OldSide> Tries<O> {
     }
 
     async fn attempt(&mut self) -> Result<Response<UpstreamBody>, Failure> {
-        self.started = Instant::now();
         let sent = match self.limit() {
             None => Ok(self.send().await),
             Some(limit) => Box::pin(tokio::time::timeout(limit, self.send())).await,

@@ -365,10 +365,17 @@ impl Metrics {
     /// What a generation delivered in one exchange.
     pub fn delivered(&self, generation: Generation, events: u64, bytes: u64, usage: Usage) {
         let side = self.side(generation);
-        side.events.inc_by(events);
-        side.bytes.inc_by(bytes);
-        side.prompt_tokens.inc_by(usage.prompt_tokens);
-        side.completion_tokens.inc_by(usage.completion_tokens);
+        for (counter, by) in [
+            (&side.events, events),
+            (&side.bytes, bytes),
+            (&side.prompt_tokens, usage.prompt_tokens),
+            (&side.completion_tokens, usage.completion_tokens),
+        ] {
+            // Most exchanges lack some of them, and a counter is shared by all threads.
+            if by > 0 {
+                counter.inc_by(by);
+            }
+        }
     }
 
     pub fn saved(&self, cause: Cause) {

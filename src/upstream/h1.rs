@@ -212,8 +212,8 @@ async fn drive(
     mut held: Option<RequestBody>,
     method: &Method,
 ) -> Result<(ResponseHead, BytesMut), Error> {
-    let patience = tokio::time::sleep(CONTINUE_WAIT);
-    let mut patience = std::pin::pin!(held.is_some().then_some(patience));
+    let patience = held.as_ref().map(|_| tokio::time::sleep(CONTINUE_WAIT));
+    let mut patience = std::pin::pin!(patience);
     let mut gathered = BytesMut::new();
     std::future::poll_fn(|cx| {
         loop {

@@ -152,11 +152,11 @@ impl Pool {
         let draw = fastrand::u32(..);
         let endpoint = self.pick(now, draw, None).ok_or(Error::NoEndpoint)?;
         let again = (self.endpoints.len() > 1).then(|| body.again()).flatten();
-        let result = self.watched(endpoint, outgoing, body).await;
+        let result = self.watched(endpoint, outgoing, body, now).await;
         match (result, again) {
             (Err(error), Some(body)) if error.nothing_sent() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
-                Box::pin(self.watched(other, outgoing, body)).await
+                Box::pin(self.watched(other, outgoing, body, Instant::now())).await
             }
             (result, _) => result,
         }
@@ -168,8 +168,10 @@ impl Pool {
         endpoint: &Arc<Endpoint>,
         outgoing: Outgoing<'_>,
         body: RequestBody,
+        now: Instant,
     ) -> Result<Response<UpstreamBody>, Error> {
-        let attempt = self.send_to(endpoint, outgoing, body);
+        let lease = Lease::new(Arc::clone(endpoint));
+        let attempt = self.attempt(lease, outgoing, body, now);
         // Here and below what is rare is boxed, so that it does not make the future of every request larger.
         let result = match self.settings.head_timeout {
             None => attempt.await,
@@ -205,8 +207,8 @@ impl Pool {
         outgoing: Outgoing<'_>,
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Error> {
-        self.attempt(Lease::new(Arc::clone(endpoint)), outgoing, body)
-            .await
+        let lease = Lease::new(Arc::clone(endpoint));
+        self.attempt(lease, outgoing, body, Instant::now()).await
     }
 
     async fn attempt(
@@ -214,6 +216,7 @@ impl Pool {
         mut lease: Lease,
         outgoing: Outgoing<'_>,
         body: RequestBody,
+        now: Instant,
     ) -> Result<Response<UpstreamBody>, Error> {
         let http2 = match self.settings.protocol {
             Protocol::Http1 => Some(false),
@@ -228,11 +231,10 @@ impl Pool {
         }
         if let Some((transport, life)) = idle::take(lease.id) {
             lease.life = life;
-            let taken = Instant::now();
             return match h1::exchange(lease, transport, outgoing, body).await {
                 // The server closed the connection as we took it, so that it never read the request: a new one is tried.
                 // What breaks later may have been at work, and is for those to decide who know the retry budget.
-                Err((error @ Error::Broken(_), lease, body)) if taken.elapsed() < STALE => {
+                Err((error @ Error::Broken(_), lease, body)) if now.elapsed() < STALE => {
                     match body.again() {
                         Some(body) => Box::pin(self.fresh(lease, outgoing, body, http2)).await,
                         None => Err(error),

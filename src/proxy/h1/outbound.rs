@@ -18,6 +18,9 @@ use crate::transport::{Transport, with_write_buffer};
 /// Bytes that are gathered for one write, as long as they are there without waiting.
 const BATCH: usize = 32 * 1024;
 
+/// Room for a head, in bytes.
+const HEAD: usize = 512;
+
 /// How an answer ended on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
@@ -55,6 +58,8 @@ impl Outbound {
             Framing::None if !is_head && has_a_length(parts.status) => Framing::Length(0),
             other => other,
         };
+        // One allocation for nearly all heads.
+        self.pending.reserve(HEAD);
         let close = !persists && parts.status != StatusCode::SWITCHING_PROTOCOLS;
         http1::response_head(
             &mut self.pending,
