@@ -75,6 +75,25 @@ async fn a_client_that_leaves_while_its_body_is_read_for_affinity_gives_its_perm
 }
 
 #[tokio::test]
+async fn the_time_that_a_client_takes_for_its_body_is_not_the_model_servers() {
+    let slow = Script::new().sse().pause(100).events(&chat_text("old"));
+    let old = Upstream::always(slow).await;
+    let new = Upstream::start(healthy("new")).await;
+    let flags = ["--first-event-timeout", "1", BY_USER[0], BY_USER[1]];
+    let proxy = Proxy::split_with(&old, &new, 0, &flags).await;
+    let mut client = Client::connect(proxy.address).await;
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n",
+        200_000
+    );
+    client.send(head + "{\"model\":\"tiny\",").await;
+    tokio::time::sleep(Duration::from_millis(1300)).await;
+    client.send(" ".repeat(200_000 - 17) + "}").await;
+    client.response().await.assert_is(chat_text("old"));
+    assert_eq!(new.count(), 0);
+}
+
+#[tokio::test]
 async fn nothing_is_forwarded_behind_the_hole_in_a_body_that_is_too_large() {
     for more in [&[][..], &BY_USER] {
         let old = Upstream::start(healthy("old")).await;

@@ -214,12 +214,15 @@ impl<O: OldSide> Proxy<O> {
                 }
             };
             let now = Instant::now();
+            let mut started = now;
             let mut key = None;
             if let Route::Inference(_) | Route::Upgrade = route {
                 let affinity = &world.plan.affinity;
                 key = traits::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
                     key = Box::pin(self.body_key(&world, &mut request)).await;
+                    // The time a client takes for its body is no attempt's.
+                    started = Instant::now();
                 }
             }
             let assignment = match route {
@@ -243,7 +246,7 @@ impl<O: OldSide> Proxy<O> {
                 body,
                 place: Place::of(assignment.generation),
                 tried: Tried::default(),
-                started: now,
+                started,
                 story: String::new(),
                 proxy: self,
                 world,
