@@ -253,6 +253,11 @@ async fn what_frontends_see_of_a_dynamo_namespace() {
     counts(&stage, "1/2").await;
     stage.pod_ready("w1", true).await;
     stage.splits("up", 2, 1).await;
+    // By kind and name, which go before the namespace of the spec.
+    let workers = json!({"new": {"kind": "DynamoWorkerMetadata", "name": "dynamo-v1"}});
+    stage.edit("up", json!({"workers": workers})).await;
+    counts(&stage, "1/1").await;
+    stage.splits("up", 4, 1).await;
 }
 
 #[tokio::test]
