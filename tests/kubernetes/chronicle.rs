@@ -12,7 +12,7 @@ use crossfade::state_api::Client;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, within_patience};
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -35,8 +35,9 @@ pub struct Chronicle {
 }
 
 impl Chronicle {
-    /// Of the workers of all generations, and of the sidecars that there are now.
-    pub fn start(stage: &Stage) -> Self {
+    /// Of the workers of all generations, and of the sidecars that there are now; begun when it has heard of a worker that is
+    /// ready, and of every sidecar.
+    pub async fn start(stage: &Stage) -> Self {
         let events = Events::default();
         let proxies = stage.sidecars();
         let mut command = match stage.cluster.kubeconfig() {
@@ -75,16 +76,39 @@ impl Chronicle {
                 let _ = runtime.block_on(note_splits(&noted, proxy));
             });
         }
-        Self {
+        let chronicle = Self {
             events,
             proxies,
             watch,
-        }
+        };
+        within_patience("news of all", async || chronicle.has_heard_of_all()).await;
+        chronicle
     }
 
-    /// From the first news of a worker after `since` to the moment when the last proxy had this split in force; none where
-    /// that was not seen.
-    pub fn took(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
+    fn has_heard_of_all(&self) -> bool {
+        let events = self.events.lock().expect("nobody panics with it");
+        let has = |is_it: &dyn Fn(&Event) -> bool| events.iter().any(|(_, event)| is_it(event));
+        let told = |wanted: &SocketAddr| {
+            has(&|event| matches!(event, Event::Split { proxy, .. } if proxy == wanted))
+        };
+        has(&|event| matches!(event, Event::Worker { ready: true }))
+            && self.proxies.iter().all(told)
+    }
+
+    /// From the first news of a worker after `since` to the moment when the last proxy had this split in force, which may be
+    /// heard of a little later than of what follows from it; none where that was not seen.
+    pub async fn took(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
+        for _ in 0..50 {
+            let took = self.found(since, ready, weights);
+            if took.is_some() {
+                return took;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        None
+    }
+
+    fn found(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
         let events = self.events.lock().expect("nobody panics with it");
         let later = || events.iter().filter(|(at, _)| *at >= since);
         let news = later().find_map(|(at, event)| {

@@ -49,7 +49,7 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
     let stage = &rollout.stage;
     stage.scale("old-frontend", SIDECARS);
     stage.in_force(0).await;
-    let chronicle = Chronicle::start(stage);
+    let chronicle = Chronicle::start(stage).await;
     let load = Load::aside(stage.address, STREAMS, SHAPE);
 
     // New's frontend is ready, and so is a worker, as far as one can see; the model is not there.
@@ -89,7 +89,7 @@ async fn an_update_follows_the_workers_one_by_one_to_its_end_and_loses_no_stream
         stage.settled().await;
         phase(&load, step + 1, STREAMS).await;
         // By now everyone who was to tell of it has been heard.
-        let took = chronicle.took(begun, is_more, weights);
+        let took = chronicle.took(begun, is_more, weights).await;
         println!("{wanted:?}: {weights:?} in force {took:?} after the worker's news");
         // The first one waits for Dynamo to find the worker, and for the model.
         times.extend(took.filter(|_| step > 0));
@@ -154,7 +154,7 @@ async fn a_worker_that_wavers_is_followed_each_time_and_its_streams_run_on() {
         return println!("skipped: no processes of this cluster can be signalled");
     }
     rollout.splits(1, 1).await;
-    let chronicle = Chronicle::start(stage);
+    let chronicle = Chronicle::start(stage).await;
     let load = Load::aside(stage.address, 100, SHAPE);
     let one = &workers("new")[..1];
     let (mut lost, mut found) = (Vec::new(), Vec::new());
@@ -163,7 +163,7 @@ async fn a_worker_that_wavers_is_followed_each_time_and_its_streams_run_on() {
             let begun = Instant::now();
             signal(one, libc::SIGUSR1);
             rollout.splits(weights[0], weights[1]).await;
-            times.extend(chronicle.took(begun, is_found, weights));
+            times.extend(chronicle.took(begun, is_found, weights).await);
         }
     }
     println!(
