@@ -3,8 +3,8 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::task::Context;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use tokio::sync::watch;
 
@@ -120,47 +120,61 @@ impl Lifecycle {
     }
 }
 
+type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Remembers that the task was woken by the wait, so that a task that is polled for other reasons need not ask it. That the
+/// phase is still the same would not do: the wake for a change may come after the look that has seen it, and is used up.
+struct Bell {
+    rung: AtomicBool,
+    task: Waker,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.rung.store(true, Ordering::Release);
+        self.task.wake_by_ref();
+    }
+}
+
 /// Looks at the phase at each poll for one load, and wakes the task when draining or ending begins.
 pub struct Watch {
     lifecycle: Lifecycle,
-    waiting: Option<Waiting>,
-}
-
-struct Waiting {
-    /// The phase when the wait was last polled: until it changes, the wait has nothing to tell.
-    since: Phase,
-    next: Phase,
-    wait: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The wait for the next phase, polled again only after its bell has rung.
+    waiting: Option<(Phase, Wait, Arc<Bell>)>,
 }
 
 impl Watch {
-    /// The phase now. The task of `cx` is woken when it changes; that has to be the same task at each poll.
+    /// The phase now. The task of `cx` is woken when it changes.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
-        loop {
-            let now = self.lifecycle.phase();
-            if let Some(waiting) = &self.waiting
-                && waiting.since == now
-            {
-                return now;
-            }
-            let next = match now {
-                Phase::Ending => return now,
-                Phase::Draining => Phase::Ending,
-                _ => Phase::Draining,
-            };
-            let mut wait = match self.waiting.take() {
-                Some(waiting) if waiting.next == next => waiting.wait,
-                _ => Box::pin(self.lifecycle.reached(next)),
-            };
-            if wait.as_mut().poll(cx).is_pending() {
-                self.waiting = Some(Waiting {
-                    since: now,
-                    next,
-                    wait,
-                });
-                return now;
-            }
+        if let Some((_, _, bell)) = &self.waiting
+            && !bell.rung.load(Ordering::Acquire)
+        {
+            return self.lifecycle.phase();
         }
+        let now = self.lifecycle.phase();
+        let next = match now {
+            Phase::Ending => return now,
+            Phase::Draining => Phase::Ending,
+            _ => Phase::Draining,
+        };
+        let mut waiting = match self.waiting.take() {
+            Some((phase, waiting, _)) if phase == next => waiting,
+            _ => Box::pin(self.lifecycle.reached(next)) as Wait,
+        };
+        let bell = Arc::new(Bell {
+            rung: AtomicBool::new(false),
+            task: cx.waker().clone(),
+        });
+        let waker = Waker::from(Arc::clone(&bell));
+        if waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_ready()
+        {
+            return self.poll(cx);
+        }
+        self.waiting = Some((next, waiting, bell));
+        now
     }
 
     #[must_use]
@@ -208,5 +222,42 @@ mod tests {
         lifecycle.advance(Phase::Ending);
         let seen = seen.await.expect("does not panic");
         assert_eq!(seen, Phase::ALL);
+    }
+
+    struct Woken(AtomicBool);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_look_in_the_midst_of_a_change_loses_no_wake() {
+        for _ in 0..3000 {
+            let lifecycle = Lifecycle::default();
+            let mut watch = lifecycle.watch();
+            let woken = Arc::new(Woken(AtomicBool::new(false)));
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut cx = Context::from_waker(&waker);
+            let mut seen = watch.poll(&mut cx);
+            let writer = {
+                let lifecycle = lifecycle.clone();
+                std::thread::spawn(move || {
+                    lifecycle.advance(Phase::Ready);
+                    lifecycle.advance(Phase::Settling);
+                })
+            };
+            // Looks for other reasons, too, until it has seen the change.
+            while seen < Phase::Settling {
+                seen = watch.poll(&mut cx);
+            }
+            writer.join().expect("does not panic");
+            while woken.0.swap(false, Ordering::SeqCst) {
+                watch.poll(&mut cx);
+            }
+            lifecycle.advance(Phase::Draining);
+            assert!(woken.0.load(Ordering::SeqCst));
+        }
     }
 }
