@@ -107,6 +107,13 @@ impl NameLengths {
         self.may_hold(name) && headers.contains_key(name)
     }
 
+    /// Has the list that `name` is in `headers`, whose lengths these are, this member, in whatever case?
+    #[must_use]
+    pub fn list(self, headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
+        self.may_hold(name)
+            && list_members(headers, name).any(|listed| listed.eq_ignore_ascii_case(member))
+    }
+
     fn bit(name: &HeaderName) -> u64 {
         1 << name.as_str().len().min(63)
     }

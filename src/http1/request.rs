@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 
 use super::{
     Framing, MAX_HEADERS, NameLengths, content_length, decimal, header_map, line_ends_are_crlf,
-    list_members, part,
+    part,
 };
 
 /// Fields that a proxy adds to a request.
@@ -226,10 +226,7 @@ fn is_plain(host: &[u8]) -> bool {
 }
 
 fn keep_alive(headers: &HeaderMap, names: NameLengths, version: Version) -> bool {
-    let says = |word: &str| {
-        names.may_hold(&CONNECTION)
-            && list_members(headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
-    };
+    let says = |word: &str| names.list(headers, &CONNECTION, word);
     match version {
         Version::HTTP_10 => says("keep-alive") && !says("close"),
         _ => !says("close"),

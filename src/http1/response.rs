@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::{Framing, MAX_HEADERS, NameLengths, content_length, header_map, list_members};
+use super::{Framing, MAX_HEADERS, NameLengths, content_length, header_map};
 
 /// Fields that a proxy adds to a response.
 const MORE: usize = 1;
@@ -59,10 +59,7 @@ pub fn parse_response(
         .ok_or(ResponseError::Malformed)?;
     let names = NameLengths::of(&headers);
     let framing = framing(&headers, names, status, method)?;
-    let says = |word: &str| {
-        names.may_hold(&CONNECTION)
-            && list_members(&headers, &CONNECTION).any(|member| member.eq_ignore_ascii_case(word))
-    };
+    let says = |word: &str| names.list(&headers, &CONNECTION, word);
     let persistent = match version {
         Version::HTTP_10 => says("keep-alive"),
         _ => !says("close"),
