@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::stage::{Stage, pods, resource, updates};
+use super::stage::{Stage, resource, updates};
 use crate::rig::*;
 
 #[tokio::test]
@@ -27,9 +27,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         stage.worker("new", i, "worker").await;
     }
     stage.splits("up", 1, 1).await;
-    for i in 0..4 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
-    }
+    stage.delete_old_workers().await;
     let object = stage
         .until("up", "complete", |object| {
             object["status"]["phase"] == "Complete"
@@ -75,9 +73,7 @@ async fn a_drain_tells_how_long_it_takes_by_how_long_streams_lasted() {
     let _controller = stage.controller(&[]).await;
     stage.worker("new", 0, "worker").await;
     stage.splits("up", 4, 1).await;
-    for i in 0..4 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
-    }
+    stage.delete_old_workers().await;
     // Streams lasted for 2 to 5 s, as far as the buckets tell.
     let object = stage
         .until("up", "estimated", |object| {
@@ -106,9 +102,7 @@ async fn a_drain_ends_at_its_deadline_though_a_stream_runs_on_and_old_may_not_go
     let _controller = stage.controller(&[]).await;
     stage.worker("new", 0, "worker").await;
     stage.splits("up", 4, 1).await;
-    for i in 0..4 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
-    }
+    stage.delete_old_workers().await;
     let object = stage
         .until("up", "draining", |object| {
             object["status"]["phase"] == "Draining"

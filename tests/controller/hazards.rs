@@ -44,9 +44,7 @@ async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
         stage.worker("new", i, "worker").await;
     }
     stage.splits("up", 1, 1).await;
-    for i in 0..4 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
-    }
+    stage.delete_old_workers().await;
     let object = stage
         .until("up", "waiting", |object| {
             message(object).contains("old-frontend-bare (has no port crossfade)")
@@ -87,9 +85,7 @@ async fn no_port_of_that_name_at_all_is_not_nobody() {
     let _controller = stage.controller(&["--proxy-port", "another"]).await;
     stage.worker("new", 0, "worker").await;
     stage.splits("up", 4, 1).await;
-    for i in 0..4 {
-        stage.delete(&pods(), &format!("old-worker-{i}")).await;
-    }
+    stage.delete_old_workers().await;
     let object = stage
         .until("up", "all to new, and waiting", |object| {
             object["spec"]["trafficSplitPercent"] == 100

@@ -345,6 +345,13 @@ impl Stage {
         self.api(kind).delete(name, &params).await.unwrap();
     }
 
+    /// The four workers of old that an update begins with.
+    pub async fn delete_old_workers(&self) {
+        for i in 0..4 {
+            self.delete(&pods(), &format!("old-worker-{i}")).await;
+        }
+    }
+
     /// A proxy in a pod of old's frontends.
     pub async fn proxy(&mut self, what: &str) {
         let args = [
