@@ -287,7 +287,8 @@ fn what_the_controller_tells_as_a_reason_is_explained() {
         include_str!("../src/rollout/end.rs"),
         include_str!("../src/controller/look.rs"),
         include_str!("../src/controller/story.rs"),
-        include_str!("../src/discovery/cluster.rs"),
+        include_str!("../src/discovery/cluster/follower.rs"),
+        include_str!("../src/discovery/cluster/follower/parting.rs"),
     ];
     let well = [
         "Accepted",

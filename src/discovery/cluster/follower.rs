@@ -1,0 +1,269 @@
+//! What follows from the updates of a cluster: a plan that is wanted or refused, and what people are told of it, in the log,
+//! by Events, and on the page `/plan`.
+//!
+//! It tells the one writer of snapshots what to put in force, and must not do so itself.
+
+mod parting;
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::view::{Conflict, Ruler};
+use super::{Cluster, source, wanted};
+use crate::discovery::News;
+use crate::k8s::Notice;
+use crate::resource::{Identity, Manifest, Plan, Problems};
+use crate::snapshot::{Status, World};
+
+/// Where decisions go, what is in force by them, and what was told of them.
+struct Follower {
+    cluster: Cluster,
+    news: mpsc::Sender<News>,
+    world: Arc<World>,
+    status: Arc<Status>,
+    /// Tells of every snapshot.
+    changes: watch::Receiver<()>,
+    /// Whether an update is for this deployment.
+    ruled: bool,
+    conflicts: Vec<Conflict>,
+    refused: Option<(Identity, Problems)>,
+    /// The question to old, after the update whose plan is in force has gone.
+    asking: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+    /// An update that has gone while its plan stays in force, and why that is so.
+    epilogue: Option<(Identity, String)>,
+}
+
+impl Cluster {
+    /// Tells the writer of snapshots what the cluster wants, and people what they should know, for as long as it is
+    /// polled.
+    pub async fn follow(
+        mut self,
+        news: mpsc::Sender<News>,
+        world: Arc<World>,
+        status: Arc<Status>,
+    ) {
+        let reporter = self.reporter.take();
+        let listed = self.listed;
+        tracing::info!(
+            namespace = %self.reach.namespace,
+            deployment = %self.own.join(","),
+            "follows the updates of the namespace whose sourceDeployment is this deployment"
+        );
+        let mut changes = world.changes();
+        changes.mark_changed();
+        let mut follower = Follower {
+            cluster: self,
+            news,
+            world,
+            status,
+            changes,
+            ruled: false,
+            conflicts: Vec::new(),
+            refused: None,
+            asking: None,
+            epilogue: None,
+        };
+        let writing = async {
+            if let Some(reporter) = reporter {
+                reporter.write().await;
+            }
+        };
+        let following = async {
+            follower.show();
+            if listed {
+                follower.decide(Instant::now()).await;
+            }
+            loop {
+                follower.step().await;
+            }
+        };
+        tokio::join!(writing, following);
+    }
+}
+
+impl Follower {
+    async fn step(&mut self) {
+        let answered = async {
+            match &mut self.asking {
+                Some(asking) => asking.await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            seen = self.cluster.watch.next() => {
+                let heard = Instant::now();
+                let changed = self.cluster.see(seen);
+                self.show();
+                if changed {
+                    self.decide(heard).await;
+                }
+            }
+            answers = answered => {
+                self.asking = None;
+                self.part(answers).await;
+            }
+            Ok(()) = self.changes.changed() => {
+                // Whoever caused it: a plan that was kept, and one whose certificates have come, are followed as well.
+                if let Some(behind) = &mut self.cluster.behind {
+                    let targets = self.world.load().plan.new.clone();
+                    behind.follow(&targets, &self.news).await;
+                }
+                self.show();
+            }
+        }
+    }
+
+    /// What follows from the updates as they are.
+    async fn decide(&mut self, heard: Instant) {
+        let judged = self
+            .cluster
+            .view
+            .judge(&self.cluster.own, &self.cluster.reach);
+        self.contest(judged.conflicts);
+        self.ruled = judged.ruler.is_some();
+        let good = match judged.ruler {
+            Some(Ruler {
+                identity,
+                plan: Ok((manifest, plan)),
+            }) => self.want(identity, manifest, plan, heard).await,
+            Some(Ruler {
+                identity,
+                plan: Err(problems),
+            }) => {
+                self.refuse(identity, problems).await;
+                false
+            }
+            None => {
+                self.withdraw().await;
+                false
+            }
+        };
+        match good {
+            true => self.asking = None,
+            false => self.ask_if_gone(),
+        }
+        self.show();
+    }
+
+    /// The update whose plan is in force.
+    fn in_force(&self) -> Option<Identity> {
+        let snapshot = self.world.load();
+        let identity = snapshot.manifest.as_ref()?.identity.clone();
+        identity.uid.is_some().then_some(identity)
+    }
+
+    /// Has a plan put in force. False if it cannot be.
+    async fn want(
+        &mut self,
+        identity: Identity,
+        manifest: Manifest,
+        plan: Plan,
+        heard: Instant,
+    ) -> bool {
+        let (done, outcome) = oneshot::channel();
+        let news = News::Plan {
+            wanted: wanted(manifest, plan),
+            source: source(&identity),
+            heard,
+            done: Some(done),
+        };
+        // Who does not hear it any more is about to end.
+        let _ = self.news.send(news).await;
+        match outcome.await {
+            Ok(Err(problems)) => {
+                self.say_invalid(identity, problems);
+                false
+            }
+            _ => {
+                self.refused = None;
+                true
+            }
+        }
+    }
+
+    /// Has it told that the update cannot be used.
+    async fn refuse(&mut self, identity: Identity, problems: Problems) {
+        let refused = (identity, problems);
+        if self.refused.as_ref() == Some(&refused) {
+            return;
+        }
+        let (identity, problems) = refused;
+        let news = News::Rejected {
+            problems: problems.clone(),
+            source: source(&identity),
+        };
+        let _ = self.news.send(news).await;
+        self.say_invalid(identity, problems);
+    }
+
+    /// There is no update: what was refused is no matter any more.
+    async fn withdraw(&mut self) {
+        if self.refused.take().is_some() {
+            let _ = self.news.send(News::Withdrawn).await;
+        }
+    }
+
+    fn say_invalid(&mut self, identity: Identity, problems: Problems) {
+        let refused = (identity, problems);
+        if self.refused.as_ref() == Some(&refused) {
+            return;
+        }
+        let note = format!("{}\nThe last good plan stays in force.", refused.1);
+        self.tell(&refused.0, "Invalid", note, true);
+        self.refused = Some(refused);
+    }
+
+    fn contest(&mut self, conflicts: Vec<Conflict>) {
+        if self.conflicts == conflicts {
+            return;
+        }
+        for conflict in conflicts.iter().filter(|new| !self.conflicts.contains(new)) {
+            let told = conflict.told();
+            tracing::warn!("{told}");
+            self.cluster.notices.tell(Notice {
+                about: conflict.loser.clone(),
+                reason: "Conflict",
+                note: told,
+                warning: true,
+                // The same edit may lose against one and then against another.
+                occasion: xxh3_64(conflict.ruler.as_bytes()),
+            });
+        }
+        self.conflicts = conflicts;
+    }
+
+    fn tell(&self, about: &Identity, reason: &'static str, note: String, warning: bool) {
+        self.cluster.notices.tell(Notice {
+            about: about.clone(),
+            reason,
+            note,
+            warning,
+            occasion: 0,
+        });
+    }
+
+    /// Shows people how it stands with the source of plans.
+    fn show(&self) {
+        let cluster = &self.cluster;
+        self.status.lost_since.store(Arc::new(cluster.lost));
+        let in_force = self.in_force();
+        let epilogue = self.epilogue.iter();
+        let epilogue = epilogue.filter(|(of, _)| in_force.as_ref() == Some(of));
+        let nobody = (cluster.listed && !self.ruled).then(|| {
+            let (namespace, own) = (&cluster.reach.namespace, cluster.own.join("' or '"));
+            format!("no update of namespace '{namespace}' names '{own}' in spec.sourceDeployment")
+        });
+        let remarks = epilogue.map(|(_, note)| note.clone());
+        let remarks = remarks.chain(self.conflicts.iter().map(Conflict::told));
+        let remarks = remarks.chain(nobody).collect();
+        self.status.remarks.store(Arc::new(remarks));
+        self.status
+            .conflicts
+            .store(self.conflicts.len(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,64 @@
+//! An update that is gone while its plan is in force: old gets all requests, if it answers, and else new keeps its share.
+//!
+//! Must not judge the updates that are left.
+
+use std::time::Duration;
+
+use super::Follower;
+use crate::discovery::{News, probe};
+
+/// How long old may take to answer when the update is deleted.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Follower {
+    /// Asks old, once, whether it can take all requests, if the update whose plan is in force has gone: deleted, or edited to be
+    /// another deployment's. That the next one is bad makes no difference.
+    pub(super) fn ask_if_gone(&mut self) {
+        let cluster = &self.cluster;
+        let gone = self.in_force();
+        let gone = gone.filter(|update| !cluster.view.holds(update, &cluster.own));
+        let Some(gone) = gone else {
+            self.asking = None;
+            return;
+        };
+        let is_told = self.epilogue.as_ref().is_some_and(|(of, _)| *of == gone);
+        if self.asking.is_some() || is_told {
+            return;
+        }
+        let snapshot = self.world.load();
+        tracing::info!(update = %snapshot.source, "the update is gone; asking old whether it can serve");
+        self.asking = Some(Box::pin(async move {
+            // Where old is this very process it needs no asking.
+            let Some(old) = &snapshot.old else {
+                return true;
+            };
+            let asked = probe::any_answers(old);
+            tokio::time::timeout(PATIENCE, asked).await.unwrap_or(false)
+        }));
+    }
+
+    /// The update is gone, and old has answered or not.
+    pub(super) async fn part(&mut self, answers: bool) {
+        let Some(identity) = self.in_force() else {
+            return;
+        };
+        let name = identity.name.clone().unwrap_or_default();
+        let gone = match self.cluster.view.has(&identity) {
+            true => format!("update '{name}' no longer names this deployment"),
+            false => format!("update '{name}' was deleted"),
+        };
+        if answers {
+            let note = format!("{gone}; old answers and gets all requests");
+            tracing::info!("{note}");
+            self.tell(&identity, "DeletedAllToOld", note, false);
+            let source = format!("no update (was {name})").into();
+            let _ = self.news.send(News::AllOld { source }).await;
+        } else {
+            let note = format!("{gone}, but old does not answer: new keeps its share");
+            tracing::warn!("{note}");
+            self.tell(&identity, "DeletedNewKept", note.clone(), true);
+            self.epilogue = Some((identity, note));
+            self.show();
+        }
+    }
+}
