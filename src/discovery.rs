@@ -2,6 +2,7 @@
 
 mod cluster;
 mod file;
+mod news;
 mod probe;
 mod publisher;
 mod resolve;
@@ -9,7 +10,8 @@ mod state;
 
 pub use cluster::Cluster;
 pub use file::{PlanFile, read};
+pub use news::{News, Wanted};
 pub use probe::probe;
-pub use publisher::{News, Publisher, TlsFault, Wanted};
+pub use publisher::{Publisher, TlsFault};
 pub use resolve::resolve;
 pub use state::State;

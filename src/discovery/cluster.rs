@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use self::behind::Behind;
 use self::view::View;
-use super::publisher::Wanted;
+use super::news::Wanted;
 use super::state::State;
 use crate::config::ClusterSource;
 use crate::k8s::{Connection, Error, Notices, Reporter, Seen, Watch};

@@ -9,7 +9,7 @@ use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
-use super::publisher::{News, Wanted};
+use super::news::{News, Wanted};
 use crate::resource::{self, MAX_BYTES, Problems};
 
 /// How often the file is looked at without having been told of a change (a network file system tells nothing).

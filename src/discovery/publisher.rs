@@ -1,72 +1,25 @@
 //! The one writer of snapshots: folds plans and addresses, and says what it made of them.
+//!
+//! Must not know where they come from, nor how a pool or a TLS configuration is made.
 
-use std::error::Error as _;
+mod certificates;
+mod makings;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 
-use super::resolve::{Addresses, resolve};
+pub use self::certificates::TlsFault;
+use self::makings::Makings;
+use super::news::{News, Wanted};
 use super::state::State;
 use crate::config::Config;
 use crate::guard::Guard;
 use crate::resource::{Host, Manifest, Plan, Problems, Target};
 use crate::snapshot::{Rejection, Snapshot, Status, World};
 use crate::telemetry::Metrics;
-use crate::tls::{ClientFiles, Reloading};
-use crate::upstream::{Pool, Settings};
-
-/// A plan as its source gives it.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    pub plan: Arc<Plan>,
-    /// The manifest it was read from, if it was.
-    pub manifest: Option<Arc<Manifest>>,
-}
-
-/// What a source has to tell.
-#[derive(Debug)]
-pub enum News {
-    Plan {
-        wanted: Wanted,
-        source: Arc<str>,
-        heard: Instant,
-        /// Told what became of it, if someone waits for that.
-        done: Option<oneshot::Sender<Result<(), Problems>>>,
-    },
-    Rejected {
-        problems: Problems,
-        source: Arc<str>,
-    },
-    /// What was refused is wanted no more.
-    Withdrawn,
-    /// The plan in force is wanted no more, and old can take all requests. What was refused stays refused.
-    AllOld { source: Arc<str> },
-    /// Which addresses are behind a target, from one who knows better than the resolver; none if nobody does any more.
-    Addresses {
-        target: Target,
-        addresses: Vec<SocketAddr>,
-    },
-}
-
-/// Why the TLS of a plan cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("TLS towards model servers")]
-pub struct TlsFault(#[from] crate::tls::Error);
-
-impl TlsFault {
-    /// The same with all its causes, for the person who wrote the plan.
-    fn problems(&self) -> Problems {
-        let mut causes = Vec::new();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            causes.push(cause.to_string());
-            next = cause.source();
-        }
-        Problems::one("spec.tls", causes.join(": "))
-    }
-}
 
 /// A plan whose certificates could not be used: it may come in force once they can.
 struct Refused {
@@ -75,9 +28,6 @@ struct Refused {
     problems: Problems,
 }
 
-/// A client TLS configuration and what it was made from.
-type Tls = Option<(ClientFiles, Arc<Reloading<ClientFiles>>)>;
-
 /// The writer.
 pub struct Publisher {
     world: Arc<World>,
@@ -85,14 +35,7 @@ pub struct Publisher {
     metrics: Arc<Metrics>,
     keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
     refused: Option<Refused>,
-    old: Vec<Target>,
-    peers: Vec<Target>,
-    settings: Settings,
-    guard_key: Vec<u8>,
-    files: ClientFiles,
-    addresses: Addresses,
-    /// Of the old side and its peers, and of new.
-    tls: [Tls; 2],
+    makings: Makings,
 }
 
 impl Publisher {
@@ -125,13 +68,7 @@ impl Publisher {
             metrics,
             keeper: None,
             refused: None,
-            old: config.old.clone(),
-            peers: config.peers.clone(),
-            settings: config.upstream.clone(),
-            guard_key: config.guard_key.clone(),
-            files: config.upstream_tls.clone(),
-            addresses: Addresses::default(),
-            tls: [None, None],
+            makings: Makings::of(config),
         };
         let manifest = wanted.manifest.clone();
         publisher.apply(wanted, source).await?;
@@ -178,7 +115,7 @@ impl Publisher {
                 let _ = self.apply(wanted, source).await;
             }
             News::Addresses { target, addresses } => {
-                if self.addresses.tell(&target, addresses) {
+                if self.makings.addresses.tell(&target, addresses) {
                     self.renew();
                 }
             }
@@ -280,17 +217,13 @@ impl Publisher {
     }
 
     async fn apply(&mut self, wanted: Wanted, source: Arc<str>) -> Result<(), TlsFault> {
-        self.prepare_tls(&wanted.plan)?;
-        // Requests must find new where it is. But a name that nobody knew when it was asked for keeps no later plan waiting.
-        let targets = [&wanted.plan.new[..], &self.old, &self.peers].concat();
-        for (target, addresses) in resolve(self.addresses.unasked(&targets)).await {
-            self.addresses.learn(target, addresses);
-        }
+        self.makings.prepare(&wanted.plan).await?;
         let previous = self.world.load();
         self.keep(&wanted);
-        let snapshot = self.snapshot(&previous, wanted, source, previous.epoch + 1);
+        let epoch = previous.epoch + 1;
+        let snapshot = self.makings.snapshot(&previous, wanted, source, epoch);
         let (plan, manifest) = (Arc::clone(&snapshot.plan), snapshot.manifest.clone());
-        let (epoch, source) = (snapshot.epoch, Arc::clone(&snapshot.source));
+        let source = Arc::clone(&snapshot.source);
         self.world.store(snapshot);
         tracing::info!(epoch, %plan, %source, "plan in force");
         if let Some(manifest) = manifest
@@ -312,80 +245,11 @@ impl Publisher {
         }
     }
 
-    fn prepare_tls(&mut self, plan: &Plan) -> Result<(), TlsFault> {
-        let own = &self.files;
-        let of_plan = plan.tls.as_ref().map_or_else(
-            || own.clone(),
-            |tls| ClientFiles {
-                ca: tls
-                    .ca_file
-                    .as_ref()
-                    .map(Into::into)
-                    .or_else(|| own.ca.clone()),
-                identity: tls
-                    .client
-                    .as_ref()
-                    .map(|(certificate, key)| (certificate.into(), key.into()))
-                    .or_else(|| own.identity.clone()),
-            },
-        );
-        let speaks = |targets: &[Target]| targets.iter().any(|target| target.tls);
-        let wanted = [
-            (speaks(&self.old) || speaks(&self.peers)).then(|| own.clone()),
-            speaks(&plan.new).then_some(of_plan),
-        ];
-        for (slot, files) in self.tls.iter_mut().zip(wanted) {
-            let known = slot.as_ref().map(|(files, _)| files);
-            if let Some(files) = files
-                && known != Some(&files)
-            {
-                *slot = Some((files.clone(), Arc::new(Reloading::new(files)?)));
-            }
-        }
-        Ok(())
-    }
-
-    fn snapshot(
-        &self,
-        previous: &Snapshot,
-        wanted: Wanted,
-        source: Arc<str>,
-        epoch: u64,
-    ) -> Snapshot {
-        let Wanted { plan, manifest } = wanted;
-        let pool =
-            |targets: &[Target], side: usize, called: Option<&Host>, known: &Option<Arc<Pool>>| {
-                (!targets.is_empty()).then(|| {
-                    let tls = self.tls[side].as_ref().map(|(_, tls)| Arc::clone(tls));
-                    Arc::new(Pool::new(
-                        &self.addresses.of(targets),
-                        self.settings.clone(),
-                        tls,
-                        called,
-                        known.as_deref(),
-                    ))
-                })
-            };
-        let called = plan.tls.as_ref().and_then(|tls| tls.server_name.as_ref());
-        Snapshot {
-            epoch,
-            old: pool(&self.old, 0, None, &previous.old),
-            new: pool(&plan.new, 1, called, &previous.new),
-            peers: pool(&self.peers, 0, None, &previous.peers),
-            guard: Guard::new(&self.guard_key, &plan.identity, &plan.new),
-            plan,
-            manifest,
-            since: SystemTime::now(),
-            since_instant: Instant::now(),
-            source,
-        }
-    }
-
     /// The targets whose names may mean other addresses by now.
     #[must_use]
     pub fn names(&self) -> Vec<Target> {
         let current = self.world.load();
-        let mut targets = [&current.plan.new[..], &self.old, &self.peers].concat();
+        let mut targets = self.makings.targets(&current.plan);
         targets.retain(|target| matches!(target.host, Host::Name(_)));
         targets
     }
@@ -394,7 +258,7 @@ impl Publisher {
     pub fn learn(&mut self, answers: Vec<(Target, Vec<SocketAddr>)>) {
         let mut changed = false;
         for (target, addresses) in answers {
-            changed |= self.addresses.learn(target, addresses);
+            changed |= self.makings.addresses.learn(target, addresses);
         }
         if changed {
             self.renew();
@@ -415,7 +279,8 @@ impl Publisher {
     /// Puts the same plan in force again: it does not begin anew.
     fn restate(&mut self, wanted: Wanted, source: Arc<str>) {
         let current = self.world.load();
-        let mut snapshot = self.snapshot(&current, wanted, source, current.epoch);
+        let makings = &self.makings;
+        let mut snapshot = makings.snapshot(&current, wanted, source, current.epoch);
         snapshot.since = current.since;
         snapshot.since_instant = current.since_instant;
         self.world.store(snapshot);
@@ -425,20 +290,12 @@ impl Publisher {
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
         let current = self.world.load();
-        let targets = [&current.plan.new[..], &self.old, &self.peers].concat();
-        self.addresses.unknown(&targets).is_empty()
+        let targets = self.makings.targets(&current.plan);
+        self.makings.addresses.unknown(&targets).is_empty()
     }
 
     /// Reads certificate files again that have changed.
     pub fn refresh_tls(&self) {
-        for (_, tls) in self.tls.iter().flatten() {
-            match tls.refresh() {
-                Ok(false) => {}
-                Ok(true) => tracing::info!("certificates towards model servers were read again"),
-                Err(error) => {
-                    tracing::error!(%error, "certificates towards model servers cannot be used; the last good ones stay")
-                }
-            }
-        }
+        self.makings.certificates.refresh();
     }
 }

@@ -1,0 +1,44 @@
+//! What a source of plans or addresses tells the one writer of snapshots.
+//!
+//! Must not know what becomes of it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use crate::resource::{Manifest, Plan, Problems, Target};
+
+/// A plan as its source gives it.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub plan: Arc<Plan>,
+    /// The manifest it was read from, if it was.
+    pub manifest: Option<Arc<Manifest>>,
+}
+
+/// What a source has to tell.
+#[derive(Debug)]
+pub enum News {
+    Plan {
+        wanted: Wanted,
+        source: Arc<str>,
+        heard: Instant,
+        /// Told what became of it, if someone waits for that.
+        done: Option<oneshot::Sender<Result<(), Problems>>>,
+    },
+    Rejected {
+        problems: Problems,
+        source: Arc<str>,
+    },
+    /// What was refused is wanted no more.
+    Withdrawn,
+    /// The plan in force is wanted no more, and old can take all requests. What was refused stays refused.
+    AllOld { source: Arc<str> },
+    /// Which addresses are behind a target, from one who knows better than the resolver; none if nobody does any more.
+    Addresses {
+        target: Target,
+        addresses: Vec<SocketAddr>,
+    },
+}

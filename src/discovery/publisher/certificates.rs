@@ -1,0 +1,101 @@
+//! TLS towards model servers: the configuration of each generation, made of the process's files or of those the plan names.
+//!
+//! Must not know addresses, nor what is put in force.
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use crate::resource::{Plan, Problems};
+use crate::split::Generation;
+use crate::tls::{ClientFiles, Reloading};
+
+/// Why the TLS of a plan cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("TLS towards model servers")]
+pub struct TlsFault(#[from] crate::tls::Error);
+
+impl TlsFault {
+    /// The same with all its causes, for the person who wrote the plan.
+    pub(super) fn problems(&self) -> Problems {
+        let mut causes = Vec::new();
+        let mut next = self.source();
+        while let Some(cause) = next {
+            causes.push(cause.to_string());
+            next = cause.source();
+        }
+        Problems::one("spec.tls", causes.join(": "))
+    }
+}
+
+/// A client TLS configuration and what it was made from.
+type Tls = Option<(ClientFiles, Arc<Reloading<ClientFiles>>)>;
+
+/// The configurations that were needed so far.
+pub(super) struct Certificates {
+    /// The files of the process, for old and wherever a plan names none.
+    own: ClientFiles,
+    /// Of old with its peers, and of new.
+    made: [Tls; 2],
+}
+
+impl Certificates {
+    pub fn new(own: &ClientFiles) -> Self {
+        Self {
+            own: own.clone(),
+            made: [None, None],
+        }
+    }
+
+    /// The configuration of a generation, if one was ever needed there.
+    pub fn of(&self, generation: Generation) -> Option<Arc<Reloading<ClientFiles>>> {
+        let made = self.made[generation.index()].as_ref();
+        made.map(|(_, tls)| Arc::clone(tls))
+    }
+
+    /// Makes what is needed where old, and where new, `speaks` TLS.
+    ///
+    /// # Errors
+    /// When the files cannot be used.
+    pub fn prepare(&mut self, plan: &Plan, speaks: [bool; 2]) -> Result<(), TlsFault> {
+        let own = &self.own;
+        let of_plan = plan.tls.as_ref().map_or_else(
+            || own.clone(),
+            |tls| ClientFiles {
+                ca: tls
+                    .ca_file
+                    .as_ref()
+                    .map(Into::into)
+                    .or_else(|| own.ca.clone()),
+                identity: tls
+                    .client
+                    .as_ref()
+                    .map(|(certificate, key)| (certificate.into(), key.into()))
+                    .or_else(|| own.identity.clone()),
+            },
+        );
+        let [old, new] = speaks;
+        let wanted = [old.then(|| own.clone()), new.then_some(of_plan)];
+        for (slot, files) in self.made.iter_mut().zip(wanted) {
+            let known = slot.as_ref().map(|(files, _)| files);
+            if let Some(files) = files
+                && known != Some(&files)
+            {
+                *slot = Some((files.clone(), Arc::new(Reloading::new(files)?)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads files again that have changed.
+    pub fn refresh(&self) {
+        for (_, tls) in self.made.iter().flatten() {
+            match tls.refresh() {
+                Ok(false) => {}
+                Ok(true) => tracing::info!("certificates towards model servers were read again"),
+                Err(error) => {
+                    tracing::error!(%error, "certificates towards model servers cannot be used; the last good ones stay")
+                }
+            }
+        }
+    }
+}
