@@ -15,7 +15,7 @@ use rig::*;
 use serde_json::Value;
 
 const README: &str = include_str!("../README.md");
-const METRICS: &str = include_str!("../src/telemetry/metrics.rs");
+const METRICS: &str = include_str!("../src/telemetry/metrics/names.rs");
 const SPANS: &str = include_str!("../src/telemetry/trace/span.rs");
 const EVERY_FIELD: &str = include_str!("corpus/plan/good/every-field.yaml");
 

@@ -1,0 +1,209 @@
+//! What the metrics are called, what they mean and how finely they measure: each is made and registered here, once.
+
+use std::sync::OnceLock;
+use std::time::Instant;
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
+};
+
+#[cfg(target_os = "linux")]
+use prometheus::process_collector::ProcessCollector;
+
+use super::{COMBINATIONS, Metrics, Reject, Side};
+use crate::rescue::Cause;
+use crate::split::Generation;
+use crate::telemetry::{Window, trace};
+
+/// Bucket bounds of the time to the first event, in seconds: a cached prompt to a long queue.
+const FIRST_EVENT_BUCKETS: [f64; 17] = [
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
+    64.0,
+];
+/// Bucket bounds of the gaps between events, in seconds: several events in one read to a stall.
+const GAP_BUCKETS: [f64; 17] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
+    1.0, 4.0, 16.0,
+];
+/// Bucket bounds of how long streams last, in seconds: a short answer to a session of hours.
+const STREAM_BUCKETS: [f64; 17] = [
+    0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
+    7200.0, 14400.0,
+];
+/// Bucket bounds of delays inside the process, in seconds.
+const DELAY_BUCKETS: [f64; 11] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.03, 0.1, 0.5, 2.0,
+];
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = Registry::new();
+        let by_generation = Registered(&registry);
+        let first_event = by_generation.histograms(
+            "crossfade_time_to_first_event_seconds",
+            "From the attempt to the first event with content, by the generation that answered",
+            &FIRST_EVENT_BUCKETS,
+        );
+        let gap = by_generation.histograms(
+            "crossfade_inter_event_seconds",
+            "Every gap between two events with content",
+            &GAP_BUCKETS,
+        );
+        let stream = by_generation.histograms(
+            "crossfade_stream_duration_seconds",
+            "From the attempt to the end of an event stream, however it ended, by the generation that answered",
+            &STREAM_BUCKETS,
+        );
+        let open = by_generation.add(IntGaugeVec::new(
+            Opts::new("crossfade_open_streams", "Exchanges that are open now"),
+            &["generation"],
+        ));
+        let events = by_generation.counters(
+            "crossfade_events_total",
+            "Events with content that were forwarded",
+            &["generation"],
+        );
+        let bytes = by_generation.counters(
+            "crossfade_response_bytes_total",
+            "Bytes of answers' bodies that were forwarded",
+            &["generation"],
+        );
+        let tokens = by_generation.counters(
+            "crossfade_tokens_total",
+            "Tokens as the answers' usage reports them",
+            &["generation", "kind"],
+        );
+        let sides = Generation::ALL.map(|generation| {
+            let label = [generation.as_str()];
+            Side {
+                open_streams: open.with_label_values(&label),
+                first_event: first_event.with_label_values(&label),
+                gap: gap.with_label_values(&label),
+                stream: stream.with_label_values(&label),
+                events: events.with_label_values(&label),
+                bytes: bytes.with_label_values(&label),
+                prompt_tokens: tokens.with_label_values(&[generation.as_str(), "prompt"]),
+                completion_tokens: tokens.with_label_values(&[generation.as_str(), "completion"]),
+            }
+        });
+        let saves = by_generation.counters(
+            "crossfade_saves_total",
+            "Requests that another place answered after their first one failed, by why it failed",
+            &["cause"],
+        );
+        let rejects = by_generation.counters(
+            "crossfade_rejected_requests_total",
+            "Requests refused before any upstream saw them",
+            &["cause"],
+        );
+        let spans = by_generation.counters(
+            "crossfade_spans_total",
+            "Spans of traces: exported to the collector, failed to be, dropped for want of room",
+            &["result"],
+        );
+        let build = by_generation.add(IntGaugeVec::new(
+            Opts::new("crossfade_build_info", "Always 1; the version is the label"),
+            &["version"],
+        ));
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        #[cfg(target_os = "linux")]
+        registry
+            .register(Box::new(ProcessCollector::for_self()))
+            .expect("each name is registered once");
+        Self {
+            started: Instant::now(),
+            window: Window::default(),
+            requests: by_generation.counters(
+                "crossfade_requests_total",
+                "Exchanges that ended: generation and reason of the assignment, API family, outcome",
+                &["generation", "reason", "class", "outcome"],
+            ),
+            resolved: [const { OnceLock::new() }; COMBINATIONS],
+            sides,
+            saves: Cause::ALL.map(|cause| saves.with_label_values(&[cause.as_str()])).into(),
+            rejects: Reject::ALL.map(|cause| rejects.with_label_values(&[cause.as_str()])).into(),
+            retries_refused: by_generation.add(IntCounter::new(
+                "crossfade_retries_refused_total",
+                "Saves that the retry budget did not allow",
+            )),
+            plans_rejected: by_generation.add(IntCounter::new(
+                "crossfade_plans_rejected_total",
+                "Plans that were refused; the last good one stayed in force",
+            )),
+            plan_apply: by_generation.histogram(
+                "crossfade_plan_apply_seconds",
+                "From the news of a plan to its being in force",
+            ),
+            loop_lag: by_generation.histogram(
+                "crossfade_event_loop_lag_seconds",
+                "How much later than due a timer of a proxy thread fired",
+            ),
+            spans: trace::Counts {
+                exported: spans.with_label_values(&["exported"]),
+                failed: spans.with_label_values(&["failed"]),
+                dropped: spans.with_label_values(&["dropped"]),
+            },
+            split: by_generation.add(GaugeVec::new(
+                Opts::new(
+                    "crossfade_split_ratio",
+                    "Share of new: wanted by the plan, and observed among the first assignments open to the split in the last 60 s",
+                ),
+                &["kind"],
+            )),
+            plan_epoch: by_generation.add(IntGauge::new(
+                "crossfade_plan_epoch",
+                "Plans put in force by this process",
+            )),
+            plan_generation: by_generation.add(IntGauge::new(
+                "crossfade_plan_generation",
+                "Edit of the resource (metadata.generation) that is in force; 0 without one",
+            )),
+            plan_age: by_generation.add(Gauge::new(
+                "crossfade_plan_age_seconds",
+                "Time since the plan in force came in force",
+            )),
+            source_lost: by_generation.add(Gauge::new(
+                "crossfade_plan_source_lost_seconds",
+                "Time since the API server that tells the plan was last heard; 0 while it answers, and without one",
+            )),
+            conflicts: by_generation.add(IntGauge::new(
+                "crossfade_plan_conflicts",
+                "Updates of this deployment in the cluster that do nothing, since another one rules",
+            )),
+            endpoints: by_generation.add(IntGaugeVec::new(
+                Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
+                &["generation", "state"],
+            )),
+            registry,
+        }
+    }
+}
+
+/// Makes collectors and registers them; the names are constants of this file, so neither can fail.
+struct Registered<'a>(&'a Registry);
+
+impl Registered<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, collector: prometheus::Result<C>) -> C {
+        let collector = collector.expect("the name and labels are valid");
+        self.0
+            .register(Box::new(collector.clone()))
+            .expect("each name is registered once");
+        collector
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    fn histograms(&self, name: &str, help: &str, buckets: &[f64]) -> HistogramVec {
+        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.add(HistogramVec::new(options, &["generation"]))
+    }
+
+    fn histogram(&self, name: &str, help: &str) -> Histogram {
+        let options = HistogramOpts::new(name, help).buckets(DELAY_BUCKETS.to_vec());
+        self.add(Histogram::with_opts(options))
+    }
+}
