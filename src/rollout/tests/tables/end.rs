@@ -1,0 +1,217 @@
+//! The end of an update: its phases in their order, what is no end, and the way back.
+
+use super::*;
+
+#[test]
+fn the_end_comes_in_its_order() {
+    let mut scene = Scene::settled(1, 4);
+    scene.seen.clients_reach_old = Some(true);
+    scene.open(0, 2, 5).open(1, 0, 1);
+    let decision = scene.scale_old(0).step();
+    assert_eq!(
+        (decision.split, decision.phase),
+        (Some(Weights::ALL_NEW), Phase::Progressing)
+    );
+
+    // One of two has applied it, and the other one is not even ready: it is alive.
+    let generation = scene.seen.resource_generation;
+    scene.seen.proxies[0].state.as_mut().unwrap().applied = generation;
+    scene.seen.proxies[1].ready = false;
+    let decision = scene.wait(seconds(3600)).step();
+    assert_eq!(decision.phase, Phase::Progressing);
+    assert!(
+        decision
+            .message
+            .ends_with("waiting for 1 proxy to apply the last change: b")
+    );
+
+    let decision = scene.applied().step();
+    assert_eq!(
+        (decision.phase, decision.old_draining),
+        (Phase::Draining, true)
+    );
+    assert_eq!(decision.wake_at, Some(scene.now.after(seconds(1))));
+    assert!(
+        decision
+            .message
+            .ends_with("waiting for 2 streams on old to end"),
+        "{}",
+        decision.message
+    );
+    assert!(!decision.last_old_worker_dispensable);
+
+    // The streams end before all know that old drains.
+    let mut at_once = scene.clone();
+    at_once.applied().open(0, 0, 5);
+    assert_eq!(
+        at_once.peek().phase,
+        Phase::Draining,
+        "for a moment at least"
+    );
+    let decision = scene.wait(seconds(1)).open(0, 0, 5).step();
+    assert_eq!(decision.phase, Phase::Draining);
+    let mut untold = scene.clone();
+    untold.applied().wait(seconds(1)).seen.old_draining = false;
+    assert_eq!(untold.peek().phase, Phase::Draining, "nobody was told yet");
+    scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
+    assert_eq!(
+        scene.step().phase,
+        Phase::Draining,
+        "who does not answer may have streams"
+    );
+    scene.seen.proxies[1] = proxy("b");
+    scene.applied();
+    let decision = scene.wait(seconds(1)).step();
+    assert_eq!(
+        (decision.phase, decision.old_draining),
+        (Phase::Complete, true)
+    );
+    assert!(decision.last_old_worker_dispensable);
+    assert_eq!(reasons(&decision), ["Complete"]);
+
+    // The pods of old carry new's streams.
+    assert!(!decision.safe_to_delete_old);
+    scene.open(0, 0, 0);
+    assert!(!scene.step().safe_to_delete_old, "clients still come");
+    scene.seen.clients_reach_old = None;
+    assert!(
+        !scene.step().safe_to_delete_old,
+        "nobody knows whether clients still come"
+    );
+    scene.seen.clients_reach_old = Some(false);
+    assert!(scene.step().safe_to_delete_old);
+    assert!(!scene.open(1, 0, 1).step().safe_to_delete_old);
+    scene.seen.proxies.clear();
+    assert!(scene.step().safe_to_delete_old);
+}
+
+#[test]
+fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
+    let mut scene = Scene::settled(1, 4);
+    scene.settings.drain_deadline = Some(seconds(600));
+    scene.seen.clients_reach_old = Some(false);
+    scene.open(0, 3, 0).scale_old(0).step();
+    let decision = scene.applied().step();
+    assert_eq!(decision.phase, Phase::Draining);
+    assert_eq!(
+        decision.drain_estimate,
+        Some(seconds(600)),
+        "no lengths are known"
+    );
+    assert_eq!(
+        scene.applied().wait(seconds(1)).step().wake_at,
+        Some(scene.now.after(seconds(599)))
+    );
+    scene.seen.lengths.buckets = vec![(seconds(1), 0), (seconds(100), 1000)];
+    let estimate = scene.step().drain_estimate;
+    assert!(
+        estimate.is_some_and(|estimate| estimate < seconds(100)),
+        "{estimate:?}"
+    );
+    assert_eq!(scene.wait(seconds(598)).step().phase, Phase::Draining);
+    let decision = scene.wait(seconds(1)).step();
+    assert_eq!(decision.phase, Phase::Complete);
+    assert!(!decision.last_old_worker_dispensable && !decision.safe_to_delete_old);
+    assert!(
+        decision.events[0]
+            .message
+            .contains("the time for streams on old is over")
+    );
+}
+
+#[test]
+fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
+    let mut scene = Scene::settled(1, 4);
+    scene.seen.clients_reach_old = Some(false);
+    scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
+    let decision = scene.scale_old(0).settle();
+    assert_eq!(decision.phase, Phase::Progressing);
+    let expected = "waiting for 1 proxy to apply the last change: b (has no port crossfade)";
+    assert!(decision.message.contains(expected), "{}", decision.message);
+    assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
+    // It comes while old drains, or after: what runs through it is not known.
+    scene.seen.proxies.remove(1);
+    assert_eq!(scene.settle().phase, Phase::Complete);
+    let mut with_one_more = scene.clone();
+    let proxy = Proxy {
+        state: Err(Silence::NoPort("crossfade".to_owned())),
+        ..proxy("late")
+    };
+    with_one_more.seen.proxies.push(proxy);
+    assert!(!with_one_more.settle().safe_to_delete_old);
+    assert!(scene.settle().safe_to_delete_old);
+}
+
+#[test]
+fn a_person_can_end_an_update_by_a_pause_at_everything_to_new() {
+    let mut scene = Scene::settled(4, 4);
+    scene.settings.paused = true;
+    scene.open(0, 1, 0).edit(Weights::ALL_NEW);
+    let decision = scene.settle();
+    assert_eq!(
+        (decision.rule, decision.phase),
+        (Rule::Paused, Phase::Draining)
+    );
+    assert!(!decision.last_old_worker_dispensable);
+    scene.open(0, 0, 0);
+    assert!(scene.settle().last_old_worker_dispensable);
+}
+
+#[test]
+fn an_update_goes_back_when_the_targets_workers_go_away() {
+    for from in [Phase::Progressing, Phase::Draining, Phase::Complete] {
+        let mut scene = Scene::settled(2, 2);
+        if from != Phase::Progressing {
+            scene
+                .open(0, u64::from(from == Phase::Draining), 0)
+                .scale_old(0);
+        }
+        assert_eq!(scene.settle().phase, from);
+        // Old is wanted again: a refuge at once, a side as soon as its workers have lasted.
+        scene.seen.workers.old.insert(
+            Role::Worker,
+            Workers {
+                ready: 0,
+                desired: 4,
+            },
+        );
+        let decision = scene.step();
+        assert_eq!(
+            (decision.phase, decision.old_draining),
+            (Phase::Progressing, false)
+        );
+        assert_eq!(
+            reasons(&decision).contains(&"Progressing"),
+            from != Phase::Progressing
+        );
+        scene.applied().scale_old(4).step();
+        assert_eq!(scene.wait(seconds(5)).next(), ratio(2, 1), "{from:?}");
+        assert_eq!(scene.new_ready(1).next(), ratio(4, 1));
+        let decision = scene.new_ready(0).step();
+        assert_eq!(
+            (scene.seen.split, decision.phase),
+            (Weights::ALL_OLD, Phase::Pending)
+        );
+    }
+}
+
+#[test]
+fn nothing_moves_while_neither_can_serve_not_even_at_the_end() {
+    for from in [Phase::Draining, Phase::Complete] {
+        let mut scene = Scene::settled(2, 2);
+        scene
+            .open(0, u64::from(from == Phase::Draining), 0)
+            .scale_old(0);
+        assert_eq!(scene.settle().phase, from);
+        let decision = scene.new_ready(0).settle();
+        assert_eq!(
+            (decision.rule, decision.phase),
+            (Rule::NeitherCanServe, from)
+        );
+        assert_eq!(scene.seen.split, Weights::ALL_NEW);
+        assert_eq!(
+            holds(&decision, ConditionKind::Degraded),
+            (true, "NeitherCanServe")
+        );
+    }
+}

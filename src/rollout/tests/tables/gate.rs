@@ -1,0 +1,176 @@
+//! Whether new can serve: endpoints, the models that old serves, and what is to be made of those who were not heard.
+
+use super::*;
+
+#[test]
+fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
+    type Break = fn(&mut Scene);
+    let breaks: [(Break, &str); 4] = [
+        (
+            |scene| scene.seen.frontends.new.endpoints = 0,
+            "its frontend service has no ready endpoint",
+        ),
+        (
+            |scene| scene.seen.frontends.new.models = ["other".to_owned()].into(),
+            "the model llama is not served there",
+        ),
+        (
+            |scene| {
+                scene.settings.models = Some(["a".to_owned(), "b".to_owned()].into());
+            },
+            "the models a, b are not served there",
+        ),
+        (|scene| _ = scene.new_ready(0), "it has no ready worker"),
+    ];
+    for (break_it, why) in breaks {
+        let mut scene = Scene::settled(4, 0);
+        break_it(scene.new_ready(2));
+        let decision = scene.settle();
+        assert_eq!(
+            (decision.rule, scene.seen.split),
+            (Rule::NewCannotServe, Weights::ALL_OLD)
+        );
+        assert_eq!(decision.phase, Phase::Pending);
+        assert!(decision.message.contains(why), "{}", decision.message);
+        assert!(!holds(&decision, ConditionKind::NewFrontendReady).0);
+        assert!(!holds(&decision, ConditionKind::Degraded).0);
+
+        let mut scene = Scene::settled(4, 2);
+        assert_eq!(scene.seen.split, ratio(2, 1));
+        break_it(&mut scene);
+        assert_eq!(scene.next(), Weights::ALL_OLD);
+    }
+}
+
+#[test]
+fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
+    let mut scene = Scene::settled(4, 0);
+    scene.seen.frontends.old = Frontends::default();
+    scene.seen.frontends.new.models = ["other".to_owned()].into();
+    scene.new_ready(4).scale_old(0);
+    assert_eq!(scene.settle().rule, Rule::NeitherCanServe);
+    scene.settings.models = Some(["other".to_owned()].into());
+    assert_eq!(scene.settle().rule, Rule::OldCannotServe);
+}
+
+#[test]
+fn without_wanted_models_new_must_serve_one_at_least() {
+    let mut scene = Scene::of_four();
+    scene.seen.frontends.old.models.clear();
+    scene.seen.frontends.new.models.clear();
+    assert_eq!(scene.new_ready(4).settle().obstacles, [Obstacle::NoModel]);
+    scene.seen.frontends.new = frontends();
+    assert!(scene.settle().obstacles.is_empty());
+}
+
+#[test]
+fn a_frontend_that_cannot_be_asked_is_told_by_what_is_in_the_way_and_not_by_its_models() {
+    let mut scene = Scene::of_four();
+    scene.seen.frontends.new = Frontends {
+        endpoints: 1,
+        trouble: Some("new:8000 cannot be reached: refused".to_owned()),
+        ..Frontends::default()
+    };
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(decision.rule, Rule::NewCannotServe);
+    assert!(
+        decision
+            .message
+            .contains("its frontend cannot be asked for its models: new:8000 cannot be reached"),
+        "{}",
+        decision.message
+    );
+    assert!(!decision.message.contains(MODEL), "{}", decision.message);
+    let gate = holds(&decision, ConditionKind::NewFrontendReady);
+    assert_eq!(gate, (false, "NoAnswer"));
+}
+
+#[test]
+fn new_gets_nothing_while_nobody_can_say_what_old_serves() {
+    let mut scene = Scene::of_four();
+    scene.seen.frontends.old = Frontends {
+        endpoints: 2,
+        trouble: Some("old-0 has no port frontend".to_owned()),
+        ..Frontends::default()
+    };
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(decision.obstacles, [Obstacle::OldModelsUnknown]);
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "OldModelsUnknown")
+    );
+    let mut stated = scene.clone();
+    stated.settings.models = Some([MODEL.to_owned()].into());
+    assert!(stated.settle().obstacles.is_empty());
+    // One of them can be asked: what it serves is wanted.
+    scene.seen.frontends.old.models = frontends().models;
+    assert!(scene.settle().obstacles.is_empty());
+}
+
+#[test]
+fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
+    let mut scene = Scene::settled(4, 2);
+    scene.seen.frontends.old.models.insert("other".to_owned());
+    scene.seen.frontends.new.models.insert("other".to_owned());
+    scene.settle();
+    scene.seen.frontends.old = Frontends {
+        unheard: true,
+        ..frontends()
+    };
+    assert_eq!(scene.settle().memory.models.len(), 2);
+    scene.seen.frontends.old.unheard = false;
+    assert_eq!(scene.settle().memory.models.len(), 1);
+}
+
+#[test]
+fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
+    let mut scene = Scene::settled(4, 2);
+    let unheard = Frontends {
+        endpoints: 1,
+        unheard: true,
+        ..Frontends::default()
+    };
+    scene.seen.frontends.new = unheard.clone();
+    assert_eq!(scene.new_ready(4).settle().split, None);
+    assert_eq!(scene.seen.split, ratio(2, 1), "no gain");
+    assert_eq!(scene.new_ready(1).next(), ratio(4, 1), "a loss at once");
+    assert_eq!(scene.old_ready(2).next(), ratio(2, 1), "of either side");
+    assert_eq!(scene.new_ready(0).next(), Weights::ALL_OLD);
+
+    // Who has nothing gets nothing.
+    let mut scene = Scene::settled(4, 0);
+    scene.seen.frontends.new = unheard.clone();
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(decision.obstacles, [Obstacle::NotYet]);
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+
+    // Nor is anything known of one that cannot be asked; that is told.
+    let trouble = Some("no such file".to_owned());
+    let unasked = Frontends { trouble, ..unheard };
+    scene.seen.frontends.new = unasked.clone();
+    let no_answer = Obstacle::NoAnswer("no such file".to_owned());
+    assert_eq!(scene.settle().obstacles, [no_answer]);
+    let mut scene = Scene::settled(4, 2);
+    scene.seen.frontends.new = unasked;
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(scene.seen.split, ratio(2, 1));
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "NoAnswer")
+    );
+    scene.new_ready(0).settle();
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+
+    // A proxy that was not asked before is waited for, and is no fault.
+    let mut scene = Scene::settled(4, 1);
+    scene.seen.proxies[1].state = Err(Silence::NotYet);
+    scene.seen.resource_generation += 1;
+    scene.new_ready(2).applied().step();
+    let decision = scene.wait(seconds(10)).step();
+    assert_eq!(decision.split, None);
+    assert!(decision.message.ends_with("b (not heard yet)"));
+    let decision = scene.wait(seconds(60)).step();
+    assert!(!holds(&decision, ConditionKind::Degraded).0);
+    assert!(!reasons(&decision).contains(&"ProxiesLag"));
+}

@@ -1,0 +1,88 @@
+//! Is old gone or only out? An outage, a mistyped name and a wanted end look alike.
+
+use super::*;
+
+#[test]
+fn an_outage_of_old_is_not_the_end() {
+    let mut scene = Scene::settled(4, 1);
+    let decision = scene.old_ready(0).settle();
+    assert_eq!(
+        (decision.rule, scene.seen.split),
+        (Rule::OldCannotServe, Weights::ALL_NEW)
+    );
+    assert_eq!(
+        (decision.phase, decision.old_draining),
+        (Phase::Progressing, false)
+    );
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "OldCannotServe")
+    );
+    assert_eq!(scene.old_ready(4).next(), Weights::ALL_NEW);
+    assert_eq!(scene.wait(seconds(5)).next(), ratio(4, 1));
+}
+
+#[test]
+fn a_pause_in_an_outage_means_no_end() {
+    let mut scene = Scene::settled(4, 4);
+    scene.old_ready(0).settle();
+    scene.settings.paused = true;
+    let decision = scene.settle();
+    assert_eq!(
+        (decision.phase, scene.seen.split),
+        (Phase::Progressing, Weights::ALL_NEW)
+    );
+    // Who wants that says so.
+    assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
+}
+
+#[test]
+fn an_old_side_of_which_nothing_was_ever_found_stays_a_refuge() {
+    let mut scene = Scene::of_four();
+    scene.seen.workers.old.clear();
+    scene.seen.split = percent(10);
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(
+        (decision.rule, scene.seen.split),
+        (Rule::OldCannotServe, Weights::ALL_NEW)
+    );
+    // Its name may be mistyped.
+    assert_eq!(
+        (decision.phase, decision.old_draining),
+        (Phase::Progressing, false)
+    );
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "OldCannotServe")
+    );
+    assert!(
+        decision
+            .message
+            .contains("correct spec.sourceDeployment or spec.workers.old"),
+        "{}",
+        decision.message
+    );
+    // Corrected, it gets its part back, and may end as any other.
+    scene.scale_old(4);
+    assert_eq!(scene.settle().rule, Rule::Capacity);
+    assert_eq!(scene.scale_old(0).settle().phase, Phase::Complete);
+}
+
+#[test]
+fn who_knows_that_old_is_gone_though_it_was_never_found_ends_the_update() {
+    let mut scene = Scene::of_four();
+    scene.seen.workers.old.clear();
+    scene.settings.paused = true;
+    assert_eq!(scene.new_ready(4).settle().phase, Phase::Progressing);
+    assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
+}
+
+#[test]
+fn an_old_side_that_is_there_without_workers_is_gone() {
+    let mut scene = Scene::of_four();
+    let decision = scene.scale_old(0).new_ready(4).settle();
+    assert_eq!(
+        (decision.rule, scene.seen.split),
+        (Rule::OldCannotServe, Weights::ALL_NEW)
+    );
+}

@@ -1,0 +1,151 @@
+//! Which rule decides: their order, and an update that another one supersedes.
+
+use super::*;
+
+#[test]
+fn the_rules_are_asked_in_their_order() {
+    use Rule::{Cap, Capacity, NeitherCanServe, NewCannotServe, OldCannotServe, Paused};
+    // old and new ready, paused, strict, cap; from 50 %.
+    for (old, new, paused, strict, cap, rule, split) in [
+        (0, 0, false, false, None, NeitherCanServe, percent(50)),
+        (0, 0, true, false, Some(10), NeitherCanServe, percent(50)),
+        (0, 0, true, true, Some(10), NeitherCanServe, percent(50)),
+        (4, 0, false, false, None, NewCannotServe, Weights::ALL_OLD),
+        (
+            4,
+            0,
+            true,
+            false,
+            Some(10),
+            NewCannotServe,
+            Weights::ALL_OLD,
+        ),
+        (
+            4,
+            0,
+            false,
+            true,
+            Some(10),
+            NewCannotServe,
+            Weights::ALL_OLD,
+        ),
+        (4, 0, true, true, None, Paused, percent(50)),
+        (0, 4, false, false, None, OldCannotServe, Weights::ALL_NEW),
+        (0, 4, true, false, None, OldCannotServe, Weights::ALL_NEW),
+        (
+            0,
+            4,
+            false,
+            false,
+            Some(10),
+            OldCannotServe,
+            Weights::ALL_NEW,
+        ),
+        (
+            0,
+            4,
+            true,
+            false,
+            Some(10),
+            OldCannotServe,
+            Weights::ALL_NEW,
+        ),
+        (0, 4, false, true, None, OldCannotServe, Weights::ALL_NEW),
+        (0, 4, false, true, Some(10), Cap, percent(10)),
+        (0, 4, true, true, None, Paused, percent(50)),
+        (4, 1, true, false, None, Paused, percent(50)),
+        (4, 1, true, true, Some(10), Paused, percent(50)),
+        (4, 4, false, false, Some(10), Cap, percent(10)),
+        (4, 1, false, true, Some(10), Cap, percent(10)),
+        (4, 4, false, false, Some(50), Capacity, percent(50)),
+        (4, 1, false, false, Some(30), Capacity, ratio(4, 1)),
+        (4, 4, false, false, Some(0), Cap, Weights::ALL_OLD),
+        (4, 1, false, false, None, Capacity, ratio(4, 1)),
+    ] {
+        let mut scene = Scene::settled(4, 4);
+        scene.settings.paused = paused;
+        scene.settings.strict = strict;
+        scene.settings.cap_percent = cap;
+        let decision = scene.old_ready(old).new_ready(new).step();
+        let given = (old, new, paused, strict, cap);
+        assert_eq!(
+            (decision.rule, scene.seen.split),
+            (rule, split),
+            "{given:?}"
+        );
+        assert_eq!(decision.memory.rule, Some(rule));
+    }
+}
+
+#[test]
+fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
+    use Rule::{Cap, NeitherCanServe, OldCannotServe, Paused};
+    // new ready, paused, strict, cap; from 50 %.
+    for (new, paused, strict, cap, rule, split) in [
+        (4, false, false, None, OldCannotServe, Weights::ALL_NEW),
+        (4, false, false, Some(10), OldCannotServe, Weights::ALL_NEW),
+        (4, false, true, None, OldCannotServe, Weights::ALL_NEW),
+        (4, false, true, Some(10), Cap, percent(10)),
+        (4, true, false, None, OldCannotServe, Weights::ALL_NEW),
+        (4, true, true, None, Paused, percent(50)),
+        (0, false, false, None, NeitherCanServe, percent(50)),
+        (0, true, true, Some(10), NeitherCanServe, percent(50)),
+    ] {
+        let mut scene = Scene::of_four();
+        scene.seen.workers.old.clear();
+        scene.seen.split = percent(50);
+        scene.settings.paused = paused;
+        scene.settings.strict = strict;
+        scene.settings.cap_percent = cap;
+        let decision = scene.new_ready(new).settle();
+        let given = (new, paused, strict, cap);
+        assert_eq!(
+            (decision.rule, scene.seen.split),
+            (rule, split),
+            "{given:?}"
+        );
+    }
+}
+
+#[test]
+fn an_update_yields_to_the_one_that_supersedes_it() {
+    let mut scene = Scene::settled(4, 2);
+    scene.seen.superseded_by = Some("third".to_owned());
+    let decision = scene.old_ready(0).edit(percent(7)).settle();
+    assert_eq!(
+        (decision.rule, decision.phase),
+        (Rule::Superseded, Phase::Superseded)
+    );
+    assert_eq!(scene.seen.split, percent(7));
+    assert!(decision.waiting_for.is_empty() && decision.message.contains("the update third rules"));
+    assert_eq!(
+        holds(&decision, ConditionKind::Accepted),
+        (false, "Superseded")
+    );
+    scene.seen.superseded_by = None;
+    let decision = scene.old_ready(4).settle();
+    assert_eq!(
+        (decision.memory.contested, scene.seen.split),
+        (false, ratio(2, 1))
+    );
+}
+
+#[test]
+fn an_update_that_does_not_rule_says_nothing_of_proxies_and_leaves_the_end_as_it_is() {
+    for old_draining in [false, true] {
+        let mut scene = Scene::settled(4, 2);
+        scene.seen.superseded_by = Some("third".to_owned());
+        scene.seen.old_draining = old_draining;
+        // Its proxies follow another one.
+        for proxy in &mut scene.seen.proxies {
+            proxy.state.as_mut().expect("it answers").applied = 0;
+        }
+        for _ in 0..4 {
+            let decision = scene.wait(seconds(60)).step();
+            assert_eq!(decision.old_draining, old_draining);
+            assert!(!reasons(&decision).contains(&"ProxiesLag"));
+            assert!(!holds(&decision, ConditionKind::Degraded).0);
+            assert_eq!(decision.wake_at, None);
+        }
+    }
+}

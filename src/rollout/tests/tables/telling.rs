@@ -1,0 +1,55 @@
+//! What people are told: the message of each decision, and what counts as a fault.
+
+use super::*;
+
+#[test]
+fn the_story_is_told_in_words() {
+    let mut scene = Scene::of_four();
+    let mut told = Vec::new();
+    let mut tell = |decision: Decision| told.push(decision.message);
+    tell(scene.step());
+    tell(scene.new_ready(1).step());
+    tell(scene.wait(seconds(5)).step());
+    scene.new_ready(2).step();
+    tell(scene.wait(seconds(6)).step());
+    tell(scene.applied().step());
+    scene.settings.cap_percent = Some(10);
+    tell(scene.step());
+    scene.settings.paused = true;
+    tell(scene.applied().step());
+    tell(scene.old_ready(0).step());
+    tell(scene.new_ready(0).step());
+    assert_eq!(
+        told,
+        [
+            "all to old: new cannot serve: it has no ready worker; waiting for new to be able to serve",
+            "all to old: old has 4 of 4 workers ready, new has 1 of 4 workers ready; waiting for the workers of new to stay \
+             ready",
+            "20 % to new (old 4 : new 1): old has 4 of 4 workers ready, new has 1 of 4 workers ready",
+            "20 % to new (old 4 : new 1): old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for 2 proxies \
+             to apply the last change: a, b",
+            "33 % to new (old 2 : new 1): old has 4 of 4 workers ready, new has 2 of 4 workers ready",
+            "10 % to new (old 9 : new 1): held at the cap of 10 %, capacity would give 33 % to new (old 2 : new 1); old has \
+             4 of 4 workers ready, new has 2 of 4 workers ready",
+            "10 % to new (old 9 : new 1): paused; old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for \
+             the pause to end",
+            "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old stays a refuge \
+             while its workers are wanted: scale them to 0 to end the update",
+            "all to new: neither side can serve, so nothing is changed; old: it has no ready worker; new: it has no ready \
+             worker; waiting for new to be able to serve",
+        ]
+    );
+}
+
+#[test]
+fn new_that_crashes_half_way_is_a_fault_and_new_that_is_taken_back_is_none() {
+    let mut crashed = Scene::settled(4, 2);
+    let decision = crashed.new_ready(0).settle();
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "NewCannotServe")
+    );
+    let mut taken_back = Scene::settled(4, 2);
+    taken_back.seen.workers.new.clear();
+    assert!(!holds(&taken_back.settle(), ConditionKind::Degraded).0);
+}
