@@ -1,0 +1,113 @@
+//! What happens in a history: workers, proxies, frontends and people come, go and change their minds, and time passes.
+
+use super::*;
+
+impl World {
+    /// Time passes, and things happen.
+    pub(super) fn pass(&mut self) {
+        if self.draw.one_in(100) {
+            let jump = self.draw.below(2_000_000_000_000);
+            self.scene.now = Moment::from_unix_millis(jump);
+            self.past.clear();
+        }
+        let milliseconds = self.draw.below(4000);
+        self.scene.wait(Duration::from_millis(milliseconds));
+        for _ in 0..self.draw.below(3) {
+            match self.draw.below(10) {
+                0..=4 => self.worker(),
+                5..=8 => self.proxy(),
+                _ => self.rarity(),
+            }
+        }
+        for proxy in &mut self.scene.seen.proxies {
+            // Most hear of a change at once.
+            if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
+                state.applied = self.scene.seen.resource_generation;
+            }
+        }
+    }
+
+    /// A worker comes or goes, on either side; or a whole side does.
+    fn worker(&mut self) {
+        let (role, full) = self.roles[self.draw.below(self.roles.len() as u64) as usize];
+        let sides = &mut self.scene.seen.workers;
+        let is_old = self.draw.one_in(2);
+        let side = if is_old {
+            &mut sides.old
+        } else {
+            &mut sides.new
+        };
+        if self.draw.one_in(12) {
+            side.values_mut().for_each(|workers| workers.ready = 0);
+            return;
+        }
+        let workers = side.entry(role).or_default();
+        match self.draw.below(8) {
+            0 if is_old => workers.desired = self.draw.below(u64::from(full) + 1) as u32,
+            0 => workers.desired = self.draw.below(u64::from(full) + 2) as u32,
+            1 => (workers.desired, workers.ready) = (0, 0),
+            2..=3 => workers.ready = workers.ready.saturating_sub(1),
+            _ => workers.ready = workers.desired.min(workers.ready + 1),
+        }
+    }
+
+    /// Something happens to a proxy.
+    fn proxy(&mut self) {
+        let count = self.scene.seen.proxies.len() as u64;
+        if count == 0 || self.draw.one_in(40) {
+            // All are gone, or back.
+            let count = self.draw.below(4);
+            let names = (0..count).map(|i| self::proxy(&format!("p{i}")));
+            self.scene.seen.proxies = names.collect();
+            return;
+        }
+        let generation = self.scene.seen.resource_generation;
+        let proxy = &mut self.scene.seen.proxies[self.draw.below(count) as usize];
+        match self.draw.below(9) {
+            0 => proxy.ready = !proxy.ready,
+            1 => proxy.state = Err(Silence::NoAnswer),
+            2 => proxy.state = Err(Silence::NotYet),
+            3 => proxy.state = Err(Silence::NoPort("crossfade".to_owned())),
+            // It follows another update.
+            4 => {
+                if let Ok(state) = &mut proxy.state {
+                    state.applied = 0;
+                }
+            }
+            _ => {
+                let open_streams = Sides {
+                    old: self.draw.below(3),
+                    new: self.draw.below(3),
+                };
+                let applied = generation.saturating_sub(self.draw.below(2));
+                proxy.state = Ok(ProxyState {
+                    applied,
+                    open_streams,
+                });
+            }
+        }
+    }
+
+    /// Frontends, models, and people.
+    fn rarity(&mut self) {
+        let percentage = percent(self.draw.below(101) as u8);
+        let cap = self.draw.below(120) as u8;
+        let (scene, draw) = (&mut self.scene, &mut self.draw);
+        let seen = &mut scene.seen;
+        match draw.below(14) {
+            0 => seen.frontends.new.endpoints = draw.below(2) as u32,
+            1 => seen.frontends.new.models.clear(),
+            2..=3 => seen.frontends.new = frontends(),
+            4 => scene.settings.paused = draw.one_in(3),
+            5 => scene.settings.cap_percent = Some(cap).filter(|cap| *cap < 100),
+            6 => seen.superseded_by = draw.one_in(4).then(|| "other".to_owned()),
+            7 => seen.clients_reach_old = [None, Some(true), Some(false)][draw.below(3) as usize],
+            // Somebody writes the split that is there, which is theirs from now on.
+            8 => seen.split_is_ours = false,
+            9 => seen.frontends.new.unheard = draw.one_in(2),
+            10 => seen.frontends.old.unheard = draw.one_in(2),
+            _ => _ = scene.edit(percentage),
+        }
+        scene.seen.resource_generation += 1;
+    }
+}

@@ -1,0 +1,263 @@
+//! What must hold of each step, reckoned from the world and not by the code that is tested.
+
+use super::*;
+use crate::split::Generation;
+
+/// What was usable of each side at a moment.
+pub(super) struct Past {
+    at: Moment,
+    usable: Sides<Ratio>,
+}
+
+impl World {
+    pub(super) fn holds(&mut self, before: &Scene, decision: &Decision) {
+        let (usable, serves) = usable(before);
+        self.remember(before, usable);
+        let next = decision.split.unwrap_or(before.seen.split);
+        self.the_rule_is_right(before, decision, serves, next);
+        self.gains_have_waited(before, decision);
+        losses_are_at_once(before, decision, usable, next);
+        the_end_is_in_order(before, decision, next);
+        self.edits_are_told(before, decision);
+    }
+
+    fn remember(&mut self, before: &Scene, usable: Sides<Ratio>) {
+        let generation = before.seen.resource_generation;
+        if self.change.0 != generation {
+            self.change = (generation, before.now);
+        }
+        self.change.1 = self.change.1.min(before.now);
+        self.past.push_back(Past {
+            at: before.now,
+            usable,
+        });
+        if self.past.len() > 100 {
+            self.past.pop_front();
+        }
+    }
+
+    fn the_rule_is_right(
+        &self,
+        before: &Scene,
+        decision: &Decision,
+        serves: Sides<bool>,
+        next: Weights,
+    ) {
+        let settings = &before.settings;
+        let is_strictly_held = settings.strict && settings.paused;
+        let stays = next == before.seen.split;
+        let cap = percent(settings.cap_percent.unwrap_or(100));
+        let share = next.share_of_new();
+        match (serves.old, serves.new) {
+            _ if before.seen.superseded_by.is_some() => assert!(stays),
+            (false, false) => assert!(stays),
+            _ if is_strictly_held => assert_eq!(decision.rule, Rule::Paused),
+            (true, false) => assert_eq!(next, Weights::ALL_OLD),
+            (false, true) if settings.strict => assert!(share <= cap.share_of_new()),
+            (false, true) => assert_eq!(next, Weights::ALL_NEW),
+            (true, true) if settings.paused => {
+                let is_override = decision.rule == Rule::OldCannotServe;
+                assert!(stays || is_override || share <= cap.share_of_new());
+            }
+            (true, true) if decision.rule != Rule::OldCannotServe => {
+                assert!(share <= cap.share_of_new());
+            }
+            (true, true) => assert_eq!(next, Weights::ALL_NEW),
+        }
+    }
+
+    /// What counts more than before has been there for long enough, and the proxies had their time.
+    fn gains_have_waited(&mut self, before: &Scene, decision: &Decision) {
+        let now = before.now;
+        let after = decision
+            .memory
+            .credit
+            .as_ref()
+            .expect("there is one after a step");
+        for (side, emergency) in Generation::ALL
+            .into_iter()
+            .zip([Weights::ALL_OLD, Weights::ALL_NEW])
+        {
+            let Some(earlier) = &before.memory.credit else {
+                continue;
+            };
+            let (earlier, gained) = (earlier.of(side).capacity, after.of(side).capacity);
+            let next = decision.split.unwrap_or(before.seen.split);
+            let is_rescue = matches!(decision.rule, Rule::OldCannotServe | Rule::NewCannotServe)
+                && next == emergency;
+            if gained <= earlier || is_rescue {
+                continue;
+            }
+            let generation = before.seen.resource_generation;
+            let lags = |proxy: &Proxy| {
+                let has_applied = |state: &ProxyState| state.applied == generation;
+                proxy.ready && !proxy.state.as_ref().is_ok_and(has_applied)
+            };
+            let had_time = now.since(self.change.1) >= before.settings.ack_timeout;
+            assert!(
+                had_time || !before.seen.proxies.iter().any(lags),
+                "a gain waits for the proxies"
+            );
+            let stable = before.settings.stable;
+            // A sight in which it had not been there yet must lie long enough back.
+            let lacked = self
+                .past
+                .iter()
+                .rev()
+                .find(|past| *past.usable.of(side) < gained);
+            let first_after = lacked.map(|past| now.since(past.at));
+            assert!(
+                first_after.is_none_or(|ago| ago >= stable),
+                "a gain must last"
+            );
+        }
+    }
+
+    fn edits_are_told(&mut self, before: &Scene, decision: &Decision) {
+        let told = decision
+            .events
+            .iter()
+            .any(|event| event.reason == "SplitContested");
+        let is_ours = before.seen.split_is_ours;
+        assert!(!told || (!is_ours && !before.settings.paused && !before.memory.contested));
+        self.is_contested |= told;
+    }
+}
+
+/// The capacities as the world has them, and who can serve: by the sizes of the roles, and for new only if it can be reached
+/// and serves. While it is not heard it keeps what it has.
+fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
+    let accepted = Scene::roles(scene);
+    let share = |workers: &std::collections::BTreeMap<Role, Workers>| {
+        let shares = accepted.iter().map(|(role, full)| {
+            let ready = workers.get(role).map_or(0, |workers| workers.ready);
+            Ratio::new(ready.into(), (*full).into()).expect("sizes are not 0")
+        });
+        shares.min().expect("there are roles")
+    };
+    let frontends = &scene.seen.frontends.new;
+    let (old, new) = (
+        share(&scene.seen.workers.old),
+        share(&scene.seen.workers.new),
+    );
+    let credit = scene
+        .memory
+        .credit
+        .as_ref()
+        .map(|credit| credit.new.capacity);
+    let earned = credit.is_none_or(|credit| !credit.is_zero());
+    let keeps = !scene.seen.split.is_all_old() && (scene.settings.paused || earned);
+    let is_open = match frontends.unheard {
+        true => keeps,
+        false => frontends.models.contains(MODEL),
+    };
+    let serves = Sides {
+        old: !old.is_zero(),
+        new: is_open && frontends.endpoints > 0 && !new.is_zero(),
+    };
+    let new = match (serves.new, credit) {
+        (false, _) => Ratio::ZERO,
+        (true, Some(credit)) if frontends.unheard => new.min(credit),
+        _ => new,
+    };
+    (Sides { old, new }, serves)
+}
+
+/// Whoever has less than what counted has no more than its part of what counts now.
+fn losses_are_at_once(before: &Scene, decision: &Decision, usable: Sides<Ratio>, next: Weights) {
+    let credit = decision
+        .memory
+        .credit
+        .as_ref()
+        .expect("there is one after a step");
+    assert!(credit.old.capacity <= usable.old && credit.new.capacity <= usable.new);
+    let Some(earlier) = &before.memory.credit else {
+        return;
+    };
+    let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Cap);
+    let exact = Ratio::weights(credit.old.capacity, credit.new.capacity);
+    let Some(exact) = exact.filter(|_| by_capacity) else {
+        return;
+    };
+    if usable.new < earlier.new.capacity {
+        assert!(next.share_of_new() <= exact.share_of_new(), "new lost");
+    }
+    if usable.old < earlier.old.capacity && decision.rule == Rule::Capacity {
+        assert!(next.share_of_new() >= exact.share_of_new(), "old lost");
+    }
+}
+
+fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
+    let seen = &before.seen;
+    let generation = seen.resource_generation;
+    let all_applied = seen.proxies.iter().all(|proxy| {
+        proxy
+            .state
+            .as_ref()
+            .is_ok_and(|state| state.applied == generation)
+    });
+    let open = |of: fn(Sides<u64>) -> u64| {
+        let open = seen.proxies.iter().map(|proxy| {
+            proxy
+                .state
+                .as_ref()
+                .ok()
+                .map(|state| of(state.open_streams))
+        });
+        open.sum::<Option<u64>>()
+    };
+    let old_streams = open(|open| open.old);
+    let (from, to) = (before.memory.phase, decision.phase);
+    if decision.rule == Rule::Superseded {
+        assert_eq!(
+            decision.old_draining, seen.old_draining,
+            "it changes nothing"
+        );
+    } else {
+        assert_eq!(decision.old_draining, to.old_drains());
+    }
+    if to.old_drains() {
+        assert!(
+            next.is_all_new() && seen.split.is_all_new(),
+            "old has left the split"
+        );
+    }
+    if to == Phase::Draining && from != Phase::Draining {
+        assert!(
+            all_applied && from != Phase::Complete,
+            "draining begins when all know"
+        );
+    }
+    if to == Phase::Complete && from != Phase::Complete {
+        assert_eq!(from, Phase::Draining, "no phase is skipped");
+        let is_empty = all_applied && seen.old_draining && old_streams == Some(0);
+        let elapsed = before.now.since(before.memory.phase_since);
+        let is_over = before
+            .settings
+            .drain_deadline
+            .is_some_and(|limit| elapsed >= limit);
+        assert!(
+            is_empty || is_over,
+            "complete is when no stream is left or time is over"
+        );
+    }
+    if decision.last_old_worker_dispensable {
+        assert!(to == Phase::Complete && old_streams == Some(0));
+    }
+    if decision.safe_to_delete_old {
+        assert!(decision.last_old_worker_dispensable && seen.clients_reach_old == Some(false));
+        assert_eq!(open(|open| open.old + open.new), Some(0));
+    }
+}
+
+impl Scene {
+    /// The roles and their sizes, as they were accepted.
+    fn roles(&self) -> Vec<(Role, u32)> {
+        let accepted = &self.memory.full_sizes;
+        let workers = self.seen.workers.old.iter();
+        let first = workers.map(|(role, workers)| (*role, workers.desired.max(workers.ready)));
+        first
+            .map(|(role, now)| (role, accepted.get(&role).copied().unwrap_or(now).max(1)))
+            .collect()
+    }
+}
