@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use plan_file::mostly_old;
+use plan_file::{manifest, mostly_old};
 use rig::*;
 use tokio::net::TcpSocket;
 
@@ -233,6 +233,20 @@ async fn a_plan_with_a_probe_leaves_out_a_server_without_models_until_it_has_one
     let plan = mostly_old(&new, "probe: {intervalSeconds: 0.1}");
     let (a, b, plan) = (empty.url(), full.url(), plan.as_str());
     let proxy = Proxy::start(&["--old", &a, "--old", &b, "--plan", &plan]).await;
+    assert_left_out_while_empty(&proxy, [&empty, &full], &lists).await;
+}
+
+#[tokio::test]
+async fn a_plan_with_a_probe_does_so_also_after_one_without() {
+    let lists = Arc::new(AtomicBool::new(false));
+    let [empty, full] = [listing(&lists).await, Upstream::start(healthy("old")).await];
+    let new = Upstream::start(healthy("new")).await;
+    let plan = mostly_old(&new, "");
+    let (a, b, path) = (empty.url(), full.url(), plan.as_str());
+    let proxy = Proxy::start(&["--old", &a, "--old", &b, "--plan", &path]).await;
+    assert!(is_healthy(&proxy, empty.address).await);
+    let probe = "probe: {intervalSeconds: 0.1}";
+    plan.replace(&manifest(&new.url(), 999_999_999, 1, probe));
     assert_left_out_while_empty(&proxy, [&empty, &full], &lists).await;
 }
 

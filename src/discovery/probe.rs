@@ -22,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Probes all endpoints of the plan in force for the life of the process; `default` is the interval where the plan has
 /// none.
 pub async fn probe(world: Arc<World>, default: Option<Duration>) {
+    // Before the first look: whatever comes after a look is news.
+    let mut changes = world.changes();
     loop {
         let snapshot = world.load();
         let own = default.map(|interval| Probe {
@@ -30,8 +32,10 @@ pub async fn probe(world: Arc<World>, default: Option<Duration>) {
             timeout: PATIENCE,
         });
         let Some(probe) = snapshot.plan.probe.clone().or(own) else {
-            // A plan that wants probes may come.
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            // A plan that wants probes may come, and until then the pools of this one may go.
+            drop(snapshot);
+            let told = changes.changed().await;
+            told.expect("the world that tells of changes is held here");
             continue;
         };
         let mut asked = tokio::task::JoinSet::new();
@@ -120,4 +124,69 @@ async fn get(pool: &Pool, endpoint: &Arc<Endpoint>, path: &str) -> Option<(Statu
 fn lists_a_model(body: &[u8]) -> Option<bool> {
     let list: serde_json::Value = serde_json::from_slice(body).ok()?;
     Some(!list.get("data")?.as_array()?.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::task::{Context, Wake, Waker};
+    use std::time::{Instant, SystemTime};
+
+    use super::*;
+    use crate::guard::Guard;
+    use crate::resource::Plan;
+    use crate::snapshot::Snapshot;
+
+    /// A plan without any server.
+    fn snapshot(probe: Option<Probe>) -> Snapshot {
+        let plan = Plan {
+            probe,
+            ..Plan::all_old()
+        };
+        Snapshot {
+            epoch: 1,
+            plan: Arc::new(plan),
+            manifest: None,
+            old: None,
+            new: None,
+            peers: None,
+            since: SystemTime::now(),
+            since_instant: Instant::now(),
+            source: "a test".into(),
+            guard: Guard::new(&[], &Default::default(), &[]),
+        }
+    }
+
+    #[derive(Default)]
+    struct Woken(AtomicU64);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn until_a_plan_wants_probes_only_the_news_of_a_plan_wakes_and_no_clock() {
+        let world = World::new(snapshot(None));
+        let woken = Arc::new(Woken::default());
+        let wakes = || woken.0.swap(0, Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        let mut probing = pin!(probe(Arc::clone(&world), None));
+        // There is no runtime here: whoever asked for a timer would panic.
+        let mut look = || assert!(probing.as_mut().poll(&mut cx).is_pending());
+        look();
+        world.store(snapshot(None));
+        assert_eq!(wakes(), 1);
+        look();
+        assert_eq!(wakes(), 0, "what was seen is no news any more");
+        world.store(snapshot(Some(Probe {
+            question: Question::AnyModel,
+            interval: PATIENCE,
+            timeout: PATIENCE,
+        })));
+        assert_eq!(wakes(), 1);
+    }
 }
