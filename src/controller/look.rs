@@ -19,6 +19,7 @@ use super::{Key, story};
 use crate::k8s::{Notice, Object};
 use crate::resource::{DynamoUpdateConfigStatus, Identity};
 use crate::rollout::{self, Decision, Moment, Phase};
+use crate::state_api::whole;
 
 /// Where only figures have changed, a status is not written more often.
 const FIGURES: Duration = Duration::from_secs(10);
@@ -148,7 +149,7 @@ impl Controller {
     /// Something keeps a sight from being complete that does not pass by itself.
     fn blind(&mut self, key: &Key, object: &Object, held: &Held, error: &observe::Error) -> Job {
         self.metrics.errors.with_label_values(&["sight"]).inc();
-        let told = error.told();
+        let told = whole(error);
         tracing::warn!(update = %key, "{told}");
         let message = format!("nothing is changed while not all can be seen: {told}");
         let generation = object.metadata.generation;

@@ -42,17 +42,6 @@ impl Error {
     pub fn is_early(&self) -> bool {
         matches!(self, Self::Unseen(Unseen::NotYet(_)))
     }
-
-    /// With its causes, in a person's words.
-    pub fn told(&self) -> String {
-        let mut told = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(one) = cause {
-            told = format!("{told}: {one}");
-            cause = one.source();
-        }
-        told
-    }
 }
 
 /// What was seen of an update.

@@ -17,6 +17,7 @@ use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
 use crate::resource::{Host, Target};
 use crate::rollout::{Frontends, Sides};
+use crate::state_api::whole;
 use crate::tls::{ClientFiles, Reloading, server_name};
 
 impl Eyes {
@@ -56,7 +57,7 @@ impl Eyes {
                 Err(Error::Unseen(unseen)) => return Err(unseen.into()),
                 // Whoever cannot ask knows nothing against it.
                 Err(error) => {
-                    (new.unheard, new.trouble) = (true, Some(error.told()));
+                    (new.unheard, new.trouble) = (true, Some(whole(&error)));
                     Vec::new()
                 }
             };

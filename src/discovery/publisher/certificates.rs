@@ -2,11 +2,11 @@
 //!
 //! Must not know addresses, nor what is put in force.
 
-use std::error::Error as _;
 use std::sync::Arc;
 
 use crate::resource::{Plan, Problems};
 use crate::split::Generation;
+use crate::state_api::whole;
 use crate::tls::{ClientFiles, Reloading};
 
 /// Why the TLS of a plan cannot be used.
@@ -15,15 +15,9 @@ use crate::tls::{ClientFiles, Reloading};
 pub struct TlsFault(#[from] crate::tls::Error);
 
 impl TlsFault {
-    /// The same with all its causes, for the person who wrote the plan.
+    /// Its cause, with all that is behind it, for the person who wrote the plan.
     pub(super) fn problems(&self) -> Problems {
-        let mut causes = Vec::new();
-        let mut next = self.source();
-        while let Some(cause) = next {
-            causes.push(cause.to_string());
-            next = cause.source();
-        }
-        Problems::one("spec.tls", causes.join(": "))
+        Problems::one("spec.tls", whole(&self.0))
     }
 }
 
