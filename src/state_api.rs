@@ -18,6 +18,14 @@ pub use total::total;
 /// The descriptors of `proto/crossfade/v1` and of what it imports, a `google.protobuf.FileDescriptorSet`: for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("state_api/v1.binpb");
 
+impl v1::State {
+    /// The resource whose edit is in force, if the plan is one's.
+    #[must_use]
+    pub fn resource(&self) -> Option<&v1::Resource> {
+        self.plan.as_ref()?.resource.as_ref()
+    }
+}
+
 impl v1::Requests {
     /// The share of new, 0 to 1; `None` without requests.
     #[must_use]

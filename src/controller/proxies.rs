@@ -40,7 +40,7 @@ impl Report {
 
 impl From<&State> for Report {
     fn from(state: &State) -> Self {
-        let resource = state.plan.as_ref().and_then(|plan| plan.resource.as_ref());
+        let resource = state.resource();
         let open = |side: &Option<crate::state_api::v1::Generation>| {
             side.as_ref().map_or(0, |side| side.open_streams)
         };

@@ -82,7 +82,7 @@ pub(super) async fn ask_all(
     for (name, answer) in join_all(answers).await {
         match answer {
             Ok(state) if !concerns(&state, update) => {
-                let follows = resource(&state).and_then(|resource| resource.name.clone());
+                let follows = state.resource().and_then(|resource| resource.name.clone());
                 heard.others.push(Other { name, follows });
             }
             answer => {
@@ -95,13 +95,10 @@ pub(super) async fn ask_all(
     Ok(heard)
 }
 
-fn resource(state: &v1::State) -> Option<&v1::Resource> {
-    state.plan.as_ref()?.resource.as_ref()
-}
-
 /// Whether a proxy has to do with the update: it has an edit of it in force, or has refused one.
 fn concerns(state: &v1::State, update: &ObjectMeta) -> bool {
-    let follows = resource(state).is_some_and(|resource| resource.name == update.name);
+    let resource = state.resource();
+    let follows = resource.is_some_and(|resource| resource.name == update.name);
     let identity = Identity {
         namespace: update.namespace.clone(),
         name: update.name.clone(),

@@ -88,7 +88,7 @@ fn cap_is_lifted(update: &Object) -> bool {
 
 /// The name of the other update that a proxy follows, if it does.
 pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
-    let Resource { name, uid, .. } = state.plan.as_ref()?.resource.as_ref()?;
+    let Resource { name, uid, .. } = state.resource()?;
     let metadata = &update.metadata;
     let is_it = match (uid, &metadata.uid) {
         (Some(one), Some(other)) => one == other,
