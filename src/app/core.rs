@@ -126,14 +126,7 @@ impl First {
     }
 
     fn plan(plan: Plan, source: &str) -> Self {
-        let plan = Arc::new(plan);
-        Self::good(
-            Wanted {
-                plan,
-                manifest: None,
-            },
-            source,
-        )
+        Self::good(plan.into(), source)
     }
 
     /// Everything to old, while nothing says otherwise.

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::Error;
 use super::core::Core;
 use crate::config::{ClusterSource, Config, PlanSource};
-use crate::discovery::{News, Wanted};
+use crate::discovery::News;
 use crate::lifecycle::Lifecycle;
 use crate::proxy::{Shared, SplitLayer};
 use crate::resource::{DynamoUpdateConfigSpec, Plan};
@@ -127,12 +127,8 @@ impl Handle {
 
     /// Puts a plan in force, soon.
     pub fn wants(&self, plan: Plan, source: &str) {
-        let wanted = Wanted {
-            plan: Arc::new(plan),
-            manifest: None,
-        };
         let news = News::Plan {
-            wanted,
+            wanted: plan.into(),
             source: source.into(),
             heard: Instant::now(),
             done: None,

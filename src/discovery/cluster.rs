@@ -15,7 +15,7 @@ use super::news::Wanted;
 use super::state::State;
 use crate::config::ClusterSource;
 use crate::k8s::{Connection, Error, Notices, Reporter, Seen, Watch};
-use crate::resource::{Identity, Manifest, Plan, Reach};
+use crate::resource::{Identity, Reach};
 
 /// How long a start waits for the API server before it goes on with what it has.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -71,8 +71,7 @@ impl Cluster {
             Err(_) => self.lose("it has not answered yet", Instant::now()),
         }
         let ruler = self.view.judge(&self.own, &self.reach).ruler?;
-        let (manifest, plan) = ruler.plan.ok()?;
-        Some((wanted(manifest, plan), source(&ruler.identity)))
+        Some((ruler.plan.ok()?.into(), source(&ruler.identity)))
     }
 
     /// The plan that was kept over a restart, if its update is still one to follow.
@@ -85,10 +84,7 @@ impl Cluster {
             return None;
         }
         match update.plan(&self.reach) {
-            Ok((manifest, plan)) => Some((
-                wanted(manifest, plan),
-                state.file().display().to_string().into(),
-            )),
+            Ok(plan) => Some((plan.into(), state.file().display().to_string().into())),
             Err(problems) => {
                 tracing::error!(%problems, "the plan that was kept cannot be used");
                 None
@@ -131,13 +127,6 @@ impl Cluster {
             "the API server is out of reach; the last good plan stays in force"
         );
         self.lost.get_or_insert(heard);
-    }
-}
-
-fn wanted(manifest: Manifest, plan: Plan) -> Wanted {
-    Wanted {
-        plan: Arc::new(plan),
-        manifest: Some(Arc::new(manifest)),
     }
 }
 

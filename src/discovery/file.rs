@@ -34,11 +34,7 @@ pub fn read(path: &Path) -> Result<Wanted, Problems> {
     }
     let text = std::fs::read_to_string(path)
         .map_err(|error| unreadable(format!("cannot be read: {error}")))?;
-    let (manifest, plan) = resource::load(&text)?;
-    Ok(Wanted {
-        plan: Arc::new(plan),
-        manifest: Some(Arc::new(manifest)),
-    })
+    Ok(resource::load(&text)?.into())
 }
 
 /// What tells one state of a file from another, without reading it.

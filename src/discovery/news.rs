@@ -18,6 +18,24 @@ pub struct Wanted {
     pub manifest: Option<Arc<Manifest>>,
 }
 
+impl From<Plan> for Wanted {
+    fn from(plan: Plan) -> Self {
+        Self {
+            plan: Arc::new(plan),
+            manifest: None,
+        }
+    }
+}
+
+impl From<(Manifest, Plan)> for Wanted {
+    fn from((manifest, plan): (Manifest, Plan)) -> Self {
+        Self {
+            plan: Arc::new(plan),
+            manifest: Some(Arc::new(manifest)),
+        }
+    }
+}
+
 /// What a source has to tell.
 #[derive(Debug)]
 pub enum News {

@@ -107,12 +107,8 @@ impl Publisher {
                 self.status.rejection.store(Arc::default());
             }
             News::AllOld { source } => {
-                let wanted = Wanted {
-                    plan: Arc::new(Plan::all_old()),
-                    manifest: None,
-                };
                 // It needs no certificate of its own: those of old are in use.
-                let _ = self.apply(wanted, source).await;
+                let _ = self.apply(Plan::all_old().into(), source).await;
             }
             News::Addresses { target, addresses } => {
                 if self.makings.addresses.tell(&target, addresses) {

@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::view::{Conflict, Ruler};
-use super::{Cluster, source, wanted};
-use crate::discovery::News;
+use super::{Cluster, source};
+use crate::discovery::{News, Wanted};
 use crate::k8s::Notice;
-use crate::resource::{Identity, Manifest, Plan, Problems};
+use crate::resource::{Identity, Problems};
 use crate::snapshot::{Status, World};
 
 /// Where decisions go, what is in force by them, and what was told of them.
@@ -129,8 +129,8 @@ impl Follower {
         let good = match judged.ruler {
             Some(Ruler {
                 identity,
-                plan: Ok((manifest, plan)),
-            }) => self.want(identity, manifest, plan, heard).await,
+                plan: Ok(plan),
+            }) => self.want(identity, plan.into(), heard).await,
             Some(Ruler {
                 identity,
                 plan: Err(problems),
@@ -158,16 +158,10 @@ impl Follower {
     }
 
     /// Has a plan put in force. False if it cannot be.
-    async fn want(
-        &mut self,
-        identity: Identity,
-        manifest: Manifest,
-        plan: Plan,
-        heard: Instant,
-    ) -> bool {
+    async fn want(&mut self, identity: Identity, wanted: Wanted, heard: Instant) -> bool {
         let (done, outcome) = oneshot::channel();
         let news = News::Plan {
-            wanted: wanted(manifest, plan),
+            wanted,
             source: source(&identity),
             heard,
             done: Some(done),
