@@ -102,10 +102,7 @@ impl Publisher {
                 self.refused = None;
                 self.reject(problems, source);
             }
-            News::Withdrawn => {
-                self.refused = None;
-                self.status.rejection.store(Arc::default());
-            }
+            News::Withdrawn => self.accept(),
             News::AllOld { source } => {
                 // It needs no certificate of its own: those of old are in use.
                 let _ = self.apply(Plan::all_old().into(), source).await;
