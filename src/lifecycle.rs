@@ -3,10 +3,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::task::{Context, Wake, Waker};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::task::Context;
 
-use tokio::sync::watch;
+use tokio::sync::futures::OwnedNotified;
+use tokio::sync::{Notify, watch};
 
 /// Where a process is in its life. It only ever goes on to a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,44 +49,60 @@ impl Phase {
 
 /// The phase of this process, shared.
 #[derive(Clone, Debug)]
-pub struct Lifecycle {
+pub struct Lifecycle(Arc<State>);
+
+#[derive(Debug)]
+struct State {
     // Beside the channel: a look at it must cost one load.
-    now: Arc<AtomicU8>,
-    sender: Arc<watch::Sender<Phase>>,
-    drained: Arc<watch::Sender<bool>>,
+    now: AtomicU8,
+    draining: Arc<Notify>,
+    ending: Arc<Notify>,
+    phase: watch::Sender<Phase>,
+    drained: watch::Sender<bool>,
 }
 
 impl Default for Lifecycle {
     fn default() -> Self {
-        Self {
-            now: Arc::default(),
-            sender: Arc::new(watch::Sender::new(Phase::Starting)),
-            drained: Arc::new(watch::Sender::new(false)),
-        }
+        Self(Arc::new(State {
+            now: AtomicU8::default(),
+            draining: Arc::default(),
+            ending: Arc::default(),
+            phase: watch::Sender::new(Phase::Starting),
+            drained: watch::Sender::new(false),
+        }))
     }
 }
 
 impl Lifecycle {
     #[must_use]
     pub fn phase(&self) -> Phase {
-        Phase::ALL[usize::from(self.now.load(Ordering::Relaxed))]
+        Phase::ALL[usize::from(self.0.now.load(Ordering::Relaxed))]
     }
 
     /// Goes on to `phase`; going back is ignored.
     pub fn advance(&self, phase: Phase) {
-        self.sender.send_if_modified(|current| {
+        self.0.phase.send_if_modified(|current| {
             let later = phase > *current;
             if later {
                 *current = phase;
-                self.now.store(phase as u8, Ordering::Relaxed);
+                self.0.now.store(phase as u8, Ordering::Relaxed);
             }
             later
         });
+        // After the store: who is woken sees the phase.
+        for (begun, news) in [
+            (Phase::Draining, &self.0.draining),
+            (Phase::Ending, &self.0.ending),
+        ] {
+            if phase >= begun {
+                news.notify_waiters();
+            }
+        }
     }
 
     /// Waits until `phase` is reached.
     pub fn reached(&self, phase: Phase) -> impl Future<Output = ()> + Send + use<> {
-        let mut receiver = self.sender.subscribe();
+        let mut receiver = self.0.phase.subscribe();
         async move {
             let _ = receiver.wait_for(|now| *now >= phase).await;
         }
@@ -94,17 +111,17 @@ impl Lifecycle {
     /// Tells of every phase that begins from now on.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Phase> {
-        self.sender.subscribe()
+        self.0.phase.subscribe()
     }
 
     /// Says that no stream is open any more, and that none will be opened.
     pub fn drained(&self) {
-        self.drained.send_replace(true);
+        self.0.drained.send_replace(true);
     }
 
     /// Waits until [`Self::drained`] is said.
     pub fn until_drained(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut receiver = self.drained.subscribe();
+        let mut receiver = self.0.drained.subscribe();
         async move {
             let _ = receiver.wait_for(|drained| *drained).await;
         }
@@ -115,66 +132,40 @@ impl Lifecycle {
     pub fn watch(&self) -> Watch {
         Watch {
             lifecycle: self.clone(),
-            waiting: None,
+            awaited: Phase::Starting,
+            news: None,
         }
     }
 }
 
-type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Remembers that the task was woken by the wait, so that a task that is polled for other reasons need not ask it. That the
-/// phase is still the same would not do: the wake for a change may come after the look that has seen it, and is used up.
-struct Bell {
-    rung: AtomicBool,
-    task: Waker,
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.rung.store(true, Ordering::Release);
-        self.task.wake_by_ref();
-    }
-}
-
-/// Looks at the phase at each poll for one load, and wakes the task when draining or ending begins.
+/// Looks at the phase at each poll for one load, and wakes its task when draining and when ending begins. It is for one
+/// task: the first that polls it.
 pub struct Watch {
     lifecycle: Lifecycle,
-    /// The wait for the next phase, polled again only after its bell has rung.
-    waiting: Option<(Phase, Wait, Arc<Bell>)>,
+    /// The beginning of this phase wakes the task, and nothing before it uses that wake up.
+    awaited: Phase,
+    news: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Watch {
-    /// The phase now. The task of `cx` is woken when it changes.
+    /// The phase now. The task of `cx` is woken when draining or ending begins.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
-        if let Some((_, _, bell)) = &self.waiting
-            && !bell.rung.load(Ordering::Acquire)
-        {
-            return self.lifecycle.phase();
+        loop {
+            let now = self.lifecycle.phase();
+            if now < self.awaited || now == Phase::Ending {
+                return now;
+            }
+            let (next, news) = match now {
+                Phase::Draining => (Phase::Ending, &self.lifecycle.0.ending),
+                _ => (Phase::Draining, &self.lifecycle.0.draining),
+            };
+            let mut news = Box::pin(Arc::clone(news).notified_owned());
+            // What begins before this is seen by the look that follows, what begins after it wakes the task.
+            if news.as_mut().poll(cx).is_pending() {
+                self.news = Some(news);
+                self.awaited = next;
+            }
         }
-        let now = self.lifecycle.phase();
-        let next = match now {
-            Phase::Ending => return now,
-            Phase::Draining => Phase::Ending,
-            _ => Phase::Draining,
-        };
-        let mut waiting = match self.waiting.take() {
-            Some((phase, waiting, _)) if phase == next => waiting,
-            _ => Box::pin(self.lifecycle.reached(next)) as Wait,
-        };
-        let bell = Arc::new(Bell {
-            rung: AtomicBool::new(false),
-            task: cx.waker().clone(),
-        });
-        let waker = Waker::from(Arc::clone(&bell));
-        if waiting
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_ready()
-        {
-            return self.poll(cx);
-        }
-        self.waiting = Some((next, waiting, bell));
-        now
     }
 
     #[must_use]
@@ -191,7 +182,8 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Poll;
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Poll, Wake, Waker};
 
     #[tokio::test]
     async fn a_watch_wakes_its_task_at_draining_and_at_ending() {
@@ -221,7 +213,7 @@ mod tests {
         lifecycle.advance(Phase::Ready);
         lifecycle.advance(Phase::Ending);
         let seen = seen.await.expect("does not panic");
-        assert_eq!(seen, Phase::ALL);
+        assert_eq!(seen, [Phase::Starting, Phase::Draining, Phase::Ending]);
     }
 
     struct Woken(AtomicBool);
