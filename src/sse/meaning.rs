@@ -59,26 +59,29 @@ pub fn meaning(api: Api, event: &Event<'_>) -> Meaning {
 #[must_use]
 #[inline]
 pub fn late_meaning(api: Api, event: &Event<'_>) -> Late {
+    late_by_form(api, event).unwrap_or_else(|| late_by_error(event))
+}
+
+/// The verdict of all but the keys in an event's data.
+#[inline]
+pub(super) fn late_by_form(api: Api, event: &Event<'_>) -> Option<Late> {
     if event.name == b"error" {
-        return Late::Error {
+        return Some(Late::Error {
             code: error_code(event.data),
-        };
+        });
     }
     if !event.has_data {
-        return Late::Nothing;
+        return Some(Late::Nothing);
     }
     match api {
-        Api::Chat | Api::Completions | Api::Other => {
-            if event.data == DONE {
-                return Late::Terminal;
-            }
-        }
-        Api::Responses | Api::Messages => {
-            if let Some(late) = late_by_type(api, event) {
-                return late;
-            }
-        }
+        Api::Chat | Api::Completions | Api::Other => (event.data == DONE).then_some(Late::Terminal),
+        Api::Responses | Api::Messages => late_by_type(api, event),
     }
+}
+
+/// The verdict of a key `error` in an event's data.
+#[inline]
+pub(super) fn late_by_error(event: &Event<'_>) -> Late {
     if may_have_error(event.data) && has_error(event.data) {
         return Late::Error {
             code: error_code(event.data),

@@ -10,7 +10,7 @@ use crate::proxy::attempt::Again;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::rescue::{Cause, Place};
-use crate::sse::{self, Api, Decoder, Event, Late, Meaning};
+use crate::sse::{self, Api, Decoder, Event, Glance, Late, Meaning};
 
 /// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet.
 const MAX_EVENT: usize = 1024 * 1024;
@@ -125,11 +125,18 @@ impl SseRelay {
         let mut out = Vec::new();
         // Everything before this offset is dealt with.
         let mut from = 0;
+        let around = Glance::at(&data);
+        let mut glance = if self.decoder.mid_event() {
+            Glance::NONE
+        } else {
+            around
+        };
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
+            let glance = std::mem::replace(&mut glance, around);
             if self.committed {
-                note(self.api, &event, now, exchange);
+                note(self.api, &event, glance, now, exchange);
                 continue;
             }
             let end = event.end;
@@ -146,7 +153,7 @@ impl SseRelay {
                 Early::Commit => {
                     self.committed = true;
                     taken.committed = true;
-                    note(self.api, &event, now, exchange);
+                    note(self.api, &event, glance, now, exchange);
                 }
                 Early::Retry(place, cause) => {
                     taken.retry = Some((place, cause));
@@ -267,11 +274,11 @@ impl SseRelay {
 }
 
 /// Notes an event that is forwarded.
-fn note(api: Api, event: &Event<'_>, now: Instant, exchange: &mut Exchange) {
-    if let Some(usage) = sse::usage(api, event.data) {
+fn note(api: Api, event: &Event<'_>, glance: Glance, now: Instant, exchange: &mut Exchange) {
+    if let Some(usage) = glance.usage(api, event) {
         exchange.usage.merge(usage);
     }
-    match sse::late_meaning(api, event) {
+    match glance.late_meaning(api, event) {
         Late::Error { code } => exchange.timeline.set_error(code),
         Late::Terminal => exchange.timeline.set_terminal(),
         Late::Nothing if event.has_data => exchange.content(now),
