@@ -9,6 +9,7 @@ use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsStream};
+use tokio_util::task::TaskTracker;
 
 use super::h1::Connection;
 use super::h2;
@@ -116,7 +117,7 @@ pub async fn serve<O: OldSide>(
         lifecycle: lifecycle.clone(),
     };
     let mut draining = std::pin::pin!(lifecycle.reached(Phase::Draining));
-    let mut connections = tokio::task::JoinSet::new();
+    let connections = TaskTracker::new();
     loop {
         tokio::select! {
             biased;
@@ -127,8 +128,6 @@ pub async fn serve<O: OldSide>(
                 }
                 Err(error) => pause_after(&error).await,
             },
-            // Joined as they end, so that the set does not grow.
-            Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }
     // What the kernel has accepted is not ours to drop.
@@ -137,7 +136,8 @@ pub async fn serve<O: OldSide>(
         connections.spawn(door.clone().open(stream, peer));
     }
     drop(listener);
-    while connections.join_next().await.is_some() {}
+    connections.close();
+    connections.wait().await;
     Ok(())
 }
 
