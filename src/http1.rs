@@ -9,7 +9,7 @@ mod request;
 mod response;
 
 pub use chunked::{ChunkError, Chunked, Decoded};
-pub use encode::{chunk_end, chunk_head, last_chunk, request_head, response_head};
+pub use encode::{CHUNK_END, chunk_head, last_chunk, request_head, response_head};
 pub use request::{HeadError, RequestHead, host_is_valid, parse_request};
 pub use response::{ResponseError, ResponseHead, parse_response};
 

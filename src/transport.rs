@@ -37,9 +37,7 @@ impl Transport {
     /// Reads what is there into the thread's shared buffer. An empty result is the end of the stream.
     pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
         READ.with_borrow_mut(|shared| {
-            if shared.capacity() < MIN_READ {
-                shared.reserve(READ_BUFFER);
-            }
+            make_room(shared);
             let mut buffer = ReadBuf::uninit(shared.spare_capacity_mut());
             std::task::ready!(Pin::new(self).poll_read(cx, &mut buffer))?;
             let filled = buffer.filled().len();
@@ -55,9 +53,7 @@ impl Transport {
     pub fn read_at_once(&self) -> Option<BytesMut> {
         let Self::Tcp(stream) = self else { return None };
         READ.with_borrow_mut(|shared| {
-            if shared.capacity() < MIN_READ {
-                shared.reserve(READ_BUFFER);
-            }
+            make_room(shared);
             let socket = socket2::SockRef::from(stream);
             let filled = socket.recv(shared.spare_capacity_mut()).ok()?;
             // SAFETY: so many bytes were received to the start of the spare capacity.
@@ -112,6 +108,13 @@ impl Transport {
     }
 }
 
+/// Makes room for a read in `shared`, which is empty.
+fn make_room(shared: &mut BytesMut) {
+    if shared.capacity() < MIN_READ {
+        shared.reserve(READ_BUFFER);
+    }
+}
+
 /// Lends the thread's write buffer, empty, to compose one write in. A borrower within gets one of its own.
 pub fn with_write_buffer<T>(compose: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let mut buffer = WRITE.take();
@@ -146,6 +149,21 @@ impl AsyncWrite for Transport {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
         }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+            Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

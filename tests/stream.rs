@@ -276,6 +276,21 @@ async fn a_stream_that_lasts_until_the_close_passes() {
     proxy.outcomes("completed", 1).await;
 }
 
+/// Waits until the upstream cannot send on. Answers how many bytes it has sent.
+async fn stands_still(sent: &AtomicU64) -> u64 {
+    let mut last = u64::MAX;
+    let mut still = 0;
+    eventually("the upstream stands still", async || {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        let now = sent.load(Ordering::Relaxed);
+        still = if now == last { still + 1 } else { 0 };
+        last = now;
+        still > 8
+    })
+    .await;
+    last
+}
+
 #[tokio::test]
 async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory() {
     let event = content("old", 0).repeat(64);
@@ -291,16 +306,7 @@ async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory(
         client.head().await;
         client.until(&content("old", 0)).await;
         // The upstream stands still once all buffers on the way are full.
-        let mut last = u64::MAX;
-        let mut still = 0;
-        eventually("the upstream stands still", async || {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let now = sent.load(Ordering::Relaxed);
-            still = if now == last { still + 1 } else { 0 };
-            last = now;
-            still > 8
-        })
-        .await;
+        let last = stands_still(&sent).await;
         assert!(
             last < 64 << 20,
             "{protocol}: {last} bytes were taken of the upstream"
@@ -313,6 +319,23 @@ async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory(
         drop(client);
         eventually("cancelled upstream", async || old.last().is_gone()).await;
     }
+}
+
+#[tokio::test]
+async fn what_a_slow_reader_takes_in_parts_arrives_byte_for_byte() {
+    let events: String = (0..300).map(|n| content("old", n)).collect();
+    let times = (16 << 20) / events.len();
+    let sent = Arc::new(AtomicU64::new(0));
+    let flood = Step::Flood(events.clone().into(), times, sent.clone());
+    let old = Upstream::always(Script::new().sse().step(flood).chunk(DONE)).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect_narrow(proxy.address).await;
+    client.post(CHAT, &[], STREAMING).await;
+    client.head().await;
+    stands_still(&sent).await;
+    let body = client.body().await;
+    assert_eq!(client.end, Some(End::Clean));
+    assert!(body == (events.repeat(times) + DONE).as_bytes());
 }
 
 #[tokio::test]

@@ -99,7 +99,7 @@ fn length_field(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the line before a chunk of `length` bytes. Follow it with the bytes and [`chunk_end`].
+/// Appends the line before a chunk of `length` bytes. Follow it with the bytes and [`CHUNK_END`].
 pub fn chunk_head(out: &mut Vec<u8>, length: usize) {
     let mut digits = [0u8; 18];
     let mut at = digits.len() - 2;
@@ -117,10 +117,8 @@ pub fn chunk_head(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends what closes a chunk.
-pub fn chunk_end(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"\r\n");
-}
+/// What closes a chunk.
+pub const CHUNK_END: &[u8] = b"\r\n";
 
 /// Appends the last chunk, with trailers if there are any.
 pub fn last_chunk(out: &mut Vec<u8>, trailers: Option<&HeaderMap>) {

@@ -1,9 +1,10 @@
 //! What a client is sent: the head with the first bytes that are there, then each batch of bytes in one write.
 
+use std::io::IoSlice;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::response::Parts;
 use http::{HeaderMap, StatusCode, Version};
@@ -18,6 +19,11 @@ use crate::transport::{Transport, with_write_buffer};
 /// Bytes that are gathered for one write, as long as they are there without waiting.
 const BATCH: usize = 32 * 1024;
 
+/// From this length on, in bytes, data is written from where it lies instead of being copied into the batch. To copy less
+/// is cheaper than a second piece of a write. To copy more can be dear: on AMD's Zen 3 and 4 it takes up to forty times as
+/// long where the target lies a little behind the source, modulo 4 KiB (glibc's bug 30994).
+const LARGE: usize = 2048;
+
 /// Room for a head, in bytes.
 const HEAD: usize = 512;
 
@@ -27,6 +33,28 @@ pub enum End {
     Clean,
     /// The body broke: the connection must end without the mark of a clean end.
     Cut,
+}
+
+/// Bytes for one write.
+struct Batch<'a> {
+    composed: &'a mut Vec<u8>,
+    /// What follows it, where that is large: data where it lies, and the end of its chunk.
+    large: Bytes,
+    chunk_end: &'static [u8],
+}
+
+impl Batch<'_> {
+    fn is_full(&self) -> bool {
+        self.composed.len() >= BATCH || !self.large.is_empty()
+    }
+
+    fn add(&mut self, data: Bytes) {
+        if data.len() < LARGE {
+            self.composed.extend_from_slice(&data);
+        } else {
+            self.large = data;
+        }
+    }
 }
 
 /// The writing side of a connection.
@@ -115,13 +143,18 @@ impl Outbound {
                     return Poll::Ready(Ok(end));
                 }
             }
-            let waits = with_write_buffer(|batch| {
+            let waits = with_write_buffer(|composed| {
                 self.head_waits = false;
-                batch.extend_from_slice(&self.pending[self.written..]);
+                composed.extend_from_slice(&self.pending[self.written..]);
                 self.pending = Vec::new();
                 self.written = 0;
-                let waits = self.gather(cx, body, batch);
-                self.write(cx, transport, batch)?;
+                let mut batch = Batch {
+                    composed,
+                    large: Bytes::new(),
+                    chunk_end: b"",
+                };
+                let waits = self.gather(cx, body, &mut batch);
+                self.write(cx, transport, &batch)?;
                 Ok(waits)
             })?;
             if waits && self.pending.is_empty() {
@@ -132,47 +165,57 @@ impl Outbound {
     }
 
     /// Composes what the body has without waiting. True when it has to be waited for.
-    fn gather(&mut self, cx: &mut Context<'_>, body: &mut SplitBody, batch: &mut Vec<u8>) -> bool {
-        while self.end.is_none() && batch.len() < BATCH {
+    fn gather(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &mut SplitBody,
+        batch: &mut Batch<'_>,
+    ) -> bool {
+        while self.end.is_none() && !batch.is_full() {
             match Pin::new(&mut *body).poll_frame(cx) {
                 Poll::Pending => return true,
                 Poll::Ready(Some(Ok(frame))) => {
                     self.encode(frame, batch);
-                    if self.end.is_none() && body.is_end_stream() {
-                        self.finish(batch, None);
+                    if self.end.is_none() && !batch.is_full() && body.is_end_stream() {
+                        self.finish(batch.composed, None);
                     }
                 }
                 Poll::Ready(Some(Err(_))) => self.end = Some(End::Cut),
-                Poll::Ready(None) => self.finish(batch, None),
+                Poll::Ready(None) => self.finish(batch.composed, None),
             }
         }
         false
     }
 
-    fn encode(&mut self, frame: Frame<Bytes>, batch: &mut Vec<u8>) {
-        let data = match frame.into_data() {
+    fn encode(&mut self, frame: Frame<Bytes>, batch: &mut Batch<'_>) {
+        let mut data = match frame.into_data() {
             Ok(data) => data,
             Err(frame) => {
                 let trailers = frame.into_trailers().ok();
-                return self.finish(batch, trailers.as_ref());
+                return self.finish(batch.composed, trailers.as_ref());
             }
         };
         match &mut self.framing {
             // An empty chunk would be the last one.
             Some(Framing::Chunked) if !data.is_empty() => {
-                http1::chunk_head(batch, data.len());
-                batch.extend_from_slice(&data);
-                http1::chunk_end(batch);
-            }
-            Some(Framing::Length(left)) => {
-                let here = data.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                batch.extend_from_slice(&data[..here]);
-                *left -= here as u64;
-                if here < data.len() {
-                    self.end = Some(End::Cut);
+                http1::chunk_head(batch.composed, data.len());
+                batch.add(data);
+                if batch.large.is_empty() {
+                    batch.composed.extend_from_slice(http1::CHUNK_END);
+                } else {
+                    batch.chunk_end = http1::CHUNK_END;
                 }
             }
-            Some(Framing::UntilClose) => batch.extend_from_slice(&data),
+            Some(Framing::Length(left)) => {
+                let here = usize::try_from(*left).unwrap_or(usize::MAX);
+                if here < data.len() {
+                    self.end = Some(End::Cut);
+                    data.truncate(here);
+                }
+                *left -= data.len() as u64;
+                batch.add(data);
+            }
+            Some(Framing::UntilClose) => batch.add(data),
             _ => {}
         }
     }
@@ -194,14 +237,27 @@ impl Outbound {
         &mut self,
         cx: &mut Context<'_>,
         transport: &mut Transport,
-        mut batch: &[u8],
+        batch: &Batch<'_>,
     ) -> Result<(), Gone> {
-        while !batch.is_empty() {
-            match Pin::new(&mut *transport).poll_write(cx, batch) {
+        let mut pieces = [&batch.composed[..], &batch.large, batch.chunk_end].map(IoSlice::new);
+        let mut left = match batch.large.len() {
+            0 => &mut pieces[..1],
+            _ => &mut pieces[..],
+        };
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let written = match &*left {
+                // A call for one piece is cheaper.
+                [first] => Pin::new(&mut *transport).poll_write(cx, first),
+                pieces => Pin::new(&mut *transport).poll_write_vectored(cx, pieces),
+            };
+            match written {
                 Poll::Ready(Ok(0) | Err(_)) => return Err(Gone),
-                Poll::Ready(Ok(length)) => batch.advance(length),
+                Poll::Ready(Ok(length)) => IoSlice::advance_slices(&mut left, length),
                 Poll::Pending => {
-                    self.pending = batch.to_vec();
+                    for piece in left {
+                        self.pending.extend_from_slice(piece);
+                    }
                     break;
                 }
             }
