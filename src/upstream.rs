@@ -67,17 +67,17 @@ impl Error {
             Self::NoEndpoint | Self::Resting | Self::Connect { .. } | Self::ConnectTimeout { .. }
         )
     }
+}
 
-    /// A few words for people: the error and its causes.
-    #[must_use]
-    pub fn story(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
+/// A few words for people: the error and its causes.
+#[must_use]
+pub fn story(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
     }
+    text
 }

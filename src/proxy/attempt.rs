@@ -179,7 +179,7 @@ impl<O: OldSide> Tries<O> {
                     upstream::Error::HeadTimeout(_) => Cause::Deadline,
                     _ => Cause::Broken,
                 };
-                self.tell(&error.story());
+                self.tell(&upstream::story(&error));
                 Err(Failure {
                     cause,
                     answer: None,

@@ -1,27 +1,21 @@
-//! The life of an answer: what of it is forwarded and when, when it is given up for another place, and how it ends.
+//! The body of an answer to a client.
 //!
 //! Bytes pass as they are. Three policies alter *when* they pass: a half event waits for its other half; events without
 //! content wait, for some seconds, for the first content, so that the request can still be saved; and what dies after that
 //! ends with an error event and an unclean close.
 
+mod relay;
 mod sse_relay;
 mod timers;
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
-use super::attempt::{Again, Retried, Retrying};
-use super::exchange::Exchange;
-use crate::rescue::Cause;
-use crate::sse::{Api, End};
-use crate::upstream::UpstreamBody;
-use sse_relay::SseRelay;
-use timers::Timers;
+pub use relay::Relay;
 
 /// The answer ended before its end, after everything that could be forwarded was.
 #[derive(Debug, thiserror::Error)]
@@ -74,42 +68,16 @@ impl Body for SplitBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Inner::Own(bytes) => bytes.is_empty(),
-            Inner::Relay(relay) => matches!(relay.state, State::Ended) && relay.trailers.is_none(),
+            Inner::Relay(relay) => relay.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             Inner::Own(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            // An event stream may be switched or end with an event of ours: it has no length.
-            Inner::Relay(relay) if relay.sse.is_some() => SizeHint::default(),
-            Inner::Relay(relay) => relay.source.size_hint(),
+            Inner::Relay(relay) => relay.size_hint(),
         }
     }
-}
-
-enum State {
-    Flowing,
-    Retrying(Retrying),
-    /// The error event is still to be forwarded, then the cut.
-    Closing(Bytes),
-    Cut(Box<str>),
-    Ended,
-}
-
-/// An answer on its way.
-pub struct Relay {
-    source: UpstreamBody,
-    state: State,
-    /// Absent only while another attempt has it.
-    exchange: Option<Exchange>,
-    /// Present for an event stream that can be read.
-    sse: Option<SseRelay>,
-    /// Present while the request can still be saved.
-    tries: Option<Box<dyn Again>>,
-    timers: Timers,
-    /// To be passed on after the last bytes.
-    trailers: Option<Box<HeaderMap>>,
 }
 
 /// Is this an event stream (WHATWG HTML §9.2)?
@@ -125,343 +93,4 @@ pub fn is_readable(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_ENCODING)
         .is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"))
-}
-
-impl Relay {
-    /// Relays `source`, whose head is already on its way. `tries` is there for what can still be saved.
-    pub fn new(
-        headers: &HeaderMap,
-        source: UpstreamBody,
-        mut exchange: Exchange,
-        tries: Box<dyn Again>,
-        comments: Option<std::time::Duration>,
-        is_head: bool,
-    ) -> Self {
-        exchange.is_sse = is_event_stream(headers) && !is_head;
-        let readable = exchange.is_sse && is_readable(headers);
-        exchange.quiet = exchange.is_sse && !readable;
-        let failover = &tries.world().plan.failover;
-        let mut timers = Timers::default();
-        if readable {
-            timers.hold = failover.hold;
-            timers.gap = failover.gap_timeout;
-            timers.comments = comments;
-            timers.first_event = tries.first_event_deadline();
-            timers.forwarded = Some(Instant::now());
-        }
-        let sse = readable.then(|| SseRelay::new(exchange.api()));
-        let mut relay = Self {
-            source,
-            state: State::Flowing,
-            exchange: Some(exchange),
-            sse,
-            tries: Some(tries),
-            timers,
-            trailers: None,
-        };
-        if is_head {
-            relay.commit();
-            relay.finish(End::Eof);
-            return relay;
-        }
-        if !readable {
-            relay.commit();
-        }
-        if relay.source.is_end_stream() && relay.sse.is_none() {
-            relay.finish(End::Eof);
-        }
-        relay
-    }
-
-    fn exchange(&mut self) -> &mut Exchange {
-        self.exchange
-            .as_mut()
-            .expect("only a retry takes the exchange, and it gives it back")
-    }
-
-    fn commit(&mut self) {
-        if let Some(tries) = self.tries.take() {
-            tries.commit();
-        }
-        self.timers.first_event = None;
-        self.timers.held_since = None;
-    }
-
-    fn finish(&mut self, end: End) {
-        self.exchange().ended(end);
-        self.state = State::Ended;
-    }
-
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        loop {
-            let out = match &mut self.state {
-                State::Flowing => match Pin::new(&mut self.source).poll_frame(cx) {
-                    Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                        Ok(data) => self.take(data),
-                        Err(trailers) => {
-                            let rest = self.eof();
-                            // An answer that goes on elsewhere, or ends with an event of ours, has other trailers.
-                            if matches!(self.state, State::Ended) {
-                                self.trailers = trailers.into_trailers().ok().map(Box::new);
-                            }
-                            rest
-                        }
-                    },
-                    Poll::Ready(Some(Err(error))) => self.broke(&chain(&error)),
-                    Poll::Ready(None) => self.eof(),
-                    Poll::Pending => match self.poll_timers(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(out) => out,
-                    },
-                },
-                State::Retrying(retrying) => match retrying.as_mut().poll(cx) {
-                    Poll::Ready(retried) => {
-                        self.resume(retried);
-                        Bytes::new()
-                    }
-                    Poll::Pending => match self.poll_timers(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(out) => out,
-                    },
-                },
-                State::Closing(event) => {
-                    let event = std::mem::take(event);
-                    self.state = State::Cut("the stream ended with an error event".into());
-                    event
-                }
-                State::Cut(why) => {
-                    let why = std::mem::take(why);
-                    self.state = State::Ended;
-                    return Poll::Ready(Some(Err(Cut(why))));
-                }
-                State::Ended => {
-                    if let Some(trailers) = self.trailers.take() {
-                        return Poll::Ready(Some(Ok(Frame::trailers(*trailers))));
-                    }
-                    // Recorded now, not when the connection gets round to dropping the body.
-                    self.exchange = None;
-                    return Poll::Ready(None);
-                }
-            };
-            if !out.is_empty() {
-                return Poll::Ready(Some(Ok(Frame::data(out))));
-            }
-        }
-    }
-
-    /// What to forward of bytes that came.
-    fn take(&mut self, data: Bytes) -> Bytes {
-        let exchange = self
-            .exchange
-            .as_mut()
-            .expect("only a retry takes the exchange, and then nothing flows");
-        exchange.timeline.add_bytes(data.len() as u64);
-        let Some(sse) = &mut self.sse else {
-            if let Some(usage) = exchange.unary_usage(&data) {
-                exchange.usage = usage;
-            }
-            if self.source.is_end_stream() {
-                self.finish(End::Eof);
-            }
-            return data;
-        };
-        let now = Instant::now();
-        let tries = self.tries.as_deref_mut();
-        let taken = sse.take(data, now, exchange, tries, &mut self.timers);
-        if taken.committed {
-            self.commit();
-        }
-        if let Some((place, cause)) = taken.retry {
-            self.retry(place, cause);
-            return taken.forward;
-        }
-        let out = taken.forward;
-        if !out.is_empty() {
-            self.timers.forwarded = Some(now);
-        }
-        if self.source.is_end_stream() {
-            let rest = self.eof();
-            if !rest.is_empty() {
-                return [out, rest].concat().into();
-            }
-        }
-        out
-    }
-
-    /// The body ended, as far as its framing can tell. Answers what is still to be forwarded.
-    fn eof(&mut self) -> Bytes {
-        let doubtful = self.source.ends_with_connection();
-        let done = {
-            let timeline = &self.exchange().timeline;
-            timeline.terminal() || timeline.error().is_some()
-        };
-        // Of an unknown family it is not known how its streams end.
-        let unknown = self.exchange().api() == Api::Other;
-        let Some(sse) = &mut self.sse else {
-            self.finish(End::Eof);
-            return Bytes::new();
-        };
-        if done || unknown || sse.quiet() || (sse.committed() && !doubtful) {
-            let rest = sse.rest();
-            self.finish(End::Eof);
-            return rest;
-        }
-        self.broke("the stream ended without content or terminal event")
-    }
-
-    /// The body broke off. Answers what is still to be forwarded.
-    fn broke(&mut self, why: &str) -> Bytes {
-        if let Some(tries) = &mut self.tries
-            && let Some(place) = tries.refuge(Cause::Broken)
-        {
-            self.retry(place, Cause::Broken);
-            return Bytes::new();
-        }
-        let exchange = self.exchange();
-        exchange.because(why);
-        let terminal = exchange.timeline.terminal();
-        let failed = exchange.timeline.error().is_some();
-        match &self.sse {
-            // All that the client waits for has come.
-            Some(_) if terminal => self.finish(End::Cut),
-            Some(_) if !failed => {
-                let message = format!("{} broke off the stream: {why}", self.side());
-                self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
-            }
-            _ => {
-                self.exchange().ended(End::Cut);
-                self.state = State::Cut(why.into());
-            }
-        }
-        Bytes::new()
-    }
-
-    fn side(&mut self) -> &'static str {
-        self.exchange().answering().as_str()
-    }
-
-    /// Ends an event stream with an error event.
-    fn close(&mut self, message: &str, status: StatusCode, end: End) {
-        let exchange = self.exchange();
-        exchange.because(message);
-        exchange.ended(end);
-        self.commit();
-        let Some(sse) = &mut self.sse else {
-            self.state = State::Cut(message.into());
-            return;
-        };
-        self.state = State::Closing(sse.error(message, status));
-    }
-
-    /// No place could serve it, and the client has a head already.
-    fn give_up(&mut self, message: &str, status: StatusCode) {
-        self.exchange().timeline.set_error(Some(status.as_u16()));
-        self.close(message, status, End::Cut);
-    }
-
-    fn interrupt(&mut self) {
-        if matches!(self.state, State::Closing(_) | State::Cut(_) | State::Ended) {
-            return;
-        }
-        let message = "the proxy is shutting down";
-        if self.exchange.is_none() {
-            // A retry has it, and with its future it goes: it counts as cancelled, by us.
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            self.state = match &mut self.sse {
-                Some(sse) => State::Closing(sse.error(message, status)),
-                None => State::Cut(message.into()),
-            };
-            return;
-        }
-        if self.sse.is_some() {
-            self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
-        } else {
-            self.exchange().because(message);
-            self.exchange().ended(End::Deadline);
-            self.state = State::Cut(message.into());
-        }
-    }
-
-    fn retry(&mut self, place: crate::rescue::Place, cause: Cause) {
-        let (Some(tries), Some(exchange)) = (self.tries.take(), self.exchange.take()) else {
-            return;
-        };
-        self.source = UpstreamBody::empty();
-        if let Some(sse) = &mut self.sse {
-            sse.restart();
-        }
-        self.timers.first_event = None;
-        self.timers.held_since = None;
-        self.state = State::Retrying(tries.again(exchange, place, cause));
-    }
-
-    /// Goes on with what another attempt came to.
-    fn resume(&mut self, retried: Retried) {
-        let Retried {
-            tries,
-            exchange,
-            answer,
-        } = retried;
-        self.exchange = Some(exchange);
-        let (place, response): (_, Response<UpstreamBody>) = match answer {
-            Ok(answer) => answer,
-            Err(error) => {
-                return self.give_up(&error.to_string(), error.status());
-            }
-        };
-        let (parts, body) = response.into_parts();
-        if parts.status != StatusCode::OK
-            || !is_event_stream(&parts.headers)
-            || !is_readable(&parts.headers)
-        {
-            let message = format!("{} answered {}", place.generation(), parts.status);
-            let status = match parts.status {
-                StatusCode::OK => StatusCode::BAD_GATEWAY,
-                status => status,
-            };
-            return self.give_up(&message, status);
-        }
-        self.timers.first_event = tries.first_event_deadline();
-        self.tries = Some(tries);
-        self.source = body;
-        self.state = State::Flowing;
-    }
-
-    fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {
-        let flowing = matches!(self.state, State::Flowing);
-        let due = std::task::ready!(self.timers.poll(cx, flowing));
-        let limit_passed = match due {
-            timers::Due::Hold => {
-                let sse = self.sse.as_mut().expect("only event streams are held");
-                return Poll::Ready(sse.release());
-            }
-            timers::Due::Comment => return Poll::Ready(Bytes::from_static(b":\n\n")),
-            timers::Due::FirstEvent => {
-                if let Some(tries) = &mut self.tries
-                    && let Some(place) = tries.refuge(Cause::Deadline)
-                {
-                    self.retry(place, Cause::Deadline);
-                    return Poll::Ready(Bytes::new());
-                }
-                "sent no first event in time"
-            }
-            timers::Due::Gap => "sent nothing for too long",
-        };
-        let message = format!("{} {limit_passed}", self.side());
-        self.source = UpstreamBody::empty();
-        self.close(&message, StatusCode::GATEWAY_TIMEOUT, End::Deadline);
-        Poll::Ready(Bytes::new())
-    }
-}
-
-/// An error with its causes, for people.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

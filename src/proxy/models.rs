@@ -16,7 +16,7 @@ use super::exchange::Exchange;
 use super::service::{OldSide, refuse};
 use crate::request_body::RequestBody;
 use crate::rescue::Place;
-use crate::upstream::{Head, Outgoing, UpstreamBody};
+use crate::upstream::{self, Head, Outgoing, UpstreamBody};
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
@@ -144,7 +144,7 @@ async fn ask_for_ever<O: OldSide>(
     };
     let name = place.generation();
     let (parts, body) = sent
-        .map_err(|error| format!("{name}: {}", error.story()))?
+        .map_err(|error| format!("{name}: {}", upstream::story(&error)))?
         .into_parts();
     let whole = Limited::new(body, MAX_LIST)
         .collect()

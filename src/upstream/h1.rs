@@ -4,24 +4,26 @@
 //! whoever reads the body, and gives the connection back when it has ended. The connection is never half-closed:
 //! model servers take that for a disconnect.
 
-use std::collections::VecDeque;
-use std::io;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
+mod incoming;
+mod sender;
 
-use bytes::{Buf, Bytes, BytesMut};
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
 use http::header::UPGRADE;
-use http::{HeaderMap, Method, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
-use tokio::io::AsyncWrite;
+use http::{Method, Response, StatusCode};
+use http_body::Body;
 
 use super::endpoint::Lease;
-use super::{BodyError, Error, Outgoing, UpstreamBody, idle};
-use crate::http1::{self, Chunked, Framing, ResponseHead};
+use super::{Error, Outgoing, UpstreamBody};
+use crate::http1::{self, Framing, ResponseHead};
 use crate::request_body::RequestBody;
 use crate::transport::{Rewound, Transport, with_write_buffer};
+pub use incoming::Incoming;
+use sender::Sender;
 
 /// Largest response head, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -29,91 +31,6 @@ const MAX_HEAD: usize = 64 * 1024;
 const ONE_WRITE: usize = 16 * 1024;
 /// How long a model server may leave `Expect: 100-continue` unanswered before the body is sent all the same.
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
-
-/// What is still to be written of a request.
-struct Sender {
-    pending: VecDeque<Bytes>,
-    body: Option<RequestBody>,
-    chunked: bool,
-    /// The model server no longer reads. It may still answer, as it does to a body that is too large.
-    broken: Option<io::Error>,
-    /// The client broke its body off: there is nothing more to send, and no answer to wait for.
-    abandoned: bool,
-}
-
-impl Sender {
-    fn poll(&mut self, transport: &mut Transport, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.is_some() {
-            return Poll::Ready(());
-        }
-        loop {
-            if let Err(error) = ready!(self.poll_flush(transport, cx)) {
-                self.broken = Some(error);
-                return Poll::Ready(());
-            }
-            let Some(body) = &mut self.body else {
-                return Poll::Ready(());
-            };
-            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
-                Some(Ok(frame)) => self.push(frame),
-                Some(Err(error)) => {
-                    self.broken = Some(io::Error::other(error));
-                    self.abandoned = true;
-                    return Poll::Ready(());
-                }
-                None => {
-                    self.body = None;
-                    if self.chunked {
-                        self.pending.push_back(Bytes::from_static(b"0\r\n\r\n"));
-                    }
-                }
-            }
-        }
-    }
-
-    fn push(&mut self, frame: Frame<Bytes>) {
-        match frame.into_data() {
-            Ok(data) if data.is_empty() => {}
-            Ok(data) if self.chunked => {
-                let mut head = Vec::with_capacity(18);
-                http1::chunk_head(&mut head, data.len());
-                self.pending
-                    .extend([head.into(), data, Bytes::from_static(b"\r\n")]);
-            }
-            Ok(data) => self.pending.push_back(data),
-            Err(frame) => {
-                if let (true, Ok(trailers)) = (self.chunked, frame.into_trailers()) {
-                    let mut last = Vec::new();
-                    http1::last_chunk(&mut last, Some(&trailers));
-                    self.pending.push_back(last.into());
-                    self.body = None;
-                }
-            }
-        }
-    }
-
-    fn poll_flush(
-        &mut self,
-        transport: &mut Transport,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<()>> {
-        while let Some(first) = self.pending.front_mut() {
-            let written = ready!(Pin::new(&mut *transport).poll_write(cx, first))?;
-            first.advance(written);
-            if first.is_empty() {
-                self.pending.pop_front();
-            }
-        }
-        match transport {
-            Transport::Tcp(_) => Poll::Ready(Ok(())),
-            Transport::Tls(_) => Pin::new(transport).poll_flush(cx),
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        self.body.is_none() && self.pending.is_empty() && self.broken.is_none()
-    }
-}
 
 /// Sends a request over `transport` and reads the head of its answer.
 ///
@@ -279,158 +196,18 @@ fn respond(
         response.extensions_mut().insert(Upgraded::new(io, lease));
         return response;
     }
-    let mut incoming = Incoming {
-        keep_alive: head.keep_alive,
-        until_close: head.framing == Framing::UntilClose,
-        framing: match head.framing {
-            Framing::None => Reading::Done,
-            Framing::Length(left) => Reading::Length(left),
-            Framing::Chunked => Reading::Chunked(Chunked::default()),
-            Framing::UntilClose => Reading::UntilClose,
-        },
+    let incoming = Incoming::new(
+        head.framing,
+        head.keep_alive,
         rest,
-        trailers: None,
-        link: Some(Link { transport, lease }),
-        sender: (!sender.is_done()).then(|| Box::new(sender)),
-    };
-    if matches!(incoming.framing, Reading::Done) {
-        incoming.release();
-    } else {
+        transport,
+        lease,
+        sender,
+    );
+    if !incoming.is_end_stream() {
         *response.body_mut() = UpstreamBody::Http1(incoming);
     }
     response
-}
-
-struct Link {
-    transport: Transport,
-    lease: Lease,
-}
-
-#[derive(Debug)]
-enum Reading {
-    Length(u64),
-    Chunked(Chunked),
-    UntilClose,
-    Done,
-}
-
-/// The body of an answer over HTTP/1.1. Dropped before its end it closes the connection, which cancels the request.
-pub struct Incoming {
-    framing: Reading,
-    /// What was read together with the head.
-    rest: BytesMut,
-    trailers: Option<Box<HeaderMap>>,
-    keep_alive: bool,
-    until_close: bool,
-    link: Option<Link>,
-    /// What is still to be sent of the request while the answer is coming.
-    sender: Option<Box<Sender>>,
-}
-
-impl Incoming {
-    pub(super) fn poll_frame(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        loop {
-            if let Some(trailers) = self.trailers.take() {
-                return Poll::Ready(Some(Ok(Frame::trailers(*trailers))));
-            }
-            let Some(link) = &mut self.link else {
-                return Poll::Ready(None);
-            };
-            if let Some(sender) = &mut self.sender
-                && sender.poll(&mut link.transport, cx).is_ready()
-            {
-                self.keep_alive &= sender.is_done();
-                self.sender = None;
-            }
-            let bytes = if self.rest.is_empty() {
-                ready!(link.transport.poll_read_shared(cx)).map_err(BodyError::Broken)
-            } else {
-                Ok(std::mem::take(&mut self.rest))
-            };
-            match bytes.and_then(|bytes| self.take_in(bytes)) {
-                Ok(data) if data.is_empty() => {}
-                Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                Err(error) => {
-                    self.link = None;
-                    return Poll::Ready(Some(Err(error)));
-                }
-            }
-        }
-    }
-
-    /// What of `bytes` is payload. Ends the body, and gives the connection back, when it is complete.
-    fn take_in(&mut self, mut bytes: BytesMut) -> Result<Bytes, BodyError> {
-        let eof = bytes.is_empty();
-        let surplus = match &mut self.framing {
-            Reading::UntilClose if eof => {
-                self.framing = Reading::Done;
-                false
-            }
-            _ if eof => return Err(BodyError::Broken(io::ErrorKind::UnexpectedEof.into())),
-            Reading::Length(left) => {
-                let here = usize::try_from(*left)
-                    .unwrap_or(usize::MAX)
-                    .min(bytes.len());
-                let surplus = here < bytes.len();
-                bytes.truncate(here);
-                *left -= here as u64;
-                if *left == 0 {
-                    self.framing = Reading::Done;
-                }
-                surplus
-            }
-            Reading::Chunked(chunked) => {
-                let decoded = chunked.decode(&mut bytes).map_err(BodyError::Malformed)?;
-                let surplus = decoded.consumed < bytes.len();
-                bytes.truncate(decoded.payload.end);
-                bytes.advance(decoded.payload.start);
-                if chunked.is_done() {
-                    self.trailers = chunked.take_trailers().map(Box::new);
-                    self.framing = Reading::Done;
-                }
-                surplus
-            }
-            Reading::UntilClose | Reading::Done => false,
-        };
-        // Bytes behind the end are nobody's answer: such a connection is not used again.
-        self.keep_alive &= !surplus;
-        if matches!(self.framing, Reading::Done) {
-            self.release();
-        }
-        Ok(bytes.freeze())
-    }
-
-    /// Gives the connection back if it may carry another request, and ends the lease.
-    fn release(&mut self) {
-        if let Some(sender) = self.sender.take() {
-            self.keep_alive &= sender.is_done();
-        }
-        if let Some(link) = self.link.take()
-            && self.keep_alive
-            && self.rest.is_empty()
-        {
-            idle::put(&link.lease, link.transport, Instant::now());
-        }
-    }
-
-    pub(super) fn ends_with_connection(&self) -> bool {
-        self.until_close
-    }
-
-    pub(super) fn is_end_stream(&self) -> bool {
-        self.link.is_none() && self.trailers.is_none()
-    }
-
-    pub(super) fn size_hint(&self) -> SizeHint {
-        match &self.framing {
-            Reading::Length(left) => SizeHint::with_exact(*left),
-            Reading::Done => SizeHint::with_exact(0),
-            _ => SizeHint::default(),
-        }
-    }
 }
 
 /// The connection behind `101 Switching Protocols`, to be taken once.

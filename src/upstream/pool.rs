@@ -190,7 +190,7 @@ impl Pool {
         if ejected {
             let why = match &result {
                 Ok(response) => format!("answered {}", response.status()),
-                Err(error) => error.story(),
+                Err(error) => super::story(&error),
             };
             tracing::warn!(endpoint = %endpoint.address, why, "endpoint ejected");
         }
