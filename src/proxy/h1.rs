@@ -3,6 +3,7 @@
 
 mod inbound;
 mod outbound;
+mod refusal;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +24,9 @@ use crate::request_body::RequestBody;
 use crate::sse::Api;
 use crate::telemetry::Reject;
 use crate::transport::{Rewound, Transport};
-use inbound::{Inbound, Refusal};
+use inbound::Inbound;
 use outbound::{End, Outbound};
+use refusal::Refusal;
 
 /// A connection, with what was read of it and what is still to be written.
 pub struct Connection<O> {

@@ -12,7 +12,8 @@ use tokio::time::Sleep;
 
 use super::super::feed::{Feed, Wish, feed};
 use super::super::server::Limits;
-use crate::http1::{self, Chunked, Framing, HeadError, RequestHead};
+use super::refusal::{BAD_CHUNK, Refusal, SLOW_BODY};
+use crate::http1::{self, Chunked, Framing, RequestHead};
 use crate::lifecycle::{Phase, Watch};
 use crate::request_body::RequestBody;
 use crate::transport::Transport;
@@ -27,50 +28,6 @@ const LOOK: Duration = Duration::from_millis(200);
 /// (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1024 * 1024;
-
-/// What is no request, and what to say of it.
-pub struct Refusal {
-    pub status: StatusCode,
-    pub message: &'static str,
-}
-
-impl From<HeadError> for Refusal {
-    fn from(error: HeadError) -> Self {
-        let message = match error {
-            HeadError::Malformed => "the request head is malformed",
-            HeadError::LineEnd => "the request head has a line that does not end in CRLF",
-            HeadError::Target => "the request target is malformed",
-            HeadError::Host => "the request needs exactly one valid Host",
-            HeadError::Length => {
-                "the request has more than one Content-Length, or one that is not a number"
-            }
-            HeadError::LengthAndEncoding => {
-                "the request has both Content-Length and Transfer-Encoding"
-            }
-            HeadError::Encoding => {
-                "the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1"
-            }
-            HeadError::Expect => "the request has an Expect other than `100-continue`",
-            HeadError::TooMany => "the request has too many header lines",
-            HeadError::Version => "this HTTP version is not spoken here",
-            HeadError::Connect => "CONNECT is not served here",
-        };
-        Self {
-            status: error.status(),
-            message,
-        }
-    }
-}
-
-const BAD_CHUNK: Refusal = Refusal {
-    status: StatusCode::BAD_REQUEST,
-    message: "the request body's chunks are malformed",
-};
-
-const SLOW_BODY: Refusal = Refusal {
-    status: StatusCode::REQUEST_TIMEOUT,
-    message: "the request body did not come in time",
-};
 
 /// The reading side of a connection.
 pub struct Inbound {

@@ -1,0 +1,49 @@
+//! What is no request, and what its sender is told.
+
+use http::StatusCode;
+
+use crate::http1::HeadError;
+
+/// What is no request, and what to say of it.
+pub struct Refusal {
+    pub status: StatusCode,
+    pub message: &'static str,
+}
+
+impl From<HeadError> for Refusal {
+    fn from(error: HeadError) -> Self {
+        let message = match error {
+            HeadError::Malformed => "the request head is malformed",
+            HeadError::LineEnd => "the request head has a line that does not end in CRLF",
+            HeadError::Target => "the request target is malformed",
+            HeadError::Host => "the request needs exactly one valid Host",
+            HeadError::Length => {
+                "the request has more than one Content-Length, or one that is not a number"
+            }
+            HeadError::LengthAndEncoding => {
+                "the request has both Content-Length and Transfer-Encoding"
+            }
+            HeadError::Encoding => {
+                "the request has a Transfer-Encoding other than one `chunked` over HTTP/1.1"
+            }
+            HeadError::Expect => "the request has an Expect other than `100-continue`",
+            HeadError::TooMany => "the request has too many header lines",
+            HeadError::Version => "this HTTP version is not spoken here",
+            HeadError::Connect => "CONNECT is not served here",
+        };
+        Self {
+            status: error.status(),
+            message,
+        }
+    }
+}
+
+pub const BAD_CHUNK: Refusal = Refusal {
+    status: StatusCode::BAD_REQUEST,
+    message: "the request body's chunks are malformed",
+};
+
+pub const SLOW_BODY: Refusal = Refusal {
+    status: StatusCode::REQUEST_TIMEOUT,
+    message: "the request body did not come in time",
+};
