@@ -12,6 +12,7 @@ mod h2;
 mod head;
 mod layer;
 mod models;
+mod prefetch;
 mod route;
 mod server;
 mod service;

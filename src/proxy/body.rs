@@ -15,6 +15,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body::{Body, Frame, SizeHint};
 
+use super::prefetch::prefetch;
 pub use relay::Relay;
 
 /// The answer ended before its end, after everything that could be forwarded was.
@@ -61,7 +62,10 @@ impl Body for SplitBody {
         match &mut self.get_mut().0 {
             Inner::Own(bytes) if bytes.is_empty() => Poll::Ready(None),
             Inner::Own(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Inner::Relay(relay) => relay.poll_frame(cx),
+            Inner::Relay(relay) => {
+                prefetch(&**relay);
+                relay.poll_frame(cx)
+            }
         }
     }
 

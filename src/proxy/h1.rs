@@ -15,6 +15,7 @@ use tokio::io::AsyncWriteExt;
 use super::body::SplitBody;
 use super::error;
 use super::head::Client;
+use super::prefetch::prefetch;
 use super::server::Limits;
 use super::service::{OldSide, Proxy};
 use super::tunnel::Tunnel;
@@ -207,6 +208,7 @@ impl<O: OldSide> Connection<O> {
         cx: &mut Context<'_>,
         body: &mut SplitBody,
     ) -> Poll<Result<End, Gone>> {
+        prefetch(self);
         if self.watch.poll(cx) == Phase::Ending {
             body.interrupt();
         }
