@@ -138,17 +138,17 @@ impl Lifecycle {
     }
 }
 
-/// Looks at the phase at each poll for one load, and wakes its task when draining and when ending begins. It is for one
-/// task: the first that polls it.
+/// Looks at the phase at each poll for one load, and wakes its task when draining and when ending begins. Only one task may
+/// poll it.
 pub struct Watch {
     lifecycle: Lifecycle,
-    /// The beginning of this phase wakes the task, and nothing before it uses that wake up.
+    /// The phase whose beginning wakes the task; earlier ones do not.
     awaited: Phase,
     news: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Watch {
-    /// The phase now. The task of `cx` is woken when draining or ending begins.
+    /// The phase now. The task is woken when draining begins, and when ending does.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
         loop {
             let now = self.lifecycle.phase();
@@ -182,6 +182,7 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
     use std::task::{Poll, Wake, Waker};
 
@@ -224,31 +225,44 @@ mod tests {
         }
     }
 
+    /// A watch, and whether its task was woken.
+    fn watched(lifecycle: &Lifecycle) -> (Watch, Arc<Woken>, Waker) {
+        let woken = Arc::new(Woken(AtomicBool::new(false)));
+        let waker = Waker::from(Arc::clone(&woken));
+        (lifecycle.watch(), woken, waker)
+    }
+
     #[test]
-    fn a_look_in_the_midst_of_a_change_loses_no_wake() {
+    fn a_first_look_in_the_midst_of_a_change_sees_it_or_is_woken() {
+        let both = Barrier::new(2);
+        for _ in 0..20_000 {
+            let lifecycle = Lifecycle::default();
+            let (mut watch, woken, waker) = watched(&lifecycle);
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    both.wait();
+                    lifecycle.advance(Phase::Draining);
+                });
+                both.wait();
+                let seen = watch.poll(&mut Context::from_waker(&waker));
+                writer.join().expect("does not panic");
+                assert!(seen == Phase::Draining || woken.0.load(Ordering::SeqCst));
+            });
+        }
+    }
+
+    #[test]
+    fn a_look_in_the_midst_of_a_change_does_not_miss_the_next() {
         for _ in 0..3000 {
             let lifecycle = Lifecycle::default();
-            let mut watch = lifecycle.watch();
-            let woken = Arc::new(Woken(AtomicBool::new(false)));
-            let waker = Waker::from(Arc::clone(&woken));
+            let (mut watch, woken, waker) = watched(&lifecycle);
             let mut cx = Context::from_waker(&waker);
-            let mut seen = watch.poll(&mut cx);
-            let writer = {
-                let lifecycle = lifecycle.clone();
-                std::thread::spawn(move || {
-                    lifecycle.advance(Phase::Ready);
-                    lifecycle.advance(Phase::Settling);
-                })
-            };
-            // Looks for other reasons, too, until it has seen the change.
-            while seen < Phase::Settling {
-                seen = watch.poll(&mut cx);
-            }
-            writer.join().expect("does not panic");
-            while woken.0.swap(false, Ordering::SeqCst) {
-                watch.poll(&mut cx);
-            }
-            lifecycle.advance(Phase::Draining);
+            std::thread::scope(|scope| {
+                scope.spawn(|| lifecycle.advance(Phase::Draining));
+                while watch.poll(&mut cx) < Phase::Draining {}
+            });
+            woken.0.store(false, Ordering::SeqCst);
+            lifecycle.advance(Phase::Ending);
             assert!(woken.0.load(Ordering::SeqCst));
         }
     }
