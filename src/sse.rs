@@ -19,7 +19,7 @@ mod reference;
 pub use api::Api;
 pub use closing::{error_body, error_event};
 pub use decoder::{Decoder, Event, Events};
-pub use glance::Glance;
+pub use glance::{Glance, Glances};
 pub use meaning::{Late, Meaning, is_terminal, late_meaning, meaning};
 pub use timeline::{End, Outcome, Timeline};
 pub use usage::{Usage, usage, usage_of_json_body};

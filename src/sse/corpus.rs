@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Api, Decoder, Glance, Meaning, Usage, late_meaning, meaning, usage};
+use super::{Api, Decoder, Glances, Meaning, Usage, late_meaning, meaning, usage};
 
 /// File, family, what its events mean, `| pending` when a block is left open, `| prompt/completion` tokens.
 const SAMPLES: [(&str, Api, &str); 18] = [
@@ -80,18 +80,13 @@ fn transcript<'a>(api: Api, slices: impl IntoIterator<Item = &'a [u8]>) -> Strin
     let mut words = Vec::new();
     let mut tokens = Usage::default();
     for slice in slices {
-        let around = Glance::at(slice);
-        let mut glance = if decoder.mid_event() {
-            Glance::NONE
-        } else {
-            around
-        };
+        let mut glances = Glances::before(&decoder, slice);
         let mut events = decoder.feed(slice);
         while let Some(event) = events.next() {
+            let glance = glances.of_next();
             let told = (glance.late_meaning(api, &event), glance.usage(api, &event));
             let looked = (late_meaning(api, &event), usage(api, event.data));
             assert_eq!(told, looked, "a glance alters no judgement");
-            glance = around;
             tokens.merge(usage(api, event.data).unwrap_or_default());
             words.push(match meaning(api, &event) {
                 Meaning::Comment => "comment".to_owned(),

@@ -2,14 +2,11 @@
 //!
 //! Must not know: where in the slice events begin and end.
 
-use std::sync::LazyLock;
+use super::meaning::{ERROR_KEY, late_by_error, late_by_form};
+use super::usage::USAGE_KEY;
+use super::{Api, Decoder, Event, Late, Usage, usage};
 
-use memchr::memmem::Finder;
-
-use super::meaning::{late_by_error, late_by_form};
-use super::{Api, Event, Late, Usage, usage};
-
-/// What may be in the events that lie whole in a slice.
+/// What may be in an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Glance {
     usage: bool,
@@ -17,20 +14,17 @@ pub struct Glance {
 }
 
 impl Glance {
-    /// For an event that began in an earlier slice: anything may be in it.
-    pub const NONE: Self = Self {
+    /// Nothing was looked at.
+    const ANYTHING: Self = Self {
         usage: true,
         error: true,
     };
 
     /// Looks at a slice. Two passes over its bytes.
-    #[must_use]
-    pub fn at(slice: &[u8]) -> Self {
-        static USAGE: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"usage\""));
-        static ERROR: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(b"\"error\""));
+    fn at(slice: &[u8]) -> Self {
         Self {
-            usage: USAGE.find(slice).is_some(),
-            error: ERROR.find(slice).is_some(),
+            usage: USAGE_KEY.find(slice).is_some(),
+            error: ERROR_KEY.find(slice).is_some(),
         }
     }
 
@@ -54,5 +48,34 @@ impl Glance {
             None if self.error => late_by_error(event),
             None => Late::Nothing,
         }
+    }
+}
+
+/// The glances for the events that end in a slice, one after the other. All that lie whole in it share one.
+pub struct Glances<'a> {
+    slice: &'a [u8],
+    /// The first event began in an earlier slice.
+    began: bool,
+    around: Option<Glance>,
+}
+
+impl<'a> Glances<'a> {
+    /// For the events of `slice`, which `decoder` is about to be fed.
+    #[must_use]
+    pub const fn before(decoder: &Decoder, slice: &'a [u8]) -> Self {
+        Self {
+            slice,
+            began: decoder.mid_event(),
+            around: None,
+        }
+    }
+
+    /// For the next event.
+    #[inline]
+    pub fn of_next(&mut self) -> Glance {
+        if std::mem::take(&mut self.began) {
+            return Glance::ANYTHING;
+        }
+        *self.around.get_or_insert_with(|| Glance::at(self.slice))
     }
 }

@@ -142,13 +142,16 @@ fn leading_type(data: &[u8]) -> Option<&[u8]> {
     Some(&rest[..end])
 }
 
+/// What data without an error does not have.
+pub(super) static ERROR_KEY: LazyLock<memmem::Finder<'_>> =
+    LazyLock::new(|| memmem::Finder::new(b"\"error\""));
+
 /// Whether some key `error`, at whatever depth, has a value other than null. Inside a JSON string the quotes would be
 /// escaped, so generated text cannot raise this.
 #[inline]
 fn may_have_error(data: &[u8]) -> bool {
-    static KEY: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(b"\"error\""));
-    KEY.find_iter(data).any(|at| {
-        data[at + KEY.needle().len()..]
+    ERROR_KEY.find_iter(data).any(|at| {
+        data[at + ERROR_KEY.needle().len()..]
             .trim_ascii_start()
             .strip_prefix(b":")
             .is_some_and(|value| !value.trim_ascii_start().starts_with(b"null"))

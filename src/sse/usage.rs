@@ -57,11 +57,14 @@ pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
     Report::parse(body)?.usage.and_then(Tokens::known)
 }
 
+/// What data without token counts does not have.
+pub(super) static USAGE_KEY: LazyLock<memmem::Finder<'_>> =
+    LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
+
 /// Whether some key `usage` has an object for its value. Generated text cannot raise this: its quotes are escaped.
 fn may_have_usage(data: &[u8]) -> bool {
-    static KEY: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
-    KEY.find_iter(data).any(|at| {
-        data[at + KEY.needle().len()..]
+    USAGE_KEY.find_iter(data).any(|at| {
+        data[at + USAGE_KEY.needle().len()..]
             .trim_ascii_start()
             .strip_prefix(b":")
             .is_some_and(|value| value.trim_ascii_start().starts_with(b"{"))

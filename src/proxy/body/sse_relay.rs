@@ -10,7 +10,7 @@ use crate::proxy::attempt::Again;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::rescue::{Cause, Place};
-use crate::sse::{self, Api, Decoder, Event, Glance, Late, Meaning};
+use crate::sse::{self, Api, Decoder, Event, Glance, Glances, Late, Meaning};
 
 /// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet.
 const MAX_EVENT: usize = 1024 * 1024;
@@ -125,16 +125,11 @@ impl SseRelay {
         let mut out = Vec::new();
         // Everything before this offset is dealt with.
         let mut from = 0;
-        let around = Glance::at(&data);
-        let mut glance = if self.decoder.mid_event() {
-            Glance::NONE
-        } else {
-            around
-        };
+        let mut glances = Glances::before(&self.decoder, &data);
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
-            let glance = std::mem::replace(&mut glance, around);
+            let glance = glances.of_next();
             if self.committed {
                 note(self.api, &event, glance, now, exchange);
                 continue;
