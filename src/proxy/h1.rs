@@ -159,6 +159,7 @@ impl<O: OldSide> Connection<O> {
         // What is left of the request's body cannot be told from the next head in time.
         let persists =
             keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
+        self.inbound.answered();
         let persists = self
             .outbound
             .begin(version, &parts, &body, is_head, persists);

@@ -284,6 +284,11 @@ impl Inbound {
         self.is_at_a_head() || self.feed.is_some() && !self.expects_continue
     }
 
+    /// The answer begins: `100 Continue` would come too late, and is not owed any more (RFC 9110 §10.1.1).
+    pub fn answered(&mut self) {
+        self.expects_continue = false;
+    }
+
     /// Reads what is wanted of the body, or watches for the client's end.
     pub fn poll_feed(
         &mut self,
