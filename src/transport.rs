@@ -162,10 +162,6 @@ impl AsyncWrite for Transport {
         }
     }
 
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),

@@ -325,17 +325,25 @@ async fn a_reader_that_does_not_read_slows_the_upstream_and_costs_little_memory(
 async fn what_a_slow_reader_takes_in_parts_arrives_byte_for_byte() {
     let events: String = (0..300).map(|n| content("old", n)).collect();
     let times = (16 << 20) / events.len();
-    let sent = Arc::new(AtomicU64::new(0));
-    let flood = Step::Flood(events.clone().into(), times, sent.clone());
-    let old = Upstream::always(Script::new().sse().step(flood).chunk(DONE)).await;
-    let proxy = Proxy::before(&old, &[]).await;
-    let mut client = Client::connect_narrow(proxy.address).await;
-    client.post(CHAT, &[], STREAMING).await;
-    client.head().await;
-    stands_still(&sent).await;
-    let body = client.body().await;
-    assert_eq!(client.end, Some(End::Clean));
-    assert!(body == (events.repeat(times) + DONE).as_bytes());
+    let whole = events.repeat(times) + DONE;
+    let length = whole.len().to_string();
+    let of_known_length = [("content-type", "text/plain"), ("content-length", &length)];
+    for head in [
+        Script::new().sse(),
+        Script::new().head(200, &of_known_length),
+    ] {
+        let sent = Arc::new(AtomicU64::new(0));
+        let flood = Step::Flood(events.clone().into(), times, sent.clone());
+        let old = Upstream::always(head.step(flood).chunk(DONE)).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = Client::connect_narrow(proxy.address).await;
+        client.post(CHAT, &[], STREAMING).await;
+        client.head().await;
+        stands_still(&sent).await;
+        let body = client.body().await;
+        assert_eq!(client.end, Some(End::Clean));
+        assert!(body == whole.as_bytes());
+    }
 }
 
 #[tokio::test]

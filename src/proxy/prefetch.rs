@@ -11,7 +11,8 @@ pub fn prefetch<T>(value: &T) {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         const LINE: usize = 64;
         let start = std::ptr::from_ref(value).cast::<i8>();
-        for offset in (0..size_of::<T>()).step_by(LINE) {
+        let last = size_of::<T>().saturating_sub(1);
+        for offset in (0..last).step_by(LINE).chain([last]) {
             // SAFETY: a prefetch reads nothing and never faults (and SSE is part of x86-64).
             unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset)) };
         }

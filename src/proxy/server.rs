@@ -117,6 +117,7 @@ pub async fn serve<O: OldSide>(
         lifecycle: lifecycle.clone(),
     };
     let mut draining = std::pin::pin!(lifecycle.reached(Phase::Draining));
+    // Not a set that joins them: it would wake this task at the end of each.
     let connections = TaskTracker::new();
     loop {
         tokio::select! {

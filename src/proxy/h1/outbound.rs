@@ -19,9 +19,9 @@ use crate::transport::{Transport, with_write_buffer};
 /// Bytes that are gathered for one write, as long as they are there without waiting.
 const BATCH: usize = 32 * 1024;
 
-/// From this length on, in bytes, data is written from where it lies instead of being copied into the batch. To copy less
-/// is cheaper than a second piece of a write. To copy more can be dear: on AMD's Zen 3 and 4 it takes up to forty times as
-/// long where the target lies a little behind the source, modulo 4 KiB (glibc's bug 30994).
+/// From this length on, in bytes, data is written from where it lies instead of being copied into the batch. A smaller copy
+/// is cheaper than one more piece of a write. A larger one can be dear: AMD's Zen 4 takes up to fifty times as long for it
+/// where the target lies a little behind the source, modulo 4 KiB (glibc's bug 30994).
 const LARGE: usize = 2048;
 
 /// Room for a head, in bytes.
@@ -176,7 +176,8 @@ impl Outbound {
                 Poll::Pending => return true,
                 Poll::Ready(Some(Ok(frame))) => {
                     self.encode(frame, batch);
-                    if self.end.is_none() && !batch.is_full() && body.is_end_stream() {
+                    // Behind what is large nothing can be composed: it would go out first.
+                    if self.end.is_none() && batch.large.is_empty() && body.is_end_stream() {
                         self.finish(batch.composed, None);
                     }
                 }
@@ -240,10 +241,13 @@ impl Outbound {
         batch: &Batch<'_>,
     ) -> Result<(), Gone> {
         let mut pieces = [&batch.composed[..], &batch.large, batch.chunk_end].map(IoSlice::new);
-        let mut left = match batch.large.len() {
-            0 => &mut pieces[..1],
-            _ => &mut pieces[..],
+        let count = match (batch.large.len(), batch.chunk_end.len()) {
+            (0, _) => 1,
+            (_, 0) => 2,
+            _ => 3,
         };
+        let mut left = &mut pieces[..count];
+        // Takes away what is empty before the rest.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             let written = match &*left {
@@ -255,6 +259,8 @@ impl Outbound {
                 Poll::Ready(Ok(0) | Err(_)) => return Err(Gone),
                 Poll::Ready(Ok(length)) => IoSlice::advance_slices(&mut left, length),
                 Poll::Pending => {
+                    let length = left.iter().map(|piece| piece.len()).sum();
+                    self.pending.reserve_exact(length);
                     for piece in left {
                         self.pending.extend_from_slice(piece);
                     }
