@@ -73,15 +73,20 @@ impl Transport {
         }
     }
 
+    /// What all of it goes through.
+    #[must_use]
+    pub fn socket(&self) -> &TcpStream {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+
     /// Has the other side ended the connection, whatever is still to be read of it?
     #[must_use]
     pub fn is_left(&self) -> bool {
-        let stream = match self {
-            Self::Tcp(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
-        };
         let mut asked = libc::pollfd {
-            fd: stream.as_raw_fd(),
+            fd: self.socket().as_raw_fd(),
             events: libc::POLLRDHUP,
             revents: 0,
         };

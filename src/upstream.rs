@@ -2,6 +2,7 @@
 //!
 //! Knows nothing of splits: a pool sends to its own endpoints and says typed why it could not.
 
+mod acks;
 mod body;
 mod connect;
 mod endpoint;

@@ -4,9 +4,13 @@
 mod rig;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use rig::upstream::Step;
@@ -156,6 +160,53 @@ async fn each_event_is_passed_on_at_once() {
         }
         assert_eq!(client.piece().await, None);
     }
+}
+
+/// Segments that `stream` has received, acknowledgements among them.
+fn segments(stream: &TcpStream) -> u32 {
+    // SAFETY: a struct of numbers; the kernel writes at most `length` bytes to it.
+    unsafe {
+        let mut info: libc::tcp_info = std::mem::zeroed();
+        let mut length = size_of_val(&info) as libc::socklen_t;
+        let (fd, to) = (stream.as_raw_fd(), (&raw mut info).cast());
+        let failed = libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length);
+        assert_eq!(failed, 0);
+        info.tcpi_segs_in
+    }
+}
+
+/// Streams 100 events at the pace of a model. Answers how many segments came back while the second half went out.
+fn serve_at_a_pace(listener: &TcpListener) -> u32 {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nodelay(true).unwrap();
+    assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut half = 0;
+    for n in 0..100 {
+        if n == 50 {
+            half = segments(&stream);
+        }
+        stream.write_all(content("old", n).as_bytes()).unwrap();
+        thread::sleep(Duration::from_millis(10));
+    }
+    let seen = segments(&stream) - half;
+    stream.write_all(DONE.as_bytes()).unwrap();
+    seen
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_wait_for_acknowledgements_gets_half_of_them() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    // Where the machine is busy, gaps are too long now and then.
+    let server = thread::spawn(move || (0..20).find(|_| serve_at_a_pace(&listener) <= 35));
+    let proxy = Proxy::start(&["--old", &address]).await;
+    while !server.is_finished() {
+        let response = proxy.chat().await;
+        assert!(response.body.ends_with(DONE.as_bytes()));
+    }
+    assert!(server.join().unwrap().is_some(), "each was acknowledged");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -52,6 +53,13 @@ impl UpstreamBody {
     #[must_use]
     pub fn ends_with_connection(&self) -> bool {
         matches!(self, Self::Http1(incoming) if incoming.ends_with_connection())
+    }
+
+    /// The last slice of an event stream came `gap` after the one before.
+    pub fn paced(&mut self, gap: Duration) {
+        if let Self::Http1(incoming) = self {
+            incoming.paced(gap);
+        }
     }
 }
 

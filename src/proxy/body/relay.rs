@@ -193,6 +193,9 @@ impl Relay {
             return data;
         };
         let now = Instant::now();
+        if let Some(last) = self.timers.last_data {
+            self.source.paced(now.saturating_duration_since(last));
+        }
         let tries = self.tries.as_deref_mut();
         let taken = sse.take(data, now, exchange, tries, &mut self.timers);
         if taken.committed {

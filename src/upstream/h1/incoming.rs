@@ -2,7 +2,7 @@
 
 use std::io;
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
@@ -11,6 +11,7 @@ use http_body::{Frame, SizeHint};
 use super::sender::Sender;
 use crate::http1::{Chunked, Framing};
 use crate::transport::Transport;
+use crate::upstream::acks::Acks;
 use crate::upstream::endpoint::Lease;
 use crate::upstream::{BodyError, idle};
 
@@ -38,6 +39,7 @@ pub struct Incoming {
     link: Option<Link>,
     /// What is still to be sent of the request while the answer is coming.
     sender: Option<Box<Sender>>,
+    acks: Acks,
 }
 
 impl Incoming {
@@ -63,6 +65,7 @@ impl Incoming {
             trailers: None,
             link: Some(Link { transport, lease }),
             sender: (!sender.is_done()).then(|| Box::new(sender)),
+            acks: Acks::default(),
         };
         if matches!(incoming.framing, Reading::Done) {
             incoming.release();
@@ -100,6 +103,13 @@ impl Incoming {
                     return Poll::Ready(Some(Err(error)));
                 }
             }
+        }
+    }
+
+    /// The last slice came `gap` after the one before.
+    pub(in crate::upstream) fn paced(&mut self, gap: Duration) {
+        if let Some(Link { transport, lease }) = &self.link {
+            self.acks.read(gap, transport.socket(), &lease.patience);
         }
     }
 
