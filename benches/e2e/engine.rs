@@ -57,6 +57,8 @@ pub struct Settings {
     pub closed_loop: bool,
     /// Never sleep in the poller.
     pub spin: bool,
+    /// Model servers keep Nagle's algorithm on.
+    pub nagle: bool,
     /// Clients have an address of their own per round, so that no port is used twice within a minute.
     pub source: Ipv4Addr,
     pub tls: Option<Arc<ClientConfig>>,
@@ -423,7 +425,7 @@ impl Engine {
 
     fn accept(&mut self, listener: &TcpListener, side: usize) -> bool {
         while let Ok((stream, _)) = listener.accept() {
-            let added = Wire::accepted(stream).and_then(|wire| {
+            let added = Wire::accepted(stream, self.set.nagle).and_then(|wire| {
                 let fd = wire.fd();
                 let at = self.put(End::Server(wire, Server::new(side)));
                 self.watch(libc::EPOLL_CTL_ADD, fd, at, false)

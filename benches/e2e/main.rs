@@ -62,6 +62,9 @@ struct Arguments {
     /// The load side never sleeps: sharper times, but not what a proxy's clients do
     #[arg(long)]
     spin: bool,
+    /// Model servers keep Nagle's algorithm on, as Dynamo's frontend does
+    #[arg(long)]
+    nagle: bool,
     /// What `cargo bench` passes
     #[arg(long, hide = true)]
     bench: bool,
@@ -214,6 +217,7 @@ fn context(arguments: &Arguments, directory: &Path) -> Result<Context, Box<dyn s
         tls: [client(der, b"http/1.1")?, client(der, b"h2")?],
         window: Duration::from_secs_f64(arguments.seconds),
         spin: arguments.spin,
+        nagle: arguments.nagle,
     })
 }
 
@@ -270,7 +274,8 @@ fn write(
     }
     let mut all = json!({
         "machine": {"cpu": cpu, "kernel": kernel}, "versions": versions,
-        "rounds": arguments.rounds, "seconds": arguments.seconds, "spin": arguments.spin
+        "rounds": arguments.rounds, "seconds": arguments.seconds, "spin": arguments.spin,
+        "nagle": arguments.nagle
     });
     if let (Some(all), Some(rest)) = (all.as_object_mut(), results.json().as_object()) {
         all.extend(rest.clone());

@@ -38,22 +38,24 @@ impl Wire {
         let name = ServerName::try_from("localhost").expect("a name");
         let tls = tls.map(|config| ClientConnection::new(config.clone(), name).map(Box::new));
         let tls = tls.transpose().map_err(io::Error::other)?;
-        Self::over(socket.into(), tls)
+        socket.set_tcp_nodelay(true)?;
+        Ok(Self::over(socket.into(), tls))
     }
 
-    pub fn accepted(stream: TcpStream) -> io::Result<Self> {
+    /// With Nagle's algorithm on, or off.
+    pub fn accepted(stream: TcpStream, nagle: bool) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Self::over(stream, None)
+        stream.set_nodelay(!nagle)?;
+        Ok(Self::over(stream, None))
     }
 
-    fn over(stream: TcpStream, tls: Option<Box<ClientConnection>>) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        Ok(Self {
+    fn over(stream: TcpStream, tls: Option<Box<ClientConnection>>) -> Self {
+        Self {
             stream,
             tls,
             out: Vec::new(),
             armed: false,
-        })
+        }
     }
 
     pub fn fd(&self) -> RawFd {

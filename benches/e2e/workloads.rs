@@ -141,6 +141,7 @@ pub struct Context {
     pub tls: [Arc<ClientConfig>; 2],
     pub window: Duration,
     pub spin: bool,
+    pub nagle: bool,
 }
 
 pub struct Round {
@@ -173,6 +174,7 @@ pub fn round(
         burst: if workload == Workload::Flood16 { 16 } else { 1 },
         closed_loop: workload == Workload::Short,
         spin: context.spin,
+        nagle: context.nagle,
         source: Ipv4Addr::new(127, 0, 1, octet),
         tls: front
             .tls
