@@ -1,48 +1,43 @@
 //! When the kernel acknowledges the slices of an event stream.
 //!
 //! Linux acknowledges a small segment as soon as it is read: a packet for each event, and the reader pays for it. With
-//! `TCP_QUICKACK` off (tcp(7)) it waits for the next segment, at most some 40 ms, and acknowledges both. But a server that
+//! `TCP_QUICKACK` off (tcp(7)) it waits for the next segment, mostly at most 40 ms, and acknowledges both. But a server that
 //! keeps Nagle's algorithm on (RFC 9293 §3.7.4) would hold the next event back until then, and such servers are common:
 //! Dynamo's frontend is one. So a stream has to show first that its server does not wait: an event that comes while the
-//! acknowledgement of the one before is still owed was not held back for it. Only a few streams of an endpoint may fail at
-//! that, each at the price of one event that is some milliseconds late; then the endpoint is not asked again.
+//! acknowledgement of the one before is owed was not held back for it. Where one fails at that, an event was some
+//! milliseconds late: it does not ask again, and nor do others of its endpoint after a few such failures in a row.
 //!
 //! Must not know: what an event is.
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-/// A shorter gap ends before the kernel's timer (40 ms, less a tick of its clock).
+/// A longer gap may be longer than the kernel waits (40 ms, less a tick of its clock).
 const SHORT: Duration = Duration::from_millis(30);
-/// After a still shorter one there is more than one segment to a read, and every second is acknowledged in any case.
+/// With still shorter gaps nothing is gained: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
-/// Streams of an endpoint that may try it before one of them has succeeded.
-const TRIES: u8 = 2;
+/// How often in a row an endpoint's streams may ask in vain.
+const TRIALS: u8 = 3;
 
-/// What is known of the servers behind an endpoint. Shared by all threads.
+/// How often streams of an endpoint have asked since one of them has shown that its server does not wait. Shared by all
+/// threads.
 #[derive(Debug, Default)]
-pub struct Patience {
-    tries: AtomicU8,
-    /// A server has shown that it does not wait.
-    unneeded: AtomicBool,
-}
+pub struct Trials(AtomicU8);
 
-impl Patience {
-    /// May another stream try it?
+impl Trials {
     fn admits(&self) -> bool {
-        self.unneeded.load(Ordering::Relaxed)
-            || self.tries.load(Ordering::Relaxed) < TRIES
-                && self.tries.fetch_add(1, Ordering::Relaxed) < TRIES
+        // Looks first, lest it run over.
+        self.0.load(Ordering::Relaxed) < TRIALS && self.0.fetch_add(1, Ordering::Relaxed) < TRIALS
     }
 
-    fn found_unneeded(&self) {
-        // Reads first: a store by every stream would bounce the line between cores.
-        if !self.unneeded.load(Ordering::Relaxed) {
-            self.unneeded.store(true, Ordering::Relaxed);
+    fn succeeded(&self) {
+        // Looks first: a store by every stream would bounce the line between cores.
+        if self.0.load(Ordering::Relaxed) != 0 {
+            self.0.store(0, Ordering::Relaxed);
         }
     }
 }
@@ -53,66 +48,84 @@ pub enum Acks {
     /// As the kernel does when nobody asks.
     #[default]
     Prompt,
-    /// The next slice's is to be delayed. So many segments had been sent when that was asked for.
-    Asked { sent: u32 },
-    /// That of the last slice is owed. If the next comes before it is paid, the server does not wait.
-    Owed,
-    /// All are delayed.
+    /// What comes from now on is to be acknowledged with what follows it.
+    Asked(Counts),
+    /// The acknowledgement of a slice is owed. If the next one comes before it is paid, the server does not wait.
+    Owed(Counts),
+    /// Two slices are acknowledged at once.
     Delayed,
-    /// They were, until a gap was longer than the kernel waits: it then falls back by itself.
+    /// They were, until one had to be acknowledged alone: then the kernel is prompt again by itself.
     Lapsed,
-    /// The server may have waited, or the socket cannot do it.
+    /// The server may have waited, or it cannot be told.
     Never,
 }
 
 impl Acks {
     /// A slice was read from `socket`, `gap` after the one before.
-    pub fn read(&mut self, gap: Duration, socket: &impl Socket, patience: &Patience) {
-        let short = (CROWDED..SHORT).contains(&gap);
+    pub fn read(&mut self, gap: Duration, socket: &impl Socket, trials: &Trials) {
         *self = match *self {
-            Self::Prompt if short && patience.admits() => Self::ask(socket),
-            Self::Asked { .. } if !short => Self::Prompt,
-            Self::Asked { sent } => match socket.segments_sent() {
-                Ok(now) if now == sent => Self::Owed,
+            Self::Prompt | Self::Lapsed if (CROWDED..SHORT).contains(&gap) && trials.admits() => {
+                socket
+                    .delay()
+                    .and_then(|()| socket.counts())
+                    .map_or(Self::Never, Self::Asked)
+            }
+            Self::Asked(before) => match socket.counts() {
+                // It had come before that was asked for.
+                Ok(now) if now.received == before.received => return,
+                Ok(now) if now.sent == before.sent && now.is_part_since(before) => Self::Owed(now),
                 _ => Self::Never,
             },
-            Self::Owed => match socket.delays() {
-                // What was owed is still owed, or was paid by reading this slice.
-                Ok(true) if short => {
-                    patience.found_unneeded();
+            Self::Owed(before) => match (socket.counts(), socket.delays()) {
+                (Ok(now), _) if now.received == before.received => return,
+                // What was owed is still owed, or was paid when this slice was read; not with data of ours, and not because
+                // the kernel was tired of waiting.
+                (Ok(now), Ok(true))
+                    if now.data_sent == before.data_sent && now.is_part_since(before) =>
+                {
+                    trials.succeeded();
                     Self::Delayed
                 }
                 _ => Self::Never,
             },
-            Self::Delayed if gap >= SHORT => Self::Lapsed,
-            Self::Lapsed if short => match socket.delay() {
-                Ok(()) => Self::Delayed,
-                Err(_) => Self::Never,
-            },
-            other => other,
+            Self::Delayed if gap >= SHORT && !socket.delays().unwrap_or(false) => Self::Lapsed,
+            _ => return,
         }
     }
+}
 
-    fn ask(socket: &impl Socket) -> Self {
-        match socket.delay().and_then(|()| socket.segments_sent()) {
-            Ok(sent) => Self::Asked { sent },
-            Err(_) => Self::Never,
-        }
+/// What TCP has counted of a connection (`tcp_info` of linux/tcp.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Segments, acknowledgements among them.
+    sent: u32,
+    /// Segments with data.
+    data_sent: u32,
+    /// Bytes.
+    received: u64,
+    /// The largest segment that came, or a guess that is lower than what is usual, in bytes.
+    largest: u32,
+}
+
+impl Counts {
+    /// Was what came since `before` less than a full segment? Full ones are never held back, so they show nothing.
+    const fn is_part_since(&self, before: Self) -> bool {
+        self.received - before.received < self.largest as u64
     }
 }
 
 /// What of a socket this needs.
 pub trait Socket {
-    /// Has the kernel delay acknowledgements until one of them was late.
+    /// Pays what is owed, and has the kernel delay acknowledgements until one of them has to be paid alone.
     fn delay(&self) -> io::Result<()>;
-    /// Does the kernel delay them, and was none late?
+    /// Does the kernel delay them still?
     fn delays(&self) -> io::Result<bool>;
-    /// Segments sent so far, acknowledgements among them.
-    fn segments_sent(&self) -> io::Result<u32>;
+    fn counts(&self) -> io::Result<Counts>;
 }
 
 impl Socket for TcpStream {
     fn delay(&self) -> io::Result<()> {
+        self.set_quickack(true)?;
         self.set_quickack(false)
     }
 
@@ -120,7 +133,7 @@ impl Socket for TcpStream {
         self.quickack().map(|quick| !quick)
     }
 
-    fn segments_sent(&self) -> io::Result<u32> {
+    fn counts(&self) -> io::Result<Counts> {
         // SAFETY: a struct of numbers, of which zeros are values.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("a few hundred");
@@ -137,7 +150,16 @@ impl Socket for TcpStream {
         if failed != 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(info.tcpi_segs_out)
+        // A kernel that does not count has sent none, not even the request.
+        if info.tcpi_data_segs_out == 0 {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Counts {
+            sent: info.tcpi_segs_out,
+            data_sent: info.tcpi_data_segs_out,
+            received: info.tcpi_bytes_received,
+            largest: info.tcpi_rcv_mss,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::acks::Patience;
+use super::acks::Trials;
 use super::lifetime::Life;
 
 /// Failures in a row after which an endpoint is ejected.
@@ -38,8 +38,8 @@ pub struct Endpoint {
     proven: AtomicBool,
     /// What ALPN chose last: 0 unknown, else the minor or major version.
     spoken: AtomicU8,
-    /// Whether its servers wait for acknowledgements.
-    pub(super) patience: Patience,
+    /// Of whether its servers wait for acknowledgements.
+    pub(super) trials: Trials,
 }
 
 fn epoch() -> Instant {
@@ -72,7 +72,7 @@ impl Endpoint {
             probe_failed: AtomicBool::new(false),
             proven: AtomicBool::new(false),
             spoken: AtomicU8::new(0),
-            patience: Patience::default(),
+            trials: Trials::default(),
         }
     }
 

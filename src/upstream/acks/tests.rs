@@ -6,7 +6,9 @@ use std::net::{TcpListener, TcpStream as Blocking};
 use std::thread;
 use std::time::Instant;
 
-use tokio::io::AsyncReadExt;
+use socket2::SockRef;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
 
 use super::*;
 
@@ -14,138 +16,219 @@ const TOKEN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST: Duration = Duration::from_micros(50);
 
-/// A socket of which the test says what its kernel did.
-#[derive(Default)]
+/// A socket of which the test says what its kernel did. It has seen segments of 536 bytes.
 struct Scripted {
     asked: Cell<u32>,
-    sent: Cell<u32>,
-    fell_back: Cell<bool>,
-    cannot: bool,
+    counts: Cell<Counts>,
+    tired: Cell<bool>,
+}
+
+impl Scripted {
+    fn new() -> Self {
+        Self {
+            asked: Cell::new(0),
+            counts: Cell::new(Counts {
+                sent: 7,
+                data_sent: 1,
+                received: 1000,
+                largest: 536,
+            }),
+            tired: Cell::new(false),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Counts)) {
+        let mut counts = self.counts.get();
+        change(&mut counts);
+        self.counts.set(counts);
+    }
+
+    /// A slice comes and is read.
+    fn comes(&self, acks: &mut Acks, gap: Duration, trials: &Trials) {
+        self.change(|counts| counts.received += 250);
+        acks.read(gap, self, trials);
+    }
+
+    fn after(&self, gaps: &[Duration], trials: &Trials) -> Acks {
+        let mut acks = Acks::default();
+        for gap in gaps {
+            self.comes(&mut acks, *gap, trials);
+        }
+        acks
+    }
 }
 
 impl Socket for Scripted {
     fn delay(&self) -> io::Result<()> {
         self.asked.set(self.asked.get() + 1);
-        if self.cannot {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
         Ok(())
     }
 
     fn delays(&self) -> io::Result<bool> {
-        Ok(!self.fell_back.get())
+        Ok(!self.tired.get())
     }
 
-    fn segments_sent(&self) -> io::Result<u32> {
-        Ok(self.sent.get())
+    fn counts(&self) -> io::Result<Counts> {
+        match self.counts.get() {
+            counts if counts.data_sent == 0 => Err(io::ErrorKind::Unsupported.into()),
+            counts => Ok(counts),
+        }
     }
-}
-
-fn after(gaps: &[Duration], socket: &Scripted, patience: &Patience) -> Acks {
-    let mut acks = Acks::default();
-    for gap in gaps {
-        acks.read(*gap, socket, patience);
-    }
-    acks
 }
 
 #[test]
-fn three_slices_in_quick_succession_prove_a_server_that_does_not_wait() {
-    let (socket, patience) = (Scripted::default(), Patience::default());
-    assert_eq!(after(&[TOKEN; 3], &socket, &patience), Acks::Delayed);
+fn two_slices_after_asking_prove_a_server_that_does_not_wait() {
+    let (socket, trials) = (Scripted::new(), Trials::default());
+    assert_eq!(socket.after(&[TOKEN; 3], &trials), Acks::Delayed);
     assert_eq!(socket.asked.get(), 1);
 }
 
 #[test]
 fn slow_and_crowded_streams_are_left_alone() {
-    let (socket, patience) = (Scripted::default(), Patience::default());
-    assert_eq!(after(&[PAUSE; 9], &socket, &patience), Acks::Prompt);
-    assert_eq!(after(&[BURST; 9], &socket, &patience), Acks::Prompt);
+    let (socket, trials) = (Scripted::new(), Trials::default());
+    assert_eq!(socket.after(&[PAUSE; 9], &trials), Acks::Prompt);
+    assert_eq!(socket.after(&[BURST; 9], &trials), Acks::Prompt);
     assert_eq!(socket.asked.get(), 0);
 }
 
 #[test]
-fn after_a_pause_it_is_asked_for_again_once() {
-    let (socket, patience) = (Scripted::default(), Patience::default());
-    let mut gaps = vec![TOKEN; 3];
-    gaps.extend([PAUSE; 4]);
-    assert_eq!(after(&gaps, &socket, &patience), Acks::Lapsed);
+fn after_a_pause_that_was_too_long_it_is_proven_anew() {
+    let (socket, trials) = (Scripted::new(), Trials::default());
+    let mut acks = socket.after(&[TOKEN; 3], &trials);
+    socket.comes(&mut acks, PAUSE, &trials);
+    assert_eq!(acks, Acks::Delayed, "nothing was owed in the pause");
+    socket.tired.set(true);
+    socket.comes(&mut acks, PAUSE, &trials);
+    socket.comes(&mut acks, PAUSE, &trials);
+    assert_eq!(acks, Acks::Lapsed);
     assert_eq!(socket.asked.get(), 1, "nobody asks while it is slow");
-    gaps.extend([TOKEN; 4]);
-    let again = Scripted::default();
-    assert_eq!(after(&gaps, &again, &patience), Acks::Delayed);
-    assert_eq!(again.asked.get(), 2);
+    socket.tired.set(false);
+    for _ in 0..3 {
+        socket.comes(&mut acks, TOKEN, &trials);
+    }
+    assert_eq!((acks, socket.asked.get()), (Acks::Delayed, 2));
+}
+
+#[test]
+fn a_slice_that_had_come_before_shows_nothing() {
+    let (socket, trials) = (Scripted::new(), Trials::default());
+    let mut acks = socket.after(&[TOKEN], &trials);
+    let asked = acks;
+    acks.read(TOKEN, &socket, &trials);
+    assert_eq!(acks, asked);
+    socket.comes(&mut acks, TOKEN, &trials);
+    let owed = acks;
+    acks.read(TOKEN, &socket, &trials);
+    assert_eq!(acks, owed);
+    socket.comes(&mut acks, TOKEN, &trials);
+    assert_eq!(acks, Acks::Delayed);
+}
+
+/// What an event after `slices` of them comes to, before which `happened`.
+fn when(slices: usize, happened: impl FnOnce(&Scripted)) -> Acks {
+    let (socket, trials) = (Scripted::new(), Trials::default());
+    let mut acks = socket.after(&vec![TOKEN; slices], &trials);
+    happened(&socket);
+    socket.comes(&mut acks, TOKEN, &trials);
+    acks
 }
 
 #[test]
 fn what_proves_nothing_ends_it_for_the_stream() {
-    let patience = Patience::default();
-    let late = Scripted {
-        fell_back: true.into(),
-        ..Scripted::default()
-    };
-    assert_eq!(after(&[TOKEN; 5], &late, &patience), Acks::Never);
-    let cannot = Scripted {
-        cannot: true,
-        ..Scripted::default()
-    };
-    assert_eq!(after(&[TOKEN; 5], &cannot, &patience), Acks::Never);
-    let acknowledged = Scripted::default();
-    let mut acks = after(&[TOKEN], &acknowledged, &patience);
-    acknowledged.sent.set(1);
-    acks.read(TOKEN, &acknowledged, &patience);
-    assert_eq!(acks, Acks::Never);
+    let full = |socket: &Scripted| socket.change(|counts| counts.received += 400);
+    assert_eq!(
+        when(1, full),
+        Acks::Never,
+        "a full segment is not held back"
+    );
+    assert_eq!(
+        when(2, full),
+        Acks::Never,
+        "a full segment is not held back"
+    );
+    let paid = |socket: &Scripted| socket.change(|counts| counts.sent += 1);
+    assert_eq!(when(1, paid), Acks::Never, "it was acknowledged at once");
+    let upload = |socket: &Scripted| socket.change(|counts| counts.data_sent += 1);
+    assert_eq!(when(2, upload), Acks::Never, "data of ours acknowledged it");
+    let tired = |socket: &Scripted| socket.tired.set(true);
+    assert_eq!(when(2, tired), Acks::Never, "the server may have waited");
+    let uncounted = |socket: &Scripted| socket.change(|counts| counts.data_sent = 0);
+    assert_eq!(when(0, uncounted), Acks::Never, "it cannot be told");
 }
 
 #[test]
-fn an_endpoint_is_tried_a_few_times_unless_it_works() {
-    let (socket, patience) = (Scripted::default(), Patience::default());
-    for _ in 0..TRIES {
-        assert_ne!(after(&[TOKEN], &socket, &patience), Acks::Prompt);
+fn an_endpoint_is_asked_a_few_times_in_vain_and_no_more() {
+    let trials = Trials::default();
+    for _ in 0..TRIALS {
+        assert_ne!(Scripted::new().after(&[TOKEN], &trials), Acks::Prompt);
     }
-    assert_eq!(after(&[TOKEN; 9], &socket, &patience), Acks::Prompt);
-    patience.found_unneeded();
-    assert_eq!(after(&[TOKEN; 9], &socket, &patience), Acks::Delayed);
+    assert_eq!(Scripted::new().after(&[TOKEN; 9], &trials), Acks::Prompt);
+    trials.succeeded();
+    assert_eq!(Scripted::new().after(&[TOKEN; 9], &trials), Acks::Delayed);
+    assert_ne!(Scripted::new().after(&[TOKEN], &trials), Acks::Prompt);
 }
 
-/// A server that sends a token each 10 ms, and one connection to it.
-async fn connection(nodelay: bool) -> TcpStream {
+/// How a server writes an event.
+#[derive(Clone, Copy, Debug)]
+enum Writes {
+    One,
+    Two,
+    /// Every other event is longer than a segment.
+    Long,
+}
+
+/// A server that sends a token each 10 ms, and one connection to it that has sent something.
+async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         let (mut client, _): (Blocking, _) = listener.accept().unwrap();
         client.set_nodelay(nodelay).unwrap();
-        while client.write_all(&[b'x'; 250]).is_ok() {
+        let (token, long) = ([b'x'; 250], [b'x'; 800]);
+        let (first, second) = token.split_at(200);
+        let pieces: [&[u8]; 4] = match writes {
+            Writes::One => [&token, b"", &token, b""],
+            Writes::Two => [first, second, first, second],
+            Writes::Long => [&token, b"", &long, b""],
+        };
+        for event in pieces.chunks(2).cycle() {
+            if !event.iter().all(|piece| client.write_all(piece).is_ok()) {
+                break;
+            }
             thread::sleep(Duration::from_millis(10));
         }
     });
-    TcpStream::connect(address).await.unwrap()
+    let socket = TcpSocket::new_v4().unwrap();
+    if matches!(writes, Writes::Long) {
+        SockRef::from(&socket).set_tcp_mss(536).unwrap();
+    }
+    let mut stream = socket.connect(address).await.unwrap();
+    stream.write_all(b"GET").await.unwrap();
+    stream
 }
 
 /// Reads `slices` from it. Answers what came of it, and how many segments were sent for the last half of them.
-async fn read(stream: &mut TcpStream, slices: u32, patience: &Patience) -> (Acks, u32) {
+async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (Acks, u32) {
     let (mut acks, mut last, mut half) = (Acks::default(), Instant::now(), 0);
     let mut buffer = [0; 4096];
     for slice in 0..slices {
         assert_ne!(stream.read(&mut buffer).await.unwrap(), 0);
         let now = Instant::now();
-        acks.read(now - last, stream, patience);
+        acks.read(now - last, stream, trials);
         last = now;
         if slice == slices / 2 {
-            half = stream.segments_sent().unwrap();
+            half = stream.counts().unwrap().sent;
         }
     }
-    (acks, stream.segments_sent().unwrap() - half)
+    (acks, stream.counts().unwrap().sent - half)
 }
 
 #[tokio::test]
 async fn a_server_without_nagle_gets_half_the_acknowledgements() {
-    let patience = Patience::default();
-    patience.found_unneeded();
     // A busy machine may spoil a try by a long gap.
     for _ in 0..20 {
-        let mut stream = connection(true).await;
-        let (acks, sent) = read(&mut stream, 60, &patience).await;
+        let mut stream = connection(true, Writes::One).await;
+        let (acks, sent) = read(&mut stream, 60, &Trials::default()).await;
         if acks == Acks::Delayed && sent <= 20 {
             return;
         }
@@ -156,11 +239,32 @@ async fn a_server_without_nagle_gets_half_the_acknowledgements() {
 
 #[tokio::test]
 async fn a_server_with_nagle_is_recognized() {
-    let patience = Patience::default();
-    patience.found_unneeded();
-    for _ in 0..5 {
-        let mut stream = connection(false).await;
-        let (acks, _) = read(&mut stream, 20, &patience).await;
-        assert!(!matches!(acks, Acks::Delayed | Acks::Lapsed), "{acks:?}");
+    for writes in [Writes::One, Writes::Two, Writes::Long] {
+        let mut recognized = 0;
+        for _ in 0..5 {
+            let mut stream = connection(false, writes).await;
+            let (acks, _) = read(&mut stream, 20, &Trials::default()).await;
+            assert!(
+                !matches!(acks, Acks::Delayed | Acks::Lapsed),
+                "{writes:?}: {acks:?}"
+            );
+            recognized += u32::from(acks == Acks::Never);
+        }
+        assert_ne!(recognized, 0, "{writes:?}");
     }
+}
+
+/// The kernel delays by itself on a connection over which something was just said.
+#[tokio::test]
+async fn a_connection_that_is_used_again_is_judged_alike() {
+    for _ in 0..20 {
+        let mut stream = connection(true, Writes::One).await;
+        stream.delay().unwrap();
+        let (acks, sent) = read(&mut stream, 60, &Trials::default()).await;
+        if acks == Acks::Delayed && sent <= 20 {
+            return;
+        }
+        eprintln!("{acks:?} after {sent} segments");
+    }
+    panic!("no try came to it");
 }

@@ -109,7 +109,7 @@ impl Incoming {
     /// The last slice came `gap` after the one before.
     pub(in crate::upstream) fn paced(&mut self, gap: Duration) {
         if let Some(Link { transport, lease }) = &self.link {
-            self.acks.read(gap, transport.socket(), &lease.patience);
+            self.acks.read(gap, transport.socket(), &lease.trials);
         }
     }
 
