@@ -37,6 +37,18 @@ fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
 }
 
 #[test]
+fn two_sides_that_return_together_under_a_strict_cap_of_nothing_are_told_of_once() {
+    let mut scene = Scene::settled(4, 4);
+    scene.settings.strict = true;
+    scene.settings.cap_percent = Some(0);
+    scene.old_ready(0).new_ready(0).settle();
+    let first = scene.old_ready(4).new_ready(4).step();
+    assert_eq!(first.events.len(), 1);
+    assert_eq!(first.rule, Rule::Capacity);
+    assert_eq!(scene.step().events, []);
+}
+
+#[test]
 fn a_gain_counts_after_it_has_lasted() {
     let mut scene = Scene::settled(4, 1);
     scene.new_ready(2);
