@@ -5,13 +5,13 @@
 //! keeps Nagle's algorithm on (RFC 9293 §3.7.4) would hold the next event back until then, and such servers are common:
 //! Dynamo's frontend is one. So a stream has to show first that its server does not wait: an event that comes while the
 //! acknowledgement of the one before is owed was not held back for it. Where one fails at that, an event was some
-//! milliseconds late: it does not ask again, and nor do others of its endpoint after a few such failures in a row.
+//! milliseconds late: it does not ask again, and where a few have failed and none has succeeded, nor do others of its endpoint.
 //!
 //! Must not know: what an event is.
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
@@ -20,24 +20,29 @@ use tokio::net::TcpStream;
 const SHORT: Duration = Duration::from_millis(30);
 /// With still shorter gaps nothing is gained: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
-/// How often in a row an endpoint's streams may ask in vain.
+/// How many streams of an endpoint may ask in vain before one has succeeded.
 const TRIALS: u8 = 3;
 
-/// How often streams of an endpoint have asked since one of them has shown that its server does not wait. Shared by all
-/// threads.
+/// What is known of an endpoint's servers. Shared by all threads.
 #[derive(Debug, Default)]
-pub struct Trials(AtomicU8);
+pub struct Trials {
+    asked: AtomicU8,
+    /// One has shown that it does not wait. Then each stream may ask: by a stall of the machine many fail at once.
+    succeeded: AtomicBool,
+}
 
 impl Trials {
     fn admits(&self) -> bool {
-        // Looks first, lest it run over.
-        self.0.load(Ordering::Relaxed) < TRIALS && self.0.fetch_add(1, Ordering::Relaxed) < TRIALS
+        self.succeeded.load(Ordering::Relaxed)
+            // Looks first, lest it run over.
+            || self.asked.load(Ordering::Relaxed) < TRIALS
+                && self.asked.fetch_add(1, Ordering::Relaxed) < TRIALS
     }
 
     fn succeeded(&self) {
         // Looks first: a store by every stream would bounce the line between cores.
-        if self.0.load(Ordering::Relaxed) != 0 {
-            self.0.store(0, Ordering::Relaxed);
+        if !self.succeeded.load(Ordering::Relaxed) {
+            self.succeeded.store(true, Ordering::Relaxed);
         }
     }
 }
