@@ -27,7 +27,7 @@ const TRIALS: u8 = 3;
 #[derive(Debug, Default)]
 pub struct Trials {
     asked: AtomicU8,
-    /// One has shown that it does not wait. Then each stream may ask: by a stall of the machine many fail at once.
+    /// One has shown that it does not wait. Then each stream may ask: a few that fail by chance must not end it for all.
     succeeded: AtomicBool,
 }
 
