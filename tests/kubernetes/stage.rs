@@ -89,13 +89,51 @@ impl Stage {
         apply(&self.cluster, manifests);
     }
 
+    /// Waits until a deployment's pods are ready. Where none of ours is in them, one that does not come up is Dynamo's affair
+    /// or the cluster's: it is told of and replaced, once.
     pub fn rolled_out(&self, deployment: &str) {
-        let deployment = format!("deployment/{deployment}");
-        let args = ["rollout", "status", &deployment, "--timeout=90s"];
-        let output = self.cluster.try_kubectl(&args, "");
-        if !output.status.success() {
-            let pods = self.cluster.kubectl(&["describe", "pods"]);
-            panic!("{deployment} is not there: {output:?}\n{pods}");
+        let is_ours = deployment == "old-frontend";
+        let name = format!("deployment/{deployment}");
+        let args = ["rollout", "status", &name, "--timeout=90s"];
+        for may_fail in [!is_ours, false] {
+            let output = self.cluster.try_kubectl(&args, "");
+            if output.status.success() {
+                return;
+            }
+            let laggards = self.laggards(deployment);
+            println!("{name} is not there: {output:?}");
+            for pod in &laggards {
+                self.tell_of(pod);
+            }
+            assert!(may_fail, "{name} is not there: {laggards:?}");
+            for pod in &laggards {
+                let delete = ["delete", "pod", pod, "--force", "--ignore-not-found"];
+                self.cluster.kubectl(&delete);
+            }
+        }
+    }
+
+    /// The names of a deployment's pods that are not ready.
+    fn laggards(&self, deployment: &str) -> Vec<String> {
+        let label = format!("app={deployment}");
+        let list = self.cluster.get(&["pods", "-l", &label]);
+        let is_ready = |pod: &&Value| {
+            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.any(|is| is["type"] == "Ready" && is["status"] == "True")
+        };
+        let pods = list["items"].as_array().expect("a list").iter();
+        pods.filter(|pod| !is_ready(pod))
+            .filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()))
+            .collect()
+    }
+
+    /// Prints what the cluster knows of a pod, and what it has said itself.
+    fn tell_of(&self, pod: &str) {
+        let logs = ["logs", pod, "--all-containers", "--tail=40"];
+        for args in [&logs[..], &["describe", "pod", pod]] {
+            let output = self.cluster.try_kubectl(args, "");
+            let said = [output.stdout, output.stderr].concat();
+            println!("{}", String::from_utf8_lossy(&said));
         }
     }
 
