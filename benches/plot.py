@@ -21,6 +21,8 @@ FIGURES = {
         ("the same over TLS", "tokens-tls", "cpu_us_per_event"),
         ("flood, 1 event per write", "flood-1", "cpu_us_per_event"),
         ("flood, 16 events per write", "flood-16", "cpu_us_per_event"),
+        ("flood of 1, lagging behind", "flood-1-behind", "cpu_us_per_event"),
+        ("flood of 16, lagging behind", "flood-16-behind", "cpu_us_per_event"),
     ], True),
     "requests": ("Short requests", "per second of CPU × HAProxy, more is better", [
         ("1 KiB in, 1 KiB out", "short", "requests_per_cpu_second"),

@@ -3,6 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 
 /// Pins the calling thread, and what it starts, to `cores`. Async-signal-safe.
 pub fn pin(cores: &[usize]) -> io::Result<()> {
@@ -18,6 +21,34 @@ pub fn pin(cores: &[usize]) -> io::Result<()> {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+/// A busy loop on a core, for as long as it lives.
+pub struct Rival {
+    goes_on: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Rival {
+    pub fn on(core: usize) -> Self {
+        let goes_on = Arc::new(AtomicBool::new(true));
+        let seen = goes_on.clone();
+        let thread = thread::spawn(move || {
+            pin(&[core]).expect("the proxy is pinned there, too");
+            while seen.load(Ordering::Relaxed) {}
+        });
+        Self {
+            goes_on,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Rival {
+    fn drop(&mut self) {
+        self.goes_on.store(false, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

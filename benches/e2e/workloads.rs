@@ -26,6 +26,8 @@ pub enum Workload {
     Tokens,
     Flood1,
     Flood16,
+    Flood1Behind,
+    Flood16Behind,
     Short,
     ShortRate,
     Idle,
@@ -44,6 +46,8 @@ impl Workload {
             Self::Tokens => "tokens",
             Self::Flood1 => "flood-1",
             Self::Flood16 => "flood-16",
+            Self::Flood1Behind => "flood-1-behind",
+            Self::Flood16Behind => "flood-16-behind",
             Self::Short => "short",
             Self::ShortRate => "short-rate",
             Self::Idle => "idle",
@@ -62,6 +66,8 @@ impl Workload {
             Self::Tokens => "500 streams × 50 events/s of 250 bytes",
             Self::Flood1 => "64 streams as fast as they go, 1 event per write",
             Self::Flood16 => "64 streams as fast as they go, 16 events per write",
+            Self::Flood1Behind => "flood-1, beside a busy loop on the proxy's core",
+            Self::Flood16Behind => "flood-16, beside a busy loop on the proxy's core",
             Self::Short => "1 KiB in, 1 KiB out, 64 connections, each sends the next at once",
             Self::ShortRate => "1 KiB in, 1 KiB out, 5,000 per second over 64 connections",
             Self::Idle => "9,000 streams with an event each 10 s",
@@ -87,7 +93,11 @@ impl Workload {
                 M::GapP99,
                 M::Events,
             ],
-            Self::Flood1 | Self::Flood16 | Self::TwoThreads => &[M::CpuEvent, M::Events],
+            Self::Flood1
+            | Self::Flood16
+            | Self::Flood1Behind
+            | Self::Flood16Behind
+            | Self::TwoThreads => &[M::CpuEvent, M::Events],
             Self::Short => &[M::PerCore, M::Rate],
             Self::ShortRate => &[M::CpuRequest, M::ReplyP50, M::ReplyP99, M::Rate],
             Self::Idle => &[M::Memory, M::CpuEvent, M::LatencyP50],
@@ -119,10 +129,26 @@ impl Workload {
         }
     }
 
+    fn is_flood(self) -> bool {
+        matches!(self, Self::Flood1 | Self::Flood1Behind) || self.events_per_write() > 1
+    }
+
+    fn events_per_write(self) -> u64 {
+        match self {
+            Self::Flood16 | Self::Flood16Behind => 16,
+            _ => 1,
+        }
+    }
+
+    /// Does the proxy share its core, so that it lags behind the load side?
+    fn is_behind(self) -> bool {
+        matches!(self, Self::Flood1Behind | Self::Flood16Behind)
+    }
+
     /// Paced streams and the time between two events of one.
     fn streams(self) -> (u64, Duration) {
         match self {
-            Self::Flood1 | Self::Flood16 => (64, Duration::from_millis(20)),
+            _ if self.is_flood() => (64, Duration::from_millis(20)),
             Self::Short | Self::ShortRate => (0, Duration::from_millis(20)),
             Self::Idle => (9000, Duration::from_secs(10)),
             Self::Connect => (u64::MAX, Duration::from_millis(20)),
@@ -171,7 +197,7 @@ pub fn round(
         } else {
             u64::MAX
         },
-        burst: if workload == Workload::Flood16 { 16 } else { 1 },
+        burst: workload.events_per_write(),
         closed_loop: workload == Workload::Short,
         spin: context.spin,
         nagle: context.nagle,
@@ -192,6 +218,7 @@ pub fn round(
     load(workload, &mut engine, streams, interval);
     warm(&mut engine, streams, interval)?;
     let memory = machine::resident(&proxies) - before;
+    let rival = workload.is_behind().then(|| machine::Rival::on(PROXY_CORE));
 
     let mut own = proxies.clone();
     own.insert(std::process::id());
@@ -203,6 +230,7 @@ pub fn round(
     let seconds = seconds(now() - begun);
     let cpu = machine::cpu(&proxies) - cpu;
     let others = census.since(&own);
+    drop(rival);
     let mut measured = Measured {
         meters: std::mem::replace(&mut engine.meters, Meters::new()),
         cpu,
@@ -272,7 +300,7 @@ fn load(workload: Workload, engine: &mut Engine, streams: u64, interval: Duratio
         _ => interval * 51 / 500,
     };
     match workload {
-        Workload::Flood1 | Workload::Flood16 => {
+        _ if workload.is_flood() => {
             engine.open(opener(Ask::Flood, keep, Duration::from_millis(1), streams));
         }
         Workload::Short => {
