@@ -20,8 +20,11 @@ use tokio::net::TcpStream;
 const SHORT: Duration = Duration::from_millis(30);
 /// With still shorter gaps nothing is gained: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
-/// How many streams of an endpoint may ask in vain before one has succeeded.
+/// How many streams of an endpoint may ask in vain before one has succeeded: without an answer, or given up before it.
 const TRIALS: u8 = 3;
+
+/// `TCP_ESTABLISHED` of net/tcp_states.h.
+const ESTABLISHED: u8 = 1;
 
 /// What is known of an endpoint's servers. Shared by all threads.
 #[derive(Debug, Default)]
@@ -37,6 +40,12 @@ impl Trials {
             // Looks first, lest it run over.
             || self.asked.load(Ordering::Relaxed) < TRIALS
                 && self.asked.fetch_add(1, Ordering::Relaxed) < TRIALS
+    }
+
+    /// A stream that asked ended too early to tell.
+    fn give_back(&self) {
+        // Below nothing only where success lets each stream ask, and nobody counts any more.
+        self.asked.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn succeeded(&self) {
@@ -97,6 +106,14 @@ impl Acks {
             _ => return,
         }
     }
+
+    /// The stream has ended by itself.
+    pub fn ended(&mut self, trials: &Trials) {
+        if matches!(self, Self::Asked(_) | Self::Owed(_)) {
+            trials.give_back();
+            *self = Self::Never;
+        }
+    }
 }
 
 /// What TCP has counted of a connection (`tcp_info` of linux/tcp.h).
@@ -121,7 +138,7 @@ impl Counts {
 
 /// What of a socket this needs.
 pub trait Socket {
-    /// Pays what is owed, and has the kernel delay acknowledgements until one of them has to be paid alone.
+    /// Pays what is owed, if nothing more has come, and has the kernel delay acknowledgements until one of them has to be paid alone.
     fn delay(&self) -> io::Result<()>;
     /// Does the kernel delay them still?
     fn delays(&self) -> io::Result<bool>;
@@ -155,8 +172,10 @@ impl Socket for TcpStream {
         if failed != 0 {
             return Err(io::Error::last_os_error());
         }
+        // A server that closes sends what Nagle held back together with the end, acknowledged or not: it shows nothing.
+        let ends = info.tcpi_state != ESTABLISHED;
         // A kernel that does not count has sent none, not even the request.
-        if info.tcpi_data_segs_out == 0 {
+        if ends || info.tcpi_data_segs_out == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(Counts {

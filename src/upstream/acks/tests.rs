@@ -1,7 +1,7 @@
 //! What makes a stream ask for delayed acknowledgements, by script; and what real servers with and without Nagle do then.
 
 use std::cell::Cell;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream as Blocking};
 use std::thread;
 use std::time::Instant;
@@ -14,6 +14,7 @@ use super::*;
 
 const TOKEN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(80);
+const REQUEST: &[u8] = b"GET";
 const BURST: Duration = Duration::from_micros(50);
 
 /// A socket of which the test says what its kernel did. It has seen segments of 536 bytes.
@@ -169,6 +170,19 @@ fn an_endpoint_is_asked_a_few_times_in_vain_and_no_more() {
     }
 }
 
+#[test]
+fn a_stream_that_ends_before_it_could_tell_costs_no_trial() {
+    let trials = Trials::default();
+    for slices in [1, 2].repeat(usize::from(TRIALS)) {
+        let mut acks = Scripted::new().after(&vec![TOKEN; slices], &trials);
+        assert_ne!(acks, Acks::Prompt, "it was let ask");
+        acks.ended(&trials);
+    }
+    let mut acks = Scripted::new().after(&[TOKEN; 3], &trials);
+    acks.ended(&trials);
+    assert_eq!(acks, Acks::Delayed, "it could tell");
+}
+
 /// How a server writes an event.
 #[derive(Clone, Copy, Debug)]
 enum Writes {
@@ -176,6 +190,8 @@ enum Writes {
     Two,
     /// Every other event is longer than a segment.
     Long,
+    /// As one, and the connection ends with the fourth event.
+    Four,
 }
 
 /// A server that sends a token each 10 ms, and one connection to it that has sent something.
@@ -185,15 +201,22 @@ async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
     thread::spawn(move || {
         let (mut client, _): (Blocking, _) = listener.accept().unwrap();
         client.set_nodelay(nodelay).unwrap();
+        // Or else its end would be a reset.
+        client.read_exact(&mut [0; REQUEST.len()]).unwrap();
         let (token, long) = ([b'x'; 250], [b'x'; 800]);
         let (first, second) = token.split_at(200);
         let pieces: [&[u8]; 4] = match writes {
-            Writes::One => [&token, b"", &token, b""],
+            Writes::One | Writes::Four => [&token, b"", &token, b""],
             Writes::Two => [first, second, first, second],
             Writes::Long => [&token, b"", &long, b""],
         };
+        let mut left = match writes {
+            Writes::Four => 4,
+            _ => usize::MAX,
+        };
         for event in pieces.chunks(2).cycle() {
-            if !event.iter().all(|piece| client.write_all(piece).is_ok()) {
+            left -= 1;
+            if !event.iter().all(|piece| client.write_all(piece).is_ok()) || left == 0 {
                 break;
             }
             thread::sleep(Duration::from_millis(10));
@@ -204,8 +227,13 @@ async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
         SockRef::from(&socket).set_tcp_mss(536).unwrap();
     }
     let mut stream = socket.connect(address).await.unwrap();
-    stream.write_all(b"GET").await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
     stream
+}
+
+/// Segments sent; where the server has ended they are not told.
+fn sent(stream: &TcpStream) -> u32 {
+    stream.counts().map_or(u32::MAX, |counts| counts.sent)
 }
 
 /// Reads `slices` from it. Answers what came of it, and how many segments were sent for the last half of them.
@@ -218,10 +246,10 @@ async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (Acks, u3
         acks.read(now - last, stream, trials);
         last = now;
         if slice == slices / 2 {
-            half = stream.counts().unwrap().sent;
+            half = sent(stream);
         }
     }
-    (acks, stream.counts().unwrap().sent - half)
+    (acks, sent(stream) - half)
 }
 
 #[tokio::test]
@@ -252,6 +280,18 @@ async fn a_server_with_nagle_is_recognized() {
             recognized += u32::from(acks == Acks::Never);
         }
         assert_ne!(recognized, 0, "{writes:?}");
+    }
+}
+
+/// Its last event comes with the end, acknowledged or not.
+#[tokio::test]
+async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
+    for _ in 0..10 {
+        let trials = Trials::default();
+        let mut stream = connection(false, Writes::Four).await;
+        let (acks, _) = read(&mut stream, 4, &trials).await;
+        assert_ne!(acks, Acks::Delayed);
+        assert!(!trials.succeeded.load(Ordering::Relaxed));
     }
 }
 

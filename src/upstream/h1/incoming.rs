@@ -160,10 +160,11 @@ impl Incoming {
         if let Some(sender) = self.sender.take() {
             self.keep_alive &= sender.is_done();
         }
-        if let Some(link) = self.link.take()
-            && self.keep_alive
-            && self.rest.is_empty()
-        {
+        let Some(link) = self.link.take() else {
+            return;
+        };
+        self.acks.ended(&link.lease.trials);
+        if self.keep_alive && self.rest.is_empty() {
             idle::put(&link.lease, link.transport, Instant::now());
         }
     }
