@@ -102,6 +102,7 @@ impl Stage {
             }
             let laggards = self.laggards(deployment);
             println!("{name} is not there: {output:?}");
+            println!("{}", self.cluster.kubectl(&["describe", &name]));
             for pod in &laggards {
                 self.tell_of(pod);
             }
