@@ -48,7 +48,11 @@ impl Rival {
 impl Drop for Rival {
     fn drop(&mut self) {
         self.goes_on.store(false, Ordering::Relaxed);
-        let _ = self.thread.take().map(JoinHandle::join);
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(
+            thread::panicking() || matches!(ended, Some(Ok(()))),
+            "it was there to the end"
+        );
     }
 }
 

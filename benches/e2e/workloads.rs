@@ -130,7 +130,7 @@ impl Workload {
     }
 
     fn is_flood(self) -> bool {
-        matches!(self, Self::Flood1 | Self::Flood1Behind) || self.events_per_write() > 1
+        self == Self::Flood1 || self == Self::Flood16 || self.is_behind()
     }
 
     fn events_per_write(self) -> u64 {
