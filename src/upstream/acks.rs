@@ -5,7 +5,8 @@
 //! keeps Nagle's algorithm on (RFC 9293 §3.7.4) would hold the next event back until then, and such servers are common:
 //! Dynamo's frontend is one. So a stream has to show first that its server does not wait: an event that comes while the
 //! acknowledgement of the one before is owed was not held back for it. Where one fails at that, an event was some
-//! milliseconds late: it does not ask again, and where a few have failed and none has succeeded, nor do others of its endpoint.
+//! milliseconds late: it does not ask again, and where a few have failed and none has succeeded, nor do others of its
+//! endpoint.
 //!
 //! Must not know: what an event is.
 
@@ -20,7 +21,7 @@ use tokio::net::TcpStream;
 const SHORT: Duration = Duration::from_millis(30);
 /// With still shorter gaps nothing is gained: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
-/// How many streams of an endpoint may ask in vain before one has succeeded: without an answer, or given up before it.
+/// How many streams of an endpoint may ask in vain before one has succeeded. One that is given up counts.
 const TRIALS: u8 = 3;
 
 /// `TCP_ESTABLISHED` of net/tcp_states.h.
@@ -42,7 +43,7 @@ impl Trials {
                 && self.asked.fetch_add(1, Ordering::Relaxed) < TRIALS
     }
 
-    /// A stream that asked ended too early to tell.
+    /// A stream that asked could not have been delayed.
     fn give_back(&self) {
         // Below nothing only where success lets each stream ask, and nobody counts any more.
         self.asked.fetch_sub(1, Ordering::Relaxed);
@@ -107,12 +108,16 @@ impl Acks {
         }
     }
 
-    /// The stream has ended by itself.
-    pub fn ended(&mut self, trials: &Trials) {
-        if matches!(self, Self::Asked(_) | Self::Owed(_)) {
+    /// The stream has ended by itself. Where that was too early to tell, and nothing has been acknowledged since (so that the
+    /// server cannot have waited for it), its trial was none.
+    pub fn ended(&mut self, socket: &impl Socket, trials: &Trials) {
+        let (Self::Asked(before) | Self::Owed(before)) = *self else {
+            return;
+        };
+        if socket.counts().is_ok_and(|now| now.sent == before.sent) {
             trials.give_back();
-            *self = Self::Never;
         }
+        *self = Self::Never;
     }
 }
 
@@ -138,7 +143,8 @@ impl Counts {
 
 /// What of a socket this needs.
 pub trait Socket {
-    /// Pays what is owed, if nothing more has come, and has the kernel delay acknowledgements until one of them has to be paid alone.
+    /// Pays what is owed, if nothing more has come, and has the kernel delay acknowledgements until one of them has to be paid
+    /// alone.
     fn delay(&self) -> io::Result<()>;
     /// Does the kernel delay them still?
     fn delays(&self) -> io::Result<bool>;

@@ -163,7 +163,7 @@ impl Incoming {
         let Some(link) = self.link.take() else {
             return;
         };
-        self.acks.ended(&link.lease.trials);
+        self.acks.ended(link.transport.socket(), &link.lease.trials);
         if self.keep_alive && self.rest.is_empty() {
             idle::put(&link.lease, link.transport, Instant::now());
         }
