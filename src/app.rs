@@ -117,6 +117,7 @@ pub fn build(config: Config) -> Result<Bound, Error> {
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .on_thread_park(crate::transport::turn::end)
         .build()
         .map_err(Error::Runtime)
 }
@@ -253,5 +254,49 @@ async fn look_after(metrics: Arc<Metrics>) {
         if ticks.is_multiple_of(10) {
             idle::sweep(now);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::transport::turn;
+
+    /// What two tasks do, ready in one turn, that each read and write.
+    async fn pair() -> String {
+        let done = Arc::new(Mutex::new(String::new()));
+        let tasks = [(); 2].map(|()| {
+            let done = Arc::clone(&done);
+            tokio::spawn(async move {
+                done.lock().expect("no panic").push('r');
+                turn::others_first().await;
+                done.lock().expect("no panic").push('w');
+            })
+        });
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        let done = done.lock().expect("no panic");
+        done.clone()
+    }
+
+    #[test]
+    fn a_thread_tells_of_its_turns() {
+        let runtime = runtime().expect("a runtime");
+        let told = runtime.block_on(async {
+            for _ in 0..100 {
+                if pair().await == "rrww" {
+                    return true;
+                }
+                // Waits, mostly once, for another thread.
+                let wait =
+                    tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1)));
+                wait.await.expect("no panic");
+            }
+            false
+        });
+        assert!(told, "two were ready in each turn");
     }
 }

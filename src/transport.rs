@@ -3,6 +3,8 @@
 //! A stream that waits owns no read buffer: bytes are read into the thread's buffer once the socket has some, and the
 //! slice that was filled is handed on without a copy.
 
+pub mod turn;
+
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::AsRawFd;

@@ -24,7 +24,7 @@ use crate::lifecycle::{Phase, Watch};
 use crate::request_body::RequestBody;
 use crate::sse::Api;
 use crate::telemetry::Reject;
-use crate::transport::{Rewound, Transport};
+use crate::transport::{Rewound, Transport, turn};
 use inbound::Inbound;
 use outbound::{End, Outbound};
 use refusal::Refusal;
@@ -135,6 +135,7 @@ impl<O: OldSide> Connection<O> {
             Err(None) => return Err(Gone),
         };
         let (tunnel, persists, mut body) = self.begin(response, version, is_head, keep_alive);
+        turn::others_first().await;
         let end = std::future::poll_fn(|cx| self.poll_write_out(cx, &mut body)).await?;
         drop(body);
         if let Some(tunnel) = tunnel {
