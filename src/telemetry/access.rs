@@ -76,7 +76,11 @@ pub fn log(line: &Line<'_>) {
         let time = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
-        line.write(&mut lines.0, form == Form::Json, time);
+        if form == Form::Json {
+            line.write::<true>(&mut lines.0, time);
+        } else {
+            line.write::<false>(&mut lines.0, time);
+        }
         if lines.0.len() >= ENOUGH {
             write_out(&mut lines.0);
         }
@@ -106,8 +110,8 @@ macro_rules! name {
 }
 
 impl Line<'_> {
-    fn write(&self, out: &mut Vec<u8>, json: bool, time: Duration) {
-        let mut fields = Fields { out, json };
+    fn write<const JSON: bool>(&self, out: &mut Vec<u8>, time: Duration) {
+        let mut fields = Fields::<JSON> { out };
         fields.open(time);
         fields.word(name!("generation"), self.assignment.generation.as_str());
         fields.word(name!("reason"), self.assignment.reason.as_str());
@@ -141,14 +145,14 @@ impl Line<'_> {
     }
 }
 
-struct Fields<'a> {
+/// The fields of a line. Its form is known to the compiler, so that names are constants.
+struct Fields<'a, const JSON: bool> {
     out: &'a mut Vec<u8>,
-    json: bool,
 }
 
-impl Fields<'_> {
+impl<const JSON: bool> Fields<'_, JSON> {
     fn open(&mut self, time: Duration) {
-        if self.json {
+        if JSON {
             self.out.extend_from_slice(b"{\"time\":");
             seconds(self.out, time);
             self.out.extend_from_slice(b",\"target\":\"access\"");
@@ -158,15 +162,17 @@ impl Fields<'_> {
         }
     }
 
+    #[inline(always)]
     fn name(&mut self, name: Name) {
-        let name = name[usize::from(self.json)];
+        let name = name[usize::from(JSON)];
         self.out.extend_from_slice(name.as_bytes());
     }
 
     /// A word of ours, which needs no look at its letters.
+    #[inline(always)]
     fn word(&mut self, name: Name, word: &'static str) {
         self.name(name);
-        let quote: &[u8] = if self.json { b"\"" } else { b"" };
+        let quote: &[u8] = if JSON { b"\"" } else { b"" };
         self.out.extend_from_slice(quote);
         self.out.extend_from_slice(word.as_bytes());
         self.out.extend_from_slice(quote);
@@ -179,17 +185,19 @@ impl Fields<'_> {
             && text
                 .bytes()
                 .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'='));
-        if plain && !self.json {
+        if plain && !JSON {
             return self.out.extend_from_slice(text.as_bytes());
         }
         serde_json::to_writer(&mut *self.out, text).expect("a Vec takes every write");
     }
 
+    #[inline(always)]
     fn number(&mut self, name: Name, value: u64) {
         self.name(name);
         number(self.out, value);
     }
 
+    #[inline(always)]
     fn seconds(&mut self, name: Name, duration: Duration) {
         self.name(name);
         seconds(self.out, duration);
@@ -197,7 +205,7 @@ impl Fields<'_> {
 
     fn close(&mut self) {
         self.out
-            .extend_from_slice(if self.json { b"}\n" } else { b"\n" });
+            .extend_from_slice(if JSON { b"}\n" } else { b"\n" });
     }
 }
 
@@ -243,7 +251,12 @@ mod tests {
             trace: None,
         };
         let mut out = Vec::new();
-        line.write(&mut out, json, Duration::from_millis(1500));
+        let time = Duration::from_millis(1500);
+        if json {
+            line.write::<true>(&mut out, time);
+        } else {
+            line.write::<false>(&mut out, time);
+        }
         String::from_utf8(out).expect("text")
     }
 
