@@ -6,7 +6,7 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::http1::{NameLengths, list_members};
+use crate::http1::{NameFilter, list_members};
 use crate::resource::{Identity, Target};
 
 /// The header that carries the mark.
@@ -63,7 +63,7 @@ impl Guard {
 
     /// What the marks in `headers`, which have these `names`, say.
     #[must_use]
-    pub fn look(&self, headers: &HeaderMap, names: NameLengths) -> Seen {
+    pub fn look(&self, headers: &HeaderMap, names: NameFilter) -> Seen {
         if !names.hold(headers, &GUARD) {
             return Seen::Fresh(self.first.clone());
         }
@@ -101,7 +101,7 @@ mod tests {
     }
 
     fn look(guard: &Guard, headers: &HeaderMap) -> Seen {
-        guard.look(headers, NameLengths::of(headers))
+        guard.look(headers, NameFilter::of(headers))
     }
 
     fn headers(value: HeaderValue) -> HeaderMap {

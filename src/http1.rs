@@ -84,12 +84,12 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// The lengths of a head's field names. Asking a map for a name costs a hash; most names that a proxy asks for are not
-/// there, and mostly no name of their length is.
+/// Which field names a head may hold: a Bloom filter of one word. Asking a map for a name costs a hash, and most names that
+/// a proxy asks for are not there.
 #[derive(Clone, Copy, Debug)]
-pub struct NameLengths(u64);
+pub struct NameFilter(u64);
 
-impl NameLengths {
+impl NameFilter {
     #[must_use]
     pub fn of(headers: &HeaderMap) -> Self {
         Self(headers.keys().fold(0, |all, name| all | Self::bit(name)))
@@ -101,21 +101,23 @@ impl NameLengths {
         self.0 & Self::bit(name) != 0
     }
 
-    /// Has `headers`, whose lengths these are, a field of this name?
+    /// Has `headers`, whose filter this is, a field of this name?
     #[must_use]
     pub fn hold(self, headers: &HeaderMap, name: &HeaderName) -> bool {
         self.may_hold(name) && headers.contains_key(name)
     }
 
-    /// Has the list that `name` is in `headers`, whose lengths these are, this member, in whatever case?
+    /// Has the list that `name` is in `headers`, whose filter this is, this member, in whatever case?
     #[must_use]
     pub fn list(self, headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
         self.may_hold(name)
             && list_members(headers, name).any(|listed| listed.eq_ignore_ascii_case(member))
     }
 
+    /// The bit for names of this length, first and last letter.
     fn bit(name: &HeaderName) -> u64 {
-        1 << name.as_str().len().min(63)
+        let (length, name) = (name.as_str().len(), name.as_str().as_bytes());
+        1 << ((2 * length + 7 * usize::from(name[0]) + usize::from(name[length - 1])) % 64)
     }
 }
 

@@ -6,8 +6,7 @@ use http::uri::Authority;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, Version};
 
 use super::{
-    Framing, MAX_HEADERS, NameLengths, content_length, decimal, header_map, line_ends_are_crlf,
-    part,
+    Framing, MAX_HEADERS, NameFilter, content_length, decimal, header_map, line_ends_are_crlf, part,
 };
 
 /// Fields that a proxy adds to a request.
@@ -100,7 +99,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     let head = &bytes[..length];
     let copy = Bytes::copy_from_slice(head);
     let mut headers = header_map(parsed.headers, head, &copy, MORE).ok_or(HeadError::Malformed)?;
-    let names = NameLengths::of(&headers);
+    let names = NameFilter::of(&headers);
     let framing = framing(&headers, names, version)?;
     let path = parsed.path.ok_or(HeadError::Malformed)?.as_bytes();
     let uri = target(part(&copy, head, path), &method, version, &mut headers)?;
@@ -117,11 +116,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     }))
 }
 
-fn framing(
-    headers: &HeaderMap,
-    names: NameLengths,
-    version: Version,
-) -> Result<Framing, HeadError> {
+fn framing(headers: &HeaderMap, names: NameFilter, version: Version) -> Result<Framing, HeadError> {
     if !names.may_hold(&CONTENT_LENGTH) && !names.may_hold(&TRANSFER_ENCODING) {
         return Ok(Framing::None);
     }
@@ -225,7 +220,7 @@ fn is_plain(host: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(is_name) && port_is_valid
 }
 
-fn keep_alive(headers: &HeaderMap, names: NameLengths, version: Version) -> bool {
+fn keep_alive(headers: &HeaderMap, names: NameFilter, version: Version) -> bool {
     let says = |word: &str| names.list(headers, &CONNECTION, word);
     match version {
         Version::HTTP_10 => says("keep-alive") && !says("close"),

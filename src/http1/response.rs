@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::{Framing, MAX_HEADERS, NameLengths, content_length, header_map};
+use super::{Framing, MAX_HEADERS, NameFilter, content_length, header_map};
 
 /// Fields that a proxy adds to a response.
 const MORE: usize = 1;
@@ -57,7 +57,7 @@ pub fn parse_response(
     let head = &bytes[..length];
     let mut headers = header_map(parsed.headers, head, &Bytes::copy_from_slice(head), MORE)
         .ok_or(ResponseError::Malformed)?;
-    let names = NameLengths::of(&headers);
+    let names = NameFilter::of(&headers);
     let framing = framing(&headers, names, status, method)?;
     let says = |word: &str| names.list(&headers, &CONNECTION, word);
     let persistent = match version {
@@ -77,7 +77,7 @@ pub fn parse_response(
 
 fn framing(
     headers: &HeaderMap,
-    names: NameLengths,
+    names: NameFilter,
     status: StatusCode,
     method: &Method,
 ) -> Result<Framing, ResponseError> {

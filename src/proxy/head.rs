@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, Request, Version};
 
-use crate::http1::{NameLengths, list_members};
+use crate::http1::{NameFilter, list_members};
 use crate::upstream::Head;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -64,7 +64,7 @@ fn text(address: IpAddr) -> String {
 /// Turns a client's head, whose fields have these `names`, into a model server's.
 pub fn outgoing(
     parts: http::request::Parts,
-    names: NameLengths,
+    names: NameFilter,
     client: Option<&Client>,
     upgrade: bool,
 ) -> Head {
@@ -107,7 +107,7 @@ pub fn outgoing(
 
 /// Does the client ask for another protocol (RFC 9110 §7.8)? Not for HTTP/2: what followed would be requests that nobody
 /// here reads.
-pub fn asks_to_upgrade(headers: &HeaderMap, names: NameLengths) -> bool {
+pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
     let wants = |name, word: &str| {
         list_members(headers, &name).any(|member| {
             let protocol = member.split('/').next().unwrap_or(member);
@@ -121,7 +121,7 @@ pub fn asks_to_upgrade(headers: &HeaderMap, names: NameLengths) -> bool {
 }
 
 /// RFC 9110 §7.6.1: `Connection`, what it names, and what is known to be meant for one connection.
-pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameLengths) {
+pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) {
     if names.hold(headers, &CONNECTION) {
         let named: Vec<HeaderName> = list_members(headers, &CONNECTION)
             .filter_map(|name| name.parse().ok())
@@ -141,7 +141,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameLengths) {
     }
 }
 
-fn forwarded(headers: &mut HeaderMap, names: NameLengths, client: &Client) {
+fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) {
     match list(headers, names, &X_FORWARDED_FOR) {
         None => {
             headers.insert(X_FORWARDED_FOR, client.address_value.clone());
@@ -171,7 +171,7 @@ fn forwarded(headers: &mut HeaderMap, names: NameLengths, client: &Client) {
     }
 }
 
-fn list(headers: &HeaderMap, names: NameLengths, name: &HeaderName) -> Option<String> {
+fn list(headers: &HeaderMap, names: NameFilter, name: &HeaderName) -> Option<String> {
     if !names.may_hold(name) {
         return None;
     }
@@ -201,7 +201,7 @@ fn via(version: Version) -> HeaderValue {
 /// Takes a request apart into the head for model servers and its body.
 pub fn split<B>(
     request: Request<B>,
-    names: NameLengths,
+    names: NameFilter,
     client: Option<&Client>,
     upgrade: bool,
 ) -> (Head, B) {
@@ -220,7 +220,7 @@ mod tests {
         }
         let client = Client::new([10, 0, 0, 9].into(), false);
         let request = request.body(()).expect("valid");
-        let names = NameLengths::of(request.headers());
+        let names = NameFilter::of(request.headers());
         split(request, names, Some(&client), false).0.headers
     }
 

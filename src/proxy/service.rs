@@ -16,7 +16,7 @@ use super::head::{self, Client};
 use super::route::{Route, Routes};
 use super::{models, traits, tunnel};
 use crate::guard::{GUARD, Seen};
-use crate::http1::NameLengths;
+use crate::http1::NameFilter;
 use crate::request_body::{ReplayBudget, RequestBody};
 use crate::rescue::{Place, RetryBudget, Tried};
 use crate::snapshot::{Snapshot, World};
@@ -203,7 +203,7 @@ impl<O: OldSide> Proxy<O> {
             let routes = &self.shared.settings.routes;
             let (method, path) = (request.method(), request.uri().path());
             let route = routes.of(method, path, request.headers());
-            let names = NameLengths::of(request.headers());
+            let names = NameFilter::of(request.headers());
             let (guard, permit) = match self.enter(&world, &mut request, names) {
                 Ok(entered) => entered,
                 Err(error) => {
@@ -269,7 +269,7 @@ impl<O: OldSide> Proxy<O> {
         &self,
         world: &Snapshot,
         request: &mut Request<RequestBody>,
-        names: NameLengths,
+        names: NameFilter,
     ) -> Result<(Option<HeaderValue>, Permit), Error> {
         let settings = &self.shared.settings;
         if request.body().size_hint().lower() > settings.max_body {
@@ -351,7 +351,7 @@ impl<O: OldSide> Tries<O> {
         exchange.answered(place.generation(), parts.status);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         if !switched {
-            let names = NameLengths::of(&parts.headers);
+            let names = NameFilter::of(&parts.headers);
             head::remove_hop_by_hop(&mut parts.headers, names);
         }
         mark(&mut parts.headers, place.generation());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, Visitor};
 
-use crate::http1::NameLengths;
+use crate::http1::NameFilter;
 use crate::resource::Affinity;
 use crate::split::{Generation, Key};
 
@@ -37,7 +37,7 @@ pub fn forced(headers: &HeaderMap, name: Option<&HeaderName>) -> Option<Generati
 }
 
 /// The key of the first affinity header present.
-pub fn header_key(headers: &HeaderMap, names: NameLengths, affinity: &Affinity) -> Option<Key> {
+pub fn header_key(headers: &HeaderMap, names: NameFilter, affinity: &Affinity) -> Option<Key> {
     let mut wanted = affinity.headers.iter();
     let value = wanted.find_map(|name| {
         let value = names.may_hold(name).then(|| headers.get(name))??;
@@ -116,17 +116,17 @@ mod tests {
     fn the_first_header_of_the_list_that_is_present_counts() {
         let mut headers = HeaderMap::new();
         assert_eq!(
-            header_key(&headers, NameLengths::of(&headers), &affinity()),
+            header_key(&headers, NameFilter::of(&headers), &affinity()),
             None
         );
         headers.insert("x-session-id", "b".parse().expect("valid"));
         assert_eq!(
-            header_key(&headers, NameLengths::of(&headers), &affinity()),
+            header_key(&headers, NameFilter::of(&headers), &affinity()),
             Some(Key::of(b"b"))
         );
         headers.insert("x-dynamo-session-id", "a".parse().expect("valid"));
         assert_eq!(
-            header_key(&headers, NameLengths::of(&headers), &affinity()),
+            header_key(&headers, NameFilter::of(&headers), &affinity()),
             Some(Key::of(b"a"))
         );
     }
