@@ -173,8 +173,11 @@ impl<O: OldSide> Connection<O> {
         request: Request<RequestBody>,
     ) -> impl Future<Output = Result<Response<SplitBody>, Option<Refusal>>> {
         let client = Arc::clone(&self.client);
-        // Boxed: its state is large, and it is gone once the head of the answer is there.
-        let mut handled = Box::pin(self.proxy.clone().handle(request, Some(client)));
+        // Boxed: its state is large, and it is gone once the head of the answer is there. There is a box first, for the future to
+        // be made in; otherwise all of it would be copied there.
+        let place = Box::new_uninit();
+        let handled = self.proxy.clone().handle(request, Some(client));
+        let mut handled = Box::into_pin(Box::write(place, handled));
         std::future::poll_fn(move |cx| {
             loop {
                 if let Poll::Ready(response) = Pin::as_mut(&mut handled).poll(cx) {

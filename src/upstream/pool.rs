@@ -171,13 +171,16 @@ impl Pool {
         now: Instant,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
-        let attempt = self.attempt(lease, outgoing, body, now);
-        // Here and below what is rare is boxed, so that it does not make the future of every request larger.
+        // Here and below what is rare is boxed, so that it does not make the future of every request larger; and a future is
+        // awaited where it is made, so that it is not moved.
         let result = match self.settings.head_timeout {
-            None => attempt.await,
-            Some(limit) => tokio::time::timeout(limit, Box::pin(attempt))
-                .await
-                .unwrap_or(Err(Error::HeadTimeout(limit))),
+            None => self.attempt(lease, outgoing, body, now).await,
+            Some(limit) => {
+                let attempt = Box::pin(self.attempt(lease, outgoing, body, now));
+                tokio::time::timeout(limit, attempt)
+                    .await
+                    .unwrap_or(Err(Error::HeadTimeout(limit)))
+            }
         };
         let ejected = match &result {
             Ok(response) if !matches!(response.status().as_u16(), 502..=504) => {
