@@ -238,12 +238,15 @@ fn sent(stream: &TcpStream) -> u32 {
     stream.counts().map_or(u32::MAX, |counts| counts.sent)
 }
 
-/// Reads `slices` from it. Answers what came of it, and how many segments were sent for the last half of them.
+/// Reads `slices` from it, fewer where it ends. Answers what came of it, and how many segments were sent for the last half of
+/// them.
 async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (Acks, u32) {
     let (mut acks, mut last, mut half) = (Acks::default(), Instant::now(), 0);
     let mut buffer = [0; 4096];
     for slice in 0..slices {
-        assert_ne!(stream.read(&mut buffer).await.unwrap(), 0);
+        if stream.read(&mut buffer).await.unwrap() == 0 {
+            break;
+        }
         let now = Instant::now();
         acks.read(now - last, stream, trials);
         last = now;
@@ -301,7 +304,7 @@ async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
 #[tokio::test]
 async fn a_late_last_event_costs_a_trial() {
     // A busy machine may spoil a try by a long gap.
-    for _ in 0..20 {
+    for _ in 0..200 {
         let trials = Trials::default();
         let mut stream = connection(false, Writes::One).await;
         let (mut acks, _) = read(&mut stream, 3, &trials).await;
