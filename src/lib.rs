@@ -68,7 +68,7 @@
 //! end is handed on without a copy. (HTTP/2 connections are driven by a task each, which is hyper's way.) Per request there
 //! is one snapshot load and one atomic operation for the split; metric handles are resolved before. Per event after the
 //! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and written together.
-//! Where a thread has several requests ready at once, it reads all of them before it writes one (`transport::turn`).
+//! Where a thread has many heads to write at once, it reads all that is there before it writes the first (`transport::turn`).
 //! Traces cost one look at an `Option` while they are off; while they are on, ids at the beginning and a try to queue a span at the end.
 //!
 //! # What must not be done

@@ -21,7 +21,7 @@ use super::endpoint::Lease;
 use super::{Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
 use crate::request_body::RequestBody;
-use crate::transport::{Rewound, Transport, turn, with_write_buffer};
+use crate::transport::{Rewound, Transport, with_write_buffer};
 pub use incoming::Incoming;
 use sender::Sender;
 
@@ -44,7 +44,6 @@ pub(super) async fn exchange(
 ) -> Result<Response<UpstreamBody>, (Error, Lease, RequestBody)> {
     let original = body.again();
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
-    turn::others_first().await;
     let (mut sender, held) = begin(&transport, outgoing, body, waits);
     let outcome = drive(&mut transport, &mut sender, held, &outgoing.head.method).await;
     let (head, rest) = match outcome {

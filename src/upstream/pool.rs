@@ -12,7 +12,7 @@ use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading, server_name};
-use crate::transport::Transport;
+use crate::transport::{Transport, turn};
 
 /// Which HTTP is spoken to a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -145,6 +145,8 @@ impl Pool {
         body: RequestBody,
         fail_fast: bool,
     ) -> Result<Response<UpstreamBody>, Error> {
+        // Before anything is chosen or taken: what is found good now is to be used now.
+        turn::others_first().await;
         let now = Instant::now();
         if fail_fast && !self.endpoints.is_empty() && !self.is_healthy(now) {
             return Err(Error::Resting);
@@ -171,7 +173,7 @@ impl Pool {
         now: Instant,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
-        // Here and below what is rare is boxed, so that it does not make the future of every request larger; and a future is
+        // Here and below what is rare is boxed, so that it does not make the future of every request larger. What is not is
         // awaited where it is made, so that it is not moved.
         let result = match self.settings.head_timeout {
             None => self.attempt(lease, outgoing, body, now).await,
