@@ -259,35 +259,15 @@ async fn look_after(metrics: Arc<Metrics>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
-    use crate::transport::turn;
-
-    /// What two tasks do, ready in one turn, that each read and write.
-    async fn pair() -> String {
-        let done = Arc::new(Mutex::new(String::new()));
-        let tasks = [(); 2].map(|()| {
-            let done = Arc::clone(&done);
-            tokio::spawn(async move {
-                done.lock().expect("no panic").push('r');
-                turn::others_first().await;
-                done.lock().expect("no panic").push('w');
-            })
-        });
-        for task in tasks {
-            task.await.expect("no panic");
-        }
-        let done = done.lock().expect("no panic");
-        done.clone()
-    }
+    use crate::transport::turn::tests::ready_at_once;
 
     #[test]
     fn a_thread_tells_of_its_turns() {
         let runtime = runtime().expect("a runtime");
         let told = runtime.block_on(async {
             for _ in 0..100 {
-                if pair().await == "rrww" {
+                if ready_at_once(2).await == "rrww" {
                     return true;
                 }
                 // Waits, mostly once, for another thread.

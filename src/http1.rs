@@ -114,7 +114,8 @@ impl NameFilter {
             && list_members(headers, name).any(|listed| listed.eq_ignore_ascii_case(member))
     }
 
-    /// The bit for names of this length, first and last letter.
+    /// The bit for names of this length, first and last letter; weighed so that what clients send and what a proxy asks for
+    /// rarely share one, as user-agent, connection and keep-alive would by length.
     fn bit(name: &HeaderName) -> u64 {
         let (length, name) = (name.as_str().len(), name.as_str().as_bytes());
         1 << ((2 * length + 7 * usize::from(name[0]) + usize::from(name[length - 1])) % 64)

@@ -50,7 +50,7 @@ pub async fn others_first() {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     /// What this many tasks do, ready at once, that each read and write.
-    async fn turn(tasks: usize) -> String {
+    pub async fn ready_at_once(tasks: usize) -> String {
         let done = Rc::new(RefCell::new(String::new()));
         let local = LocalSet::new();
         for _ in 0..tasks {
@@ -72,8 +72,13 @@ mod tests {
             });
         }
         local.await;
-        end();
         done.take()
+    }
+
+    async fn turn(tasks: usize) -> String {
+        let done = ready_at_once(tasks).await;
+        end();
+        done
     }
 
     #[tokio::test]

@@ -233,28 +233,32 @@ async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
     stream
 }
 
-/// Segments sent; where the server has ended they are not told.
-fn sent(stream: &TcpStream) -> u32 {
-    stream.counts().map_or(u32::MAX, |counts| counts.sent)
-}
-
-/// Reads `slices` from it, fewer where it ends. Answers what came of it, and how many segments were sent for the last half of
-/// them.
+/// Reads `slices` from it. Answers what came of it, and how many segments were sent for the last half of them.
 async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (Acks, u32) {
     let (mut acks, mut last, mut half) = (Acks::default(), Instant::now(), 0);
-    let mut buffer = [0; 4096];
     for slice in 0..slices {
-        if stream.read(&mut buffer).await.unwrap() == 0 {
-            break;
-        }
-        let now = Instant::now();
-        acks.read(now - last, stream, trials);
-        last = now;
+        assert!(read_one(stream, &mut acks, &mut last, trials).await);
         if slice == slices / 2 {
-            half = sent(stream);
+            half = stream.counts().unwrap().sent;
         }
     }
-    (acks, sent(stream) - half)
+    (acks, stream.counts().unwrap().sent - half)
+}
+
+/// Reads a slice. False where the server has ended instead.
+async fn read_one(
+    stream: &mut TcpStream,
+    acks: &mut Acks,
+    last: &mut Instant,
+    trials: &Trials,
+) -> bool {
+    let length = stream.read(&mut [0; 4096]).await.unwrap();
+    if length > 0 {
+        let now = Instant::now();
+        acks.read(now - *last, stream, trials);
+        *last = now;
+    }
+    length > 0
 }
 
 #[tokio::test]
@@ -291,13 +295,20 @@ async fn a_server_with_nagle_is_recognized() {
 /// Its last event comes with the end, acknowledged or not.
 #[tokio::test]
 async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
+    let mut one_by_one = 0;
     for _ in 0..10 {
         let trials = Trials::default();
         let mut stream = connection(false, Writes::Four).await;
-        let (acks, _) = read(&mut stream, 4, &trials).await;
+        let (mut acks, mut last, mut slices) = (Acks::default(), Instant::now(), 0);
+        while read_one(&mut stream, &mut acks, &mut last, &trials).await {
+            slices += 1;
+        }
         assert_ne!(acks, Acks::Delayed);
         assert!(!trials.succeeded.load(Ordering::Relaxed));
+        // On a busy machine some come together.
+        one_by_one += u32::from(slices == 4);
     }
+    assert_ne!(one_by_one, 0);
 }
 
 /// A short answer's last event comes late and with its end, which nobody judges: that is no trial to be given back.
