@@ -11,6 +11,7 @@ mod metric;
 mod payload;
 mod peers;
 mod plan;
+mod quiet;
 mod report;
 mod server;
 mod wire;
@@ -20,20 +21,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::json;
 
-use machine::Census;
 use peers::Peer;
+use quiet::{Quiet, SLOWDOWN};
 use report::Results;
 use workloads::{Context, Workload};
 
 /// Tries of a round that others disturbed.
-const TRIES: usize = 5;
+const TRIES: usize = 8;
 
 /// Measures crossfade beside other proxies on this machine
 #[derive(Parser)]
@@ -89,7 +90,7 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
     if files < 19_000 {
         eprintln!("note: only {files} open files are allowed; idle needs 19000");
     }
-    machine::pin(&[workloads::LOAD_CORE])?;
+    let mut quiet = Quiet::new()?;
     let directory = tempfile::tempdir()?;
     let context = context(arguments, directory.path())?;
     let workloads: &[Workload] = match &*arguments.only {
@@ -108,7 +109,15 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
         for _ in 0..arguments.rounds {
             for peer in &taking {
                 number += 1;
-                one(*workload, *peer, number, arguments, &context, &mut results);
+                one(
+                    *workload,
+                    *peer,
+                    number,
+                    arguments,
+                    &context,
+                    &mut quiet,
+                    &mut results,
+                );
             }
             // Who came first comes last: nobody always follows the same one.
             taking.rotate_left(1);
@@ -142,25 +151,31 @@ fn one(
     number: usize,
     arguments: &Arguments,
     context: &Context,
+    quiet: &mut Quiet,
     results: &mut Results,
 ) {
     let name = format!("{} {}", workload.name(), peer.name());
     for attempt in 1..=TRIES {
-        let keep = arguments.keep_disturbed || attempt == TRIES;
-        if !keep {
-            wait_for_quiet();
-        }
+        let keep = arguments.keep_disturbed || attempt == TRIES || quiet.is_given_up();
+        let slowdown = if arguments.keep_disturbed {
+            quiet.slowdown()
+        } else {
+            quiet.wait()
+        };
+        let begun = Instant::now();
         match workloads::round(workload, peer, number + attempt * 37, context) {
             Ok(round) => {
-                let disturbed = round.others.disturb(arguments.seconds);
+                let slowdown = slowdown.max(quiet.slowdown());
+                let disturbed = slowdown > SLOWDOWN || round.others.disturb(arguments.seconds);
                 if disturbed {
                     eprintln!(
-                        "  {name}: disturbed: others used {:.2} s, {} forks, {:.2} s stolen",
+                        "  {name}: disturbed: others used {:.2} s, {} forks, {:.2} s stolen, {slowdown:.2} times as slow",
                         round.others.cpu, round.others.forks, round.others.steal
                     );
                 }
                 if disturbed && !keep {
                     results.discarded += 1;
+                    quiet.lose(begun.elapsed());
                     continue;
                 }
                 if disturbed {
@@ -186,19 +201,6 @@ fn one(
             }
         }
         return;
-    }
-}
-
-/// Waits, a minute at most, until others leave the machine alone.
-fn wait_for_quiet() {
-    let look = Duration::from_millis(200);
-    for _ in 0..300 {
-        let before = Census::take();
-        std::thread::sleep(look);
-        let others = before.since(&workloads::ourselves());
-        if others.cpu < 0.05 * look.as_secs_f64() && others.forks < 5 {
-            return;
-        }
     }
 }
 
