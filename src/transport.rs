@@ -39,28 +39,15 @@ impl Transport {
     /// Reads what is there into the thread's shared buffer. An empty result is the end of the stream.
     pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
         READ.with_borrow_mut(|shared| {
-            make_room(shared);
+            if shared.capacity() < MIN_READ {
+                shared.reserve(READ_BUFFER);
+            }
             let mut buffer = ReadBuf::uninit(shared.spare_capacity_mut());
             std::task::ready!(Pin::new(self).poll_read(cx, &mut buffer))?;
             let filled = buffer.filled().len();
             // SAFETY: `ReadBuf::filled` promises that this many bytes from the start were initialised.
             unsafe { shared.set_len(filled) };
             Poll::Ready(Ok(shared.split_to(filled)))
-        })
-    }
-
-    /// Reads what is there already into the thread's shared buffer, without having been told that there is something: the
-    /// first request of a connection is mostly there when the connection is. `None` if nothing is.
-    #[must_use]
-    pub fn read_at_once(&self) -> Option<BytesMut> {
-        let Self::Tcp(stream) = self else { return None };
-        READ.with_borrow_mut(|shared| {
-            make_room(shared);
-            let socket = socket2::SockRef::from(stream);
-            let filled = socket.recv(shared.spare_capacity_mut()).ok()?;
-            // SAFETY: so many bytes were received to the start of the spare capacity.
-            unsafe { shared.set_len(filled) };
-            (filled > 0).then(|| shared.split_to(filled))
         })
     }
 
@@ -112,13 +99,6 @@ impl Transport {
                     .is_pending()
             }
         }
-    }
-}
-
-/// Makes room for a read in `shared`, which is empty.
-fn make_room(shared: &mut BytesMut) {
-    if shared.capacity() < MIN_READ {
-        shared.reserve(READ_BUFFER);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -198,7 +199,13 @@ impl<O: OldSide> Door<O> {
     /// HTTP/1.1, unless the first bytes say HTTP/2.
     async fn clear(self, mut transport: Transport, client: Client) {
         let mut watch = self.lifecycle.watch();
-        let mut first = transport.read_at_once().unwrap_or_default();
+        // The first request is mostly there when the connection is.
+        let read = std::future::poll_fn(|cx| Poll::Ready(transport.poll_read_shared(cx))).await;
+        let mut first = match read {
+            Poll::Ready(Ok(bytes)) if !bytes.is_empty() => bytes,
+            Poll::Ready(_) => return,
+            Poll::Pending => BytesMut::new(),
+        };
         if !is_telling(&first) {
             let begun = begin(&mut transport, &mut watch, &mut first);
             let begun = tokio::time::timeout(self.limits.head_timeout, Box::pin(begun));
@@ -244,7 +251,7 @@ async fn begin(transport: &mut Transport, watch: &mut Watch, first: &mut BytesMu
     while !is_telling(first) {
         let read = std::future::poll_fn(|cx| {
             if watch.poll(cx) >= Phase::Draining && first.is_empty() {
-                return std::task::Poll::Ready(Ok(BytesMut::new()));
+                return Poll::Ready(Ok(BytesMut::new()));
             }
             transport.poll_read_shared(cx)
         });

@@ -21,6 +21,9 @@ use tokio::net::TcpStream;
 const SHORT: Duration = Duration::from_millis(30);
 /// With still shorter gaps nothing is gained: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
+/// Slices that come in such gaps before a stream asks. Asking is six calls and an acknowledgement at once, so a stream that
+/// ends soon had better not.
+const SETTLED: u8 = 8;
 /// How many streams of an endpoint may ask in vain before one has succeeded. One that is given up counts.
 const TRIALS: u8 = 3;
 
@@ -58,11 +61,10 @@ impl Trials {
 }
 
 /// How the slices of one stream are acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// As the kernel does when nobody asks.
-    #[default]
-    Prompt,
+    /// As the kernel does when nobody asks. So many slices, of `SETTLED`, have come in gaps for which it is worth asking.
+    Prompt(u8),
     /// What comes from now on is to be acknowledged with what follows it.
     Asked(Counts),
     /// The acknowledgement of a slice is owed. If the next one comes before it is paid, the server does not wait.
@@ -75,16 +77,22 @@ pub enum Acks {
     Never,
 }
 
+impl Default for Acks {
+    fn default() -> Self {
+        Self::Prompt(0)
+    }
+}
+
 impl Acks {
     /// A slice was read from `socket`, `gap` after the one before.
     pub fn read(&mut self, gap: Duration, socket: &impl Socket, trials: &Trials) {
+        let is_worth_asking = (CROWDED..SHORT).contains(&gap);
         *self = match *self {
-            Self::Prompt | Self::Lapsed if (CROWDED..SHORT).contains(&gap) && trials.admits() => {
-                socket
-                    .delay()
-                    .and_then(|()| socket.counts())
-                    .map_or(Self::Never, Self::Asked)
-            }
+            Self::Prompt(before) if is_worth_asking && before < SETTLED => Self::Prompt(before + 1),
+            Self::Prompt(_) | Self::Lapsed if is_worth_asking && trials.admits() => socket
+                .delay()
+                .and_then(|()| socket.counts())
+                .map_or(Self::Never, Self::Asked),
             Self::Asked(before) => match socket.counts() {
                 // It had come before that was asked for.
                 Ok(now) if now.received == before.received => return,

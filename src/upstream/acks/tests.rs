@@ -15,6 +15,8 @@ use super::*;
 const TOKEN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST: Duration = Duration::from_micros(50);
+/// Of a stream that has come far enough to ask.
+const PROMPT: Acks = Acks::Prompt(SETTLED);
 const REQUEST: &[u8] = b"GET";
 
 /// A socket of which the test says what its kernel did. It has seen segments of 536 bytes.
@@ -51,7 +53,7 @@ impl Scripted {
     }
 
     fn after(&self, gaps: &[Duration], trials: &Trials) -> Acks {
-        let mut acks = Acks::default();
+        let mut acks = PROMPT;
         for gap in gaps {
             self.comes(&mut acks, *gap, trials);
         }
@@ -85,10 +87,24 @@ fn two_slices_after_asking_prove_a_server_that_does_not_wait() {
 }
 
 #[test]
+fn a_short_stream_never_asks() {
+    let (socket, trials) = (Scripted::new(), Trials::default());
+    let mut acks = Acks::default();
+    for _ in 0..SETTLED {
+        for gap in [PAUSE, BURST, TOKEN] {
+            socket.comes(&mut acks, gap, &trials);
+        }
+    }
+    assert_eq!((acks, socket.asked.get()), (PROMPT, 0));
+    socket.comes(&mut acks, TOKEN, &trials);
+    assert_eq!(socket.asked.get(), 1);
+}
+
+#[test]
 fn slow_and_crowded_streams_are_left_alone() {
     let (socket, trials) = (Scripted::new(), Trials::default());
-    assert_eq!(socket.after(&[PAUSE; 9], &trials), Acks::Prompt);
-    assert_eq!(socket.after(&[BURST; 9], &trials), Acks::Prompt);
+    assert_eq!(socket.after(&[PAUSE; 9], &trials), PROMPT);
+    assert_eq!(socket.after(&[BURST; 9], &trials), PROMPT);
     assert_eq!(socket.asked.get(), 0);
 }
 
@@ -161,12 +177,12 @@ fn what_proves_nothing_ends_it_for_the_stream() {
 fn an_endpoint_is_asked_a_few_times_in_vain_and_no_more() {
     let trials = Trials::default();
     for _ in 0..TRIALS {
-        assert_ne!(Scripted::new().after(&[TOKEN], &trials), Acks::Prompt);
+        assert_ne!(Scripted::new().after(&[TOKEN], &trials), PROMPT);
     }
-    assert_eq!(Scripted::new().after(&[TOKEN; 9], &trials), Acks::Prompt);
+    assert_eq!(Scripted::new().after(&[TOKEN; 9], &trials), PROMPT);
     trials.succeeded();
     for _ in 0..2 * TRIALS {
-        assert_ne!(Scripted::new().after(&[TOKEN], &trials), Acks::Prompt);
+        assert_ne!(Scripted::new().after(&[TOKEN], &trials), PROMPT);
     }
 }
 
@@ -176,7 +192,7 @@ fn a_stream_that_ends_before_it_could_tell_costs_no_trial() {
     for slices in [1, 2].repeat(usize::from(TRIALS)) {
         let socket = Scripted::new();
         let mut acks = socket.after(&vec![TOKEN; slices], &trials);
-        assert_ne!(acks, Acks::Prompt, "it was let ask");
+        assert_ne!(acks, PROMPT, "it was let ask");
         acks.ended(&socket, &trials);
     }
     let socket = Scripted::new();
@@ -235,7 +251,7 @@ async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
 
 /// Reads `slices` from it. Answers what came of it, and how many segments were sent for the last half of them.
 async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (Acks, u32) {
-    let (mut acks, mut last, mut half) = (Acks::default(), Instant::now(), 0);
+    let (mut acks, mut last, mut half) = (PROMPT, Instant::now(), 0);
     for slice in 0..slices {
         assert!(read_one(stream, &mut acks, &mut last, trials).await);
         if slice == slices / 2 {
@@ -299,7 +315,7 @@ async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
     for _ in 0..10 {
         let trials = Trials::default();
         let mut stream = connection(false, Writes::Four).await;
-        let (mut acks, mut last, mut slices) = (Acks::default(), Instant::now(), 0);
+        let (mut acks, mut last, mut slices) = (PROMPT, Instant::now(), 0);
         while read_one(&mut stream, &mut acks, &mut last, &trials).await {
             slices += 1;
         }
