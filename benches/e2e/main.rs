@@ -60,6 +60,9 @@ struct Arguments {
     /// Also keep rounds in which the machine was busy otherwise
     #[arg(long)]
     keep_disturbed: bool,
+    /// How long a workload may be held up by a machine that is not quiet, in seconds
+    #[arg(long, default_value_t = 120)]
+    patience: u64,
     /// The load side never sleeps: sharper times, but not what a proxy's clients do
     #[arg(long)]
     spin: bool,
@@ -106,6 +109,7 @@ fn run(arguments: &Arguments) -> Result<bool, Box<dyn std::error::Error>> {
             .copied()
             .filter(|peer| workload.includes(*peer))
             .collect();
+        quiet.patience = Duration::from_secs(arguments.patience);
         for _ in 0..arguments.rounds {
             for peer in &taking {
                 number += 1;

@@ -20,15 +20,14 @@ const PASSES: usize = 500;
 const PIECES: usize = 10;
 /// Looks at the processor before anything is measured.
 const FIRST_LOOKS: usize = 20;
-/// Time that a run may take longer, for want of a quiet machine.
-const PATIENCE: Duration = Duration::from_secs(40 * 60);
 
 /// Waits for a quiet machine.
 pub struct Quiet {
     pair: (UnixStream, UnixStream),
     /// How long the piece of work took at its fastest, on each core.
     fastest: [Duration; 2],
-    patience: Duration,
+    /// Time that may still be lost for want of a quiet machine.
+    pub patience: Duration,
 }
 
 impl Quiet {
@@ -41,7 +40,7 @@ impl Quiet {
         let mut quiet = Self {
             pair: UnixStream::pair()?,
             fastest: [Duration::MAX; 2],
-            patience: PATIENCE,
+            patience: Duration::ZERO,
         };
         for _ in 0..FIRST_LOOKS {
             quiet.slowdown();
@@ -50,25 +49,24 @@ impl Quiet {
         Ok(quiet)
     }
 
-    /// Waits until others leave the machine and its processor alone, a minute at most and while there is patience. Answers
+    /// Waits until others leave the machine and its processor alone, while there is patience. Answers
     /// how slow the processor is then.
     pub fn wait(&mut self) -> f64 {
         let (begun, look) = (Instant::now(), Duration::from_millis(200));
-        let most = self.patience.min(Duration::from_secs(60));
         loop {
             let before = Census::take();
             thread::sleep(look);
             let others = before.since(&workloads::ourselves());
             let slowdown = self.slowdown();
             let idle = others.cpu < 0.05 * look.as_secs_f64() && others.forks < 5;
-            if idle && slowdown < SLOWDOWN || begun.elapsed() >= most {
+            if idle && slowdown < SLOWDOWN || begun.elapsed() >= self.patience {
                 self.lose(begun.elapsed().saturating_sub(look));
                 return slowdown;
             }
         }
     }
 
-    /// So much time was lost because the machine was not quiet.
+    /// So much time was lost.
     pub fn lose(&mut self, time: Duration) {
         self.patience = self.patience.saturating_sub(time);
     }
