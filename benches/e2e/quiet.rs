@@ -1,8 +1,8 @@
 //! Is the machine quiet? Others may be busy on it, or share its processor.
 //!
-//! A core's two hardware threads share its units. A virtual machine whose neighbour is on the other one takes a fifth longer
-//! for everything, for seconds at a time; no process shows it, nor the hypervisor's steal in `/proc/stat`. A fixed piece of
-//! work does. It is done before and after a round: what comes and goes within is not seen.
+//! A virtual machine was seen to take a fifth longer for the same system calls, for seconds at a time, with no process to show
+//! for it, nor steal in `/proc/stat`: as if another machine were on the other hardware thread of its core. A fixed piece of
+//! work shows it. It is done before and after a round: what comes and goes within is not seen.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -49,8 +49,8 @@ impl Quiet {
         Ok(quiet)
     }
 
-    /// Waits until others leave the machine and its processor alone, while there is patience. Answers
-    /// how slow the processor is then.
+    /// Waits until others leave the machine and its processor alone, while there is patience. Answers how slow the processor
+    /// is then.
     pub fn wait(&mut self) -> f64 {
         let (begun, look) = (Instant::now(), Duration::from_millis(200));
         loop {
