@@ -4,7 +4,9 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::LazyLock;
 
+use memchr::memmem;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
@@ -101,6 +103,9 @@ pub(super) fn is_preamble_chunk(api: Api, data: &[u8]) -> bool {
         text: Option<Blank>,
         finish_reason: Option<IgnoredAny>,
     }
+    if says_something(api, data) {
+        return false;
+    }
     let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
         return false;
     };
@@ -115,6 +120,23 @@ pub(super) fn is_preamble_chunk(api: Api, data: &[u8]) -> bool {
         says_nothing && choice.finish_reason.is_none()
     })
 }
+
+/// The cheap look that finds text in most chunks that have some. Inside a JSON string the quotes would be escaped, so
+/// generated text cannot raise this; text at a place of that name that is none of the API's does, as all that is unknown.
+fn says_something(api: Api, data: &[u8]) -> bool {
+    let text = match api {
+        Api::Chat => DELTA.find(data).and_then(|at| {
+            let delta = &data[at + DELTA.needle().len()..];
+            let rest = delta.strip_prefix(b"\"role\":\"assistant\",");
+            rest.unwrap_or(delta).strip_prefix(b"\"content\":\"")
+        }),
+        _ => TEXT.find(data).map(|at| &data[at + TEXT.needle().len()..]),
+    };
+    text.is_some_and(|text| text.first().is_some_and(|first| *first != b'"'))
+}
+
+static DELTA: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(b"\"delta\":{"));
+static TEXT: LazyLock<memmem::Finder<'_>> = LazyLock::new(|| memmem::Finder::new(b"\"text\":\""));
 
 /// Whether a value is null, or an empty string, list or object.
 struct Blank(bool);

@@ -114,6 +114,9 @@ fn a_chat_stream_begins_with_content_unlike_a_bare_role() {
         (r#"data: {"choices":[{"index":0,"delta":{"role":"assistant"}},{"index":1,"delta":{}}]}"#, Preamble),
         (r#"data: {"choices":[{"index":0,"delta":{"role":"assistant"}},{"index":1,"delta":{"content":"x"}}]}"#, Content),
         (r#"data: {"choices":[{"index":0,"delta":{"content":"\n"}}]}"#, Content),
+        (r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"x"}}]}"#, Content),
+        (r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}},{"index":1,"delta":{"role":"assistant","content":"x"}}]}"#, Content),
+        (r#"data: {"choices":[{"index":0,"delta":{"content":""}}],"note":"\"delta\":{\"content\":\"x\"}"}"#, Preamble),
         (r#"data: {"choices":[{"index":0,"delta":{"reasoning_content":"hm"}}]}"#, Content),
         (r#"data: {"choices":[{"index":0,"delta":{"reasoning":"hm"}}]}"#, Content),
         (r#"data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]}}]}"#, Content),
@@ -140,6 +143,8 @@ fn a_completions_stream_begins_with_text() {
     check(Api::Completions, &[
         (r#"data: {"id":"cmpl-1","choices":[{"text":" sign","index":0}],"created":1,"model":"tiny","object":"text_completion","usage":null}"#, Content),
         (r#"data: {"choices":[{"text":"","index":0}],"usage":null}"#, Preamble),
+        (r#"data: {"choices":[{"text":"","index":0},{"text":"x","index":1}],"usage":null}"#, Content),
+        (r#"data: {"choices":[{"text":"","index":0}],"note":"\"text\":\"x\""}"#, Preamble),
         (r#"data: {"choices":[{"text":"","index":0,"finish_reason":null}]}"#, Preamble),
         (r#"data: {"choices":[{"text":"","index":0,"finish_reason":"stop"}]}"#, Content),
         (r#"data: {"choices":[{"index":0}]}"#, Content),
