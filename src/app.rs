@@ -199,8 +199,12 @@ impl Bound {
             threads.push(std::thread::spawn(move || {
                 runtime.block_on(async {
                     tokio::spawn(look_after(metrics));
-                    if let Err(error) = serving.await {
-                        tracing::error!(%error, "a thread cannot serve");
+                    // As a task: when the future that the runtime itself runs lets others go first, the runtime has a look at the
+                    // sockets before it goes on.
+                    match tokio::spawn(serving).await {
+                        Ok(Ok(())) => {}
+                        Ok(Err(error)) => tracing::error!(%error, "a thread cannot serve"),
+                        Err(panicked) => std::panic::resume_unwind(panicked.into_panic()),
                     }
                 });
                 access::flush();

@@ -18,7 +18,7 @@ use super::head::Client;
 use super::service::{OldSide, Proxy};
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::tls::{Reloading, ServerFiles};
-use crate::transport::{Rewound, Transport};
+use crate::transport::{Rewound, Transport, turn};
 
 /// What an HTTP/2 connection by prior knowledge begins with (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -120,13 +120,17 @@ pub async fn serve<O: OldSide>(
     let mut draining = std::pin::pin!(lifecycle.reached(Phase::Draining));
     // Not a set that joins them: it would wake this task at the end of each.
     let connections = TaskTracker::new();
+    let mut rush = Rush::default();
     loop {
         tokio::select! {
             biased;
             () = draining.as_mut() => break,
-            accepted = listener.accept() => match accepted {
+            accepted = rush.accept(&listener) => match accepted {
                 Ok((stream, peer)) => {
                     connections.spawn(door.clone().open(stream, peer));
+                    if rush.is_alone() {
+                        turn::behind_others().await;
+                    }
                 }
                 Err(error) => pause_after(&error).await,
             },
@@ -141,6 +145,35 @@ pub async fn serve<O: OldSide>(
     connections.close();
     connections.wait().await;
     Ok(())
+}
+
+/// How many connections come at once. One that comes alone is attended to before it is asked for the next, which is
+/// mostly not there; of several, all are accepted first. Which it will be is guessed from the time before.
+#[derive(Default)]
+struct Rush {
+    last: u32,
+    now: u32,
+}
+
+impl Rush {
+    /// As [`TcpListener::accept`].
+    async fn accept(&mut self, listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+        std::future::poll_fn(|cx| {
+            let polled = listener.poll_accept(cx);
+            match polled {
+                Poll::Ready(Ok(_)) => self.now += 1,
+                Poll::Ready(Err(_)) => {}
+                Poll::Pending => self.last = std::mem::take(&mut self.now),
+            }
+            polled
+        })
+        .await
+    }
+
+    /// Is the connection that was accepted last the only one, as far as is known?
+    const fn is_alone(&self) -> bool {
+        self.now == 1 && self.last < 2
+    }
 }
 
 /// Out of file descriptors: accepting at once again would only spin.
