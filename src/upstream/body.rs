@@ -55,6 +55,12 @@ impl UpstreamBody {
         matches!(self, Self::Http1(incoming) if incoming.ends_with_connection())
     }
 
+    /// Pending, does it hold something all the same? It was read, and comes with the next poll.
+    #[must_use]
+    pub fn holds_back(&self) -> bool {
+        matches!(self, Self::Http1(incoming) if incoming.holds_back())
+    }
+
     /// The last slice of an event stream came `gap` after the one before.
     pub fn paced(&mut self, gap: Duration) {
         if let Self::Http1(incoming) = self {

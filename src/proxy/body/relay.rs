@@ -136,6 +136,8 @@ impl Relay {
                     },
                     Poll::Ready(Some(Err(error))) => self.broke(&story(&error)),
                     Poll::Ready(None) => self.eof(),
+                    // It did come, in time.
+                    Poll::Pending if self.source.holds_back() => return Poll::Pending,
                     Poll::Pending => match self.poll_timers(cx) {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(out) => out,

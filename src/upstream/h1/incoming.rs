@@ -10,7 +10,7 @@ use http_body::{Frame, SizeHint};
 
 use super::sender::Sender;
 use crate::http1::{Chunked, Framing};
-use crate::transport::Transport;
+use crate::transport::{Transport, turn};
 use crate::upstream::acks::Acks;
 use crate::upstream::endpoint::Lease;
 use crate::upstream::{BodyError, idle};
@@ -31,8 +31,9 @@ enum Reading {
 /// The body of an answer over HTTP/1.1. Dropped before its end it closes the connection, which cancels the request.
 pub struct Incoming {
     framing: Reading,
-    /// What was read together with the head.
+    /// What was read together with the head, or waits until others were read.
     rest: BytesMut,
+    begun: bool,
     trailers: Option<Box<HeaderMap>>,
     keep_alive: bool,
     until_close: bool,
@@ -62,6 +63,7 @@ impl Incoming {
                 Framing::UntilClose => Reading::UntilClose,
             },
             rest,
+            begun: false,
             trailers: None,
             link: Some(Link { transport, lease }),
             sender: (!sender.is_done()).then(|| Box::new(sender)),
@@ -91,10 +93,19 @@ impl Incoming {
                 self.sender = None;
             }
             let bytes = if self.rest.is_empty() {
-                ready!(link.transport.poll_read_shared(cx)).map_err(BodyError::Broken)
+                match ready!(link.transport.poll_read_shared(cx)) {
+                    // The first goes out with the head.
+                    Ok(bytes) if self.begun && !bytes.is_empty() && turn::slice_waits() => {
+                        self.rest = bytes;
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    read => read.map_err(BodyError::Broken),
+                }
             } else {
                 Ok(std::mem::take(&mut self.rest))
             };
+            self.begun = true;
             match bytes.and_then(|bytes| self.take_in(bytes)) {
                 Ok(data) if data.is_empty() => {}
                 Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
@@ -169,6 +180,11 @@ impl Incoming {
         }
     }
 
+    /// Is there something that was read and waits until others were read?
+    pub(in crate::upstream) fn holds_back(&self) -> bool {
+        self.begun && !self.rest.is_empty()
+    }
+
     pub(in crate::upstream) fn ends_with_connection(&self) -> bool {
         self.until_close
     }
@@ -183,5 +199,61 @@ impl Incoming {
             Reading::Done => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::upstream::endpoint::Endpoint;
+
+    /// The next slice, and how often it was held back before.
+    async fn next(incoming: &mut Incoming) -> (Option<Bytes>, u32) {
+        let mut held = 0;
+        let frame = std::future::poll_fn(|cx| {
+            let polled = incoming.poll_frame(cx);
+            held += u32::from(incoming.holds_back());
+            polled
+        });
+        let frame = frame.await.transpose().expect("the body is whole");
+        (frame.and_then(|frame| frame.into_data().ok()), held)
+    }
+
+    #[tokio::test]
+    async fn a_slice_that_waits_for_others_comes_with_the_next_poll() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let transport = TcpStream::connect(address).await.expect("a connection");
+        let (mut server, _) = listener.accept().await.expect("a connection");
+        let sender = Sender {
+            pending: std::collections::VecDeque::new(),
+            body: None,
+            chunked: false,
+            broken: None,
+            abandoned: false,
+        };
+        let mut incoming = Incoming::new(
+            Framing::UntilClose,
+            false,
+            BytesMut::new(),
+            Transport::Tcp(transport),
+            Lease::new(Arc::new(Endpoint::new(address, None, false))),
+            sender,
+        );
+        for _ in 0..9 {
+            turn::slice_waits();
+        }
+        turn::end();
+        for (slice, held) in [("first", 0), ("second", 1), ("third", 1)] {
+            server.write_all(slice.as_bytes()).await.expect("written");
+            assert_eq!(next(&mut incoming).await, (Some(slice.into()), held));
+        }
+        drop(server);
+        assert_eq!(next(&mut incoming).await, (None, 0));
     }
 }
