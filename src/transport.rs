@@ -3,6 +3,7 @@
 //! A stream that waits owns no read buffer: bytes are read into the thread's buffer once the socket has some, and the
 //! slice that was filled is handed on without a copy.
 
+pub mod deadline;
 pub mod turn;
 
 use std::cell::{Cell, RefCell};

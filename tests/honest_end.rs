@@ -224,6 +224,33 @@ async fn a_stream_within_the_gap_limit_goes_on_for_ever() {
     proxy.chat().await.assert_is(text + DONE);
 }
 
+/// Many streams have something to read when the proxy goes on, as after any stall: it reads them all before it writes.
+#[tokio::test]
+async fn a_proxy_that_stood_still_beyond_the_gap_limit_ends_no_stream_that_went_on() {
+    let gates: Vec<Gate> = (0..3).map(|_| Gate::closed()).collect();
+    let mut script = stream_of(&content("old", 0));
+    for (gate, index) in gates.iter().zip(1..) {
+        script = script.wait(gate).chunk(content("old", index));
+    }
+    let old = Upstream::always(script.hang()).await;
+    let proxy = Proxy::before(&old, &["--gap-timeout", "2"]).await;
+    let mut clients = Vec::new();
+    for _ in 0..16 {
+        let mut client = Client::connect(proxy.address).await;
+        client.post(CHAT, &[], STREAMING).await;
+        client.head().await;
+        client.until(&content("old", 0)).await;
+        clients.push(client);
+    }
+    for (gate, index) in gates.iter().zip(1..) {
+        let beyond = Duration::from_millis(2200);
+        proxy.stand_still(beyond, || gate.open()).await;
+        for client in &mut clients {
+            client.until(&content("old", index)).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_answer_that_is_no_stream_is_cut_where_its_upstream_cut_it() {
     let headers = [

@@ -560,6 +560,31 @@ async fn a_deadline_without_a_refuge_ends_the_stream() {
     eventually("cancelled upstream", async || old.last().is_gone()).await;
 }
 
+/// Neither what waits for a head nor what waits for content.
+#[tokio::test]
+async fn a_proxy_that_stood_still_beyond_the_first_event_limit_gives_up_nothing_that_came() {
+    for protocol in PROTOCOLS {
+        let gate = Gate::closed();
+        let waiting = ": waiting\n\n";
+        for (script, early) in [
+            (Script::new().wait(&gate).sse(), ""),
+            (stream_of(waiting).wait(&gate), waiting),
+        ] {
+            let old = Upstream::always(script.events(&chat_text("old"))).await;
+            let limit = ["--first-event-timeout", "1"];
+            let flags = [&limit[..], &["--upstream-protocol", protocol]].concat();
+            let proxy = Proxy::before(&old, &flags).await;
+            let mut client = Client::connect(proxy.address).await;
+            client.post(CHAT, &[], STREAMING).await;
+            eventually("asked", async || old.count() == 1).await;
+            let beyond = Duration::from_millis(1200);
+            proxy.stand_still(beyond, || gate.open()).await;
+            let response = client.response().await;
+            assert_eq!(response.text(), early.to_owned() + &chat_text("old"));
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_side_that_is_given_up_is_cancelled() {
     for protocol in PROTOCOLS {

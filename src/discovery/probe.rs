@@ -10,7 +10,8 @@ use http_body_util::{BodyExt, Limited};
 use crate::request_body::RequestBody;
 use crate::resource::{Probe, Question};
 use crate::snapshot::World;
-use crate::upstream::{Endpoint, Head, Outgoing, Pool};
+use crate::transport::deadline;
+use crate::upstream::{Added, Endpoint, Head, Outgoing, Pool};
 
 /// Largest list of models that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
@@ -75,7 +76,7 @@ pub async fn any_answers(pool: &Arc<Pool>) -> bool {
 
 async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
     let answered =
-        tokio::time::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
+        deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
     let is = answered.unwrap_or(false);
     endpoint.probed(is);

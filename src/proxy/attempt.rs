@@ -15,6 +15,7 @@ use crate::request_body::{Fault, RequestBody};
 use crate::rescue::{Cause, Place, Tried, refuge};
 use crate::snapshot::Snapshot;
 use crate::telemetry::trace::TRACEPARENT;
+use crate::transport::deadline;
 use crate::upstream::{self, Head, Outgoing, UpstreamBody};
 
 /// Most bytes of a 404 that are read to find out what it is about.
@@ -167,12 +168,12 @@ impl<O: OldSide> Tries<O> {
 
     async fn attempt(&mut self) -> Result<Response<UpstreamBody>, Failure> {
         let sent = match self.limit() {
-            None => Ok(self.send().await),
-            Some(limit) => Box::pin(tokio::time::timeout(limit, self.send())).await,
+            None => Some(self.send().await),
+            Some(limit) => Box::pin(deadline::timeout(limit, self.send())).await,
         };
         match sent {
-            Ok(Ok(response)) => Ok(response),
-            Ok(Err(error)) => {
+            Some(Ok(response)) => Ok(response),
+            Some(Err(error)) => {
                 let cause = match &error {
                     upstream::Error::RequestBody(_) => Cause::Broken,
                     error if error.nothing_sent() => Cause::Connect,
@@ -185,7 +186,7 @@ impl<O: OldSide> Tries<O> {
                     answer: None,
                 })
             }
-            Err(_) => {
+            None => {
                 self.tell("no first event in time");
                 Err(Failure {
                     cause: Cause::Deadline,
@@ -233,7 +234,7 @@ impl<O: OldSide> Tries<O> {
                 let reading = Box::pin(read_not_found(response));
                 let read = match self.first_event_deadline() {
                     None => reading.await,
-                    Some(deadline) => tokio::time::timeout_at(deadline.into(), reading)
+                    Some(deadline) => deadline::timeout_at(deadline, reading)
                         .await
                         .unwrap_or(Err(Cause::Deadline)),
                 };

@@ -16,6 +16,7 @@ use super::exchange::Exchange;
 use super::service::{OldSide, refuse};
 use crate::request_body::RequestBody;
 use crate::rescue::Place;
+use crate::transport::deadline;
 use crate::upstream::{self, Head, Outgoing, UpstreamBody};
 
 /// Largest list that is read, in bytes.
@@ -113,12 +114,10 @@ fn readable(head: &Head) -> Head {
 }
 
 async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<List, String> {
-    let asked = tokio::time::timeout(PATIENCE, ask_for_ever(tries, head, place));
-    let late = |_| {
-        Err(format!(
-            "{}: no answer within {PATIENCE:?}",
-            place.generation()
-        ))
+    let asked = deadline::timeout(PATIENCE, ask_for_ever(tries, head, place));
+    let late = || {
+        let side = place.generation();
+        Err(format!("{side}: no answer within {PATIENCE:?}"))
     };
     asked.await.unwrap_or_else(late)
 }

@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::{Endpoint, Error};
 use crate::tls::{ClientFiles, Reloading};
-use crate::transport::Transport;
+use crate::transport::{Transport, deadline};
 
 /// A new connection, and whether HTTP/2 was agreed on by ALPN.
 pub(super) async fn connect(
@@ -20,10 +19,10 @@ pub(super) async fn connect(
     limit: Duration,
 ) -> Result<(Transport, bool), Error> {
     let address = endpoint.address;
-    match timeout(limit, open(endpoint, tls, http2)).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(source)) => Err(Error::Connect { address, source }),
-        Err(_) => Err(Error::ConnectTimeout { address, limit }),
+    match deadline::timeout(limit, open(endpoint, tls, http2)).await {
+        Some(Ok(connection)) => Ok(connection),
+        Some(Err(source)) => Err(Error::Connect { address, source }),
+        None => Err(Error::ConnectTimeout { address, limit }),
     }
 }
 

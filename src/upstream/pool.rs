@@ -12,7 +12,7 @@ use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading, server_name};
-use crate::transport::{Transport, turn};
+use crate::transport::{Transport, deadline, turn};
 
 /// Which HTTP is spoken to a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -179,7 +179,7 @@ impl Pool {
             None => self.attempt(lease, outgoing, body, now).await,
             Some(limit) => {
                 let attempt = Box::pin(self.attempt(lease, outgoing, body, now));
-                tokio::time::timeout(limit, attempt)
+                deadline::timeout(limit, attempt)
                     .await
                     .unwrap_or(Err(Error::HeadTimeout(limit)))
             }

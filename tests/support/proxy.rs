@@ -279,6 +279,19 @@ impl Proxy {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
+    /// Stops the process for `time`, in which `meanwhile` happens.
+    pub async fn stand_still(&self, time: Duration, meanwhile: impl FnOnce()) {
+        self.signal(libc::SIGSTOP);
+        let stat = format!("/proc/{}/stat", self.child.id());
+        eventually("it stands still", async || {
+            std::fs::read_to_string(&stat).unwrap().contains(") T ")
+        })
+        .await;
+        meanwhile();
+        tokio::time::sleep(time).await;
+        self.signal(libc::SIGCONT);
+    }
+
     pub fn terminate(&self) {
         self.signal(libc::SIGTERM);
     }

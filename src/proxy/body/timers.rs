@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use tokio::time::Sleep;
 
+use crate::transport::deadline::Deadline;
+
 /// What is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
@@ -32,6 +34,8 @@ pub struct Timers {
     /// When something was last forwarded.
     pub forwarded: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
+    /// One whose timer was late, and that was extended.
+    extended: Option<Deadline>,
 }
 
 impl Timers {
@@ -62,6 +66,9 @@ impl Timers {
             let Some((at, due)) = self.next(flowing) else {
                 return Poll::Pending;
             };
+            let extended = self.extended.filter(|deadline| deadline.at() == at);
+            let mut deadline = extended.unwrap_or(Deadline::new(at));
+            let at = deadline.until();
             let sleep = self
                 .sleep
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at.into())));
@@ -73,6 +80,11 @@ impl Timers {
             if now < at {
                 // It was armed for something that has moved on since.
                 sleep.as_mut().reset(at.into());
+                continue;
+            }
+            if matches!(due, Due::FirstEvent | Due::Gap) && deadline.extend(now) {
+                sleep.as_mut().reset(deadline.until().into());
+                self.extended = Some(deadline);
                 continue;
             }
             // An elapsed timer must not be polled again.

@@ -1,0 +1,132 @@
+//! Deadlines for others, which are not to pay for time in which this process stood still.
+//!
+//! A process that was stopped, or frozen with its machine, goes on with timers that have passed and sockets that it has not
+//! looked at: `SIGCONT` interrupts its wait for them (signal(7)), and a wait tells of a thousand at a time. What is overdue
+//! then may have come long ago.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+/// A timer that is later than this tells of a process that stood still, or is busy beyond measure.
+const LATE: Duration = Duration::from_millis(50);
+/// By then all sockets were looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How often a deadline is moved at most: a process that is always late must give up, too.
+const TIMES: u8 = 4;
+
+/// A deadline, and until when it is waited for.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadline {
+    at: Instant,
+    until: Instant,
+    left: u8,
+}
+
+impl Deadline {
+    #[must_use]
+    pub const fn new(at: Instant) -> Self {
+        let (until, left) = (at, TIMES);
+        Self { at, until, left }
+    }
+
+    /// What was set.
+    #[must_use]
+    pub const fn at(self) -> Instant {
+        self.at
+    }
+
+    /// When it passes.
+    #[must_use]
+    pub const fn until(self) -> Instant {
+        self.until
+    }
+
+    /// Moves a deadline that is found only late to have passed, for it is no wonder that nothing was seen. False if it is not
+    /// moved: it has passed.
+    pub fn extend(&mut self, now: Instant) -> bool {
+        let is_late = now.saturating_duration_since(self.until) > LATE;
+        if !is_late || self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        self.until = now + LOOK;
+        true
+    }
+}
+
+/// What comes of `future` by the deadline.
+pub async fn timeout_at<T>(at: Instant, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut deadline) = (pin!(future), Deadline::new(at));
+    loop {
+        if let Ok(output) = tokio::time::timeout_at(deadline.until.into(), &mut future).await {
+            return Some(output);
+        }
+        if !deadline.extend(Instant::now()) {
+            return None;
+        }
+    }
+}
+
+/// What comes of `future` within `limit`.
+pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
+    timeout_at(Instant::now() + limit, future).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(20);
+
+    /// Something that stands in the way of all else in this thread until the deadline is long past.
+    fn stand_still() {
+        std::thread::sleep(5 * LIMIT);
+    }
+
+    #[test]
+    fn only_what_is_late_is_extended() {
+        let at = Instant::now();
+        let mut deadline = Deadline::new(at);
+        assert!(!deadline.extend(at - LIMIT));
+        assert!(!deadline.extend(at + LATE));
+        assert_eq!(deadline.until(), at);
+        let now = at + LATE + Duration::from_millis(1);
+        assert!(deadline.extend(now));
+        assert_eq!((deadline.at(), deadline.until()), (at, now + LOOK));
+    }
+
+    #[test]
+    fn what_is_always_late_gives_up() {
+        let mut deadline = Deadline::new(Instant::now());
+        let moved = std::iter::repeat_with(|| deadline.extend(deadline.until() + 2 * LATE));
+        assert_eq!(moved.take_while(|moved| *moved).count(), 4);
+    }
+
+    #[tokio::test]
+    async fn what_is_seen_after_a_standstill_came_in_time() {
+        let seen_late = async {
+            stand_still();
+            for _ in 0..3 {
+                tokio::task::yield_now().await;
+            }
+            "came"
+        };
+        let came = timeout_at(Instant::now() + LIMIT, seen_late).await;
+        assert_eq!(came, Some("came"));
+    }
+
+    #[tokio::test]
+    async fn what_does_not_come_is_given_up() {
+        let deadline = Instant::now() + LIMIT;
+        assert_eq!(
+            timeout_at(deadline, std::future::pending::<()>()).await,
+            None
+        );
+        stand_still();
+        assert_eq!(
+            timeout_at(deadline, std::future::pending::<()>()).await,
+            None
+        );
+    }
+}
