@@ -9,7 +9,9 @@ mod request;
 mod response;
 
 pub use chunked::{ChunkError, Chunked, Decoded};
-pub use encode::{CHUNK_END, chunk_head, last_chunk, request_head, response_head};
+pub use encode::{
+    CHUNK_END, chunk_head, field, last_chunk, request_end, request_line, response_head,
+};
 pub use request::{HeadError, RequestHead, host_is_valid, parse_request};
 pub use response::{ResponseError, ResponseHead, parse_response};
 

@@ -108,6 +108,7 @@ async fn get(pool: &Pool, endpoint: &Arc<Endpoint>, path: &str) -> Option<(Statu
         method: Method::GET,
         uri: path.parse::<Uri>().ok()?,
         headers,
+        added: Added::default(),
         expects_continue: false,
     };
     let outgoing = Outgoing {

@@ -1,34 +1,22 @@
 //! Writes heads and chunk framing (RFC 9112 §3, §4, §7.1) at the end of a buffer.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderName, Method, StatusCode, Uri, Version};
 
 use super::Framing;
 
-/// Appends a request head with the given framing; `headers` must hold no framing fields of its own. `extra` takes the place
-/// of a field of its name; with `waits` the body is sent only after `100 Continue` (RFC 9110 §10.1.1).
-pub fn request_head(
-    out: &mut Vec<u8>,
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-    extra: Option<&(HeaderName, HeaderValue)>,
-    waits: bool,
-    framing: Framing,
-) {
+/// Appends the line that a request begins with. Follow it with [`field`]s, none of them of the framing, and [`request_end`].
+pub fn request_line(out: &mut Vec<u8>, method: &Method, uri: &Uri) {
     out.extend_from_slice(method.as_str().as_bytes());
     out.push(b' ');
     let target = uri.path_and_query().map_or("/", |path| path.as_str());
     out.extend_from_slice(target.as_bytes());
     out.extend_from_slice(b" HTTP/1.1\r\n");
-    for (name, value) in headers {
-        if extra.is_none_or(|(extra, _)| extra != name) {
-            field(out, name, value);
-        }
-    }
-    if let Some((name, value)) = extra {
-        field(out, name, value);
-    }
+}
+
+/// Appends the end of a request head, with the given framing; with `waits` the body is sent only after `100 Continue`
+/// (RFC 9110 §10.1.1).
+pub fn request_end(out: &mut Vec<u8>, method: &Method, waits: bool, framing: Framing) {
     if waits {
         out.extend_from_slice(b"expect: 100-continue\r\n");
     }
@@ -64,7 +52,7 @@ pub fn response_head(
     let own_length = !matches!(framing, Framing::None);
     for (name, value) in headers {
         if name != TRANSFER_ENCODING && !(own_length && name == CONTENT_LENGTH) {
-            field(out, name, value);
+            field(out, name, value.as_bytes());
         }
     }
     match framing {
@@ -82,14 +70,15 @@ pub fn response_head(
 
 fn fields(out: &mut Vec<u8>, headers: &HeaderMap) {
     for (name, value) in headers {
-        field(out, name, value);
+        field(out, name, value.as_bytes());
     }
 }
 
-fn field(out: &mut Vec<u8>, name: &HeaderName, value: &HeaderValue) {
+/// Appends a field.
+pub fn field(out: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
     out.extend_from_slice(name.as_str().as_bytes());
     out.extend_from_slice(b": ");
-    out.extend_from_slice(value.as_bytes());
+    out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -145,16 +134,8 @@ mod tests {
     #[test]
     fn a_post_without_a_body_says_so() {
         let mut out = Vec::new();
-        let uri = Uri::from_static("/a?b");
-        request_head(
-            &mut out,
-            &Method::POST,
-            &uri,
-            &HeaderMap::new(),
-            None,
-            false,
-            Framing::None,
-        );
+        request_line(&mut out, &Method::POST, &Uri::from_static("/a?b"));
+        request_end(&mut out, &Method::POST, false, Framing::None);
         assert_eq!(out, b"POST /a?b HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
     }
 }

@@ -9,9 +9,6 @@ use super::{
     Framing, MAX_HEADERS, NameFilter, content_length, decimal, header_map, line_ends_are_crlf, part,
 };
 
-/// Fields that a proxy adds to a request.
-const MORE: usize = 6;
-
 /// A request head and what follows from it for the connection.
 #[derive(Debug)]
 pub struct RequestHead {
@@ -98,7 +95,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     }
     let head = &bytes[..length];
     let copy = Bytes::copy_from_slice(head);
-    let mut headers = header_map(parsed.headers, head, &copy, MORE).ok_or(HeadError::Malformed)?;
+    let mut headers = header_map(parsed.headers, head, &copy, 0).ok_or(HeadError::Malformed)?;
     let names = NameFilter::of(&headers);
     let framing = framing(&headers, names, version)?;
     let path = parsed.path.ok_or(HeadError::Malformed)?.as_bytes();
@@ -117,11 +114,9 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
 }
 
 fn framing(headers: &HeaderMap, names: NameFilter, version: Version) -> Result<Framing, HeadError> {
-    if !names.may_hold(&CONTENT_LENGTH) && !names.may_hold(&TRANSFER_ENCODING) {
-        return Ok(Framing::None);
-    }
-    let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    let lines = |name| names.may_hold(&name).then(|| headers.get_all(name));
+    let mut lengths = lines(CONTENT_LENGTH).into_iter().flatten();
+    let mut encodings = lines(TRANSFER_ENCODING).into_iter().flatten();
     match (
         lengths.next(),
         lengths.next(),

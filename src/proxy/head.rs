@@ -6,18 +6,15 @@ use std::net::IpAddr;
 
 use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING, UPGRADE, VIA,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Request, Version};
 
 use crate::http1::{NameFilter, list_members};
-use crate::upstream::Head;
+use crate::upstream::{Added, Head, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// Who a request came from. Made once per connection.
 #[derive(Clone, Debug)]
@@ -93,14 +90,15 @@ pub fn outgoing(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     }
-    if let Some(client) = client {
-        forwarded(&mut headers, names, client);
-    }
-    headers.append(VIA, via(version));
+    let mut added = client.map_or_else(Added::default, |client| {
+        forwarded(&mut headers, names, client)
+    });
+    added.via = Some(via(version));
     Head {
         method,
         uri,
         headers,
+        added,
         expects_continue,
     }
 }
@@ -141,24 +139,26 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) {
     }
 }
 
-fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) {
+/// Lists that others began are continued in `headers`; what is new is answered.
+fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Added {
+    let mut added = Added {
+        forwarded_proto: (!names.hold(headers, &X_FORWARDED_PROTO)).then(|| client.proto()),
+        forwarded_host: !names.hold(headers, &X_FORWARDED_HOST),
+        ..Added::default()
+    };
     match list(headers, names, &X_FORWARDED_FOR) {
         None => {
-            headers.insert(X_FORWARDED_FOR, client.address_value.clone());
+            // One that cannot be read is no list.
+            if names.may_hold(&X_FORWARDED_FOR) {
+                headers.remove(X_FORWARDED_FOR);
+            }
+            added.forwarded_for = Some(client.address_value.clone());
         }
         Some(list) => set(
             headers,
             X_FORWARDED_FOR,
             format!("{list}, {}", client.address),
         ),
-    }
-    if !names.hold(headers, &X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.proto()));
-    }
-    if !names.hold(headers, &X_FORWARDED_HOST)
-        && let Some(host) = headers.get(HOST).cloned()
-    {
-        headers.insert(X_FORWARDED_HOST, host);
     }
     // RFC 7239: where someone before us began the list, it is continued.
     if let Some(list) = list(headers, names, &FORWARDED) {
@@ -169,6 +169,7 @@ fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) {
         let element = format!("{list}, for={address};proto={}", client.proto());
         set(headers, FORWARDED, element);
     }
+    added
 }
 
 fn list(headers: &HeaderMap, names: NameFilter, name: &HeaderName) -> Option<String> {
@@ -190,12 +191,12 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
 }
 
 /// RFC 9110 §7.6.3: a gateway says which version it received the message in.
-fn via(version: Version) -> HeaderValue {
-    HeaderValue::from_static(match version {
+fn via(version: Version) -> &'static str {
+    match version {
         Version::HTTP_2 => "2.0 crossfade",
         Version::HTTP_10 => "1.0 crossfade",
         _ => "1.1 crossfade",
-    })
+    }
 }
 
 /// Takes a request apart into the head for model servers and its body.
@@ -221,7 +222,7 @@ mod tests {
         let client = Client::new([10, 0, 0, 9].into(), false);
         let request = request.body(()).expect("valid");
         let names = NameFilter::of(request.headers());
-        split(request, names, Some(&client), false).0.headers
+        split(request, names, Some(&client), false).0.fields()
     }
 
     #[test]
@@ -268,5 +269,12 @@ mod tests {
         assert_eq!(seen["x-forwarded-proto"], "https");
         assert_eq!(seen["forwarded"], "for=1.1.1.1, for=10.0.0.9;proto=http");
         assert_eq!(seen.get_all("via").iter().count(), 2);
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_is_replaced() {
+        let seen = headers(&[("x-forwarded-for", "1.1.1.1\u{80}")]);
+        let lines: Vec<_> = seen.get_all("x-forwarded-for").iter().collect();
+        assert_eq!(lines, ["10.0.0.9"]);
     }
 }

@@ -66,7 +66,7 @@ where
         let mut request = Request::new(body);
         *request.method_mut() = outgoing.head.method.clone();
         *request.uri_mut() = outgoing.head.uri.clone();
-        *request.headers_mut() = outgoing.head.headers.clone();
+        *request.headers_mut() = outgoing.head.fields();
         let answered = self.0.clone().oneshot(request).await;
         let response = answered.map_err(|error| Error::Local(error.into()))?;
         Ok(response.map(|body| UpstreamBody::Local(body.map_err(Into::into).boxed_unsync())))

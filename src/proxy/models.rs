@@ -109,6 +109,7 @@ fn readable(head: &Head) -> Head {
         method: head.method.clone(),
         uri: head.uri.clone(),
         headers,
+        added: head.added.clone(),
         expects_continue: false,
     }
 }

@@ -110,16 +110,18 @@ fn begin(
 }
 
 fn encode(out: &mut Vec<u8>, outgoing: Outgoing<'_>, framing: Framing, waits: bool) {
-    let head = outgoing.head;
-    http1::request_head(
-        out,
-        &head.method,
-        &head.uri,
-        &head.headers,
-        outgoing.extra,
-        waits,
-        framing,
-    );
+    let Outgoing { head, extra } = outgoing;
+    http1::request_line(out, &head.method, &head.uri);
+    for (name, value) in &head.headers {
+        if extra.is_none_or(|(extra, _)| extra != name) {
+            http1::field(out, name, value.as_bytes());
+        }
+    }
+    head.each_added(|name, value| http1::field(out, &name, value));
+    if let Some((name, value)) = extra {
+        http1::field(out, name, value.as_bytes());
+    }
+    http1::request_end(out, &head.method, waits, framing);
 }
 
 /// Writes and reads until the head of the answer is there.

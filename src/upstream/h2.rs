@@ -177,7 +177,7 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: RequestBody) -> Request<
     let head = outgoing.head;
     let mut request = Request::new(body);
     *request.method_mut() = head.method.clone();
-    *request.headers_mut() = head.headers.clone();
+    *request.headers_mut() = head.fields();
     if let Some((name, value)) = outgoing.extra {
         request.headers_mut().insert(name.clone(), value.clone());
     }

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, Uri};
+use http::Response;
 
 use super::endpoint::Lease;
+use super::head::Outgoing;
 use super::lifetime::{Life, Lifetime};
 use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
 use crate::request_body::RequestBody;
@@ -284,25 +285,6 @@ impl Pool {
             lifetime: self.settings.lifetime,
         }
     }
-}
-
-/// The head of a request as a model server gets it. The same head serves every attempt of an exchange.
-#[derive(Clone, Debug)]
-pub struct Head {
-    pub method: Method,
-    /// In origin form.
-    pub uri: Uri,
-    /// Without hop-by-hop fields and framing.
-    pub headers: HeaderMap,
-    /// The client waits for `100 Continue`, so the model server is asked first (RFC 9110 §10.1.1).
-    pub expects_continue: bool,
-}
-
-/// A head, with the field that only this attempt carries.
-#[derive(Clone, Copy, Debug)]
-pub struct Outgoing<'a> {
-    pub head: &'a Head,
-    pub extra: Option<&'a (HeaderName, HeaderValue)>,
 }
 
 /// What it takes to open a connection to an endpoint.
