@@ -8,6 +8,7 @@ mod connect;
 mod endpoint;
 mod h1;
 mod h2;
+mod head;
 pub mod idle;
 mod lifetime;
 mod pool;
@@ -15,8 +16,9 @@ mod pool;
 pub use body::{BodyError, UpstreamBody};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
+pub use head::{Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 pub use lifetime::Lifetime;
-pub use pool::{Head, Outgoing, Pool, Protocol, Resolved, Settings};
+pub use pool::{Pool, Protocol, Resolved, Settings};
 
 use std::net::SocketAddr;
 use std::time::Duration;

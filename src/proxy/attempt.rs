@@ -134,7 +134,10 @@ impl<O: OldSide> Tries<O> {
         let mut refusal: Option<Answer> = None;
         loop {
             let failure = match self.attempt().await {
-                Ok(response) if !self.movable => return Ok((self.place, response)),
+                // No future for what nearly always is: the answer would be moved through it.
+                Ok(response) if !self.movable || response.status().is_success() => {
+                    return Ok((self.place, response));
+                }
                 Ok(response) => match self.judge(response).await {
                     Ok(response) => return Ok((self.place, response)),
                     Err(failure) => failure,

@@ -6,6 +6,7 @@ use std::time::Instant;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::service::Permit;
+use crate::http1::NameFilter;
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Timeline, Usage};
@@ -42,26 +43,28 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Opens the record. Where exchanges are traced, `head` is made to tell of it.
+    /// Opens the record. Where exchanges are traced, `head`, which came with these `names`, is made to tell of it.
     pub fn open(
         shared: Permit,
         assignment: Assignment,
         api: Api,
         head: &mut Head,
+        names: NameFilter,
         now: Instant,
     ) -> Self {
         let tracer = shared.tracer.as_ref();
         let span =
             tracer.and_then(|tracer| tracer.begin(&mut head.headers, assignment.generation, now));
         shared.metrics.opened(assignment.generation);
+        let has_trace = tracer.is_some() || names.may_hold(&TRACEPARENT);
         Self {
+            trace: has_trace.then(|| Some(trace_id(head)?.into())).flatten(),
             shared,
             assignment,
             answering: assignment.generation,
             api,
             method: head.method.clone(),
             path: head.uri.path().into(),
-            trace: trace_id(head).map(Into::into),
             span,
             timeline: Timeline::new(now),
             usage: Usage::default(),

@@ -227,7 +227,7 @@ impl<O: OldSide> Proxy<O> {
             }
             let assignment = match route {
                 Route::Inference(_) | Route::Upgrade => {
-                    self.assignment(&world, request.headers(), guard.is_none(), key, now)
+                    self.assignment(&world, request.headers(), names, guard.is_none(), key, now)
                 }
                 Route::Models | Route::Model => old_because(Reason::Models),
                 Route::Local => old_because(Reason::Local),
@@ -236,7 +236,8 @@ impl<O: OldSide> Proxy<O> {
             let upgrade = request.version() == Version::HTTP_11
                 && head::asks_to_upgrade(request.headers(), names);
             let (mut head, body) = head::split(request, names, client.as_deref(), upgrade);
-            let mut exchange = Exchange::open(permit, assignment, route.api(), &mut head, now);
+            let mut exchange =
+                Exchange::open(permit, assignment, route.api(), &mut head, names, now);
             // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
             let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
             let mut tries = Tries {
@@ -303,14 +304,19 @@ impl<O: OldSide> Proxy<O> {
         &self,
         world: &Snapshot,
         headers: &HeaderMap,
+        names: NameFilter,
         guarded: bool,
         key: Option<Key>,
         now: Instant,
     ) -> Assignment {
         let plan = &world.plan;
         let traits = Traits {
-            forced: traits::forced(headers, self.shared.settings.override_header.as_ref())
-                .filter(|_| world.new.is_some()),
+            forced: traits::forced(
+                headers,
+                names,
+                self.shared.settings.override_header.as_ref(),
+            )
+            .filter(|_| world.new.is_some()),
             guarded,
             pinned: traits::is_pinned(headers),
             key,
@@ -358,21 +364,18 @@ impl<O: OldSide> Tries<O> {
         if switched {
             return tunnel::respond(parts, exchange);
         }
-        let movable = self.movable && parts.status == StatusCode::OK;
-        let streams = movable && is_event_stream(&parts.headers) && is_readable(&parts.headers);
-        if streams && !is_head {
-            // Another place may go on with it, or an event of ours end it.
-            parts.headers.remove(header::CONTENT_LENGTH);
-        }
-        let comments = self.proxy.shared.settings.comments;
-        let relay = Relay::new(
-            &parts.headers,
-            source,
-            exchange,
-            Box::new(self),
-            comments,
-            is_head,
-        );
+        exchange.is_sse = !is_head && is_event_stream(&parts.headers);
+        let relay = if exchange.is_sse && is_readable(&parts.headers) {
+            if self.movable && parts.status == StatusCode::OK {
+                // Another place may go on with it, or an event of ours end it.
+                parts.headers.remove(header::CONTENT_LENGTH);
+            }
+            let comments = self.proxy.shared.settings.comments;
+            Relay::of_events(source, exchange, Box::new(self), comments)
+        } else {
+            self.body.forget();
+            Relay::of_bytes(source, exchange, is_head)
+        };
         Response::from_parts(parts, SplitBody::relay(relay))
     }
 }

@@ -29,8 +29,13 @@ pub fn is_pinned(headers: &HeaderMap) -> bool {
 }
 
 /// The generation that the override header asks for.
-pub fn forced(headers: &HeaderMap, name: Option<&HeaderName>) -> Option<Generation> {
-    let value = headers.get(name?)?.as_bytes();
+pub fn forced(
+    headers: &HeaderMap,
+    names: NameFilter,
+    name: Option<&HeaderName>,
+) -> Option<Generation> {
+    let name = name.filter(|name| names.may_hold(name))?;
+    let value = headers.get(name)?.as_bytes();
     Generation::ALL
         .into_iter()
         .find(|generation| value.eq_ignore_ascii_case(generation.as_str().as_bytes()))

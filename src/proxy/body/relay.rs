@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
@@ -43,49 +43,46 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Relays `source`, whose head is already on its way. `tries` is there for what can still be saved.
-    pub fn new(
-        headers: &HeaderMap,
+    /// Relays an event stream that can be read, whose head is already on its way. `tries` is there for what can still be
+    /// saved.
+    pub fn of_events(
         source: UpstreamBody,
-        mut exchange: Exchange,
+        exchange: Exchange,
         tries: Box<dyn Again>,
-        comments: Option<std::time::Duration>,
-        is_head: bool,
+        comments: Option<Duration>,
     ) -> Self {
-        exchange.is_sse = is_event_stream(headers) && !is_head;
-        let readable = exchange.is_sse && is_readable(headers);
-        exchange.quiet = exchange.is_sse && !readable;
+        let mut relay = Self::flowing(source, exchange);
         let failover = &tries.world().plan.failover;
-        let mut timers = Timers::default();
-        if readable {
-            timers.hold = failover.hold;
-            timers.gap = failover.gap_timeout;
-            timers.comments = comments;
-            timers.first_event = tries.first_event_deadline();
-            timers.forwarded = Some(Instant::now());
-        }
-        let sse = readable.then(|| SseRelay::new(exchange.api()));
-        let mut relay = Self {
-            source,
-            state: State::Flowing,
-            exchange: Some(exchange),
-            sse,
-            tries: Some(tries),
-            timers,
-            trailers: None,
-        };
-        if is_head {
-            relay.commit();
-            relay.finish(End::Eof);
-            return relay;
-        }
-        if !readable {
-            relay.commit();
-        }
-        if relay.source.is_end_stream() && relay.sse.is_none() {
+        relay.timers.hold = failover.hold;
+        relay.timers.gap = failover.gap_timeout;
+        relay.timers.comments = comments;
+        relay.timers.first_event = tries.first_event_deadline();
+        relay.timers.forwarded = Some(Instant::now());
+        relay.sse = Some(SseRelay::new(relay.exchange().api()));
+        relay.tries = Some(tries);
+        relay
+    }
+
+    /// Relays anything else as it comes; of an answer to HEAD there is nothing.
+    pub fn of_bytes(source: UpstreamBody, mut exchange: Exchange, is_head: bool) -> Self {
+        exchange.quiet = exchange.is_sse;
+        let mut relay = Self::flowing(source, exchange);
+        if is_head || relay.source.is_end_stream() {
             relay.finish(End::Eof);
         }
         relay
+    }
+
+    fn flowing(source: UpstreamBody, exchange: Exchange) -> Self {
+        Self {
+            source,
+            state: State::Flowing,
+            exchange: Some(exchange),
+            sse: None,
+            tries: None,
+            timers: Timers::default(),
+            trailers: None,
+        }
     }
 
     pub fn is_end_stream(&self) -> bool {

@@ -60,8 +60,19 @@ impl Timers {
             .min_by_key(|(at, _)| *at)
     }
 
+    /// Is there nothing to wait for, as by default?
+    const fn are_absent(&self) -> bool {
+        self.held_since.is_none()
+            && self.first_event.is_none()
+            && self.gap.is_none()
+            && self.comments.is_none()
+    }
+
     /// Waits for what is due next.
     pub fn poll(&mut self, cx: &mut Context<'_>, flowing: bool) -> Poll<Due> {
+        if self.are_absent() {
+            return Poll::Pending;
+        }
         loop {
             let Some((at, due)) = self.next(flowing) else {
                 return Poll::Pending;
