@@ -564,12 +564,12 @@ async fn a_deadline_without_a_refuge_ends_the_stream() {
 #[tokio::test]
 async fn a_proxy_that_stood_still_beyond_the_first_event_limit_gives_up_nothing_that_came() {
     for protocol in PROTOCOLS {
-        let gate = Gate::closed();
-        let waiting = ": waiting\n\n";
-        for (script, early) in [
-            (Script::new().wait(&gate).sse(), ""),
-            (stream_of(waiting).wait(&gate), waiting),
-        ] {
+        for early in ["", ": waiting\n\n"] {
+            let gate = Gate::closed();
+            let script = match early {
+                "" => Script::new().wait(&gate).sse(),
+                early => stream_of(early).wait(&gate),
+            };
             let old = Upstream::always(script.events(&chat_text("old"))).await;
             let limit = ["--first-event-timeout", "1"];
             let flags = [&limit[..], &["--upstream-protocol", protocol]].concat();
