@@ -1,13 +1,15 @@
-//! The turns of a thread: it waits for sockets, then runs tasks until none is ready.
+//! The turns of a thread: it looks at which sockets are ready, and waits for one if it has nothing to do, then runs tasks.
 //!
 //! Where a thread has several requests or answers to begin in a turn, it reads them all before it writes the first head: a
 //! peer on the same machine that sleeps is woken by the first write to it, so peers are then woken once a turn instead of
-//! once a write. Where it has many slices of streams to forward it reads them, too, before it writes the first one. How
-//! many there will be is guessed from the turn before.
+//! once a write. Where it has many slices of streams to forward it reads them, too, before it writes the first one, and looks
+//! at the sockets in between: small slices of one stream that have come by then go out in one write. How many there will be
+//! is guessed from what was there last.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
-use std::task::Poll;
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 /// How many slices a turn must have for them to be read before they are written: for fewer it is not worth while, of more
 /// the first would wait too long, and what they hold of read buffers would be much.
@@ -17,13 +19,20 @@ const MANY: RangeInclusive<u32> = 8..=256;
 #[derive(Clone, Copy)]
 struct Reads {
     heads: u32,
+    /// Since a slice that waited for a look went on, if one did.
     slices: u32,
+    /// The most slices before that.
+    most: u32,
+    /// Some of the slices were told to wait.
+    waiting: bool,
 }
 
 impl Reads {
     const NONE: Self = Self {
         heads: 0,
         slices: 0,
+        most: 0,
+        waiting: false,
     };
 }
 
@@ -32,9 +41,11 @@ thread_local! {
     static THIS_TURN: Cell<Reads> = const { Cell::new(Reads::NONE) };
 }
 
-/// Ends a turn: the thread is about to wait for sockets.
+/// Ends a turn. To be called when the thread is about to wait for sockets.
 pub fn end() {
-    LAST_TURN.set(THIS_TURN.replace(Reads::NONE));
+    let mut last = THIS_TURN.replace(Reads::NONE);
+    last.slices = last.slices.max(last.most);
+    LAST_TURN.set(last);
 }
 
 /// To be awaited before a head is written. Where the last turn had several, all tasks that are ready come first; else there
@@ -48,18 +59,41 @@ pub async fn others_first() {
     }
 }
 
-/// To be asked once for each slice of a stream that was read. If it is to wait, its task must wake itself, and go on with the
-/// slice when it is polled again: behind all that are ready now.
-pub fn slice_waits() -> bool {
+/// To be asked once for each slice of a stream that was read. If it is to wait, its task is polled again when the thread has
+/// looked at its sockets, behind all that are ready then, and says with [`slice_waited`] that it goes on.
+pub fn slice_waits(cx: &mut Context<'_>) -> bool {
     let mut this = THIS_TURN.get();
     this.slices = this.slices.saturating_add(1);
-    THIS_TURN.set(this);
     let last = LAST_TURN.get().slices;
     // A turn that has more than was guessed says so itself. Without a last turn there are none, as far as is known.
-    last > 0 && MANY.contains(&last.max(this.slices))
+    let waits = last > 0 && MANY.contains(&last.max(this.slices));
+    this.waiting |= waits;
+    THIS_TURN.set(this);
+    if waits {
+        // Polled once it asks to be woken after the next look. That dropping it does not take this back is how tokio does it,
+        // no promise.
+        let _ = pin!(tokio::task::yield_now()).poll(cx);
+    }
+    waits
 }
 
-/// The tasks of this thread that are ready now come first. [`tokio::task::yield_now`] would have a look at the sockets, too.
+/// A slice that waited goes on. The first one that does tells how many to expect: a thread that always finds something to do
+/// never waits for sockets, so its turn does not end.
+pub fn slice_waited() {
+    let mut this = THIS_TURN.get();
+    if !this.waiting {
+        return;
+    }
+    let mut last = LAST_TURN.get();
+    last.slices = this.slices;
+    LAST_TURN.set(last);
+    this.most = this.most.max(this.slices);
+    this.slices = 0;
+    this.waiting = false;
+    THIS_TURN.set(this);
+}
+
+/// The tasks of this thread that are ready now come first. [`tokio::task::yield_now`] would look at the sockets, too.
 pub async fn behind_others() {
     let mut waits = true;
     std::future::poll_fn(move |cx| {
@@ -76,6 +110,7 @@ pub async fn behind_others() {
 pub mod tests {
     use std::cell::RefCell;
     use std::rc::Rc;
+    use std::task::Waker;
 
     use futures_util::FutureExt;
     use tokio::task::LocalSet;
@@ -98,9 +133,15 @@ pub mod tests {
         done.take()
     }
 
+    /// Makes the last turn one of many slices.
+    pub fn many_slices() {
+        waiting(9);
+    }
+
     /// The slices, of this many in a turn, that wait.
     fn waiting(slices: u32) -> Vec<u32> {
-        let waiting = (0..slices).filter(|_| slice_waits()).collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        let waiting = (0..slices).filter(|_| slice_waits(&mut cx)).collect();
         end();
         waiting
     }
@@ -137,8 +178,48 @@ pub mod tests {
     }
 
     #[test]
+    fn the_first_slice_that_goes_on_tells_how_many_to_expect() {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut waits = |slices| (0..slices).filter(|_| slice_waits(&mut cx)).count();
+        waiting(8);
+        assert_eq!(waits(9), 9);
+        slice_waited();
+        assert_eq!(waits(7), 7, "nine came last");
+        slice_waited();
+        slice_waited();
+        assert_eq!(waits(8), 1, "seven came last");
+        slice_waited();
+        assert_eq!(waits(1), 1, "eight came last");
+    }
+
+    #[test]
+    fn that_slices_went_on_before_a_turn_ended_is_not_forgotten() {
+        let mut cx = Context::from_waker(Waker::noop());
+        waiting(9);
+        for _ in 0..3 {
+            assert!((0..9).all(|_| slice_waits(&mut cx)));
+            slice_waited();
+            assert!(slice_waits(&mut cx), "a late one");
+            end();
+        }
+    }
+
+    #[tokio::test]
+    async fn heads_are_counted_past_slices_that_go_on() {
+        let mut cx = Context::from_waker(Waker::noop());
+        waiting(9);
+        others_first().await;
+        others_first().await;
+        slice_waits(&mut cx);
+        slice_waited();
+        end();
+        assert_eq!(others_first().now_or_never(), None);
+    }
+
+    #[test]
     fn without_turns_no_slice_waits() {
-        assert!((0..300).all(|_| !slice_waits()));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!((0..300).all(|_| !slice_waits(&mut cx)));
     }
 
     #[tokio::test]
