@@ -131,18 +131,20 @@ impl Exchange {
         self.shared.metrics.rejected(cause);
     }
 
-    /// An event with content is forwarded.
-    pub fn content(&mut self, now: Instant) {
+    /// Events with content, if any, are forwarded together.
+    pub fn content(&mut self, now: Instant, events: u64) {
+        if events == 0 {
+            return;
+        }
         self.saved();
         let metrics = &self.shared.metrics;
-        match self.timeline.content(now) {
-            Some(gap) => metrics.gap(self.answering, gap),
+        let gap = self.timeline.content(now, events);
+        if gap.is_none() {
             // A generation does not answer for the time that another one took to fail.
-            None => metrics.first_event(
-                self.answering,
-                now.saturating_duration_since(self.attempted),
-            ),
+            let after = now.saturating_duration_since(self.attempted);
+            metrics.first_event(self.answering, after);
         }
+        metrics.gaps(self.answering, gap, events - 1);
     }
 
     /// The token counts of a unary answer, when `data` is all of its body, as it nearly always is.

@@ -78,10 +78,10 @@ impl Timeline {
         }
     }
 
-    /// Notes an event of content, or one that comes after content. Answers the gap to the previous one; `None` for the
-    /// first. Comments and preambles are not to be noted: they tell nothing about the model's pace.
-    pub fn content(&mut self, now: Instant) -> Option<Duration> {
-        self.events += 1;
+    /// Notes events of content, or such as come after content, that came together. Answers the gap to what came before;
+    /// `None` if these are the first. Comments and preambles are not to be noted: they tell nothing about the model's pace.
+    pub fn content(&mut self, now: Instant, events: u64) -> Option<Duration> {
+        self.events += events;
         let previous = self.last_event.replace(now);
         if previous.is_none() {
             self.first_event = Some(now);
@@ -178,10 +178,13 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut timeline = Timeline::new(start);
         assert_eq!(timeline.time_to_first_event(), None);
-        assert_eq!(timeline.content(at(300)), None);
-        assert_eq!(timeline.content(at(320)), Some(Duration::from_millis(20)));
-        assert_eq!(timeline.content(at(320)), Some(Duration::ZERO));
-        assert_eq!(timeline.content(at(310)), Some(Duration::ZERO));
+        assert_eq!(timeline.content(at(300), 1), None);
+        assert_eq!(
+            timeline.content(at(320), 1),
+            Some(Duration::from_millis(20))
+        );
+        assert_eq!(timeline.content(at(320), 1), Some(Duration::ZERO));
+        assert_eq!(timeline.content(at(310), 1), Some(Duration::ZERO));
         assert_eq!(
             timeline.time_to_first_event(),
             Some(Duration::from_millis(300))

@@ -125,8 +125,23 @@ impl Metrics {
             .observe(after.as_secs_f64());
     }
 
-    pub fn gap(&self, generation: Generation, gap: Duration) {
-        self.side(generation).gap.observe(gap.as_secs_f64());
+    /// Events came together, `gap` after what came before them, if anything did. Between them lie `more` gaps of no length.
+    pub fn gaps(&self, generation: Generation, gap: Option<Duration>, more: u64) {
+        let gaps = &self.side(generation).gap;
+        if more == 0 {
+            if let Some(gap) = gap {
+                gaps.observe(gap.as_secs_f64());
+            }
+            return;
+        }
+        // Added up first: the histogram is every thread's, and to touch it costs several atomic operations.
+        let sum = gaps.local();
+        if let Some(gap) = gap {
+            sum.observe(gap.as_secs_f64());
+        }
+        for _ in 0..more {
+            sum.observe(0.0);
+        }
     }
 
     /// An event stream ended.

@@ -125,13 +125,14 @@ impl SseRelay {
         let mut out = Vec::new();
         // Everything before this offset is dealt with.
         let mut from = 0;
+        let mut with_content = 0;
         let mut glances = Glances::before(&self.decoder, &data);
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
             let glance = glances.of_next();
             if self.committed {
-                note(self.api, &event, glance, now, exchange);
+                with_content += u64::from(note(self.api, &event, glance, exchange));
                 continue;
             }
             let end = event.end;
@@ -148,7 +149,7 @@ impl SseRelay {
                 Early::Commit => {
                     self.committed = true;
                     taken.committed = true;
-                    note(self.api, &event, glance, now, exchange);
+                    with_content += u64::from(note(self.api, &event, glance, exchange));
                 }
                 Early::Retry(place, cause) => {
                     taken.retry = Some((place, cause));
@@ -158,6 +159,7 @@ impl SseRelay {
         }
         drop(events);
         self.decoder = decoder;
+        exchange.content(now, with_content);
         if taken.retry.is_none() {
             taken.committed |= self.settle(&data, from, &mut out, &mut taken.forward, exchange);
             if self.committed {
@@ -268,18 +270,19 @@ impl SseRelay {
     }
 }
 
-/// Notes an event that is forwarded.
-fn note(api: Api, event: &Event<'_>, glance: Glance, now: Instant, exchange: &mut Exchange) {
+/// Notes an event that is forwarded. Has it content?
+fn note(api: Api, event: &Event<'_>, glance: Glance, exchange: &mut Exchange) -> bool {
     if let Some(usage) = glance.usage(api, event) {
         exchange.usage.merge(usage);
     }
-    match glance.late_meaning(api, event) {
+    let late = glance.late_meaning(api, event);
+    match late {
         Late::Error { code } => exchange.timeline.set_error(code),
         Late::Terminal => exchange.timeline.set_terminal(),
-        Late::Nothing if event.has_data => exchange.content(now),
         Late::Nothing => {}
     }
     if matches!(api, Api::Responses) && sse::is_terminal(api, event) {
         exchange.timeline.set_terminal();
     }
+    late == Late::Nothing && event.has_data
 }

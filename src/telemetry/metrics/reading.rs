@@ -152,15 +152,17 @@ mod tests {
     #[test]
     fn a_distribution_holds_what_is_beyond_all_bounds_too() {
         let metrics = Metrics::default();
-        metrics.gap(Generation::New, Duration::from_millis(4));
-        metrics.gap(Generation::New, Duration::from_secs(100));
+        metrics.gaps(Generation::New, None, 0);
+        metrics.gaps(Generation::New, None, 1);
+        metrics.gaps(Generation::New, Some(Duration::from_millis(4)), 2);
+        metrics.gaps(Generation::New, Some(Duration::from_secs(100)), 0);
         let gaps = metrics.gap_times(Generation::New);
         assert_eq!(gaps.sum, 100.004);
         let at_most = |seconds| gaps.buckets.iter().find(|(bound, _)| *bound == seconds);
-        assert_eq!(at_most(0.0025), Some(&(0.0025, 0)));
-        assert_eq!(at_most(0.005), Some(&(0.005, 1)));
-        assert_eq!(at_most(16.0), Some(&(16.0, 1)));
-        assert_eq!(gaps.buckets.last(), Some(&(f64::INFINITY, 2)));
+        assert_eq!(at_most(0.0025), Some(&(0.0025, 3)));
+        assert_eq!(at_most(0.005), Some(&(0.005, 4)));
+        assert_eq!(at_most(16.0), Some(&(16.0, 4)));
+        assert_eq!(gaps.buckets.last(), Some(&(f64::INFINITY, 5)));
         assert_eq!(metrics.gap_times(Generation::Old).sum, 0.0);
     }
 }
