@@ -68,7 +68,7 @@
 //! end is handed on without a copy. (HTTP/2 connections are driven by a task each, which is hyper's way.) Per request there
 //! is one snapshot load and one atomic operation for the split; metric handles are resolved before. Per event after the
 //! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and written together.
-//! Where a thread has many heads or slices to write at once, it reads all that is there before it writes the first
+//! Where a thread has many heads or small slices to write at once, it reads all that is there before it writes the first
 //! (`transport::turn`). Whoever is waited for does not pay for time in which the process stood still (`transport::deadline`).
 //! Traces cost one look at an `Option` while they are off; while they are on, ids at the beginning and a try to queue a span at the end.
 //!

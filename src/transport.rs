@@ -20,7 +20,7 @@ use tokio_rustls::TlsStream;
 /// Size of the shared read buffer, in bytes. It is renewed when a reader holds on to the last one.
 const READ_BUFFER: usize = 64 * 1024;
 /// Renew the buffer once less than this is left, so that a read never asks for less, in bytes.
-const MIN_READ: usize = 16 * 1024;
+pub const MIN_READ: usize = 16 * 1024;
 /// Capacity that the thread's write buffer may keep, in bytes.
 const WRITE_BUFFER: usize = 64 * 1024;
 

@@ -2,9 +2,9 @@
 //!
 //! Where a thread has several requests or answers to begin in a turn, it reads them all before it writes the first head: a
 //! peer on the same machine that sleeps is woken by the first write to it, so peers are then woken once a turn instead of
-//! once a write. Where it has many slices of streams to forward it reads them, too, before it writes the first one, and looks
-//! at the sockets in between: small slices of one stream that have come by then go out in one write. How many there will be
-//! is guessed from what was there last.
+//! once a write. Where it has many slices of streams to forward it reads them, too, all but the large ones, before it writes
+//! the first one, and looks at the sockets in between: small slices of one stream that have come by then go out in one write.
+//! How many there will be is guessed from what was there last.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
@@ -59,14 +59,15 @@ pub async fn others_first() {
     }
 }
 
-/// To be asked once for each slice of a stream that was read. If it is to wait, its task is polled again when the thread has
-/// looked at its sockets, behind all that are ready then, and says with [`slice_waited`] that it goes on.
-pub fn slice_waits(cx: &mut Context<'_>) -> bool {
+/// To be asked once for each slice of a stream that was read. If it is to wait, which no large one is, its task is polled
+/// again when the thread has looked at its sockets, behind all that are ready then, and says with [`slice_waited`] that it
+/// goes on.
+pub fn slice_waits(cx: &mut Context<'_>, large: bool) -> bool {
     let mut this = THIS_TURN.get();
     this.slices = this.slices.saturating_add(1);
     let last = LAST_TURN.get().slices;
     // A turn that has more than was guessed says so itself. Without a last turn there are none, as far as is known.
-    let waits = last > 0 && MANY.contains(&last.max(this.slices));
+    let waits = !large && last > 0 && MANY.contains(&last.max(this.slices));
     this.waiting |= waits;
     THIS_TURN.set(this);
     if waits {
@@ -141,7 +142,9 @@ pub mod tests {
     /// The slices, of this many in a turn, that wait.
     fn waiting(slices: u32) -> Vec<u32> {
         let mut cx = Context::from_waker(Waker::noop());
-        let waiting = (0..slices).filter(|_| slice_waits(&mut cx)).collect();
+        let waiting = (0..slices)
+            .filter(|_| slice_waits(&mut cx, false))
+            .collect();
         end();
         waiting
     }
@@ -171,6 +174,16 @@ pub mod tests {
     }
 
     #[test]
+    fn a_large_slice_does_not_wait_but_counts() {
+        let mut cx = Context::from_waker(Waker::noop());
+        waiting(1);
+        assert!((0..7).all(|_| !slice_waits(&mut cx, true)));
+        assert!(slice_waits(&mut cx, false), "the eighth");
+        assert!(!slice_waits(&mut cx, true));
+        end();
+    }
+
+    #[test]
     fn no_more_slices_wait_than_a_bound() {
         waiting(100);
         assert_eq!(waiting(300).len(), 256);
@@ -180,7 +193,7 @@ pub mod tests {
     #[test]
     fn the_first_slice_that_goes_on_tells_how_many_to_expect() {
         let mut cx = Context::from_waker(Waker::noop());
-        let mut waits = |slices| (0..slices).filter(|_| slice_waits(&mut cx)).count();
+        let mut waits = |slices| (0..slices).filter(|_| slice_waits(&mut cx, false)).count();
         waiting(8);
         assert_eq!(waits(9), 9);
         slice_waited();
@@ -197,9 +210,9 @@ pub mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         waiting(9);
         for _ in 0..3 {
-            assert!((0..9).all(|_| slice_waits(&mut cx)));
+            assert!((0..9).all(|_| slice_waits(&mut cx, false)));
             slice_waited();
-            assert!(slice_waits(&mut cx), "a late one");
+            assert!(slice_waits(&mut cx, false), "a late one");
             end();
         }
     }
@@ -210,7 +223,7 @@ pub mod tests {
         waiting(9);
         others_first().await;
         others_first().await;
-        slice_waits(&mut cx);
+        slice_waits(&mut cx, false);
         slice_waited();
         end();
         assert_eq!(others_first().now_or_never(), None);
@@ -219,7 +232,7 @@ pub mod tests {
     #[test]
     fn without_turns_no_slice_waits() {
         let mut cx = Context::from_waker(Waker::noop());
-        assert!((0..300).all(|_| !slice_waits(&mut cx)));
+        assert!((0..300).all(|_| !slice_waits(&mut cx, false)));
     }
 
     #[tokio::test]

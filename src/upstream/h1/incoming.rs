@@ -10,10 +10,14 @@ use http_body::{Frame, SizeHint};
 
 use super::sender::Sender;
 use crate::http1::{Chunked, Framing};
-use crate::transport::{Transport, turn};
+use crate::transport::{MIN_READ, Transport, turn};
 use crate::upstream::acks::Acks;
 use crate::upstream::endpoint::Lease;
 use crate::upstream::{BodyError, idle};
+
+/// From this length on, in bytes, a slice does not wait for those of other streams: what many such hold would fall out of the
+/// processor's cache before it is written. No read has room for less.
+const LARGE: usize = MIN_READ;
 
 struct Link {
     transport: Transport,
@@ -35,7 +39,8 @@ pub struct Incoming {
     rest: BytesMut,
     /// Something was handed on: what is first goes out with the head, and never waits.
     begun: bool,
-    /// A slice has just waited for others: one that is there already is not to, lest it miss the same write.
+    /// A slice has just waited for others, or was too large to: one that is there already is not to, lest it miss the same
+    /// write.
     has_waited: bool,
     trailers: Option<Box<HeaderMap>>,
     keep_alive: bool,
@@ -100,9 +105,14 @@ impl Incoming {
                 let polled = link.transport.poll_read_shared(cx);
                 let may_wait = self.begun && !std::mem::take(&mut self.has_waited);
                 match ready!(polled) {
-                    Ok(bytes) if may_wait && !bytes.is_empty() && turn::slice_waits(cx) => {
-                        self.rest = bytes;
-                        return Poll::Pending;
+                    Ok(bytes) if may_wait && !bytes.is_empty() => {
+                        let large = bytes.len() >= LARGE;
+                        if turn::slice_waits(cx, large) {
+                            self.rest = bytes;
+                            return Poll::Pending;
+                        }
+                        self.has_waited = large;
+                        Ok(bytes)
                     }
                     read => read.map_err(BodyError::Broken),
                 }
@@ -261,6 +271,7 @@ mod tests {
             Lease::new(Arc::new(Endpoint::new(address, None, false))),
             sender,
         );
+        let large = "x".repeat(LARGE);
         // What is no task of its own is polled after each look at the sockets anyway.
         let done = tokio::spawn(async move {
             for (written, more, comes, held) in [
@@ -269,10 +280,13 @@ mod tests {
                 ("", "", "third", 0),
                 ("fourth", "", "fourth", 1),
                 ("fifth", "", "fifth", 1),
+                (&large[1..], "", &large[1..], 1),
+                (&large, "", &large, 0),
+                ("sixth", "", "sixth", 1),
             ] {
                 server.write_all(written.as_bytes()).await.expect("written");
                 let next = next(&mut incoming, &server, more).await;
-                assert_eq!(next, (Some(comes.into()), held));
+                assert_eq!(next, (Some(comes.to_owned().into()), held));
             }
             server.shutdown().await.expect("ended");
             assert_eq!(next(&mut incoming, &server, "").await, (None, 0));
