@@ -45,7 +45,7 @@ pub async fn run<O: OldSide>(
     transport: Rewound,
     lifecycle: Lifecycle,
 ) {
-    let draining = lifecycle.reached(Phase::Draining);
+    let mut watch = lifecycle.watch();
     let service = service_fn(move |request: Request<Incoming>| {
         let proxy = proxy.clone();
         let client = Arc::clone(&client);
@@ -60,13 +60,16 @@ pub async fn run<O: OldSide>(
         .max_header_list_size(u32::try_from(limits.max_head).unwrap_or(u32::MAX))
         .keep_alive_interval(Duration::from_secs(30));
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(transport), service));
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = draining => {
+    let mut leaving = false;
+    let ended = std::future::poll_fn(|cx| {
+        // It is polled for each event of its streams, so the look must cost little.
+        if !leaving && watch.poll(cx) >= Phase::Draining {
+            leaving = true;
             connection.as_mut().graceful_shutdown();
-            connection.await
         }
-    };
+        connection.as_mut().poll(cx)
+    })
+    .await;
     if let Err(error) = ended {
         tracing::debug!(%error, "an HTTP/2 connection of a client ended");
     }
