@@ -170,6 +170,32 @@ async fn at_the_drain_limit_what_has_no_head_yet_is_ended_too() {
 }
 
 #[tokio::test]
+async fn who_comes_while_it_is_out_of_file_descriptors_waits() {
+    let old = Upstream::start(healthy("old")).await;
+    let mut proxy = Proxy::before(&old, &[]).await;
+    let mut idle = Client::connect(proxy.address).await;
+    for drains in [false, true] {
+        proxy.chat().await;
+        proxy.limit_descriptors(Some(3));
+        let mut waits = client::open_chat(proxy.address).await;
+        if drains {
+            proxy.terminate();
+            idle.until_closed().await;
+        } else {
+            eventually("it says why", async || {
+                proxy.lines().concat().contains("cannot accept connections")
+            })
+            .await;
+        }
+        let early = tokio::time::timeout(Duration::from_millis(200), waits.try_head()).await;
+        assert!(early.is_err(), "{early:?}");
+        proxy.limit_descriptors(None);
+        waits.response().await.assert_is(chat_text("old"));
+    }
+    assert_eq!(proxy.end().await, Some(0));
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;

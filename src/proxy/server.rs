@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -24,6 +24,10 @@ use crate::transport::{Rewound, Transport, turn};
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 4096;
+/// Pause after an error that would come again at once.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long a drain waits for connections that came before it and cannot be accepted.
+const LAST_CALL: Duration = Duration::from_secs(10);
 
 /// Bounds on clients.
 #[derive(Clone, Debug)]
@@ -136,10 +140,21 @@ pub async fn serve<O: OldSide>(
             },
         }
     }
-    // What the kernel has accepted is not ours to drop.
-    while let Ok(Ok((stream, peer))) = tokio::time::timeout(Duration::ZERO, listener.accept()).await
-    {
-        connections.spawn(door.clone().open(stream, peer));
+    // What the kernel has accepted is not ours to drop, unless it cannot be had for a while.
+    let until = Instant::now() + LAST_CALL;
+    while let Ok(accepted) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
+        match accepted {
+            Ok((stream, peer)) => {
+                connections.spawn(door.clone().open(stream, peer));
+            }
+            Err(_) if Instant::now() < until && lifecycle.phase() < Phase::Ending => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept connections");
+                break;
+            }
+        }
     }
     drop(listener);
     connections.close();
@@ -183,7 +198,7 @@ async fn pause_after(error: &io::Error) {
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
     ) {
         tracing::warn!(%error, "cannot accept connections");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(PAUSE).await;
     }
 }
 

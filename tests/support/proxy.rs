@@ -292,6 +292,21 @@ impl Proxy {
         self.signal(libc::SIGCONT);
     }
 
+    /// Lets it have no file descriptor of this number or above, or as many as it could have. What it has it keeps.
+    pub fn limit_descriptors(&self, below: Option<u64>) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        let prlimit = |new: *const libc::rlimit, old: *mut libc::rlimit| unsafe {
+            libc::prlimit(pid, libc::RLIMIT_NOFILE, new, old)
+        };
+        assert_eq!(prlimit(std::ptr::null(), &raw mut limit), 0);
+        limit.rlim_cur = below.unwrap_or(limit.rlim_max);
+        assert_eq!(prlimit(&raw const limit, std::ptr::null_mut()), 0);
+    }
+
     pub fn terminate(&self) {
         self.signal(libc::SIGTERM);
     }
