@@ -177,8 +177,6 @@ fn one(
                         "  {name}: disturbed: others used {:.2} s, {} forks, {:.2} s stolen, {slowdown:.2} times as slow",
                         round.others.cpu, round.others.forks, round.others.steal
                     );
-                }
-                if disturbed {
                     let lost = round.others.cpu + round.others.steal;
                     let disturbance = slowdown + lost / arguments.seconds;
                     let (disturbance, kept) = least
