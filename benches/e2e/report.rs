@@ -42,26 +42,31 @@ impl Results {
             .map(Vec::as_slice)
     }
 
-    /// What a proxy has, or adds, in the median.
-    fn own(&self, workload: Workload, peer: Peer, metric: usize) -> Option<f64> {
-        let all = median(self.of(workload, peer, metric)?);
-        let direct = self.of(workload, Peer::Direct, metric).map_or(0.0, median);
+    /// What a proxy has, or adds, round by round.
+    fn own(&self, workload: Workload, peer: Peer, metric: usize) -> Option<Vec<f64>> {
+        let all = self.of(workload, peer, metric)?;
         let is_added = workload.metrics()[metric].is_added();
-        Some(if is_added { all - direct } else { all })
+        let direct = is_added.then(|| self.of(workload, Peer::Direct, metric));
+        let direct = direct.flatten().map_or(0.0, median);
+        Some(all.iter().map(|value| value - direct).collect())
     }
 
-    /// The ratio of what a proxy has, or adds, to what the yardstick does; none if either adds nothing to speak of.
+    /// The ratio of what a proxy has, or adds, to what the yardstick does in the same turn; the median of those of all turns,
+    /// none if in one of them either adds nothing to speak of. Medians of each alone would compare rounds of one pace of the
+    /// machine with rounds of another.
     fn ratio(&self, workload: Workload, peer: Peer, metric: usize) -> Option<f64> {
         let one = self.own(workload, peer, metric)?;
         let yardstick = self.own(workload, YARDSTICK, metric)?;
         let plain = !matches!(peer, Peer::Haproxy | Peer::Direct);
-        (plain && one > 0.0 && yardstick > 0.0).then(|| one / yardstick)
+        let speaks = plain && one.iter().chain(&yardstick).all(|value| *value > 0.0);
+        let turns = one.iter().zip(&yardstick).map(|(one, other)| one / other);
+        speaks.then(|| median(&turns.collect::<Vec<_>>()))
     }
 
     /// How many times the load of one core two cores carry, by the CPU that the same load takes on both.
     fn two_cores(&self, peer: Peer) -> Option<f64> {
-        let one = self.own(Workload::Tokens, peer, 0)?;
-        let two = self.own(Workload::TwoThreads, peer, 0)?;
+        let one = median(self.of(Workload::Tokens, peer, 0)?);
+        let two = median(self.of(Workload::TwoThreads, peer, 0)?);
         (peer != Peer::Direct).then(|| 2.0 * one / two)
     }
 
