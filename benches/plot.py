@@ -6,6 +6,7 @@ usage: plot.py RESULTS.json DIRECTORY
 
 import json
 import pathlib
+import statistics
 import sys
 from html import escape
 
@@ -46,12 +47,14 @@ def draw(results, title, unit, rows, relative):
         if not measured:
             continue
         peers = measured["peers"]
-        base = peers["haproxy"]["median"] if relative and "haproxy" in peers else 1
+        yardstick = peers["haproxy"]["rounds"] if relative and "haproxy" in peers else None
         floor = 0 if relative else peers.get("direct", {}).get("median", 0)
         for peer in PEERS:
             if peer in peers:
-                value = [(peers[peer][key] - floor) / base for key in ("median", "min", "max")]
-                bars.append((label, peer, *value))
+                rounds = peers[peer]["rounds"]
+                # Of two rounds of one turn, as the bench's own ratios are.
+                values = [a / b for a, b in zip(rounds, yardstick)] if yardstick else [a - floor for a in rounds]
+                bars.append((label, peer, statistics.median(values), min(values), max(values)))
                 label = None
     if not bars:
         return None
