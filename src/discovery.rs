@@ -9,7 +9,7 @@ mod resolve;
 mod state;
 
 pub use cluster::Cluster;
-pub use file::{PlanFile, read};
+pub use file::{PlanFile, read, read_text};
 pub use news::{News, Wanted};
 pub use probe::probe;
 pub use publisher::{Publisher, TlsFault};

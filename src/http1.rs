@@ -7,6 +7,7 @@ mod chunked;
 mod encode;
 mod request;
 mod response;
+mod trailers;
 
 pub use chunked::{ChunkError, Chunked, Decoded};
 pub use encode::{
@@ -14,6 +15,7 @@ pub use encode::{
 };
 pub use request::{HeadError, RequestHead, host_is_valid, parse_request};
 pub use response::{ResponseError, ResponseHead, parse_response};
+pub use trailers::{passable, with_trailers};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};

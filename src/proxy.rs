@@ -4,6 +4,8 @@
 
 mod attempt;
 mod body;
+mod body_timeout;
+mod connections;
 mod error;
 mod exchange;
 mod feed;
@@ -11,6 +13,7 @@ mod h1;
 mod h2;
 mod head;
 mod layer;
+mod listener;
 mod models;
 mod prefetch;
 mod route;
@@ -23,6 +26,7 @@ pub use body::SplitBody;
 pub use error::Error;
 pub use head::Client;
 pub use layer::{SplitLayer, SplitService};
+pub use listener::Listener;
 pub use route::Routes;
-pub use server::{Limits, Listener, serve};
+pub use server::{Limits, serve};
 pub use service::{OldPool, OldSide, Proxy, ProxySettings, Shared};

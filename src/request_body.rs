@@ -2,46 +2,23 @@
 //!
 //! Knows nothing of generations or of why a request is sent again.
 
-use std::collections::VecDeque;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, ready};
+mod begun;
+mod kept;
+mod stream;
 
-use bytes::{Bytes, BytesMut};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use tower::BoxError;
 
-/// The bytes that all kept bodies of a process may take together.
-#[derive(Debug)]
-pub struct ReplayBudget {
-    left: AtomicUsize,
-}
-
-impl ReplayBudget {
-    /// `bytes` for the whole process.
-    #[must_use]
-    pub fn new(bytes: usize) -> Self {
-        Self {
-            left: AtomicUsize::new(bytes),
-        }
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        self.left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(bytes)
-            })
-            .is_ok()
-    }
-
-    fn give(&self, bytes: usize) {
-        self.left.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
-type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+use crate::http1::with_trailers;
+use crate::memory::{Budget, Buffer, Purpose};
+use begun::Begun;
+use stream::Stream;
 
 /// A body to send, and by [`RequestBody::again`] to send once more.
 pub struct RequestBody {
@@ -57,7 +34,8 @@ enum Kind {
     },
     Stream {
         shared: Arc<Mutex<Stream>>,
-        next: usize,
+        /// What of it was sent, in bytes.
+        sent: u64,
         length: SizeHint,
     },
 }
@@ -67,30 +45,11 @@ enum Kind {
 pub enum Fault {
     #[error("the request body is longer than the limit")]
     TooLarge,
+    #[error("the request body did not come in time")]
+    TooSlow,
     /// The client's connection or framing broke.
     #[error("the client broke the request body off")]
     Broken,
-}
-
-/// A body still being read, with what is kept of it.
-struct Stream {
-    source: Source,
-    kept: VecDeque<Bytes>,
-    kept_bytes: usize,
-    keep: usize,
-    budget: Option<Arc<ReplayBudget>>,
-    /// Bytes that may still come.
-    allowed: u64,
-    fault: Option<Fault>,
-    /// False once something was read that is not kept.
-    replayable: bool,
-    ended: bool,
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.let_go();
-    }
 }
 
 impl RequestBody {
@@ -111,7 +70,7 @@ impl RequestBody {
         }
     }
 
-    /// A body that is still to come.
+    /// A body that is still to come. Nothing of it is kept unless [`RequestBody::keep`] says so.
     pub fn stream<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -121,33 +80,30 @@ impl RequestBody {
             return Self::empty();
         }
         let length = body.size_hint();
-        let stream = Stream {
-            source: Box::pin(http_body_util::BodyExt::map_err(body, Into::into)),
-            kept: VecDeque::new(),
-            kept_bytes: 0,
-            keep: usize::MAX,
-            budget: None,
-            allowed: u64::MAX,
-            fault: None,
-            replayable: true,
-            ended: false,
-        };
+        let source = Box::pin(http_body_util::BodyExt::map_err(body, Into::into));
         Self {
             kind: Kind::Stream {
-                shared: Arc::new(Mutex::new(stream)),
-                next: 0,
+                shared: Arc::new(Mutex::new(Stream::new(source, length.exact()))),
+                sent: 0,
                 length,
             },
         }
     }
 
-    /// Bounds it: at most `most` bytes may come, and at most `keep` of them are kept, out of `budget`.
-    pub fn bound(&mut self, most: u64, keep: usize, budget: &Arc<ReplayBudget>) {
-        if let Kind::Stream { shared, .. } = &self.kind {
-            let stream = &mut *lock(shared);
-            stream.allowed = most;
-            stream.keep = keep;
-            stream.budget = Some(Arc::clone(budget));
+    /// At most `most` bytes may come, and what is held of them is charged to `budget`.
+    pub fn bound(&self, most: u64, budget: &Arc<Budget>) {
+        self.with_stream(|stream| stream.bound(most, budget));
+    }
+
+    /// Of what comes from now on, at most `most` bytes are kept, within the budget of [`RequestBody::bound`].
+    pub fn keep(&self, most: usize) {
+        self.with_stream(|stream| stream.keep(most));
+    }
+
+    fn with_stream<T>(&self, use_it: impl FnOnce(&mut Stream) -> T) -> Option<T> {
+        match &self.kind {
+            Kind::Stream { shared, .. } => Some(use_it(&mut lock(shared))),
+            _ => None,
         }
     }
 
@@ -157,7 +113,7 @@ impl RequestBody {
         let kind = match &self.kind {
             Kind::Stream { shared, length, .. } => Kind::Stream {
                 shared: Arc::clone(shared),
-                next: usize::MAX,
+                sent: u64::MAX,
                 length: *length,
             },
             _ => Kind::Empty,
@@ -168,10 +124,7 @@ impl RequestBody {
     /// What is wrong with it, if the client broke it.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
-        match &self.kind {
-            Kind::Stream { shared, .. } => lock(shared).fault,
-            _ => None,
-        }
+        self.with_stream(|stream| stream.fault())?
     }
 
     /// The same body from its beginning; `None` when part of it was not kept.
@@ -184,12 +137,12 @@ impl RequestBody {
                 sent: false,
             },
             Kind::Stream { shared, length, .. } => {
-                if !lock(shared).replayable {
+                if !lock(shared).rewind() {
                     return None;
                 }
                 Kind::Stream {
                     shared: Arc::clone(shared),
-                    next: 0,
+                    sent: 0,
                     length: *length,
                 }
             }
@@ -200,55 +153,53 @@ impl RequestBody {
     /// Is it still to come from the client, all of it? Then an `Expect: 100-continue` still stands.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
-        match &self.kind {
-            Kind::Stream { shared, .. } => {
-                let stream = lock(shared);
-                stream.kept.is_empty() && stream.replayable && !stream.ended
-            }
-            _ => false,
-        }
+        self.with_stream(|stream| stream.is_untouched()) == Some(true)
     }
 
-    /// Reads the whole body if it is not longer than `most` bytes. Gives the body back, to be sent.
-    pub async fn peek(mut self, most: usize) -> (Self, Option<Bytes>) {
-        if !matches!(self.kind, Kind::Stream { .. }) {
+    /// Reads the whole body if it is not longer than `most` bytes and `budget` has room for it. Gives the body back, to be sent;
+    /// what is to be kept of it must be said anew.
+    pub async fn peek(mut self, most: usize, budget: &Arc<Budget>) -> (Self, Option<Bytes>) {
+        let Kind::Stream { length, .. } = &self.kind else {
             let whole = self.as_whole().cloned();
             return (self, whole);
+        };
+        let expected = length.exact();
+        if length.lower() > most as u64 {
+            return (self, None);
         }
-        let mut read = BytesMut::new();
-        while read.len() <= most {
+        let expected = expected.and_then(|length| usize::try_from(length).ok());
+        let mut read = Buffer::new(budget, Purpose::Affinity, expected);
+        let mut trailers = None;
+        let next = loop {
             match self.frame().await {
                 None => {
                     let whole = read.freeze();
-                    return (Self::whole(whole.clone()), Some(whole));
+                    let body = match trailers {
+                        None => Self::whole(whole.clone()),
+                        Some(trailers) => {
+                            Self::stream(with_trailers::<BoxError>(whole.clone(), trailers))
+                        }
+                    };
+                    return (body, Some(whole));
                 }
-                Some(Ok(frame)) => {
-                    if let Ok(data) = frame.into_data() {
-                        read.extend_from_slice(&data);
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if read.len() + data.len() > most || !read.push(&data) => {
+                        break data;
                     }
-                }
+                    Ok(_) => {}
+                    Err(frame) => trailers = frame.into_trailers().ok(),
+                },
                 // The fault is the stream's: the body that is sent will meet it, too.
-                Some(Err(_)) => break,
+                Some(Err(_)) => break Bytes::new(),
             }
-        }
-        self.forget();
-        let begun = Begun {
-            first: Some(read.freeze()),
-            rest: self,
         };
+        let begun = Begun::new([read.freeze(), next], self);
         (Self::stream(begun), None)
     }
 
     /// Lets go of what is kept: the request will not be sent again.
     pub fn forget(&self) {
-        if let Kind::Stream { shared, next, .. } = &self.kind {
-            let stream = &mut *lock(shared);
-            stream.replayable = false;
-            // What this sender has still to send must stay.
-            if *next >= stream.kept.len() {
-                stream.let_go();
-            }
-        }
+        self.with_stream(Stream::forget);
     }
 
     /// The whole body, if it was there as a whole.
@@ -261,100 +212,8 @@ impl RequestBody {
     }
 }
 
-/// A body of which the beginning was read already.
-struct Begun {
-    first: Option<Bytes>,
-    rest: RequestBody,
-}
-
-impl Body for Begun {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match self.first.take() {
-            Some(first) => Poll::Ready(Some(Ok(Frame::data(first)))),
-            None => Pin::new(&mut self.rest).poll_frame(cx),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.rest.size_hint()
-    }
-}
-
 fn lock(shared: &Mutex<Stream>) -> MutexGuard<'_, Stream> {
     shared.lock().expect("no holder of this lock can panic")
-}
-
-impl Stream {
-    fn keep(&mut self, bytes: &Bytes) {
-        if !self.replayable {
-            return;
-        }
-        let fits = self.kept_bytes + bytes.len() <= self.keep;
-        let budget = self.budget.as_ref();
-        if fits && budget.is_none_or(|budget| budget.take(bytes.len())) {
-            self.kept_bytes += bytes.len();
-            self.kept.push_back(bytes.clone());
-        } else {
-            self.replayable = false;
-            self.let_go();
-        }
-    }
-
-    fn let_go(&mut self) {
-        self.kept = VecDeque::new();
-        let kept = std::mem::take(&mut self.kept_bytes);
-        if let Some(budget) = &self.budget {
-            budget.give(kept);
-        }
-    }
-
-    fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-        next: &mut usize,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // Nothing is sent on behind a hole.
-        if let Some(fault) = self.fault {
-            return Poll::Ready(Some(Err(fault.into())));
-        }
-        if let Some(bytes) = self.kept.get(*next) {
-            *next += 1;
-            return Poll::Ready(Some(Ok(Frame::data(bytes.clone()))));
-        }
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        let frame = ready!(self.source.as_mut().poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => match frame.data_ref() {
-                Some(bytes) if bytes.len() as u64 > self.allowed => {
-                    self.replayable = false;
-                    self.fault = Some(Fault::TooLarge);
-                    return Poll::Ready(Some(Err(Fault::TooLarge.into())));
-                }
-                Some(bytes) => {
-                    self.allowed -= bytes.len() as u64;
-                    self.keep(bytes);
-                    *next = self.kept.len();
-                }
-                // Trailers are not kept, so what had some is not replayed.
-                None => self.replayable = false,
-            },
-            Some(Err(error)) => {
-                self.replayable = false;
-                let known = error.downcast_ref().copied();
-                self.fault = Some(known.unwrap_or(Fault::Broken));
-            }
-            None => self.ended = true,
-        }
-        Poll::Ready(frame)
-    }
 }
 
 impl Body for RequestBody {
@@ -371,7 +230,7 @@ impl Body for RequestBody {
                 *sent = true;
                 Poll::Ready(Some(Ok(Frame::data(bytes.clone()))))
             }
-            Kind::Stream { shared, next, .. } => lock(shared).poll_next(cx, next),
+            Kind::Stream { shared, sent, .. } => lock(shared).poll_after(cx, sent),
         }
     }
 
@@ -412,9 +271,10 @@ mod tests {
         Chunks(Vec::from(parts).into_iter())
     }
 
-    fn bounded(parts: &[&'static str], keep: usize, budget: &Arc<ReplayBudget>) -> RequestBody {
-        let mut body = RequestBody::stream(chunks(parts));
-        body.bound(1000, keep, budget);
+    fn bounded(parts: &[&'static str], keep: usize, budget: &Arc<Budget>) -> RequestBody {
+        let body = RequestBody::stream(chunks(parts));
+        body.bound(10_000, budget);
+        body.keep(keep);
         body
     }
 
@@ -424,36 +284,38 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_is_sent_again_from_its_beginning_even_when_the_first_was_half_sent() {
-        let budget = Arc::new(ReplayBudget::new(100));
+        let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd", "ef"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");
         let second = first.again().expect("all was kept");
         drop(first);
         assert_eq!(text(second).await, "abcdef");
-        assert_eq!(budget.left.load(Ordering::Relaxed), 100);
+        assert_eq!(budget.used(), 0);
     }
 
     #[tokio::test]
     async fn beyond_the_limit_or_the_budget_it_streams_and_is_not_replayable() {
-        for (limit, whole) in [(3, 100), (100, 3)] {
-            let budget = Arc::new(ReplayBudget::new(whole));
-            let mut first = bounded(&["ab", "cd"], limit, &budget);
+        let long: &str = Box::leak("x".repeat(1024).into_boxed_str());
+        for (limit, whole) in [(1025, 10_000), (10_000, 2_000)] {
+            let budget = Budget::new(whole);
+            let mut first = bounded(&[long, "cd"], limit, &budget);
             first.frame().await.expect("a frame").expect("readable");
             assert!(first.again().is_some());
             first.frame().await.expect("a frame").expect("readable");
             assert!(first.again().is_none());
-            assert_eq!(budget.left.load(Ordering::Relaxed), whole);
+            assert_eq!(budget.used(), 0);
         }
     }
 
     #[tokio::test]
     async fn a_body_that_was_peeked_at_is_sent_whole() {
-        let (body, whole) = RequestBody::stream(chunks(&["ab", "cd"])).peek(4).await;
+        let budget = Budget::new(10_000);
+        let body = RequestBody::stream(chunks(&["ab", "cd"]));
+        let (body, whole) = body.peek(4, &budget).await;
         assert_eq!(whole.as_deref(), Some(&b"abcd"[..]));
         assert_eq!(text(body).await, "abcd");
-        let (body, whole) = RequestBody::stream(chunks(&["ab", "cd", "ef"]))
-            .peek(3)
-            .await;
+        let body = RequestBody::stream(chunks(&["ab", "cd", "ef"]));
+        let (body, whole) = body.peek(3, &budget).await;
         assert_eq!(whole, None);
         assert_eq!(text(body).await, "abcdef");
     }
@@ -461,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn a_body_beyond_its_bound_is_a_fault_of_the_client() {
         let mut body = RequestBody::stream(chunks(&["ab", "cd"]));
-        body.bound(3, 100, &Arc::new(ReplayBudget::new(100)));
+        body.bound(3, &Budget::new(10_000));
         body.frame().await.expect("a frame").expect("readable");
         assert!(body.frame().await.expect("a frame").is_err());
         assert_eq!(body.fault(), Some(Fault::TooLarge));
@@ -470,12 +332,65 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_forgotten_is_given_back() {
-        let budget = Arc::new(ReplayBudget::new(100));
+        let budget = Budget::new(10_000);
         let mut first = bounded(&["ab", "cd"], 100, &budget);
         first.frame().await.expect("a frame").expect("readable");
         first.forget();
         assert!(first.again().is_none());
-        assert_eq!(budget.left.load(Ordering::Relaxed), 100);
+        assert_eq!(budget.used(), 0);
         assert_eq!(text(first).await, "cd");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_does_not_fit_the_budget_is_not_read_ahead_and_still_sent_whole() {
+        let long: &str = Box::leak("x".repeat(6000).into_boxed_str());
+        let budget = Budget::new(5000);
+        let body = RequestBody::stream(chunks(&["ab", long, "cd"]));
+        let (body, whole) = body.peek(100_000, &budget).await;
+        assert_eq!(whole, None);
+        assert_eq!(budget.take_refusals(Purpose::Affinity), 1);
+        assert_eq!(text(body).await, ["ab", long, "cd"].concat());
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_unasked_and_until_something_is_read_it_can_be_sent_all_the_same() {
+        let mut first = RequestBody::stream(chunks(&["ab", "cd"]));
+        assert!(first.again().is_some());
+        first.frame().await.expect("a frame").expect("readable");
+        assert!(first.again().is_none());
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_of_a_forgotten_body_is_let_go_of_as_it_is_sent() {
+        let budget = Budget::new(10_000);
+        let mut first = bounded(&["ab", "cd", "ef"], 100, &budget);
+        first.frame().await.expect("a frame").expect("readable");
+        let mut second = first.again().expect("all was kept");
+        drop(first);
+        second.forget();
+        assert!(budget.used() > 0, "the second has still to send it");
+        assert_eq!(
+            second
+                .frame()
+                .await
+                .expect("a frame")
+                .expect("readable")
+                .into_data()
+                .expect("data"),
+            "ab"
+        );
+        assert_eq!(
+            second
+                .frame()
+                .await
+                .expect("a frame")
+                .expect("readable")
+                .into_data()
+                .expect("data"),
+            "cd"
+        );
+        assert_eq!(budget.used(), 0);
+        assert_eq!(text(second).await, "ef");
     }
 }

@@ -13,6 +13,11 @@ use crate::split::{Generation, Weights};
 pub enum Cause {
     /// No connection was made: nothing was sent.
     Connect,
+    /// This host cannot open a connection at all, for want of descriptors or memory: nothing was sent, and it would not be
+    /// elsewhere.
+    Local,
+    /// This host has no port left towards the address: nothing was sent.
+    LocalPorts,
     /// Reset, or the end of the stream, before the first content.
     Broken,
     /// Status 502.
@@ -37,8 +42,10 @@ pub enum Cause {
 
 impl Cause {
     /// Every cause, in declaration order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Connect,
+        Self::Local,
+        Self::LocalPorts,
         Self::Broken,
         Self::BadGateway,
         Self::Unavailable,
@@ -56,6 +63,8 @@ impl Cause {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::Local => "local",
+            Self::LocalPorts => "local_ports",
             Self::Broken => "broken",
             Self::BadGateway => "bad_gateway",
             Self::Unavailable => "unavailable",
@@ -103,12 +112,6 @@ impl Cause {
             Some(500) => Some(Self::ServerError),
             _ => None,
         }
-    }
-
-    /// Did no model server see the request? Such a retry adds no load, so it costs no budget.
-    #[must_use]
-    pub const fn nothing_sent(self) -> bool {
-        matches!(self, Self::Connect)
     }
 }
 
@@ -189,6 +192,7 @@ pub fn refuge(rules: &Rules, tried: Tried, failed: Place, cause: Cause) -> Optio
     let may_move = rules.enabled
         && match cause {
             Cause::Overloaded => rules.overloaded,
+            Cause::Local => false,
             // New is on trial: its own fault must not reach a client while old can answer.
             Cause::ServerError => failed == Place::New || rules.old_server_errors,
             _ => true,
@@ -227,7 +231,7 @@ mod tests {
     #[test]
     fn each_generation_is_the_others_refuge_while_both_have_weight() {
         for cause in Cause::ALL {
-            let moves = !matches!(cause, Cause::Overloaded);
+            let moves = !matches!(cause, Cause::Overloaded | Cause::Local);
             assert_eq!(
                 next(&rules(50), Place::New, cause),
                 moves.then_some(Place::Old)

@@ -1,7 +1,7 @@
 //! What is served now: the plan with the pools it needs, replaced as a whole by one writer and loaded once per request.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -49,6 +49,12 @@ impl Snapshot {
         }
     }
 
+    /// May a request under this plan be sent to old?
+    #[must_use]
+    pub fn may_reach_old(&self) -> bool {
+        self.plan.weights.old() > 0 || !self.plan.old_drains
+    }
+
     /// The pool of a place; `None` where there is none, and for an old that is served in this process.
     #[must_use]
     pub fn pool(&self, place: Place) -> Option<&Arc<Pool>> {
@@ -92,6 +98,8 @@ impl Snapshot {
 /// The one place that holds what is in force.
 pub struct World {
     snapshot: ArcSwap<Snapshot>,
+    /// Those that were in force, may send to old, and are kept by a request; looked at by who asks for the state.
+    earlier: Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<()>,
 }
 
@@ -100,6 +108,7 @@ impl World {
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
         Arc::new(Self {
             snapshot: ArcSwap::from_pointee(snapshot),
+            earlier: Mutex::default(),
             changed: watch::Sender::default(),
         })
     }
@@ -112,8 +121,25 @@ impl World {
 
     /// Puts a snapshot in force. Only the one writer of plans calls it.
     pub fn store(&self, snapshot: Snapshot) {
-        self.snapshot.store(Arc::new(snapshot));
+        let mut earlier = self.earlier();
+        earlier.retain(|one| one.strong_count() > 0);
+        let before = self.snapshot.swap(Arc::new(snapshot));
+        if before.may_reach_old() {
+            earlier.push(Arc::downgrade(&before));
+        }
+        drop(earlier);
         self.changed.send_replace(());
+    }
+
+    /// How many requests keep an earlier plan by which they may be sent to old. A request keeps its plan until nothing of it
+    /// can be sent again. Those that read a plan for a moment are counted, too.
+    #[must_use]
+    pub fn earlier_requests_that_may_reach_old(&self) -> usize {
+        self.earlier().iter().map(Weak::strong_count).sum()
+    }
+
+    fn earlier(&self) -> MutexGuard<'_, Vec<Weak<Snapshot>>> {
+        self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells of every snapshot that comes in force from now on. For those who watch: a request loads.

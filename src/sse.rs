@@ -5,6 +5,7 @@
 
 mod api;
 mod closing;
+mod continuation;
 mod decoder;
 mod glance;
 mod meaning;
@@ -18,6 +19,7 @@ mod reference;
 
 pub use api::Api;
 pub use closing::{error_body, error_event};
+pub use continuation::{Continuation, Opening};
 pub use decoder::{Decoder, Event, Events};
 pub use glance::{Glance, Glances};
 pub use meaning::{Late, Meaning, is_terminal, late_meaning, meaning};

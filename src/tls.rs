@@ -1,8 +1,6 @@
 //! TLS towards clients and model servers: rustls configurations from files, read again when the files change.
 
-use std::fs::OpenOptions;
-use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,6 +10,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+use crate::files;
 use crate::resource::Host;
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
@@ -186,29 +185,16 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     })
 }
 
-/// What is in a file that a person may have named who runs no process here: whoever edits an update chooses the path. So a
-/// device, which may have no end, or a pipe, which may have no beginning, must neither fill the memory nor hold the thread.
+/// What is in a file that a person may have named who runs no process here: whoever edits an update chooses the path.
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
-    let unreadable = |source| Error::Read {
-        path: path.into(),
-        source,
-    };
-    let mut options = OpenOptions::new();
-    // A pipe would be waited for already while it is opened.
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
-        return Err(Error::NoFile { path: path.into() });
-    }
-    let mut bytes = Vec::new();
-    // One more: what a file says of its length may change while it is read.
-    file.take(MAX_FILE + 1)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
-    match bytes.len() as u64 > MAX_FILE {
-        true => Err(Error::TooLarge { path: path.into() }),
-        false => Ok(bytes),
-    }
+    files::read(path, MAX_FILE).map_err(|error| match error {
+        files::Error::Read(source) => Error::Read {
+            path: path.into(),
+            source,
+        },
+        files::Error::TooLarge(_) => Error::TooLarge { path: path.into() },
+        files::Error::NoFile | files::Error::NotOwn => Error::NoFile { path: path.into() },
+    })
 }
 
 /// A configuration in force and the files it came from. New connections take what is in force.

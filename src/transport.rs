@@ -3,22 +3,33 @@
 //! A stream that waits owns no read buffer: bytes are read into the thread's buffer once the socket has some, and the
 //! slice that was filled is handed on without a copy.
 
+pub mod accept;
 pub mod deadline;
+pub mod h2;
+mod resolve;
+pub mod tcp;
 pub mod turn;
+pub mod write_timeout;
+
+pub use self::resolve::resolve;
 
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
+use crate::memory::{Budget, Charge, FREE, cost};
+
 /// Size of the shared read buffer, in bytes. It is renewed when a reader holds on to the last one.
-const READ_BUFFER: usize = 64 * 1024;
+pub const READ_BUFFER: usize = 64 * 1024;
 /// Renew the buffer once less than this is left, so that a read never asks for less, in bytes.
 pub const MIN_READ: usize = 16 * 1024;
 /// Capacity that the thread's write buffer may keep, in bytes.
@@ -38,12 +49,43 @@ pub enum Transport {
 
 impl Transport {
     /// Reads what is there into the thread's shared buffer. An empty result is the end of the stream.
+    ///
+    /// However short the slice is, it keeps all of its buffer: see [`Transport::poll_read_apart`].
     pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
+        self.poll_read_most(cx, READ_BUFFER)
+    }
+
+    /// Reads what is there, or little and apart while `memory` is tight.
+    pub fn poll_read_within(
+        &mut self,
+        cx: &mut Context<'_>,
+        memory: &Budget,
+    ) -> Poll<io::Result<BytesMut>> {
+        if memory.is_tight() {
+            self.poll_read_apart(cx, FREE)
+        } else {
+            self.poll_read_shared(cx)
+        }
+    }
+
+    /// Reads at most `most` bytes, into a buffer of their own: for what may stay for a while.
+    pub fn poll_read_apart(
+        &mut self,
+        cx: &mut Context<'_>,
+        most: usize,
+    ) -> Poll<io::Result<BytesMut>> {
+        let read = std::task::ready!(self.poll_read_most(cx, most))?;
+        Poll::Ready(Ok(BytesMut::from(&read[..])))
+    }
+
+    fn poll_read_most(&mut self, cx: &mut Context<'_>, most: usize) -> Poll<io::Result<BytesMut>> {
         READ.with_borrow_mut(|shared| {
             if shared.capacity() < MIN_READ {
                 shared.reserve(READ_BUFFER);
             }
-            let mut buffer = ReadBuf::uninit(shared.spare_capacity_mut());
+            let room = shared.spare_capacity_mut();
+            let most = room.len().min(most);
+            let mut buffer = ReadBuf::uninit(&mut room[..most]);
             std::task::ready!(Pin::new(self).poll_read(cx, &mut buffer))?;
             let filled = buffer.filled().len();
             // SAFETY: `ReadBuf::filled` promises that this many bytes from the start were initialised.
@@ -61,6 +103,11 @@ impl Transport {
             Self::Tcp(stream) => stream.try_write(bytes),
             Self::Tls(_) => Ok(0),
         }
+    }
+
+    #[must_use]
+    pub const fn is_tls(&self) -> bool {
+        matches!(self, Self::Tls(_))
     }
 
     /// What all of it goes through.
@@ -99,6 +146,37 @@ impl Transport {
                     .poll_read(&mut cx, &mut buffer)
                     .is_pending()
             }
+        }
+    }
+}
+
+/// Makes the kernel ask whether a silent peer is still there: one whose machine is gone sends nothing, and would be waited for
+/// for ever.
+///
+/// # Errors
+/// As setting socket options.
+pub fn keep_alive(socket: &socket2::SockRef<'_>) -> io::Result<()> {
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&probes)
+}
+
+/// A slice of a read buffer, for whoever may hold it for long. It keeps the whole buffer it lies in, so that is what `memory`
+/// is charged, as long as any handle of it lives; what is small beside the buffer is copied out of it instead.
+#[must_use]
+pub fn lend(data: Bytes, memory: &Arc<Budget>) -> Bytes {
+    let mut charge = Charge::default();
+    match data.len() {
+        0..=FREE => Bytes::copy_from_slice(&data),
+        length if length < READ_BUFFER / 4 => {
+            charge.force(memory, cost(length));
+            charge.tie(Bytes::copy_from_slice(&data))
+        }
+        length => {
+            charge.force(memory, cost(length.max(READ_BUFFER)));
+            charge.tie(data)
         }
     }
 }
@@ -166,19 +244,24 @@ impl AsyncWrite for Transport {
 }
 
 /// A transport of which some bytes were read already: they come first.
-pub struct Rewound {
+pub struct Rewound<T = Transport> {
     first: Bytes,
-    transport: Transport,
+    transport: T,
 }
 
-impl Rewound {
+impl<T> Rewound<T> {
     #[must_use]
-    pub fn new(first: Bytes, transport: Transport) -> Self {
+    pub const fn new(first: Bytes, transport: T) -> Self {
         Self { first, transport }
+    }
+
+    /// The transport itself.
+    pub const fn get_ref(&self) -> &T {
+        &self.transport
     }
 }
 
-impl AsyncRead for Rewound {
+impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -190,11 +273,15 @@ impl AsyncRead for Rewound {
         let length = self.first.len().min(buffer.remaining());
         buffer.put_slice(&self.first[..length]);
         self.first.advance(length);
+        if self.first.is_empty() {
+            // Even an empty slice keeps the buffer it lies in.
+            self.first = Bytes::new();
+        }
         Poll::Ready(Ok(()))
     }
 }
 
-impl AsyncWrite for Rewound {
+impl<T: AsyncWrite + Unpin> AsyncWrite for Rewound<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -11,6 +11,7 @@ mod h2;
 mod head;
 pub mod idle;
 mod lifetime;
+mod outlier;
 mod pool;
 
 pub use body::{BodyError, UpstreamBody};
@@ -18,8 +19,10 @@ pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 pub use lifetime::Lifetime;
-pub use pool::{Pool, Protocol, Resolved, Settings};
+pub use outlier::Failure;
+pub use pool::{FailFast, Pool, Protocol, Resolved, Settings, Terms};
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -29,9 +32,18 @@ pub enum Error {
     /// The pool has no address, or its name does not resolve.
     #[error("no address is known")]
     NoEndpoint,
-    /// Every address rests after failures, and the caller has somewhere else to go.
-    #[error("every address rests after failures")]
-    Resting,
+    /// Every address is ejected after failures, and the caller has somewhere else to go.
+    #[error("every address is ejected after failures")]
+    Ejected,
+    /// This host cannot open a connection: it lacks descriptors, memory, or ports towards the address. Not the model
+    /// server's fault.
+    #[error("this host cannot open a connection")]
+    Exhausted {
+        /// Only towards this address: ports are counted per destination.
+        here_only: bool,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("cannot connect to {address}")]
     Connect {
         address: SocketAddr,
@@ -43,6 +55,12 @@ pub enum Error {
         address: SocketAddr,
         limit: Duration,
     },
+    /// The server ended the connection before anything of the request had reached it, as happens to one that was idle.
+    #[error("the connection was closed before the request arrived")]
+    Unread(#[source] std::io::Error),
+    /// Not a byte of an answer came. The request may have been read all the same.
+    #[error("the connection broke before the response")]
+    Silent(#[source] std::io::Error),
     #[error("the connection broke before the response head")]
     Broken(#[source] std::io::Error),
     /// The client's fault, not the model server's.
@@ -50,25 +68,103 @@ pub enum Error {
     RequestBody(#[source] std::io::Error),
     #[error("no response head within {0:?}")]
     HeadTimeout(Duration),
+    /// The caller's deadline for the first event passed before the response head.
+    #[error("no first event in time")]
+    Deadline,
     #[error("the response head cannot be used")]
     Head(#[source] crate::http1::ResponseError),
-    #[error("the response head is too large")]
+    /// With the heads of interim answers (1xx) that came before it.
+    #[error("the response head is too large, interim ones included")]
     HeadTooLarge,
     #[error("HTTP/2")]
-    Http2(#[source] hyper::Error),
+    Http2(#[source] ::h2::Error),
     /// Of a generation that is a service in this process.
     #[error("the service in this process failed")]
     Local(#[source] tower::BoxError),
 }
 
 impl Error {
-    /// Was the request never on its way? Then another try costs no model server anything.
+    /// Has no model server got anything of the request? Then another try costs none anything.
     #[must_use]
     pub fn nothing_sent(&self) -> bool {
         matches!(
             self,
-            Self::NoEndpoint | Self::Resting | Self::Connect { .. } | Self::ConnectTimeout { .. }
+            Self::NoEndpoint
+                | Self::Ejected
+                | Self::Exhausted { .. }
+                | Self::Connect { .. }
+                | Self::ConnectTimeout { .. }
+                | Self::Unread(_)
         )
+    }
+
+    /// Is it of use to try another endpoint of the same pool? No model server saw the request, and what is lacking here is not
+    /// lacking there.
+    #[must_use]
+    pub fn another_may_do(&self) -> bool {
+        self.nothing_sent()
+            && !matches!(
+                self,
+                Self::Exhausted {
+                    here_only: false,
+                    ..
+                }
+            )
+    }
+
+    /// Whether it is the fault of the endpoint that was tried, and of which kind.
+    #[must_use]
+    pub const fn of_endpoint(&self) -> Option<Failure> {
+        match self {
+            Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
+            Self::HeadTimeout(_) | Self::Deadline => Some(Failure::Silence),
+            // What a client sends may well be the reason that a server breaks off.
+            Self::Unread(_)
+            | Self::Silent(_)
+            | Self::Broken(_)
+            | Self::Http2(_)
+            | Self::Head(_)
+            | Self::HeadTooLarge => Some(Failure::Answer),
+            Self::NoEndpoint
+            | Self::Ejected
+            | Self::Exhausted { .. }
+            | Self::RequestBody(_)
+            | Self::Local(_) => None,
+        }
+    }
+}
+
+impl Error {
+    /// What went wrong in words for clients, who must not learn where model servers are.
+    #[must_use]
+    pub fn in_general(&self) -> &'static str {
+        match self {
+            Self::NoEndpoint => "no endpoint is known",
+            Self::Ejected => "no endpoint is healthy",
+            Self::Exhausted { .. } => "this proxy cannot open a connection",
+            Self::Deadline => "no first event in time",
+            Self::Connect { source, .. } => match source.kind() {
+                ErrorKind::ConnectionRefused => "connection refused",
+                ErrorKind::ConnectionReset => "connection reset",
+                ErrorKind::TimedOut => "connecting timed out",
+                ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => "unreachable",
+                _ => "cannot connect",
+            },
+            Self::ConnectTimeout { .. } => "connecting timed out",
+            Self::Unread(_) => "the connection was closed before the request arrived",
+            Self::Silent(source) | Self::Broken(source) => match source.kind() {
+                ErrorKind::ConnectionReset => "connection reset before the response",
+                ErrorKind::UnexpectedEof => "connection closed before the response",
+                ErrorKind::TimedOut => "timed out before the response",
+                _ => "connection broken before the response",
+            },
+            Self::RequestBody(_) => "the request body broke off",
+            Self::HeadTimeout(_) => "timed out before the response",
+            Self::Head(_) => "the response head cannot be used",
+            Self::HeadTooLarge => "the response head is too large",
+            Self::Http2(_) => "HTTP/2 error before the response",
+            Self::Local(_) => "the service failed",
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
 use super::news::{News, Wanted};
+use crate::files;
 use crate::resource::{self, MAX_BYTES, Problems};
 
 /// How often the file is looked at without having been told of a change (a network file system tells nothing).
@@ -25,16 +26,19 @@ const RECONSIDER: Duration = Duration::from_millis(100);
 /// # Errors
 /// Everything that is wrong with it.
 pub fn read(path: &Path) -> Result<Wanted, Problems> {
-    let unreadable = |message: String| Problems::one("", message);
-    let length = std::fs::metadata(path)
-        .map_err(|error| unreadable(format!("cannot be read: {error}")))?
-        .len();
-    if length > MAX_BYTES as u64 {
-        return Err(unreadable(format!("is larger than {MAX_BYTES} bytes")));
-    }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| unreadable(format!("cannot be read: {error}")))?;
-    Ok(resource::load(&text)?.into())
+    Ok(resource::load(&read_text(path)?)?.into())
+}
+
+/// The text of a manifest file, not judged.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn read_text(path: &Path) -> Result<String, Problems> {
+    let bytes = files::read(path, MAX_BYTES as u64).map_err(|error| match error {
+        files::Error::Read(error) => Problems::one("", format!("cannot be read: {error}")),
+        error => Problems::one("", error.to_string()),
+    })?;
+    String::from_utf8(bytes).map_err(|_| Problems::one("", "is no text in UTF-8"))
 }
 
 /// What tells one state of a file from another, without reading it.

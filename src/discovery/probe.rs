@@ -11,7 +11,7 @@ use crate::request_body::RequestBody;
 use crate::resource::{Probe, Question};
 use crate::snapshot::World;
 use crate::transport::deadline;
-use crate::upstream::{Added, Endpoint, Head, Outgoing, Pool};
+use crate::upstream::{self, Added, Endpoint, Head, Outgoing, Pool};
 
 /// Largest list of models that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
@@ -61,7 +61,7 @@ pub async fn any_answers(pool: &Arc<Pool>) -> bool {
         let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
         asked.spawn(async move {
             let answer = get(&pool, &endpoint, MODELS).await;
-            answer.is_some_and(|(status, body)| {
+            answer.is_ok_and(|(status, body)| {
                 !status.is_server_error() && lists_a_model(&body) != Some(false)
             })
         });
@@ -78,35 +78,55 @@ async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
     let answered =
         deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
-    let is = answered.unwrap_or(false);
+    let is = match answered {
+        // Nothing was found out about the endpoint: this host could not ask.
+        Some(None) => return,
+        Some(Some(is)) => is,
+        None => false,
+    };
     endpoint.probed(is);
     if was != is {
         tracing::info!(endpoint = %endpoint.address, healthy = is, "probe");
     }
 }
 
-async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -> bool {
+/// Whether an endpoint can serve; none if this host cannot open a connection.
+async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -> Option<bool> {
     let path = match question {
         Question::AnyModel => MODELS.to_owned(),
         Question::Model(model) => format!("/v1/models/{model}/ready"),
         Question::Path(path) => path.to_string(),
     };
-    let Some((status, body)) = get(pool, endpoint, &path).await else {
-        return false;
+    let (status, body) = match get(pool, endpoint, &path).await {
+        Ok(answer) => answer,
+        Err(Unanswered::HereExhausted) => return None,
+        Err(Unanswered::There) => return Some(false),
     };
     let lists = || lists_a_model(&body) == Some(true);
-    status == StatusCode::OK && (!matches!(question, Question::AnyModel) || lists())
+    Some(status == StatusCode::OK && (!matches!(question, Question::AnyModel) || lists()))
 }
 
-/// The answer of an endpoint; none if it gives none, or one that is too long.
-async fn get(pool: &Pool, endpoint: &Arc<Endpoint>, path: &str) -> Option<(StatusCode, Bytes)> {
+/// Why there is no answer.
+enum Unanswered {
+    /// This host cannot open a connection.
+    HereExhausted,
+    /// The endpoint gives none, or one that is too long.
+    There,
+}
+
+/// The answer of an endpoint.
+async fn get(
+    pool: &Pool,
+    endpoint: &Arc<Endpoint>,
+    path: &str,
+) -> Result<(StatusCode, Bytes), Unanswered> {
     let mut headers = HeaderMap::new();
     if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
         headers.insert(HOST, host);
     }
     let head = Head {
         method: Method::GET,
-        uri: path.parse::<Uri>().ok()?,
+        uri: path.parse::<Uri>().map_err(|_| Unanswered::There)?,
         headers,
         added: Added::default(),
         expects_continue: false,
@@ -116,10 +136,14 @@ async fn get(pool: &Pool, endpoint: &Arc<Endpoint>, path: &str) -> Option<(Statu
         extra: None,
     };
     let response = pool.send_to(endpoint, outgoing, RequestBody::empty()).await;
-    let response = response.ok()?;
+    let response = response.map_err(|error| match error {
+        upstream::Error::Exhausted { .. } => Unanswered::HereExhausted,
+        _ => Unanswered::There,
+    })?;
     let status = response.status();
     let body = Limited::new(response.into_body(), MAX_LIST).collect().await;
-    Some((status, body.ok()?.to_bytes()))
+    let body = body.map_err(|_| Unanswered::There)?;
+    Ok((status, body.to_bytes()))
 }
 
 /// Whether a list of models has any; none if it is no such list.

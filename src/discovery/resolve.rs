@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::resource::{Host, Target};
+use crate::transport;
 
 /// Longest wait for an answer of the resolver.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -98,10 +99,9 @@ async fn addresses(target: &Target) -> Vec<SocketAddr> {
         Host::Ip(ip) => return vec![(*ip, target.port).into()],
         Host::Name(_) => target.name(),
     };
-    let asked = tokio::net::lookup_host((name.as_str(), target.port));
+    let asked = transport::resolve(&name, target.port, target.is_confined());
     match tokio::time::timeout(PATIENCE, asked).await {
-        Ok(Ok(found)) => {
-            let mut found: Vec<_> = found.collect();
+        Ok(Ok(mut found)) => {
             found.sort_unstable();
             found.dedup();
             found

@@ -1,13 +1,18 @@
 //! The last good plan, kept over a restart.
 
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tokio::sync::watch;
 
-use crate::resource::{API_VERSION, Identity, KIND, Manifest, Update};
+use crate::files;
+use crate::resource::{API_VERSION, Identity, KIND, MAX_BYTES, Manifest, Update};
+
+/// Largest file that is read, in bytes: four times what a manifest may have, for it is written with indentation.
+const MOST: u64 = 4 * MAX_BYTES as u64;
 
 /// The directory where it is kept.
 #[derive(Clone, Debug)]
@@ -19,7 +24,10 @@ impl State {
     /// # Errors
     /// When the directory cannot be made.
     pub fn open(directory: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(directory)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(directory)?;
         Ok(Self {
             file: directory.join("last-good-plan.json"),
         })
@@ -48,15 +56,24 @@ impl State {
             "spec": manifest.spec,
         });
         let new = self.file.with_extension("new");
-        std::fs::write(&new, serde_json::to_vec_pretty(&text)?)?;
-        std::fs::File::open(&new)?.sync_all()?;
-        std::fs::rename(&new, &self.file)
+        files::replace(&self.file, &new, &serde_json::to_vec_pretty(&text)?)
     }
 
     /// The update that is kept, not judged again; none if there is none that can be read.
     #[must_use]
     pub fn update(&self) -> Option<Update> {
-        let text = std::fs::read(&self.file).ok()?;
+        let text = match files::read_own(&self.file, MOST) {
+            Ok(text) => text,
+            Err(files::Error::Read(error)) if error.kind() == io::ErrorKind::NotFound => {
+                return None;
+            }
+            Err(error) => {
+                let file = self.file.display();
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(%file, error, "the plan that was kept cannot be used");
+                return None;
+            }
+        };
         let kept: Json = serde_json::from_slice(&text).ok()?;
         let metadata = &kept["metadata"];
         let text = |field: &str| metadata[field].as_str().map(str::to_owned);

@@ -7,6 +7,10 @@ use http::HeaderMap;
 
 /// Longest chunk extension that is read and ignored, in bytes.
 const MAX_EXTENSION: u16 = 1024;
+/// How far the size lines of a body may run ahead of what its chunks are worth, in bytes; see [`Chunked::charge`].
+const MAX_EXCESS: u32 = 16 * 1024;
+/// Bytes of a size line that every chunk may have beyond twice its payload: enough for one byte at a time.
+const FREE: u64 = 16;
 /// Longest trailer section, in bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
 /// Most hexadecimal digits of a chunk size: below 2^60, so that nothing overflows.
@@ -24,6 +28,9 @@ pub enum ChunkError {
     /// A chunk extension with control characters or beyond the bound.
     #[error("a chunk extension that is malformed or too long")]
     Extension,
+    /// Chunk extensions that outweigh the payload by far, again and again.
+    #[error("chunks that are mostly extensions")]
+    Excess,
     /// A trailer section that is malformed or beyond the bound.
     #[error("a trailer section that is malformed or too long")]
     Trailers,
@@ -65,6 +72,10 @@ const SIZE: State = State::Size {
 #[derive(Debug)]
 pub struct Chunked {
     state: State,
+    /// Length of the size line at hand so far, in bytes.
+    line: u32,
+    /// What the size lines were longer than allowed, in bytes.
+    excess: u32,
     trailers: Option<Box<HeaderMap>>,
 }
 
@@ -81,6 +92,8 @@ impl Default for Chunked {
     fn default() -> Self {
         Self {
             state: SIZE,
+            line: 0,
+            excess: 0,
             trailers: None,
         }
     }
@@ -123,6 +136,8 @@ impl Chunked {
                 && let Some((left, length)) = usual_size(&slice[at..])
             {
                 self.state = State::Data { left };
+                self.line = u32::try_from(length).unwrap_or(u32::MAX);
+                self.charge(left)?;
                 at += length;
             } else {
                 self.framing_byte(slice[at])?;
@@ -135,7 +150,26 @@ impl Chunked {
         })
     }
 
+    /// Weighs the size line that has ended against the payload that it announces, as Go's `net/http` does: extensions are
+    /// read for nothing, so a body of little else is an attack (CVE-2023-39326). What one chunk has to spare another has not.
+    fn charge(&mut self, payload: u64) -> Result<(), ChunkError> {
+        let worth = payload.saturating_mul(2).saturating_add(FREE);
+        let worth = u32::try_from(worth).unwrap_or(u32::MAX);
+        let line = std::mem::take(&mut self.line);
+        self.excess = self.excess.saturating_add(line).saturating_sub(worth);
+        if self.excess > MAX_EXCESS {
+            return Err(ChunkError::Excess);
+        }
+        Ok(())
+    }
+
     fn framing_byte(&mut self, byte: u8) -> Result<(), ChunkError> {
+        if !matches!(
+            self.state,
+            State::DataCr | State::DataLf | State::Trailers(_)
+        ) {
+            self.line += 1;
+        }
         self.state = match (&mut self.state, byte) {
             (State::Size { value, digits }, _) if byte.is_ascii_hexdigit() => {
                 if *digits == MAX_DIGITS {
@@ -178,7 +212,11 @@ impl Chunked {
             }
             (State::Extension { .. }, _) => return Err(ChunkError::Extension),
             (State::SizeLf { value: 0 }, b'\n') => State::Trailers(Vec::new()),
-            (State::SizeLf { value }, b'\n') => State::Data { left: *value },
+            (State::SizeLf { value }, b'\n') => {
+                let left = *value;
+                self.charge(left)?;
+                State::Data { left }
+            }
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => SIZE,
             (State::Trailers(section), _) => {
@@ -314,6 +352,25 @@ mod tests {
         }
         let long = [b"3;".to_vec(), vec![b'a'; 2000], b"\r\nabc\r\n".to_vec()].concat();
         assert_eq!(decode_all(long), Err(ChunkError::Extension));
+    }
+
+    #[test]
+    fn a_body_may_come_byte_by_byte_but_not_be_mostly_extensions() {
+        let byte_by_byte = [b"1;a=b\r\nx\r\n".repeat(100_000), b"0\r\n\r\n".to_vec()].concat();
+        assert!(decode_all(byte_by_byte).expect("valid").2);
+        let chunk = [b"1;", &[b'e'; 1000][..], b"\r\nx\r\n"].concat();
+        assert!(decode_all(chunk.repeat(16)).is_ok());
+        assert_eq!(decode_all(chunk.repeat(20)), Err(ChunkError::Excess));
+        // Payload pays for extensions.
+        let worth = [
+            b"400;",
+            &[b'e'; 1000][..],
+            b"\r\n",
+            &[b'x'; 0x400][..],
+            b"\r\n",
+        ]
+        .concat();
+        assert!(decode_all(worth.repeat(1000)).is_ok());
     }
 
     proptest! {

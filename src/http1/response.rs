@@ -61,11 +61,13 @@ pub fn parse_response(
     let framing = framing(&headers, names, status, method)?;
     let says = |word: &str| names.list(&headers, &CONNECTION, word);
     let persistent = match version {
-        Version::HTTP_10 => says("keep-alive"),
+        Version::HTTP_10 => says("keep-alive") && !says("close"),
         _ => !says("close"),
     };
-    // RFC 9112 §6.3 rule 3: a length beside an encoding may be an attempt at smuggling; do not reuse the connection.
-    let doubtful = framing == Framing::Chunked && headers.remove(CONTENT_LENGTH).is_some();
+    // RFC 9112 §6.1, §6.3 rule 3: a length beside an encoding may be an attempt at smuggling, and HTTP/1.0 has no encodings;
+    // do not reuse the connection.
+    let doubtful = framing == Framing::Chunked
+        && (headers.remove(CONTENT_LENGTH).is_some() || version == Version::HTTP_10);
     Ok(Some(ResponseHead {
         status,
         keep_alive: persistent && !doubtful && framing != Framing::UntilClose,
@@ -149,6 +151,16 @@ mod tests {
             (
                 "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 1\r\n\r\n",
                 Framing::Chunked,
+                false,
+            ),
+            (
+                "HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ntransfer-encoding: chunked\r\n\r\n",
+                Framing::Chunked,
+                false,
+            ),
+            (
+                "HTTP/1.0 200 OK\r\nconnection: keep-alive, close\r\ncontent-length: 1\r\n\r\n",
+                Framing::Length(1),
                 false,
             ),
             (

@@ -4,19 +4,19 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
-use super::error::Error;
+use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::service::{OldSide, Proxy};
+use crate::memory::{Budget, Buffer, Purpose};
 use crate::request_body::{Fault, RequestBody};
 use crate::rescue::{Cause, Place, Tried, refuge};
 use crate::snapshot::Snapshot;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
-use crate::upstream::{self, Head, Outgoing, UpstreamBody};
+use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
 
 /// Most bytes of a 404 that are read to find out what it is about.
 const MAX_NOT_FOUND: usize = 16 * 1024;
@@ -33,9 +33,11 @@ pub struct Tries<O> {
     pub tried: Tried,
     /// May a failure move it to another place? Not what belongs to old alone.
     pub movable: bool,
+    /// It may not move without an attempt: the retry budget did not allow it.
+    pub stays: bool,
     /// When the present attempt began.
     pub started: Instant,
-    pub story: String,
+    pub failures: Failures,
 }
 
 /// An answer, and the place it came from.
@@ -45,6 +47,18 @@ pub type Answer = (Place, Response<UpstreamBody>);
 struct Failure {
     cause: Cause,
     answer: Option<Response<UpstreamBody>>,
+    /// The place was left untried, since all of it is ejected.
+    untried: bool,
+}
+
+impl Failure {
+    const fn without_answer(cause: Cause) -> Self {
+        Self {
+            cause,
+            answer: None,
+            untried: false,
+        }
+    }
 }
 
 /// What another attempt came to, with everything to go on with.
@@ -78,10 +92,8 @@ impl<O: OldSide> Again for Tries<O> {
         let tried = self.tried.and(self.place);
         let place = refuge(&self.world.rules(), tried, self.place, cause)?;
         self.body.again()?;
-        if !cause.nothing_sent() && !self.proxy.shared.may_retry(&self.world) {
-            return None;
-        }
-        Some(place)
+        // Every move is charged, also where nothing was sent: it adds load to the other generation.
+        self.proxy.shared.may_retry(&self.world).then_some(place)
     }
 
     fn again(mut self: Box<Self>, mut exchange: Exchange, place: Place, cause: Cause) -> Retrying {
@@ -118,6 +130,7 @@ impl<O: OldSide> Tries<O> {
     fn go_to(&mut self, exchange: &mut Exchange, place: Place, cause: Cause) {
         self.tried = self.tried.and(self.place);
         self.place = place;
+        self.stays = false;
         self.started = Instant::now();
         if let Some(traceparent) = exchange.moved(place.generation(), cause) {
             let head = Arc::make_mut(&mut self.head);
@@ -148,21 +161,28 @@ impl<O: OldSide> Tries<O> {
                 Some(Fault::TooLarge) => {
                     return Err(Error::BodyTooLarge(self.proxy.shared.settings.max_body));
                 }
+                Some(Fault::TooSlow) => return Err(Error::BodyTimeout),
                 Some(Fault::Broken) => return Err(Error::RequestBody),
                 None => {}
             }
             let cause = failure.cause;
+            let was_tried = !failure.untried;
             let answer = failure.answer.map(|answer| (self.place, answer));
             if let Some(place) = Again::refuge(self, cause) {
                 refusal = answer.or(refusal);
                 self.go_to(exchange, place, cause);
                 continue;
             }
+            if !was_tried && !self.stays {
+                self.stays = true;
+                continue;
+            }
             exchange.not_saved();
             return answer.or(refusal).ok_or_else(|| Error::Upstream {
-                story: std::mem::take(&mut self.story),
+                failures: std::mem::take(&mut self.failures),
                 status: match cause {
                     Cause::Deadline => StatusCode::GATEWAY_TIMEOUT,
+                    Cause::Local | Cause::LocalPorts => StatusCode::SERVICE_UNAVAILABLE,
                     _ => StatusCode::BAD_GATEWAY,
                 },
             });
@@ -170,33 +190,24 @@ impl<O: OldSide> Tries<O> {
     }
 
     async fn attempt(&mut self) -> Result<Response<UpstreamBody>, Failure> {
-        let sent = match self.limit() {
-            None => Some(self.send().await),
-            Some(limit) => Box::pin(deadline::timeout(limit, self.send())).await,
+        let error = match self.send().await {
+            Ok(response) => return Ok(response),
+            Err(error) => error,
         };
-        match sent {
-            Some(Ok(response)) => Ok(response),
-            Some(Err(error)) => {
-                let cause = match &error {
-                    upstream::Error::RequestBody(_) => Cause::Broken,
-                    error if error.nothing_sent() => Cause::Connect,
-                    upstream::Error::HeadTimeout(_) => Cause::Deadline,
-                    _ => Cause::Broken,
-                };
-                self.tell(&upstream::story(&error));
-                Err(Failure {
-                    cause,
-                    answer: None,
-                })
-            }
-            None => {
-                self.tell("no first event in time");
-                Err(Failure {
-                    cause: Cause::Deadline,
-                    answer: None,
-                })
-            }
-        }
+        let cause = match &error {
+            upstream::Error::Exhausted {
+                here_only: true, ..
+            } => Cause::LocalPorts,
+            upstream::Error::Exhausted { .. } => Cause::Local,
+            error if error.nothing_sent() => Cause::Connect,
+            upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
+            _ => Cause::Broken,
+        };
+        self.tell(error.in_general(), &upstream::story(&error));
+        Err(Failure {
+            untried: matches!(error, upstream::Error::Ejected),
+            ..Failure::without_answer(cause)
+        })
     }
 
     async fn send(&self) -> Result<Response<UpstreamBody>, upstream::Error> {
@@ -206,24 +217,33 @@ impl<O: OldSide> Tries<O> {
             head: &self.head,
             extra,
         };
+        let terms = Terms {
+            fail_fast: self.fail_fast(),
+            deadline: self.first_event_deadline(),
+        };
         if self.place == Place::Old {
-            let fail_fast = self.may_fail_fast();
-            return self
-                .proxy
-                .old
-                .send(&self.world, outgoing, body, fail_fast)
-                .await;
+            let old = &self.proxy.old;
+            return old.send(&self.world, outgoing, body, terms).await;
         }
         match self.world.pool(self.place) {
-            Some(pool) => pool.send(outgoing, body, self.may_fail_fast()).await,
+            Some(pool) => pool.send(outgoing, body, terms).await,
             None => Err(upstream::Error::NoEndpoint),
         }
     }
 
-    /// Is it of use to fail at once when the pool has no healthy endpoint? Only if there is somewhere else to go.
-    fn may_fail_fast(&self) -> bool {
+    /// Is it of use to leave a pool untried whose endpoints are all ejected? Only if there is somewhere else to go; and new
+    /// gets what is old's only where old does not answer at all, lest a client who makes old answer with errors raises the
+    /// split for others.
+    fn fail_fast(&self) -> FailFast {
+        if !self.movable || self.stays {
+            return FailFast::Never;
+        }
         let tried = self.tried.and(self.place);
-        self.movable && refuge(&self.world.rules(), tried, self.place, Cause::Connect).is_some()
+        match refuge(&self.world.rules(), tried, self.place, Cause::Connect) {
+            None => FailFast::Never,
+            Some(Place::New) => FailFast::IfGone,
+            Some(Place::Old | Place::Peers) => FailFast::IfEjected,
+        }
     }
 
     /// Is the answer one to pass on, or a reason to try elsewhere?
@@ -234,7 +254,8 @@ impl<O: OldSide> Tries<O> {
         let status = response.status();
         let (cause, response) = match status {
             StatusCode::NOT_FOUND => {
-                let reading = Box::pin(read_not_found(response));
+                let memory = &self.proxy.shared.memory;
+                let reading = Box::pin(read_not_found(response, memory));
                 let read = match self.first_event_deadline() {
                     None => reading.await,
                     Some(deadline) => deadline::timeout_at(deadline, reading)
@@ -242,11 +263,8 @@ impl<O: OldSide> Tries<O> {
                         .unwrap_or(Err(Cause::Deadline)),
                 };
                 read.map_err(|cause| {
-                    self.tell("broke off a 404");
-                    Failure {
-                        cause,
-                        answer: None,
-                    }
+                    self.tell_all("broke off a 404");
+                    Failure::without_answer(cause)
                 })?
             }
             _ => (Cause::of_status(status.as_u16()), response),
@@ -254,54 +272,60 @@ impl<O: OldSide> Tries<O> {
         match cause {
             None => Ok(response),
             Some(cause) => {
-                self.tell(&format!("answered {status}"));
+                self.tell_all(&format!("answered {status}"));
                 Err(Failure {
-                    cause,
                     answer: Some(response),
+                    ..Failure::without_answer(cause)
                 })
             }
         }
     }
 
-    fn tell(&mut self, what: &str) {
-        if !self.story.is_empty() {
-            self.story.push_str("; ");
-        }
+    /// Notes why the present place failed, in words that may go to the client as well.
+    fn tell_all(&mut self, what: &str) {
+        self.tell(what, what);
+    }
+
+    fn tell(&mut self, for_client: &str, for_log: &str) {
         let place = match self.place {
             Place::Old => "old",
             Place::New => "new",
             Place::Peers => "old (sibling pods)",
         };
-        self.story.push_str(place);
-        self.story.push_str(": ");
-        self.story.push_str(what);
+        self.failures.add(place, for_client, for_log);
     }
 }
 
 /// Reads a 404's body as far as it takes to know what it is about.
 async fn read_not_found(
     response: Response<UpstreamBody>,
+    memory: &Arc<Budget>,
 ) -> Result<(Option<Cause>, Response<UpstreamBody>), Cause> {
     let (parts, mut body) = response.into_parts();
-    let mut read = BytesMut::new();
-    let whole = loop {
-        if read.len() > MAX_NOT_FOUND {
-            break false;
-        }
+    let mut read = Buffer::new(memory, Purpose::Answer, None);
+    let mut trailers = None;
+    // What was read and has no room: it is passed on with the rest.
+    let over = loop {
         match body.frame().await {
-            None => break true,
-            Some(Ok(frame)) => {
-                if let Ok(data) = frame.into_data() {
-                    read.extend_from_slice(&data);
+            None => break None,
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) if read.len() + data.len() > MAX_NOT_FOUND || !read.push(&data) => {
+                    break Some(data);
                 }
-            }
+                Ok(_) => {}
+                Err(frame) => trailers = frame.into_trailers().ok(),
+            },
             Some(Err(_)) => return Err(Cause::Broken),
         }
     };
-    let cause = whole.then(|| Cause::of_not_found(&read)).flatten();
-    let body = match whole {
-        true => UpstreamBody::Whole(read.freeze()),
-        false => UpstreamBody::Begun(read.freeze(), Box::new(body)),
+    let cause = over.is_none().then(|| Cause::of_not_found(&read)).flatten();
+    let read = read.freeze();
+    let body = match over {
+        None => UpstreamBody::read(read, trailers),
+        Some(over) => {
+            let rest = UpstreamBody::Begun(over, Box::new(body));
+            UpstreamBody::Begun(read, Box::new(rest))
+        }
     };
     Ok((cause, Response::from_parts(parts, body)))
 }

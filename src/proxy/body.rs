@@ -43,6 +43,20 @@ impl SplitBody {
         Self(Inner::Relay(Box::new(relay)))
     }
 
+    /// Notes what went wrong, for the access line.
+    pub(super) fn because(&mut self, why: &str) {
+        if let Inner::Relay(relay) = &mut self.0 {
+            relay.because(why);
+        }
+    }
+
+    /// Goes on sending the request while the client does not read the answer.
+    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) {
+        if let Inner::Relay(relay) = &mut self.0 {
+            relay.poll_request(cx);
+        }
+    }
+
     /// Ends the answer now: an event stream with an error event, anything else by a cut.
     pub fn interrupt(&mut self) {
         if let Inner::Relay(relay) = &mut self.0 {

@@ -12,15 +12,48 @@ use crate::telemetry::Reject;
 pub enum Error {
     #[error("too many requests are open here")]
     TooManyRequests,
+    /// The memory budget has no room for its head.
+    #[error("too much memory is in use here")]
+    NoMemory,
     #[error("the request body exceeds the limit of {0} bytes")]
     BodyTooLarge(u64),
+    #[error("the request body did not come in time")]
+    BodyTimeout,
     #[error("the request goes in circles between updates")]
     Loop,
     #[error("the request body could not be read")]
     RequestBody,
-    /// No place could serve it; what each of them said.
-    #[error("{story}")]
-    Upstream { story: String, status: StatusCode },
+    /// No place could serve it. A client is told which sides failed and why, but not where they are.
+    #[error("{}", .failures.for_client)]
+    Upstream {
+        failures: Failures,
+        status: StatusCode,
+    },
+}
+
+/// Why each place that was tried could not serve a request.
+#[derive(Clone, Debug, Default)]
+pub struct Failures {
+    for_client: String,
+    /// With addresses.
+    for_log: String,
+}
+
+impl Failures {
+    /// One more: what clients may know of it, and what goes to the log.
+    pub fn add(&mut self, place: &str, for_client: &str, for_log: &str) {
+        for (text, what) in [
+            (&mut self.for_client, for_client),
+            (&mut self.for_log, for_log),
+        ] {
+            if !text.is_empty() {
+                text.push_str("; ");
+            }
+            text.push_str(place);
+            text.push_str(": ");
+            text.push_str(what);
+        }
+    }
 }
 
 impl Error {
@@ -28,11 +61,21 @@ impl Error {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::TooManyRequests => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyRequests | Self::NoMemory => StatusCode::SERVICE_UNAVAILABLE,
             Self::BodyTooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::Loop => StatusCode::LOOP_DETECTED,
             Self::RequestBody => StatusCode::BAD_REQUEST,
             Self::Upstream { status, .. } => *status,
+        }
+    }
+
+    /// What goes to the log, with addresses. It is displayed without them.
+    #[must_use]
+    pub fn for_log(&self) -> String {
+        match self {
+            Self::Upstream { failures, .. } => failures.for_log.clone(),
+            error => error.to_string(),
         }
     }
 
@@ -41,7 +84,9 @@ impl Error {
     pub fn reject(&self) -> Option<Reject> {
         match self {
             Self::TooManyRequests => Some(Reject::TooManyRequests),
+            Self::NoMemory => Some(Reject::NoMemory),
             Self::BodyTooLarge(_) => Some(Reject::BodyTooLarge),
+            Self::BodyTimeout => Some(Reject::BodyTimeout),
             Self::Loop => Some(Reject::Loop),
             Self::RequestBody | Self::Upstream { .. } => None,
         }
@@ -51,7 +96,7 @@ impl Error {
     #[must_use]
     pub fn answer(&self, api: Api) -> Response<Bytes> {
         let mut response = answer(api, self.status(), &self.to_string());
-        if matches!(self, Self::TooManyRequests) {
+        if matches!(self, Self::TooManyRequests | Self::NoMemory) {
             let headers = response.headers_mut();
             headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         }

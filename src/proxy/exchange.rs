@@ -1,12 +1,14 @@
 //! One exchange, from its head to the end of its body: the guard that counts it while it lives and records, exactly once,
 //! how it ended.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
 use super::service::Permit;
 use crate::http1::NameFilter;
+use crate::memory::{Budget, Charge};
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Timeline, Usage};
@@ -27,6 +29,8 @@ pub struct Exchange {
     trace: Option<Box<str>>,
     /// Present when it is traced.
     span: Option<Box<Span>>,
+    /// For the request's head, of which the path stays to the end.
+    pub head_charge: Charge,
     pub timeline: Timeline,
     pub usage: Usage,
     status: StatusCode,
@@ -36,6 +40,8 @@ pub struct Exchange {
     cause: Option<Cause>,
     /// It was moved, and the last place has not shown yet that this saved it.
     to_be_saved: bool,
+    /// A generation answers, which is still to be counted: an event stream may yet move.
+    to_be_counted: bool,
     why: Option<Box<str>>,
     pub is_sse: bool,
     pub quiet: bool,
@@ -66,6 +72,7 @@ impl Exchange {
             method: head.method.clone(),
             path: head.uri.path().into(),
             span,
+            head_charge: Charge::default(),
             timeline: Timeline::new(now),
             usage: Usage::default(),
             status: StatusCode::OK,
@@ -73,11 +80,17 @@ impl Exchange {
             attempted: now,
             cause: None,
             to_be_saved: false,
+            to_be_counted: false,
             why: None,
             is_sse: false,
             quiet: false,
             end: None,
         }
+    }
+
+    /// What all that is held for it is charged to.
+    pub fn memory(&self) -> &Arc<Budget> {
+        &self.shared.memory
     }
 
     pub fn api(&self) -> Api {
@@ -117,6 +130,26 @@ impl Exchange {
     pub fn answered(&mut self, generation: Generation, status: StatusCode) {
         self.carried_by(generation);
         self.status = status;
+        self.to_be_counted = self.assignment.open_to_split();
+    }
+
+    /// The proxy answers by itself.
+    pub fn refused(&mut self, status: StatusCode) {
+        self.status = status;
+    }
+
+    /// An event stream that cannot be read passes as it is.
+    pub fn passes_encoded(&self) {
+        self.shared.metrics.encoded_stream(self.answering);
+    }
+
+    /// Counts, once, who answered what the weight had a say in. `now` is a moment of the answer.
+    fn count_answer(&mut self, now: Instant) {
+        if std::mem::take(&mut self.to_be_counted) {
+            let metrics = &self.shared.metrics;
+            let by_new = self.answering == Generation::New;
+            metrics.answered.count(metrics.second(now), by_new);
+        }
     }
 
     fn carried_by(&mut self, generation: Generation) {
@@ -139,12 +172,16 @@ impl Exchange {
         self.saved();
         let metrics = &self.shared.metrics;
         let gap = self.timeline.content(now, events);
-        if gap.is_none() {
+        let first = gap.is_none();
+        if first {
             // A generation does not answer for the time that another one took to fail.
             let after = now.saturating_duration_since(self.attempted);
             metrics.first_event(self.answering, after);
         }
         metrics.gaps(self.answering, gap, events - 1);
+        if first {
+            self.count_answer(now);
+        }
     }
 
     /// The token counts of a unary answer, when `data` is all of its body, as it nearly always is.
@@ -177,6 +214,7 @@ impl Drop for Exchange {
         if !self.is_sse && !failed {
             self.saved();
         }
+        self.count_answer(Instant::now());
         let metrics = &self.shared.metrics;
         metrics.closed(self.answering);
         if self.is_sse {

@@ -5,14 +5,20 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
+use crate::memory::{Budget, Charge, FREE, cost};
+use crate::transport::READ_BUFFER;
+
 #[derive(Default)]
 struct Slot {
-    frame: Option<Frame<Bytes>>,
+    data: Option<Bytes>,
+    trailers: Option<HeaderMap>,
+    /// For the data, until it is taken.
+    charge: Charge,
     ended: bool,
     broken: bool,
     /// The body was polled and found nothing.
@@ -58,21 +64,36 @@ impl Feed {
         if slot.abandoned {
             return Poll::Ready(Wish::Nothing);
         }
-        if slot.wanted && slot.frame.is_none() {
+        if slot.wanted && slot.data.is_none() {
             return Poll::Ready(Wish::More);
         }
         slot.connection = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    pub fn data(&self, data: Bytes) {
-        self.put(|slot| slot.frame = Some(Frame::data(data)));
+    /// Is the body gone, so that the rest will not be read?
+    pub fn is_abandoned(&self) -> bool {
+        lock(&self.0).abandoned
+    }
+
+    /// Hands on `data`, which was read. While it waits it is charged to `memory`: it keeps the read buffer it lies in, or where it
+    /// is small it is copied out of it.
+    pub fn data(&self, data: BytesMut, memory: &Arc<Budget>) {
+        self.put(|slot| {
+            let data = if data.len() <= FREE {
+                Bytes::copy_from_slice(&data)
+            } else {
+                slot.charge.force(memory, cost(READ_BUFFER));
+                data.freeze()
+            };
+            slot.data = Some(data);
+        });
     }
 
     /// The body has ended, perhaps with trailers.
     pub fn end(&self, trailers: Option<HeaderMap>) {
         self.put(|slot| {
-            slot.frame = slot.frame.take().or(trailers.map(Frame::trailers));
+            slot.trailers = trailers;
             slot.ended = true;
         });
     }
@@ -103,8 +124,12 @@ impl Body for Fed {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut slot = lock(&self.slot);
-        if let Some(frame) = slot.frame.take() {
-            return Poll::Ready(Some(Ok(frame)));
+        if let Some(data) = slot.data.take() {
+            slot.charge.shrink(0);
+            return Poll::Ready(Some(Ok(Frame::data(data))));
+        }
+        if let Some(trailers) = slot.trailers.take() {
+            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
         if slot.ended {
             return Poll::Ready(None);
@@ -129,6 +154,8 @@ impl Drop for Fed {
     fn drop(&mut self) {
         let mut slot = lock(&self.slot);
         slot.abandoned = true;
+        slot.data = None;
+        slot.charge.shrink(0);
         if let Some(waker) = slot.connection.take() {
             waker.wake();
         }

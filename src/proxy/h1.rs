@@ -2,12 +2,14 @@
 //! as their bodies come. The one task of the connection does all of it, down to reading the model server's socket.
 
 mod inbound;
+mod linger;
 mod outbound;
 mod refusal;
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response, StatusCode, Version};
 use tokio::io::AsyncWriteExt;
@@ -17,14 +19,15 @@ use super::error;
 use super::head::Client;
 use super::prefetch::prefetch;
 use super::server::Limits;
-use super::service::{OldSide, Proxy};
-use super::tunnel::Tunnel;
+use super::service::{OldSide, Permit, Proxy, Shared};
+use super::tunnel::{Idle, Tunnel};
 use crate::http1::RequestHead;
 use crate::lifecycle::{Phase, Watch};
 use crate::request_body::RequestBody;
 use crate::sse::Api;
-use crate::telemetry::Reject;
-use crate::transport::{Rewound, Transport, turn};
+use crate::telemetry::{Reject, Timeout};
+use crate::transport::write_timeout::{UNREAD, WriteTimeout};
+use crate::transport::{Rewound, tcp, turn};
 use inbound::Inbound;
 use outbound::{End, Outbound};
 use refusal::Refusal;
@@ -33,10 +36,11 @@ use refusal::Refusal;
 pub struct Connection<O> {
     proxy: Proxy<O>,
     client: Arc<Client>,
-    transport: Transport,
+    transport: WriteTimeout,
     inbound: Inbound,
     outbound: Outbound,
     watch: Watch,
+    tunnel_idle_timeout: Duration,
 }
 
 /// What a request without an answer is told when the time to drain is over.
@@ -45,6 +49,9 @@ const SHUTTING_DOWN: Refusal = Refusal {
     message: "the proxy is shutting down",
 };
 
+/// Reads of a client's body before others have their turn.
+const READS_AT_ONCE: u32 = 8;
+
 /// The client went away.
 struct Gone;
 
@@ -52,6 +59,8 @@ struct Gone;
 enum Next {
     Another,
     Close,
+    /// The answer was cut, and only a reset says so.
+    Reset,
     Tunnel(Tunnel),
 }
 
@@ -60,17 +69,20 @@ impl<O: OldSide> Connection<O> {
         proxy: Proxy<O>,
         client: Arc<Client>,
         limits: &Limits,
-        transport: Transport,
+        transport: WriteTimeout,
         first: bytes::BytesMut,
         watch: Watch,
     ) -> Self {
+        let memory = &proxy.shared().memory;
+        let body_limit = proxy.shared().body_limit();
         Self {
+            inbound: Inbound::new(first, limits, body_limit, memory),
+            outbound: Outbound::new(memory),
             proxy,
             client,
             transport,
-            inbound: Inbound::new(first, limits),
-            outbound: Outbound::default(),
             watch,
+            tunnel_idle_timeout: limits.tunnel_idle_timeout,
         }
     }
 
@@ -93,16 +105,21 @@ impl<O: OldSide> Connection<O> {
             match self.exchange(head).await {
                 Ok(Next::Another) => {}
                 Ok(Next::Close) => {
-                    Box::pin(self.inbound.linger(&mut self.transport)).await;
+                    if self.outbound.ends_with_connection() {
+                        tcp::reset_on_close(self.transport.socket(), false);
+                    }
+                    self.inbound.discard();
+                    Box::pin(linger::linger(&mut self.transport)).await;
                     break;
                 }
+                Ok(Next::Reset) => return Box::pin(linger::reset(self.transport)).await,
                 Ok(Next::Tunnel(tunnel)) => return Box::pin(self.tunnel(tunnel)).await,
                 Err(Gone) => return,
             }
         }
         // Without TLS to say goodbye in, closing the socket says it for one call less.
-        if let Transport::Tls(_) = self.transport {
-            let _ = self.transport.shutdown().await;
+        if self.transport.is_tls() {
+            let _ = Box::pin(self.transport.shutdown()).await;
         }
     }
 
@@ -110,23 +127,15 @@ impl<O: OldSide> Connection<O> {
         let version = head.version;
         let is_head = head.method == http::Method::HEAD;
         let keep_alive = head.keep_alive;
-        let body = match self.inbound.body_at_once(&head) {
-            Some(body) => body,
-            None => match Box::pin(
-                self.inbound
-                    .body(&head, &mut self.transport, &mut self.watch),
-            )
-            .await
-            {
-                Ok(body) => body,
-                Err(Some(refusal)) => {
-                    Box::pin(self.refuse(refusal)).await;
-                    return Ok(Next::Close);
-                }
-                Err(None) => return Err(Gone),
-            },
+        let (body, permit) = match self.gather(&head).await {
+            Ok(gathered) => gathered,
+            Err(Some(refusal)) => {
+                Box::pin(self.refuse(refusal)).await;
+                return Ok(Next::Close);
+            }
+            Err(None) => return Err(Gone),
         };
-        let response = match self.answer(request(head, body)).await {
+        let response = match self.answer(request(head, body), permit).await {
             Ok(response) => response,
             Err(Some(refusal)) => {
                 Box::pin(self.refuse(refusal)).await;
@@ -136,15 +145,39 @@ impl<O: OldSide> Connection<O> {
         };
         let (tunnel, persists, mut body) = self.begin(response, version, is_head, keep_alive);
         turn::others_first().await;
-        let end = std::future::poll_fn(|cx| self.poll_write_out(cx, &mut body)).await?;
+        let end = std::future::poll_fn(|cx| self.poll_write_out(cx, &mut body)).await;
+        if end.is_err() && self.transport.is_timed_out() {
+            body.because(UNREAD);
+        }
         drop(body);
+        let end = end?;
         if let Some(tunnel) = tunnel {
             return Ok(Next::Tunnel(tunnel));
         }
         Ok(match end {
             End::Clean if persists && self.inbound.is_at_a_head() => Next::Another,
+            End::Cut if self.outbound.ends_with_connection() => Next::Reset,
             End::Clean | End::Cut => Next::Close,
         })
+    }
+
+    /// The body of a request, and where it had to be waited for the leave to be open. What is over the limit of requests is not
+    /// waited for: it will be refused.
+    async fn gather(
+        &mut self,
+        head: &RequestHead,
+    ) -> Result<(RequestBody, Option<Permit>), Option<Refusal>> {
+        if let Some(body) = self.inbound.body_at_once(head) {
+            return Ok((body, None));
+        }
+        let Ok(permit) = self.proxy.shared().admit() else {
+            return Ok((self.inbound.unread_body(head), None));
+        };
+        let gathering = self
+            .inbound
+            .body(head, &mut self.transport, &mut self.watch);
+        let body = Box::pin(gathering).await?;
+        Ok((body, Some(permit)))
     }
 
     /// Composes the head of an answer and lets go of all of it but what is still needed.
@@ -164,6 +197,10 @@ impl<O: OldSide> Connection<O> {
         let persists = self
             .outbound
             .begin(version, &parts, &body, is_head, persists);
+        // Its client takes any end but a reset for the right one, that of a process that is killed, too.
+        if self.outbound.ends_with_connection() {
+            tcp::reset_on_close(self.transport.socket(), true);
+        }
         (tunnel, persists, body)
     }
 
@@ -171,15 +208,16 @@ impl<O: OldSide> Connection<O> {
     fn answer(
         &mut self,
         request: Request<RequestBody>,
+        permit: Option<Permit>,
     ) -> impl Future<Output = Result<Response<SplitBody>, Option<Refusal>>> {
         let client = Arc::clone(&self.client);
         // Boxed: its state is large, and it is gone once the head of the answer is there. There is a box first, for the future to
         // be made in; otherwise all of it would be copied there.
         let place = Box::new_uninit();
-        let handled = self.proxy.clone().handle(request, Some(client));
+        let handled = self.proxy.clone().handle(request, Some(client), permit);
         let mut handled = Box::into_pin(Box::write(place, handled));
         std::future::poll_fn(move |cx| {
-            loop {
+            for _ in 0..READS_AT_ONCE {
                 if let Poll::Ready(response) = Pin::as_mut(&mut handled).poll(cx) {
                     return Poll::Ready(Ok(response));
                 }
@@ -193,6 +231,8 @@ impl<O: OldSide> Connection<O> {
                     Poll::Pending => return Poll::Pending,
                 }
             }
+            turn::behind_others_and_a_look(cx);
+            Poll::Pending
         })
     }
 
@@ -217,9 +257,13 @@ impl<O: OldSide> Connection<O> {
         if self.watch.poll(cx) == Phase::Ending {
             body.interrupt();
         }
-        loop {
+        for _ in 0..READS_AT_ONCE {
             if let Poll::Ready(end) = self.outbound.poll(cx, &mut self.transport, body) {
                 return Poll::Ready(end);
+            }
+            // An answer that waits for its client was not polled, and nor was what sends the request.
+            if self.outbound.is_blocked() {
+                body.poll_request(cx);
             }
             match self.poll_inbound(cx) {
                 Poll::Ready(Ok(())) => {}
@@ -227,35 +271,49 @@ impl<O: OldSide> Connection<O> {
                 Poll::Pending => return Poll::Pending,
             }
         }
+        turn::behind_others_and_a_look(cx);
+        Poll::Pending
     }
 
     /// Answers what is no request, and says no more.
     async fn refuse(&mut self, refusal: Refusal) {
-        let metrics = &self.proxy.shared().metrics;
+        let Shared {
+            metrics, memory, ..
+        } = &**self.proxy.shared();
         match refusal.status {
             StatusCode::SERVICE_UNAVAILABLE => {}
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => metrics.rejected(Reject::HeadTooLarge),
+            StatusCode::REQUEST_TIMEOUT if !self.inbound.is_at_a_head() => {
+                metrics.timed_out(Timeout::Body).inc();
+                metrics.rejected(Reject::BodyTimeout);
+            }
             StatusCode::REQUEST_TIMEOUT => metrics.rejected(Reject::HeadTimeout),
             _ => metrics.rejected(Reject::MalformedHead),
         }
         tracing::debug!(client = ?self.client, reason = refusal.message, "refused");
         let answer = error::answer(Api::Other, refusal.status, refusal.message);
         let (parts, body) = answer.map(SplitBody::own).into_parts();
-        self.outbound = Outbound::default();
+        self.inbound.discard();
+        self.outbound = Outbound::new(memory);
         self.outbound
             .begin(Version::HTTP_11, &parts, &body, false, false);
         let mut body = body;
         let written =
             std::future::poll_fn(|cx| self.outbound.poll(cx, &mut self.transport, &mut body));
         if written.await.is_ok() {
-            self.inbound.linger(&mut self.transport).await;
+            linger::linger(&mut self.transport).await;
         }
     }
 
     async fn tunnel(self, tunnel: Tunnel) {
         let ending = self.watch.reached(Phase::Ending);
         let client = Rewound::new(self.inbound.into_read().freeze(), self.transport);
-        tunnel.join(client, ending).await;
+        let metrics = &self.proxy.shared().metrics;
+        let idle = Idle {
+            limit: self.tunnel_idle_timeout,
+            passed: metrics.timed_out(Timeout::TunnelIdle),
+        };
+        tunnel.join(client, idle, ending).await;
     }
 }
 

@@ -1,40 +1,56 @@
-//! One HTTP/2 connection of a client: hyper's server, with the proxy behind each stream.
+//! One HTTP/2 connection of a client: each stream of it is a task, with the proxy behind it.
 
-use std::convert::Infallible;
+mod connection;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use ::h2::server::{Builder, SendResponse};
+use ::h2::{Reason, RecvStream};
 use bytes::Bytes;
 use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use hyper::server::conn::http2::Builder;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::Sleep;
 
+use self::connection::{Open, Seat};
 use super::body::{Cut, SplitBody};
+use super::body_timeout::{BodyLimit, Paced};
 use super::error;
 use super::head::Client;
 use super::server::Limits;
 use super::service::{OldSide, Proxy};
 use crate::http1::host_is_valid;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
+use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::sse::Api;
 use crate::telemetry::Reject;
-use crate::transport::Rewound;
+use crate::transport::h2::{Counted, Received, Sending, prepare};
+use crate::transport::write_timeout::WriteTimeout;
+use crate::transport::{Rewound, lend};
 
-/// Streams that a client may have open on one connection.
-const MAX_STREAMS: u32 = 1000;
+/// Streams that a client may have open on one connection; clients open another one beyond it.
+const MAX_STREAMS: u32 = 128;
+/// What a stream takes of a request's body before it is read, in bytes (RFC 9113 §6.9.2: the value before any SETTINGS).
+const STREAM_WINDOW: u32 = 65_535;
+/// The window of a connection, in bytes, cannot be used up by uploads that are not read, so that none of them stops
+/// another. It is the most that the bodies of a connection hold which no request has read yet: 8 MiB.
+const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
+/// Bounds how many small DATA frames wait to be read in a connection, each of which costs some 300 bytes: so many bytes
+/// may all that wait lack to 256 each.
+const SMALL_FRAMES: usize = 2 * 1024 * 1024;
 /// Bytes that wait per stream for a client that does not read.
-const SEND_BUFFER: usize = 64 * 1024;
-/// Resetting a stream throws away what is still queued for it (hyper offers no way to wait for the queue), so the reset
-/// after an error event leaves the event this long to go out.
+const SEND_BUFFER: usize = 16 * 1024;
+/// Streams that a client may reset before they were looked at (CVE-2023-44487).
+const MAX_PENDING_RESETS: usize = 20;
+/// Streams of a connection, in all its life, that may be reset for what the client did wrong.
+const MAX_ERRORS: usize = 1024;
+/// Resetting a stream throws away what is still queued for it, so the reset after an error event leaves the event this
+/// long to go out.
 const BEFORE_RESET: Duration = Duration::from_millis(50);
 
 /// Serves the connection to its end.
@@ -42,36 +58,93 @@ pub async fn run<O: OldSide>(
     proxy: Proxy<O>,
     client: Arc<Client>,
     limits: Arc<Limits>,
-    transport: Rewound,
+    transport: Rewound<WriteTimeout>,
     lifecycle: Lifecycle,
 ) {
-    let mut watch = lifecycle.watch();
-    let service = service_fn(move |request: Request<Incoming>| {
-        let proxy = proxy.clone();
-        let client = Arc::clone(&client);
-        let watch = lifecycle.watch();
-        async move { Ok::<_, Infallible>(answer(proxy, client, watch, request).await) }
-    });
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
+    let (transport, traffic) = Counted::new(transport);
+    let handshake = Builder::new()
         .max_concurrent_streams(MAX_STREAMS)
-        .max_send_buf_size(SEND_BUFFER)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .data_frame_budget(SMALL_FRAMES)
+        .max_send_buffer_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(limits.max_head).unwrap_or(u32::MAX))
-        .keep_alive_interval(Duration::from_secs(30));
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(transport), service));
-    let mut leaving = false;
-    let ended = std::future::poll_fn(|cx| {
-        // It is polled for each event of its streams, so the look must cost little.
-        if !leaving && watch.poll(cx) >= Phase::Draining {
-            leaving = true;
-            connection.as_mut().graceful_shutdown();
+        .max_pending_accept_reset_streams(MAX_PENDING_RESETS)
+        .max_local_error_reset_streams(Some(MAX_ERRORS))
+        .handshake(transport);
+    let open = Arc::<Open>::default();
+    let write_timeout = limits.write_timeout;
+    let serve = |request: Request<RecvStream>, respond| {
+        let stream = Stream {
+            respond,
+            write_timeout,
+            _seat: open.seat(),
+        };
+        let (proxy, client) = (proxy.clone(), Arc::clone(&client));
+        tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request)));
+    };
+    if let Err(error) =
+        connection::serve(handshake, traffic, &open, &limits, &lifecycle, serve).await
+    {
+        tracing::debug!(error, "an HTTP/2 connection of a client ended");
+    }
+}
+
+/// Where the answer to one request goes.
+struct Stream {
+    respond: SendResponse<Bytes>,
+    /// How long the client may take nothing of the answer.
+    write_timeout: Duration,
+    _seat: Seat,
+}
+
+impl Stream {
+    /// Sends the answer once it is there, unless the client resets the stream before.
+    async fn serve(mut self, answer: impl Future<Output = Response<Streamed>>) {
+        let mut answer = std::pin::pin!(answer);
+        let answered = std::future::poll_fn(|cx| match answer.as_mut().poll(cx) {
+            Poll::Ready(response) => Poll::Ready(Some(response)),
+            Poll::Pending => self.respond.poll_reset(cx).map(|_| None),
+        });
+        let Some(response) = answered.await else {
+            return;
+        };
+        let (mut head, body) = response.into_parts();
+        prepare(&mut head.headers, &body);
+        let ends = body.is_end_stream();
+        let response = Response::from_parts(head, ());
+        // An error means that the client, or its connection, is gone.
+        let Ok(stream) = self.respond.send_response(response, ends) else {
+            return self.respond.send_reset(Reason::INTERNAL_ERROR);
+        };
+        if !ends {
+            let sending = Sending::new(stream, body, Reason::INTERNAL_ERROR);
+            self.send(sending).await;
         }
-        connection.as_mut().poll(cx)
-    })
-    .await;
-    if let Err(error) = ended {
-        tracing::debug!(%error, "an HTTP/2 connection of a client ended");
+    }
+
+    /// Sends the body, unless the client leaves the stream's window, or the connection's, closed for too long.
+    async fn send(self, mut sending: Sending<Streamed>) {
+        let mut stalled: Option<(u64, Pin<Box<Sleep>>)> = None;
+        std::future::poll_fn(|cx| {
+            if sending.poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            if !sending.is_blocked() {
+                stalled = None;
+                return Poll::Pending;
+            }
+            // A client that sends all before it reads gets to the end of it.
+            sending.body_mut().body.poll_request(cx);
+            let sent = sending.sent();
+            let since = stalled.take().filter(|(at, _)| *at == sent);
+            let begin = || (sent, Box::pin(tokio::time::sleep(self.write_timeout)));
+            let (_, timer) = stalled.insert(since.unwrap_or_else(begin));
+            std::task::ready!(timer.as_mut().poll(cx));
+            sending.reset(Reason::CANCEL);
+            Poll::Ready(())
+        })
+        .await;
     }
 }
 
@@ -79,14 +152,16 @@ async fn answer<O: OldSide>(
     proxy: Proxy<O>,
     client: Arc<Client>,
     watch: Watch,
-    request: Request<Incoming>,
+    request: Request<RecvStream>,
 ) -> Response<Streamed> {
+    let memory = Arc::clone(&proxy.shared().memory);
     let answer = match refusal(&request) {
         None => {
             let ending = watch.reached(Phase::Ending);
+            let limit = proxy.shared().body_limit();
             tokio::select! {
-                // Boxed: its state is large, and hyper keeps the room for it as long as the stream lives.
-                answer = Box::pin(proxy.handle(request.map(RequestBody::stream), Some(client))) => answer,
+                // Boxed: its state is large, and this task would keep the room for it as long as the stream lives.
+                answer = Box::pin(proxy.handle(with_body(request, limit), Some(client), None)) => answer,
                 () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
             }
         }
@@ -95,16 +170,19 @@ async fn answer<O: OldSide>(
             refused(status, message)
         }
     };
-    let mut response = answer.map(|body| Streamed {
+    answer.map(|body| Streamed {
         body,
+        memory: Arc::clone(&memory),
         watch,
         cut: None,
-    });
-    // RFC 9113 §8.2.2: such fields make the message malformed.
-    response
-        .headers_mut()
-        .remove(http::header::TRANSFER_ENCODING);
-    response
+    })
+}
+
+/// The request with a body that ends only as its stream does, and must keep coming.
+fn with_body(request: Request<RecvStream>, limit: Arc<BodyLimit>) -> Request<RequestBody> {
+    let (head, stream) = request.into_parts();
+    let body = Received::new(stream, &head.headers);
+    Request::from_parts(head, RequestBody::stream(Paced::new(body, limit)))
 }
 
 fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
@@ -115,6 +193,14 @@ fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
 fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     if request.method() == Method::CONNECT {
         return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not served here"));
+    }
+    // RFC 9113 §8.3.1: a path begins with a slash, but for OPTIONS of the server as a whole.
+    let path = request.uri().path();
+    if !path.starts_with('/') && (path, request.method()) != ("*", &Method::OPTIONS) {
+        return Some((
+            StatusCode::BAD_REQUEST,
+            "the path is none of a request to a server",
+        ));
     }
     let authority = request.uri().authority().map(Authority::as_str);
     let mut hosts = request.headers().get_all(HOST).iter();
@@ -135,8 +221,16 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
 /// An answer's body over HTTP/2, which ends with the process.
 struct Streamed {
     body: SplitBody,
+    memory: Arc<Budget>,
     watch: Watch,
     cut: Option<(Cut, Pin<Box<Sleep>>)>,
+}
+
+impl Streamed {
+    /// A frame that the connection queues until the client takes it.
+    fn queued(&self, frame: Frame<Bytes>) -> Frame<Bytes> {
+        frame.map_data(|data| lend(data, &self.memory))
+    }
 }
 
 impl Body for Streamed {
@@ -157,7 +251,9 @@ impl Body for Streamed {
                     let pause = Box::pin(tokio::time::sleep(BEFORE_RESET));
                     this.cut = Some((cut, pause));
                 }
-                other => return Poll::Ready(other),
+                frame => {
+                    return Poll::Ready(frame.map(|frame| frame.map(|frame| this.queued(frame))));
+                }
             }
         }
         if let Some((_, pause)) = &mut this.cut {

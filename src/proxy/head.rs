@@ -5,8 +5,8 @@
 use std::net::IpAddr;
 
 use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderName, HeaderValue, TE,
-    TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, FORWARDED, HOST, HeaderName,
+    HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Request, Version};
 
@@ -58,6 +58,17 @@ fn text(address: IpAddr) -> String {
     text
 }
 
+/// What a head takes in memory, in bytes, about: its text, and a place in the map for each field.
+pub fn size<B>(request: &Request<B>) -> usize {
+    const FIELD: usize = 128;
+    let path = request.uri().path_and_query();
+    let target = path.map_or(0, |path| path.as_str().len());
+    let fields = request.headers().iter();
+    fields.fold(target, |sum, (name, value)| {
+        sum + FIELD + name.as_str().len() + value.len()
+    })
+}
+
 /// Turns a client's head, whose fields have these `names`, into a model server's.
 pub fn outgoing(
     parts: http::request::Parts,
@@ -81,6 +92,9 @@ pub fn outgoing(
     {
         headers.insert(HOST, value);
     }
+    if version == Version::HTTP_2 && names.may_hold(&COOKIE) {
+        join_cookies(&mut headers);
+    }
     let upgrade = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     remove_hop_by_hop(&mut headers, names);
     if names.may_hold(&CONTENT_LENGTH) {
@@ -100,6 +114,30 @@ pub fn outgoing(
         headers,
         added,
         expects_continue,
+    }
+}
+
+/// HTTP/2 may split a Cookie field for better compression; elsewhere there is one (RFC 9113 §8.2.3).
+fn join_cookies(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).iter();
+    let (Some(first), Some(second)) = (crumbs.next(), crumbs.next()) else {
+        return;
+    };
+    let mut joined = first.as_bytes().to_vec();
+    for crumb in [second].into_iter().chain(crumbs) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(crumb.as_bytes());
+    }
+    if let Ok(joined) = HeaderValue::from_maybe_shared(bytes::Bytes::from(joined)) {
+        headers.insert(COOKIE, joined);
+    }
+}
+
+/// An event stream that is compressed cannot be read, so it cannot be recovered nor ended with an error event: where one may
+/// be the answer, a model server is asked not to compress (RFC 9110 §12.5.3).
+pub fn ask_for_identity(headers: &mut HeaderMap, names: NameFilter) {
+    if names.hold(headers, &ACCEPT_ENCODING) {
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
 }
 

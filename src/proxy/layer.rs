@@ -12,10 +12,12 @@ use http_body_util::BodyExt;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
 use super::body::SplitBody;
+use super::body_timeout::Paced;
 use super::service::{OldSide, Proxy, Shared};
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
-use crate::upstream::{Error, Outgoing, UpstreamBody};
+use crate::transport::deadline;
+use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
 
 /// Wraps the service that is the old generation.
 #[derive(Clone)]
@@ -61,13 +63,19 @@ where
         _: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        _: bool,
+        terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
         let mut request = Request::new(body);
         *request.method_mut() = outgoing.head.method.clone();
         *request.uri_mut() = outgoing.head.uri.clone();
         *request.headers_mut() = outgoing.head.fields();
-        let answered = self.0.clone().oneshot(request).await;
+        let answer = self.0.clone().oneshot(request);
+        let answered = match terms.deadline {
+            None => answer.await,
+            Some(at) => deadline::timeout_at(at, answer)
+                .await
+                .ok_or(Error::Deadline)?,
+        };
         let response = answered.map_err(|error| Error::Local(error.into()))?;
         Ok(response.map(|body| UpstreamBody::Local(body.map_err(Into::into).boxed_unsync())))
     }
@@ -96,7 +104,8 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let proxy = self.proxy.clone();
-        let request = request.map(RequestBody::stream);
-        Box::pin(async move { Ok(proxy.handle(request, None).await) })
+        let limit = proxy.shared().body_limit();
+        let request = request.map(|body| RequestBody::stream(Paced::new(Box::pin(body), limit)));
+        Box::pin(async move { Ok(proxy.handle(request, None, None).await) })
     }
 }

@@ -6,21 +6,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{Response, StatusCode};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 use serde_json::Value;
 
 use super::SplitBody;
 use super::attempt::Tries;
-use super::error::Error;
+use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::service::{OldSide, refuse};
+use crate::memory::{Buffer, Purpose};
 use crate::request_body::RequestBody;
 use crate::rescue::Place;
 use crate::transport::deadline;
-use crate::upstream::{self, Head, Outgoing, UpstreamBody};
+use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
 
 /// Largest list that is read, in bytes.
-const MAX_LIST: usize = 4 * 1024 * 1024;
+const MAX_LIST: usize = 1024 * 1024;
 
 /// How long a side may take for its list: a side that hangs must not hide what the other one has.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -31,6 +32,20 @@ struct List {
     response: Response<Bytes>,
 }
 
+/// A place that gave no list.
+struct Failed {
+    place: Place,
+    for_client: &'static str,
+    for_log: String,
+}
+
+impl Failed {
+    fn note(self, failures: &mut Failures) {
+        let place = self.place.generation().as_str();
+        failures.add(place, self.for_client, &self.for_log);
+    }
+}
+
 /// Answers with the models of both generations; with one side's answer while the other fails.
 pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
     let head = readable(&tries.head);
@@ -38,10 +53,10 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
         ask(&tries, &head, Place::Old),
         ask(&tries, &head, Place::New)
     );
-    let mut stories = Vec::new();
+    let mut failures = Failures::default();
     let mut lists: Vec<List> = [old, new]
         .into_iter()
-        .filter_map(|list| list.map_err(|story| stories.push(story)).ok())
+        .filter_map(|list| list.map_err(|failed| failed.note(&mut failures)).ok())
         .collect();
     // What answers well goes before what answers at all, old before new.
     lists.sort_by_key(|list| list.response.status() != StatusCode::OK);
@@ -52,7 +67,7 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
     }) = lists.next()
     else {
         let error = Error::Upstream {
-            story: stories.join("; "),
+            failures,
             status: StatusCode::BAD_GATEWAY,
         };
         return refuse(exchange, &error);
@@ -72,7 +87,8 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
 /// Answers for one model: old's answer where old has it, else new's where new has it.
 pub async fn one<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
     let head = readable(&tries.head);
-    let mut refusal = Err(String::new());
+    let mut failures = Failures::default();
+    let mut refusal = None;
     let (old, new) = tokio::join!(
         ask(&tries, &head, Place::Old),
         ask(&tries, &head, Place::New)
@@ -80,21 +96,23 @@ pub async fn one<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respons
     for answer in [old, new] {
         match answer {
             Ok(list) if list.response.status().is_success() => {
-                refusal = Ok(list);
+                refusal = Some(list);
                 break;
             }
-            other if refusal.is_err() => refusal = other,
-            _ => {}
+            Ok(list) => {
+                refusal.get_or_insert(list);
+            }
+            Err(failed) => failed.note(&mut failures),
         }
     }
     match refusal {
-        Ok(List { place, response }) => {
+        Some(List { place, response }) => {
             tries.movable = false;
             tries.respond(exchange, place, response.map(UpstreamBody::Whole), false)
         }
-        Err(story) => {
+        None => {
             let status = StatusCode::BAD_GATEWAY;
-            refuse(exchange, &Error::Upstream { story, status })
+            refuse(exchange, &Error::Upstream { failures, status })
         }
     }
 }
@@ -114,11 +132,14 @@ fn readable(head: &Head) -> Head {
     }
 }
 
-async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<List, String> {
+async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<List, Failed> {
     let asked = deadline::timeout(PATIENCE, ask_for_ever(tries, head, place));
     let late = || {
-        let side = place.generation();
-        Err(format!("{side}: no answer within {PATIENCE:?}"))
+        Err(Failed {
+            place,
+            for_client: "no answer in time",
+            for_log: format!("no answer within {PATIENCE:?}"),
+        })
     };
     asked.await.unwrap_or_else(late)
 }
@@ -127,32 +148,54 @@ async fn ask_for_ever<O: OldSide>(
     tries: &Tries<O>,
     head: &Head,
     place: Place,
-) -> Result<List, String> {
+) -> Result<List, Failed> {
     let body = RequestBody::empty();
     let extra = tries.guard.as_ref().filter(|_| place != Place::Old);
     let outgoing = Outgoing { head, extra };
+    let terms = Terms {
+        fail_fast: FailFast::IfEjected,
+        deadline: None,
+    };
     let sent = match (place, tries.world.pool(place)) {
         (Place::Old, _) => {
             tries
                 .proxy
                 .old
-                .send(&tries.world, outgoing, body, true)
+                .send(&tries.world, outgoing, body, terms)
                 .await
         }
-        (_, Some(pool)) => pool.send(outgoing, body, true).await,
+        (_, Some(pool)) => pool.send(outgoing, body, terms).await,
         (_, None) => Err(crate::upstream::Error::NoEndpoint),
     };
-    let name = place.generation();
-    let (parts, body) = sent
-        .map_err(|error| format!("{name}: {}", upstream::story(&error)))?
+    let (parts, mut body) = sent
+        .map_err(|error| Failed {
+            place,
+            for_client: error.in_general(),
+            for_log: upstream::story(&error),
+        })?
         .into_parts();
-    let whole = Limited::new(body, MAX_LIST)
-        .collect()
-        .await
-        .map_err(|error| format!("{name}: {error}"))?;
+    let mut read = Buffer::new(&tries.proxy.shared.memory, Purpose::Answer, None);
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Failed {
+            place,
+            for_client: "the answer broke off",
+            for_log: error.to_string(),
+        })?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        if read.len() + data.len() > MAX_LIST || !read.push(&data) {
+            let why = "the answer is too long to be read here";
+            return Err(Failed {
+                place,
+                for_client: why,
+                for_log: why.to_owned(),
+            });
+        }
+    }
     Ok(List {
         place,
-        response: Response::from_parts(parts, whole.to_bytes()),
+        response: Response::from_parts(parts, read.freeze()),
     })
 }
 

@@ -1,4 +1,4 @@
-//! The door for clients: listeners, one per thread, and what speaks on a new connection.
+//! The door for clients: accepts connections, and finds out what is spoken on a new one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -7,27 +7,36 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::task::TaskTracker;
 
+use super::connections::Seat;
 use super::h1::Connection;
 use super::h2;
 use super::head::Client;
+#[cfg(target_os = "linux")]
+use super::listener::ignore_newcomers;
 use super::service::{OldSide, Proxy};
-use crate::lifecycle::{Lifecycle, Phase, Watch};
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::memory::FREE;
+use crate::telemetry::Timeout;
 use crate::tls::{Reloading, ServerFiles};
-use crate::transport::{Rewound, Transport, turn};
+use crate::transport::accept::{AcceptErrors, is_exhaustion};
+use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
+use crate::transport::{Rewound, Transport, deadline, turn};
 
 /// What an HTTP/2 connection by prior knowledge begins with (RFC 9113 §3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Connections that the kernel keeps until they are accepted.
-const BACKLOG: i32 = 4096;
-/// Pause after an error that would come again at once.
-const PAUSE: Duration = Duration::from_millis(50);
+/// How long clients that hear of a drain too late are still let in, and then how long connections that are being made have
+/// to be finished.
+const LATECOMERS: Duration = Duration::from_millis(100);
+const HANDSHAKES: Duration = Duration::from_millis(100);
 /// How long a drain waits for connections that came before it and cannot be accepted.
 const LAST_CALL: Duration = Duration::from_secs(10);
+/// How long a drain waits for the first bytes of a connection that has sent nothing yet.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Bounds on clients.
 #[derive(Clone, Debug)]
@@ -38,6 +47,12 @@ pub struct Limits {
     pub head_timeout: Duration,
     /// Time that a connection may rest between two requests.
     pub idle_timeout: Duration,
+    /// Time that a client may leave what it is sent unread.
+    pub write_timeout: Duration,
+    /// Time that nothing may pass through a tunnel (`Upgrade`).
+    pub tunnel_idle_timeout: Duration,
+    /// Most connections that are open at once.
+    pub max_connections: usize,
 }
 
 impl Default for Limits {
@@ -46,64 +61,11 @@ impl Default for Limits {
             max_head: 64 * 1024,
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(90),
+            write_timeout: Duration::from_secs(300),
+            tunnel_idle_timeout: Duration::from_secs(3600),
+            max_connections: 100_000,
         }
     }
-}
-
-/// Sockets that listen on one address, one for each thread.
-pub struct Listener {
-    address: SocketAddr,
-    sockets: Vec<std::net::TcpListener>,
-}
-
-impl Listener {
-    /// Listens on `address` with `threads` sockets, between which the kernel shares the connections (`SO_REUSEPORT`).
-    ///
-    /// # Errors
-    /// As binding and listening; also when another process listens there, which the shared port would hide.
-    pub fn bind(address: SocketAddr, threads: usize) -> io::Result<Self> {
-        let first = bind(address, false)?;
-        let address = first.local_addr()?;
-        if threads == 1 {
-            let sockets = vec![first];
-            return Ok(Self { address, sockets });
-        }
-        drop(first);
-        let sockets = (0..threads)
-            .map(|_| bind(address, true))
-            .collect::<io::Result<_>>()?;
-        Ok(Self { address, sockets })
-    }
-
-    /// The address, with the real port.
-    #[must_use]
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    /// A socket for each thread.
-    #[must_use]
-    pub fn into_sockets(self) -> Vec<std::net::TcpListener> {
-        self.sockets
-    }
-}
-
-fn bind(address: SocketAddr, shared: bool) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    // Inherited by what is accepted.
-    socket.set_tcp_nodelay(true)?;
-    if shared {
-        socket.set_reuse_port(true)?;
-    }
-    socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
 }
 
 /// Serves clients on one socket until the process drains and the last connection has ended.
@@ -115,9 +77,14 @@ pub async fn serve<O: OldSide>(
     lifecycle: Lifecycle,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(socket)?;
+    let write_limit = WriteLimit {
+        limit: limits.write_timeout,
+        passed: proxy.shared().metrics.timed_out(Timeout::Write),
+    };
     let door = Door {
         proxy,
         limits,
+        write_limit: Arc::new(write_limit),
         tls,
         lifecycle: lifecycle.clone(),
     };
@@ -125,38 +92,30 @@ pub async fn serve<O: OldSide>(
     // Not a set that joins them: it would wake this task at the end of each.
     let connections = TaskTracker::new();
     let mut rush = Rush::default();
+    let mut errors = AcceptErrors::default();
     loop {
         tokio::select! {
             biased;
             () = draining.as_mut() => break,
             accepted = rush.accept(&listener) => match accepted {
                 Ok((stream, peer)) => {
-                    connections.spawn(door.clone().open(stream, peer));
+                    errors.cleared();
+                    door.admit(&connections, stream, peer);
                     if rush.is_alone() {
                         turn::behind_others().await;
                     }
                 }
-                Err(error) => pause_after(&error).await,
+                Err(error) => {
+                    let pause = door.failed(&mut errors, &error);
+                    tokio::select! {
+                        () = draining.as_mut() => break,
+                        () = tokio::time::sleep(pause) => {}
+                    }
+                }
             },
         }
     }
-    // What the kernel has accepted is not ours to drop, unless it cannot be had for a while.
-    let until = Instant::now() + LAST_CALL;
-    while let Ok(accepted) = tokio::time::timeout(Duration::ZERO, listener.accept()).await {
-        match accepted {
-            Ok((stream, peer)) => {
-                connections.spawn(door.clone().open(stream, peer));
-            }
-            Err(_) if Instant::now() < until && lifecycle.phase() < Phase::Ending => {
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept connections");
-                break;
-            }
-        }
-    }
-    drop(listener);
+    door.last_call(listener, &connections, errors).await?;
     connections.close();
     connections.wait().await;
     Ok(())
@@ -191,36 +150,124 @@ impl Rush {
     }
 }
 
-/// Out of file descriptors: accepting at once again would only spin.
-async fn pause_after(error: &io::Error) {
-    if matches!(
-        error.raw_os_error(),
-        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
-    ) {
-        tracing::warn!(%error, "cannot accept connections");
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
 /// What a connection comes in by.
 #[derive(Clone)]
 struct Door<O> {
     proxy: Proxy<O>,
     limits: Arc<Limits>,
+    write_limit: Arc<WriteLimit>,
     tls: Option<Arc<Reloading<ServerFiles>>>,
     lifecycle: Lifecycle,
 }
 
 impl<O: OldSide> Door<O> {
-    async fn open(self, stream: TcpStream, peer: SocketAddr) {
+    /// Serves a connection, unless there are as many as there may be.
+    fn admit(&self, connections: &TaskTracker, stream: TcpStream, peer: SocketAddr) {
+        match Seat::take(self.proxy.shared(), self.limits.max_connections) {
+            Some(seat) => {
+                connections.spawn(self.clone().open(stream, peer, seat));
+            }
+            None => drop(stream),
+        }
+    }
+
+    /// How long to wait after an error of `accept`.
+    fn failed(&self, errors: &mut AcceptErrors, error: &io::Error) -> Duration {
+        self.proxy.shared().metrics.accept_errors.inc();
+        errors.pause(error, Instant::now())
+    }
+
+    /// Lets in who comes while a drain begins, so that no client finds a connection reset that it takes for open.
+    async fn last_call(
+        &self,
+        listener: TcpListener,
+        connections: &TaskTracker,
+        mut errors: AcceptErrors,
+    ) -> io::Result<()> {
+        let begun = Instant::now();
+        let mut ending = std::pin::pin!(self.lifecycle.reached(Phase::Ending));
+        let mut until = begun + LATECOMERS;
+        let mut ignores_newcomers = false;
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                () = ending.as_mut() => break,
+                accepted = listener.accept() => accepted,
+                () = tokio::time::sleep_until(until.into()) => {
+                    if ignores_newcomers {
+                        break;
+                    }
+                    ignores_newcomers = true;
+                    until = Instant::now() + HANDSHAKES;
+                    // Where it cannot be done some are reset.
+                    #[cfg(target_os = "linux")]
+                    let _ = ignore_newcomers(&SockRef::from(&listener));
+                    continue;
+                }
+            };
+            match accepted {
+                Ok((stream, peer)) => self.admit(connections, stream, peer),
+                Err(error) => {
+                    let pause = self.failed(&mut errors, &error);
+                    let now = Instant::now();
+                    // Who waits already is not ours to drop, unless it cannot be had for a while.
+                    let patience = match is_exhaustion(&error) {
+                        true => LAST_CALL,
+                        false => LATECOMERS + HANDSHAKES,
+                    };
+                    if now >= begun + patience {
+                        break;
+                    }
+                    until = until.max(now + 2 * HANDSHAKES);
+                    tokio::time::sleep_until((now + pause.min(HANDSHAKES)).into()).await;
+                }
+            }
+        }
+        // Not by way of the runtime, which lets other tasks go first now and then.
+        let listener = listener.into_std()?;
+        while let Ok((stream, peer)) = listener.accept() {
+            stream.set_nonblocking(true)?;
+            self.admit(connections, TcpStream::from_std(stream)?, peer);
+        }
+        Ok(())
+    }
+
+    /// Serves a connection, which holds its seat to the end.
+    async fn open(self, stream: TcpStream, peer: SocketAddr, _seat: Seat) {
         match self.tls.clone() {
             None => {
                 let client = Client::new(peer.ip(), false);
-                self.clear(Transport::Tcp(stream), client).await;
+                let transport = self.limited(Transport::Tcp(stream));
+                self.clear(transport, client).await;
             }
             // Boxed, as all that is not part of serving a plain stream: it would lie idle in every one.
             Some(tls) => Box::pin(self.encrypted(stream, peer, tls)).await,
         }
+    }
+
+    fn limited(&self, transport: Transport) -> WriteTimeout {
+        WriteTimeout::new(transport, Arc::clone(&self.write_limit))
+    }
+
+    /// What comes of a connection that has not asked for anything yet: it has the time of a head, during a drain a moment.
+    async fn soon<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let given_up = async {
+            self.lifecycle.reached(Phase::Draining).await;
+            tokio::select! {
+                () = tokio::time::sleep(GRACE) => {}
+                () = self.lifecycle.reached(Phase::Ending) => {}
+            }
+        };
+        let either = async {
+            tokio::select! {
+                biased;
+                output = future => Some(output),
+                () = given_up => None,
+            }
+        };
+        deadline::timeout(self.limits.head_timeout, either)
+            .await
+            .flatten()
     }
 
     async fn encrypted(
@@ -230,14 +277,14 @@ impl<O: OldSide> Door<O> {
         tls: Arc<Reloading<ServerFiles>>,
     ) {
         let handshake = TlsAcceptor::from(tls.current()).accept(stream);
-        let stream = match tokio::time::timeout(self.limits.head_timeout, handshake).await {
-            Ok(Ok(stream)) => Box::new(TlsStream::Server(stream)),
-            Ok(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
-            Err(_) => return tracing::debug!(%peer, "TLS handshake took too long"),
+        let stream = match self.soon(handshake).await {
+            Some(Ok(stream)) => Box::new(TlsStream::Server(stream)),
+            Some(Err(error)) => return tracing::debug!(%peer, %error, "TLS handshake failed"),
+            None => return tracing::debug!(%peer, "TLS handshake took too long"),
         };
         let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
         let client = Client::new(peer.ip(), true);
-        let transport = Transport::Tls(stream);
+        let transport = self.limited(Transport::Tls(stream));
         if http2 {
             return self.http2(BytesMut::new(), transport, client).await;
         }
@@ -245,25 +292,28 @@ impl<O: OldSide> Door<O> {
     }
 
     /// HTTP/1.1, unless the first bytes say HTTP/2.
-    async fn clear(self, mut transport: Transport, client: Client) {
-        let mut watch = self.lifecycle.watch();
+    async fn clear(self, mut transport: WriteTimeout, client: Client) {
         // The first request is mostly there when the connection is.
-        let read = std::future::poll_fn(|cx| Poll::Ready(transport.poll_read_shared(cx))).await;
+        let memory = &self.proxy.shared().memory;
+        let read = std::future::poll_fn(|cx| Poll::Ready(transport.poll_read_within(cx, memory)));
+        let read = read.await;
         let mut first = match read {
             Poll::Ready(Ok(bytes)) if !bytes.is_empty() => bytes,
             Poll::Ready(_) => return,
             Poll::Pending => BytesMut::new(),
         };
         if !is_telling(&first) {
-            let begun = begin(&mut transport, &mut watch, &mut first);
-            let begun = tokio::time::timeout(self.limits.head_timeout, Box::pin(begun));
-            if !begun.await.unwrap_or(false) {
+            // It may stay for a while.
+            first = BytesMut::from(&first[..]);
+            let begun = self.soon(begin(&mut transport, &mut first));
+            if Box::pin(begun).await != Some(true) {
                 return;
             }
         }
         if first.starts_with(PREFACE) {
             return Box::pin(self.http2(first, transport, client)).await;
         }
+        let watch = self.lifecycle.watch();
         let connection = Connection::new(
             self.proxy,
             Arc::new(client),
@@ -275,7 +325,7 @@ impl<O: OldSide> Door<O> {
         connection.run().await;
     }
 
-    async fn http2(self, first: BytesMut, transport: Transport, client: Client) {
+    async fn http2(self, first: BytesMut, transport: WriteTimeout, client: Client) {
         let transport = Rewound::new(first.freeze(), transport);
         h2::run(
             self.proxy,
@@ -294,17 +344,11 @@ fn is_telling(first: &[u8]) -> bool {
     first[..shared] != PREFACE[..shared] || shared == PREFACE.len()
 }
 
-/// Reads until the first bytes tell which HTTP it is. False if the connection ended before, or is to.
-async fn begin(transport: &mut Transport, watch: &mut Watch, first: &mut BytesMut) -> bool {
+/// Reads until the first bytes tell which HTTP it is. False if the connection ended before.
+async fn begin(transport: &mut WriteTimeout, first: &mut BytesMut) -> bool {
     while !is_telling(first) {
-        let read = std::future::poll_fn(|cx| {
-            if watch.poll(cx) >= Phase::Draining && first.is_empty() {
-                return Poll::Ready(Ok(BytesMut::new()));
-            }
-            transport.poll_read_shared(cx)
-        });
-        match read.await {
-            Ok(bytes) if !bytes.is_empty() => first.unsplit(bytes),
+        match std::future::poll_fn(|cx| transport.poll_read_apart(cx, FREE)).await {
+            Ok(bytes) if !bytes.is_empty() => first.extend_from_slice(&bytes),
             _ => return false,
         }
     }

@@ -8,22 +8,25 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, Version};
 use http_body::Body;
 
-use super::attempt::Tries;
+use super::attempt::{Again, Tries};
 use super::body::{Relay, SplitBody, is_event_stream, is_readable};
-use super::error::Error;
+use super::body_timeout::BodyLimit;
+use super::connections::Connections;
+use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::head::{self, Client};
 use super::route::{Route, Routes};
 use super::{models, traits, tunnel};
 use crate::guard::{GUARD, Seen};
 use crate::http1::NameFilter;
-use crate::request_body::{ReplayBudget, RequestBody};
-use crate::rescue::{Place, RetryBudget, Tried};
+use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::request_body::RequestBody;
+use crate::rescue::{Cause, Place, RetryBudget, Tried, refuge};
 use crate::snapshot::{Snapshot, World};
 use crate::split::{Assignment, Diffusion, Generation, Key, Reason, Traits, assign};
 use crate::sse::End;
-use crate::telemetry::{Metrics, Reject, trace};
-use crate::upstream::{Error as UpstreamError, Outgoing, UpstreamBody};
+use crate::telemetry::{Metrics, Timeout, trace};
+use crate::upstream::{Error as UpstreamError, Outgoing, Terms, UpstreamBody};
 
 /// Says in each answer whose head it is.
 pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
@@ -41,8 +44,10 @@ pub struct ProxySettings {
     pub max_requests: usize,
     /// Largest request body, in bytes.
     pub max_body: u64,
-    /// Bytes that all bodies kept for another attempt may take.
+    /// Bytes that everything may take that is held of requests and answers. See [`Budget`].
     pub replay_budget: usize,
+    /// How long a client may be waited for: at each pause of a request body, or for all of a small one.
+    pub body_timeout: Duration,
     /// How long a client hears nothing before it is sent a comment; never when absent.
     pub comments: Option<Duration>,
 }
@@ -55,6 +60,7 @@ impl Default for ProxySettings {
             max_requests: 100_000,
             max_body: 256 * 1024 * 1024,
             replay_budget: 256 * 1024 * 1024,
+            body_timeout: Duration::from_secs(60),
             comments: None,
         }
     }
@@ -70,8 +76,13 @@ pub struct Shared {
     /// Outside the plan, so that a plan change does not begin the count anew.
     diffusion: Diffusion,
     retries: RetryBudget,
-    replay: Arc<ReplayBudget>,
+    /// The clock of the retry budget.
+    started: Instant,
+    /// What clients and model servers can make the process hold.
+    pub(super) memory: Arc<Budget>,
     open: AtomicUsize,
+    pub(super) connections: Connections,
+    body_limit: Arc<BodyLimit>,
 }
 
 impl Shared {
@@ -84,16 +95,30 @@ impl Shared {
         settings: ProxySettings,
         phase: u64,
     ) -> Arc<Self> {
+        let body_limit = BodyLimit {
+            limit: settings.body_timeout,
+            passed: metrics.timed_out(Timeout::Body),
+        };
+        let memory = Budget::new(settings.replay_budget);
+        metrics.watch(&memory);
         Arc::new(Self {
             world,
+            body_limit: Arc::new(body_limit),
             metrics,
             tracer,
             diffusion: Diffusion::new(phase),
             retries: RetryBudget::default(),
-            replay: Arc::new(ReplayBudget::new(settings.replay_budget)),
+            started: Instant::now(),
+            memory,
             settings,
             open: AtomicUsize::new(0),
+            connections: Connections::default(),
         })
+    }
+
+    /// What a client may take for a request's body.
+    pub(super) fn body_limit(&self) -> Arc<BodyLimit> {
+        Arc::clone(&self.body_limit)
     }
 
     /// Exchanges that are open now.
@@ -102,7 +127,8 @@ impl Shared {
         self.open.load(Ordering::Relaxed)
     }
 
-    fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
+    /// Lets one more request in, before anything is held for it.
+    pub(super) fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
         let permit = Permit(Arc::clone(self));
         if self.open.fetch_add(1, Ordering::Relaxed) < self.settings.max_requests {
             return Ok(permit);
@@ -114,7 +140,7 @@ impl Shared {
         let percent = world.plan.failover.retry_budget_percent;
         let allowed = self
             .retries
-            .spend(percent, self.metrics.second(Instant::now()));
+            .spend(percent, self.started.elapsed().as_secs());
         if !allowed {
             self.metrics.retries_refused.inc();
         }
@@ -141,13 +167,13 @@ impl Drop for Permit {
 
 /// How the old generation is reached.
 pub trait OldSide: Clone + Send + Sync + 'static {
-    /// Sends one request to it. With `fail_fast` an attempt that is bound to fail is not made.
+    /// Sends one request to it.
     fn send(
         &self,
         world: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        fail_fast: bool,
+        terms: Terms,
     ) -> impl Future<Output = Result<Response<UpstreamBody>, UpstreamError>> + Send;
 }
 
@@ -161,10 +187,10 @@ impl OldSide for OldPool {
         world: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        fail_fast: bool,
+        terms: Terms,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         match &world.old {
-            Some(pool) => pool.send(outgoing, body, fail_fast).await,
+            Some(pool) => pool.send(outgoing, body, terms).await,
             None => Err(UpstreamError::NoEndpoint),
         }
     }
@@ -189,22 +215,25 @@ impl<O: OldSide> Proxy<O> {
         &self.shared
     }
 
-    /// Answers one request. Whatever goes wrong becomes an answer.
+    /// Answers one request. Whatever goes wrong becomes an answer. There is a `permit` where it was let in already.
     // A future is moved whole and is as large as its largest branch. So what decides is no future, what is rare is boxed,
     // and this is a block: the arguments of an `async fn` would be in it twice.
     #[expect(clippy::manual_async_fn, reason = "as said above")]
     pub fn handle(
         self,
-        mut request: Request<RequestBody>,
+        request: Request<RequestBody>,
         client: Option<Arc<Client>>,
+        permit: Option<Permit>,
     ) -> impl Future<Output = Response<SplitBody>> + Send {
         async move {
+            let mut request = request;
             let world = self.shared.world.load();
             let routes = &self.shared.settings.routes;
             let (method, path) = (request.method(), request.uri().path());
             let route = routes.of(method, path, request.headers());
             let names = NameFilter::of(request.headers());
-            let (guard, permit) = match self.enter(&world, &mut request, names) {
+            let entered = self.enter(&world, &request, names, permit);
+            let (guard, permit, charge) = match entered {
                 Ok(entered) => entered,
                 Err(error) => {
                     if let Some(cause) = error.reject() {
@@ -235,20 +264,30 @@ impl<O: OldSide> Proxy<O> {
             let is_head = request.method() == Method::HEAD;
             let upgrade = request.version() == Version::HTTP_11
                 && head::asks_to_upgrade(request.headers(), names);
+            let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
+            // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
+            let movable = splits && guard.is_some();
+            let place = Place::of(assignment.generation);
+            if movable {
+                self.keep(&world, request.body(), place);
+            }
             let (mut head, body) = head::split(request, names, client.as_deref(), upgrade);
+            if let Route::Inference(_) = route {
+                head::ask_for_identity(&mut head.headers, names);
+            }
             let mut exchange =
                 Exchange::open(permit, assignment, route.api(), &mut head, names, now);
-            // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
-            let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
+            exchange.head_charge = charge;
             let mut tries = Tries {
-                movable: splits && guard.is_some(),
+                movable,
                 guard: guard.map(|value| (GUARD, value)),
                 head: Arc::new(head),
                 body,
-                place: Place::of(assignment.generation),
+                place,
                 tried: Tried::default(),
+                stays: false,
                 started,
-                story: String::new(),
+                failures: Failures::default(),
                 proxy: self,
                 world,
             };
@@ -269,35 +308,47 @@ impl<O: OldSide> Proxy<O> {
     fn enter(
         &self,
         world: &Snapshot,
-        request: &mut Request<RequestBody>,
+        request: &Request<RequestBody>,
         names: NameFilter,
-    ) -> Result<(Option<HeaderValue>, Permit), Error> {
+        permit: Option<Permit>,
+    ) -> Result<(Option<HeaderValue>, Permit, Charge), Error> {
         let settings = &self.shared.settings;
         if request.body().size_hint().lower() > settings.max_body {
             return Err(Error::BodyTooLarge(settings.max_body));
         }
-        let keep = world.plan.failover.max_replay_bytes;
-        request
-            .body_mut()
-            .bound(settings.max_body, keep, &self.shared.replay);
+        request.body().bound(settings.max_body, &self.shared.memory);
         let guard = match world.guard.look(request.headers(), names) {
             Seen::Fresh(value) => Some(value),
             Seen::Forwarded => None,
             Seen::Circling => return Err(Error::Loop),
         };
-        Ok((guard, self.shared.admit()?))
+        let permit = match permit {
+            Some(permit) => permit,
+            None => self.shared.admit()?,
+        };
+        let mut charge = Charge::default();
+        let size = head::size(request);
+        if size > FREE && !charge.resize(&self.shared.memory, cost(size), Purpose::Head) {
+            return Err(Error::NoMemory);
+        }
+        Ok((guard, permit, charge))
+    }
+
+    /// Has the body kept, if there is another place to send it to should `place` fail.
+    fn keep(&self, world: &Snapshot, body: &RequestBody, place: Place) {
+        let tried = Tried::default().and(place);
+        if refuge(&world.rules(), tried, place, Cause::Connect).is_some() {
+            let most = world.plan.failover.max_replay_bytes;
+            body.keep(most);
+        }
     }
 
     /// The session that a field of the body names. Reads the body as far as it must be read for that.
     async fn body_key(&self, world: &Snapshot, request: &mut Request<RequestBody>) -> Option<Key> {
-        let plan = &world.plan;
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
-        let (mut body, whole) = body.peek(MAX_PEEK).await;
-        let settings = &self.shared.settings;
-        let keep = plan.failover.max_replay_bytes;
-        body.bound(settings.max_body, keep, &self.shared.replay);
+        let (body, whole) = body.peek(MAX_PEEK, &self.shared.memory).await;
         *request.body_mut() = body;
-        traits::body_key(&whole?, &plan.affinity)
+        traits::body_key(&whole?, &world.plan.affinity)
     }
 
     fn assignment(
@@ -360,6 +411,10 @@ impl<O: OldSide> Tries<O> {
             let names = NameFilter::of(&parts.headers);
             head::remove_hop_by_hop(&mut parts.headers, names);
         }
+        // RFC 9110 §8.6: a client could wait for so many bytes.
+        if switched || parts.status == StatusCode::NO_CONTENT {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
         mark(&mut parts.headers, place.generation());
         if switched {
             return tunnel::respond(parts, exchange);
@@ -374,6 +429,12 @@ impl<O: OldSide> Tries<O> {
             Relay::of_events(source, exchange, Box::new(self), comments)
         } else {
             self.body.forget();
+            if exchange.is_sse {
+                exchange.passes_encoded();
+            }
+            if let (Some(endpoint), Some(_)) = (source.endpoint(), self.first_event_deadline()) {
+                endpoint.succeeded(Instant::now());
+            }
             Relay::of_bytes(source, exchange, is_head)
         };
         Response::from_parts(parts, SplitBody::relay(relay))
@@ -386,11 +447,11 @@ fn mark(headers: &mut HeaderMap, generation: Generation) {
 
 /// Ends an exchange with an answer of the proxy itself.
 pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
-    if error.reject() == Some(Reject::BodyTooLarge) {
-        exchange.rejected(Reject::BodyTooLarge);
+    if let Some(cause) = error.reject() {
+        exchange.rejected(cause);
     }
-    exchange.answered(exchange.answering(), error.status());
-    exchange.because(error.to_string());
+    exchange.refused(error.status());
+    exchange.because(error.for_log());
     exchange.ended(End::Eof);
     let mut response = error.answer(exchange.api()).map(SplitBody::own);
     mark(response.headers_mut(), exchange.answering());

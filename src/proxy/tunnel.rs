@@ -1,14 +1,34 @@
 //! What follows `101 Switching Protocols`: bytes both ways until both sides have ended.
 
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Response;
-use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional};
+use prometheus::IntCounter;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 
 use super::body::SplitBody;
 use super::exchange::Exchange;
 use crate::sse::End;
+use crate::transport::write_timeout::{UNREAD, WriteTimeout};
+use crate::transport::{Rewound, deadline, tcp};
 use crate::upstream::Upgraded;
+
+/// How often it is looked whether anything passed, within the limit.
+const LOOKS: u32 = 4;
+
+/// How long the last bytes of a tunnel that is cut have to arrive.
+const BEFORE_RESET: Duration = Duration::from_secs(1);
+
+/// How long a tunnel may be idle, and where it is counted that one was longer.
+pub struct Idle {
+    pub limit: Duration,
+    pub passed: IntCounter,
+}
 
 /// The model server's end of a tunnel, with the exchange that it belongs to. In the extensions of the answer.
 #[derive(Clone)]
@@ -24,11 +44,14 @@ pub fn respond(mut parts: http::response::Parts, exchange: Exchange) -> Response
 }
 
 impl Tunnel {
-    /// Joins the client's connection to the model server's, until both have ended or `ending` comes.
-    pub async fn join<T>(self, mut client: T, ending: impl Future<Output = ()>)
-    where
-        T: AsyncRead + AsyncWrite + Unpin,
-    {
+    /// Joins the client's connection to the model server's, until both have ended, nothing passed for too long or `ending`
+    /// comes.
+    pub async fn join(
+        self,
+        client: Rewound<WriteTimeout>,
+        idle: Idle,
+        ending: impl Future<Output = ()>,
+    ) {
         let taken = self.0.lock().ok().and_then(|mut slot| slot.take());
         let Some((upgraded, mut exchange)) = taken else {
             return;
@@ -36,12 +59,26 @@ impl Tunnel {
         let Some((mut upstream, _lease)) = upgraded.take() else {
             return;
         };
+        // Whatever ends it but its two sides ends it by a reset, also the end of this process: else half of it looked whole.
+        tcp::reset_on_close(client.get_ref().socket(), true);
+        tcp::reset_on_close(upstream.get_ref().socket(), true);
+        let passed = AtomicU64::new(0);
+        let mut client = Watched {
+            client,
+            passed: &passed,
+        };
         tokio::select! {
             copied = copy_bidirectional(&mut client, &mut upstream) => {
                 match copied {
                     Ok((_, down)) => {
+                        tcp::reset_on_close(client.client.get_ref().socket(), false);
+                        tcp::reset_on_close(upstream.get_ref().socket(), false);
                         exchange.timeline.add_bytes(down);
                         exchange.ended(End::Eof);
+                    }
+                    Err(_) if client.client.get_ref().is_timed_out() => {
+                        exchange.because(UNREAD);
+                        exchange.ended(End::Gone);
                     }
                     Err(error) => {
                         exchange.because(error.to_string());
@@ -49,10 +86,78 @@ impl Tunnel {
                     }
                 }
             }
+            () = until_idle(&passed, idle.limit) => {
+                idle.passed.inc();
+                exchange.because("nothing passed through the tunnel for too long");
+                exchange.ended(End::Deadline);
+            }
             () = ending => {
                 exchange.because("the proxy is shutting down");
                 exchange.ended(End::Deadline);
             }
         }
+        let last = tcp::taken(client.client.get_ref().socket(), BEFORE_RESET);
+        tokio::join!(last, tcp::taken(upstream.get_ref().socket(), BEFORE_RESET));
+    }
+}
+
+/// Waits until nothing has passed for `limit`, by looks at how much has: no piece that passes costs a look at the clock.
+async fn until_idle(passed: &AtomicU64, limit: Duration) {
+    let mut seen = passed.load(Ordering::Relaxed);
+    let mut unchanged = 0;
+    while unchanged < LOOKS {
+        // A look that is late has to wait for what came meanwhile: time in which this process stood still does not count.
+        let every = limit / LOOKS;
+        deadline::timeout(every, std::future::pending::<()>()).await;
+        let now = passed.load(Ordering::Relaxed);
+        unchanged = if now == seen { unchanged + 1 } else { 0 };
+        seen = now;
+    }
+}
+
+/// A client's connection that counts what passes, either way.
+struct Watched<'a, T> {
+    client: T,
+    passed: &'a AtomicU64,
+}
+
+impl<T> Watched<'_, T> {
+    fn count(&self, bytes: usize) {
+        self.passed.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Watched<'_, T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.client).poll_read(cx, buffer);
+        self.count(buffer.filled().len() - before);
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<'_, T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.client).poll_write(cx, bytes);
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.count(*bytes);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.client).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.client).poll_shutdown(cx)
     }
 }

@@ -112,6 +112,18 @@ impl Decoder {
         self.quiet
     }
 
+    /// What it holds, in bytes.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        self.carry.capacity()
+    }
+
+    /// Gives up: what it holds is let go, nothing more is reported and everything passes.
+    pub fn give_up(&mut self) {
+        self.quiet = true;
+        self.carry = Vec::new();
+    }
+
     /// Forgets a gathered event, ready to gather the next.
     fn clear_carry(&mut self) {
         if self.carry.capacity() > KEEP {

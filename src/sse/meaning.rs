@@ -122,7 +122,7 @@ fn late_by_type(api: Api, event: &Event<'_>) -> Option<Late> {
 /// Hands the event's type to `judge`: the name (`message` is the standard's word for none), else the `type` in the data
 /// (which is nearly always its first key), else nothing.
 #[inline]
-fn with_type<T>(event: &Event<'_>, judge: impl FnOnce(&[u8]) -> T) -> T {
+pub(super) fn with_type<T>(event: &Event<'_>, judge: impl FnOnce(&[u8]) -> T) -> T {
     if !matches!(event.name, b"" | b"message") {
         judge(event.name)
     } else if let Some(kind) = leading_type(event.data) {

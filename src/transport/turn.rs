@@ -71,11 +71,17 @@ pub fn slice_waits(cx: &mut Context<'_>, large: bool) -> bool {
     this.waiting |= waits;
     THIS_TURN.set(this);
     if waits {
-        // Polled once it asks to be woken after the next look. That dropping it does not take this back is how tokio does it,
-        // no promise.
-        let _ = pin!(tokio::task::yield_now()).poll(cx);
+        behind_others_and_a_look(cx);
     }
     waits
+}
+
+/// The task is polled again when the thread has looked at its sockets, behind all that are ready then. To be called before
+/// `Pending` is returned by what could go on for ever without waiting.
+pub fn behind_others_and_a_look(cx: &mut Context<'_>) {
+    // Polled once it asks to be woken after the next look. That dropping it does not take this back is how tokio does it, no
+    // promise.
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
 /// A slice that waited goes on. The first one that does tells how many to expect: a thread that always finds something to do

@@ -11,7 +11,6 @@
 //! Must not know: what an event is.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -170,22 +169,7 @@ impl Socket for TcpStream {
     }
 
     fn counts(&self) -> io::Result<Counts> {
-        // SAFETY: a struct of numbers, of which zeros are values.
-        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-        let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("a few hundred");
-        // SAFETY: the kernel writes at most `length` bytes to `info`, both of which outlive the call.
-        let failed = unsafe {
-            libc::getsockopt(
-                self.as_raw_fd(),
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                (&raw mut info).cast(),
-                &raw mut length,
-            )
-        };
-        if failed != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let info = crate::transport::tcp::info(self)?;
         // A server that closes sends what Nagle held back together with the end, acknowledged or not: it shows nothing.
         let ends = info.tcpi_state != ESTABLISHED;
         // A kernel that does not count has sent none, not even the request.

@@ -1,17 +1,19 @@
 //! The body of an answer, from wherever it comes.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use tower::BoxError;
 
-use super::endpoint::Lease;
-use super::{h1, h2};
-use crate::http1::ChunkError;
+use super::{Endpoint, h1, h2};
+use crate::http1::{ChunkError, with_trailers};
 
 /// Why a body ended before its end.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +23,7 @@ pub enum BodyError {
     #[error("the body's framing is malformed")]
     Malformed(#[source] ChunkError),
     #[error("the HTTP/2 stream broke")]
-    Http2(#[source] hyper::Error),
+    Http2(#[source] ::h2::Error),
     #[error("the service in this process broke the body off")]
     Local(#[source] BoxError),
 }
@@ -33,11 +35,7 @@ pub enum UpstreamBody {
     /// Something already read, and what follows it.
     Begun(Bytes, Box<UpstreamBody>),
     Http1(h1::Incoming),
-    Http2 {
-        incoming: hyper::body::Incoming,
-        lease: Lease,
-        stream: h2::Stream,
-    },
+    Http2(h2::Incoming),
     /// Of a service in this process.
     Local(UnsyncBoxBody<Bytes, BoxError>),
 }
@@ -47,6 +45,26 @@ impl UpstreamBody {
     #[must_use]
     pub const fn empty() -> Self {
         Self::Whole(Bytes::new())
+    }
+
+    /// A body that was read to its end.
+    #[must_use]
+    pub fn read(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
+        match trailers {
+            None => Self::Whole(bytes),
+            Some(trailers) => Self::Local(with_trailers(bytes, trailers).boxed_unsync()),
+        }
+    }
+
+    /// The endpoint that it comes from, while its connection is held.
+    #[must_use]
+    pub fn endpoint(&self) -> Option<&Arc<Endpoint>> {
+        match self {
+            Self::Http1(incoming) => incoming.endpoint(),
+            Self::Http2(incoming) => incoming.endpoint(),
+            Self::Begun(_, rest) => rest.endpoint(),
+            Self::Whole(_) | Self::Local(_) => None,
+        }
     }
 
     /// Does the end of the connection mean the end of the body? Then a death looks like an end.
@@ -59,6 +77,22 @@ impl UpstreamBody {
     #[must_use]
     pub fn holds_back(&self) -> bool {
         matches!(self, Self::Http1(incoming) if incoming.holds_back())
+    }
+
+    /// Goes on sending the request while the answer is not read.
+    pub fn poll_request(&mut self, cx: &mut Context<'_>) {
+        match self {
+            Self::Http1(incoming) => incoming.poll_request(cx),
+            Self::Begun(_, rest) => rest.poll_request(cx),
+            _ => {}
+        }
+    }
+
+    /// Is it to be read in small pieces, since memory is tight?
+    pub fn read_little(&mut self, little: bool) {
+        if let Self::Http1(incoming) = self {
+            incoming.read_little(little);
+        }
     }
 
     /// The last slice of an event stream came `gap` after the one before.
@@ -87,8 +121,8 @@ impl Body for UpstreamBody {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
             }
             Self::Http1(incoming) => incoming.poll_frame(cx),
-            Self::Http2 { incoming, .. } => {
-                let frame = ready!(Pin::new(incoming).poll_frame(cx));
+            Self::Http2(incoming) => {
+                let frame = ready!(incoming.poll_frame(cx));
                 Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Http2)))
             }
             Self::Local(body) => {
@@ -103,7 +137,7 @@ impl Body for UpstreamBody {
             Self::Whole(bytes) => bytes.is_empty(),
             Self::Begun(bytes, rest) => bytes.is_empty() && rest.is_end_stream(),
             Self::Http1(incoming) => incoming.is_end_stream(),
-            Self::Http2 { incoming, .. } => incoming.is_end_stream(),
+            Self::Http2(incoming) => incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
         }
     }
@@ -113,7 +147,7 @@ impl Body for UpstreamBody {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             Self::Begun(..) => SizeHint::default(),
             Self::Http1(incoming) => incoming.size_hint(),
-            Self::Http2 { incoming, .. } => incoming.size_hint(),
+            Self::Http2(incoming) => incoming.size_hint(),
             Self::Local(body) => body.size_hint(),
         }
     }

@@ -1,15 +1,17 @@
 //! Opens connections to an endpoint: TCP without delay, TLS where the target says so.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::{Endpoint, Error};
 use crate::tls::{ClientFiles, Reloading};
-use crate::transport::{Transport, deadline};
+use crate::transport::{Transport, deadline, keep_alive};
 
 /// A new connection, and whether HTTP/2 was agreed on by ALPN.
 pub(super) async fn connect(
@@ -21,9 +23,20 @@ pub(super) async fn connect(
     let address = endpoint.address;
     match deadline::timeout(limit, open(endpoint, tls, http2)).await {
         Some(Ok(connection)) => Ok(connection),
-        Some(Err(source)) => Err(Error::Connect { address, source }),
+        Some(Err(source)) => Err(failure(address, source)),
         None => Err(Error::ConnectTimeout { address, limit }),
     }
+}
+
+/// Tells what this host lacks from what the endpoint refuses.
+fn failure(address: SocketAddr, source: io::Error) -> Error {
+    let code = source.raw_os_error();
+    let here_only = code == Some(libc::EADDRNOTAVAIL);
+    let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    if here_only || code.is_some_and(|code| exhausted.contains(&code)) {
+        return Error::Exhausted { here_only, source };
+    }
+    Error::Connect { address, source }
 }
 
 async fn open(
@@ -33,7 +46,7 @@ async fn open(
 ) -> io::Result<(Transport, bool)> {
     let stream = TcpStream::connect(endpoint.address).await?;
     stream.set_nodelay(true)?;
-    keep_alive(&stream)?;
+    keep_alive(&SockRef::from(&stream))?;
     let (Some(name), Some(tls)) = (&endpoint.server_name, tls) else {
         return Ok((Transport::Tcp(stream), false));
     };
@@ -49,11 +62,31 @@ async fn open(
     Ok((Transport::Tls(stream), http2))
 }
 
-/// A model server whose machine is gone sends nothing: without this a silent stream would wait for ever.
-fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    let probes = socket2::TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
-    socket2::SockRef::from(stream).set_tcp_keepalive(&probes)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_this_host_lacks_is_no_failure_of_the_endpoint() {
+        let address = ([127, 0, 0, 1], 9).into();
+        for (code, expected) in [
+            (libc::EMFILE, Some(false)),
+            (libc::ENFILE, Some(false)),
+            (libc::ENOBUFS, Some(false)),
+            (libc::ENOMEM, Some(false)),
+            (libc::EADDRNOTAVAIL, Some(true)),
+            (libc::ECONNREFUSED, None),
+            (libc::EHOSTUNREACH, None),
+            (libc::ENETUNREACH, None),
+            (libc::ETIMEDOUT, None),
+        ] {
+            let error = failure(address, io::Error::from_raw_os_error(code));
+            let found = match &error {
+                Error::Exhausted { here_only, .. } => Some(*here_only),
+                _ => None,
+            };
+            assert_eq!(found, expected, "{error:?}");
+            assert_eq!(error.of_endpoint().is_some(), expected.is_none());
+        }
+    }
 }

@@ -1,19 +1,18 @@
-//! One address of a generation: how much it carries, and whether it is let rest after failures.
+//! One address of a generation: how much it carries, and whether it is ejected after failures.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::acks::Trials;
 use super::lifetime::Life;
+use super::outlier::{Ejection, Failure, Record};
 
-/// Failures in a row after which an endpoint is ejected.
-const FAILURES: u32 = 3;
-/// How long an endpoint rests the first time; each further time twice as long.
-const FIRST_REST: Duration = Duration::from_secs(1);
-/// The longest rest.
-const LONGEST_REST: Duration = Duration::from_secs(30);
+/// How long the first ejection lasts; each further one twice as long.
+const FIRST_EJECTION: Duration = Duration::from_secs(1);
+/// How long an ejection lasts at most.
+const LONGEST_EJECTION: Duration = Duration::from_secs(30);
 
 /// How long a connection may take that only proves that there is someone.
 const PROVE: Duration = Duration::from_millis(500);
@@ -29,10 +28,10 @@ pub struct Endpoint {
     /// Behind it there may be several servers, as behind the address of a Service: connections to it have a limited life.
     pub shared: bool,
     open: AtomicUsize,
-    failures: AtomicU32,
-    rests: AtomicU32,
-    /// Milliseconds since [`epoch`] until which it rests; 0 when it does not.
-    rests_until: AtomicU64,
+    /// A packed [`Record`] of its results: 0 while there is no failure.
+    record: AtomicU64,
+    /// Milliseconds since [`epoch`] until which it is ejected; 0 when it is not.
+    ejected_until: AtomicU64,
     probe_failed: AtomicBool,
     /// The last thing known of it is that it answered.
     proven: AtomicBool,
@@ -66,9 +65,8 @@ impl Endpoint {
             server_name,
             shared,
             open: AtomicUsize::new(0),
-            failures: AtomicU32::new(0),
-            rests: AtomicU32::new(0),
-            rests_until: AtomicU64::new(0),
+            record: AtomicU64::new(0),
+            ejected_until: AtomicU64::new(0),
             probe_failed: AtomicBool::new(false),
             proven: AtomicBool::new(false),
             spoken: AtomicU8::new(0),
@@ -85,8 +83,36 @@ impl Endpoint {
     /// May requests go to it at `now`?
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
-        let until = self.rests_until.load(Ordering::Relaxed);
-        (until == 0 || until <= millis(now)) && !self.probe_failed.load(Ordering::Relaxed)
+        !self.is_ejected(now) && !self.failed_probe()
+    }
+
+    fn is_ejected(&self, now: Instant) -> bool {
+        let until = self.ejected_until.load(Ordering::Relaxed);
+        until != 0 && until > millis(now)
+    }
+
+    /// Is it likely that no request would be answered at `now`? Not if it is only ejected for errors that it answered with.
+    #[must_use]
+    pub fn is_gone(&self, now: Instant) -> bool {
+        self.is_unreachable(now)
+            || self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
+    }
+
+    /// Did the last active probe find that it cannot serve? The next one tells when it can.
+    #[must_use]
+    pub fn failed_probe(&self) -> bool {
+        self.probe_failed.load(Ordering::Relaxed)
+    }
+
+    /// Is it likely that no connection can be made at `now`?
+    #[must_use]
+    pub fn is_unreachable(&self, now: Instant) -> bool {
+        self.failed_probe()
+            || self.is_ejected(now) && self.ejected_for() == Some(Ejection::Unreachable)
+    }
+
+    fn ejected_for(&self) -> Option<Ejection> {
+        Record::unpack(self.record.load(Ordering::Relaxed)).why()
     }
 
     /// Is the last thing known of it that it answered?
@@ -105,44 +131,54 @@ impl Endpoint {
         proven
     }
 
-    /// An attempt reached it and it worked.
-    pub fn succeeded(&self) {
+    /// An attempt reached it and it worked: an ejection, if any, ends.
+    pub fn succeeded(&self, now: Instant) {
         // Reads first: a store by every request would bounce the line between cores.
         if !self.is_proven() {
             self.proven.store(true, Ordering::Relaxed);
         }
-        if self.failures.load(Ordering::Relaxed) != 0 {
-            self.failures.store(0, Ordering::Relaxed);
+        if self.record.load(Ordering::Relaxed) != 0 {
+            self.count(|record| record.succeeded(millis(now) / 1000));
         }
-        if self.rests.load(Ordering::Relaxed) != 0 {
-            self.rests.store(0, Ordering::Relaxed);
-            self.rests_until.store(0, Ordering::Relaxed);
+        if self.ejected_until.load(Ordering::Relaxed) != 0 {
+            self.ejected_until.store(0, Ordering::Relaxed);
         }
     }
 
-    /// An attempt failed by its fault. True when this ejects it.
-    pub fn failed(&self, now: Instant) -> bool {
+    /// An attempt failed by its fault, for `why`. This may eject it.
+    pub fn failed(&self, failure: Failure, now: Instant, why: &dyn std::fmt::Display) {
         self.proven.store(false, Ordering::Relaxed);
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        let rests = self.rests.load(Ordering::Relaxed);
-        // After a rest one failure is enough.
-        if failures < FAILURES && rests == 0 || !self.is_healthy(now) {
-            return false;
-        }
-        let rest = FIRST_REST
-            .saturating_mul(1 << rests.min(10))
-            .min(LONGEST_REST);
-        self.rests.store(rests.saturating_add(1), Ordering::Relaxed);
-        self.rests_until
-            .store(millis(now + rest), Ordering::Relaxed);
-        true
+        let is_ejected = self.is_ejected(now);
+        let mut ejected = (Record::default(), None);
+        self.count(|record| {
+            ejected = record.failed(failure, millis(now) / 1000, is_ejected);
+            ejected.0
+        });
+        let (record, Some(reason)) = ejected else {
+            return;
+        };
+        let doublings = u32::from(record.ejections().saturating_sub(1));
+        let length = FIRST_EJECTION
+            .saturating_mul(1 << doublings)
+            .min(LONGEST_EJECTION);
+        self.ejected_until
+            .store(millis(now + length), Ordering::Relaxed);
+        tracing::warn!(endpoint = %self.address, ?reason, ?length, %why, "endpoint ejected");
+    }
+
+    fn count(&self, mut next: impl FnMut(Record) -> Record) {
+        let _ = self
+            .record
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
+                Some(next(Record::unpack(word)).pack())
+            });
     }
 
     /// What an active probe found.
     pub fn probed(&self, healthy: bool) {
         self.probe_failed.store(!healthy, Ordering::Relaxed);
         if healthy {
-            self.succeeded();
+            self.succeeded(Instant::now());
         }
     }
 
@@ -194,30 +230,55 @@ impl Drop for Lease {
 mod tests {
     use super::*;
 
+    fn endpoint() -> Endpoint {
+        Endpoint::new(([127, 0, 0, 1], 1).into(), None, false)
+    }
+
     #[test]
-    fn an_endpoint_rests_after_three_failures_in_a_row_and_longer_each_time() {
-        let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into(), None, false);
+    fn an_endpoint_that_takes_no_connection_is_ejected_and_longer_each_time() {
+        let endpoint = endpoint();
         let mut now = Instant::now();
-        assert!(!endpoint.failed(now) && !endpoint.failed(now));
-        endpoint.succeeded();
-        assert!(!endpoint.failed(now) && !endpoint.failed(now) && endpoint.failed(now));
-        let mut rests = Vec::new();
+        let fails = |now| endpoint.failed(Failure::Connect, now, &"a test");
+        for _ in 0..2 {
+            fails(now);
+            assert!(endpoint.is_healthy(now));
+        }
+        endpoint.succeeded(now);
+        (0..3).for_each(|_| fails(now));
+        assert!(endpoint.is_gone(now));
+        let mut ejections = Vec::new();
         for _ in 0..7 {
             let start = now;
             while !endpoint.is_healthy(now) {
                 now += Duration::from_millis(100);
             }
-            rests.push((now - start).as_secs());
-            assert!(endpoint.failed(now), "one failure after a rest is enough");
+            ejections.push((now - start).as_secs());
+            fails(now);
         }
-        assert_eq!(rests, [1, 2, 4, 8, 16, 30, 30]);
-        endpoint.succeeded();
+        assert_eq!(ejections, [1, 2, 4, 8, 16, 30, 30]);
+        endpoint.succeeded(now);
+        assert!(endpoint.is_healthy(now));
+    }
+
+    #[test]
+    fn one_success_ends_an_ejection_by_answers() {
+        let endpoint = endpoint();
+        let now = Instant::now();
+        for _ in 0..3 {
+            endpoint.failed(Failure::Answer, now, &"a test");
+        }
+        assert!(endpoint.is_healthy(now));
+        for _ in 0..7 {
+            endpoint.failed(Failure::Answer, now, &"a test");
+        }
+        assert!(!endpoint.is_healthy(now) && !endpoint.is_gone(now));
+        endpoint.succeeded(now);
         assert!(endpoint.is_healthy(now));
     }
 
     #[test]
     fn an_endpoint_whose_probe_fails_is_not_healthy() {
-        let endpoint = Endpoint::new(([127, 0, 0, 1], 1).into(), None, false);
+        let endpoint = endpoint();
         endpoint.probed(false);
         assert!(!endpoint.is_healthy(Instant::now()));
         endpoint.probed(true);

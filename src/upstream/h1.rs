@@ -6,14 +6,16 @@
 
 mod incoming;
 mod sender;
+mod unread;
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::header::UPGRADE;
+use http::header::{HOST, UPGRADE};
 use http::{Method, Response, StatusCode};
 use http_body::Body;
 
@@ -21,12 +23,15 @@ use super::endpoint::Lease;
 use super::{Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
 use crate::request_body::RequestBody;
-use crate::transport::{Rewound, Transport, with_write_buffer};
+use crate::transport::{Rewound, Transport, turn, with_write_buffer};
 pub use incoming::Incoming;
 use sender::Sender;
+use unread::Unread;
 
-/// Largest response head, in bytes.
+/// Largest response head, in bytes, with all interim ones before it: a server that says for ever that it is at work is left.
 const MAX_HEAD: usize = 64 * 1024;
+/// Reads for a head before others have their turn.
+const READS_AT_ONCE: u32 = 8;
 /// A whole body up to this size goes out in one write with its head, in bytes.
 const ONE_WRITE: usize = 16 * 1024;
 /// How long a model server may leave `Expect: 100-continue` unanswered before the body is sent all the same.
@@ -44,18 +49,20 @@ pub(super) async fn exchange(
 ) -> Result<Response<UpstreamBody>, (Error, Lease, RequestBody)> {
     let original = body.again();
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
-    let (mut sender, held) = begin(&transport, outgoing, body, waits);
-    let outcome = drive(&mut transport, &mut sender, held, &outgoing.head.method).await;
+    let unread = Unread::before(&transport);
+    let mut sender = begin(&transport, outgoing, lease.address, body, waits);
+    let outcome = drive(&mut transport, &mut sender, &unread, &outgoing.head.method).await;
     let (head, rest) = match outcome {
         Ok(found) => found,
         Err(error) => {
-            let body = original.or(sender.body).unwrap_or(RequestBody::empty());
-            return Err((error, lease, body));
+            let body = original.or(sender.into_rest());
+            return Err((error, lease, body.unwrap_or(RequestBody::empty())));
         }
     };
-    // RFC 9110 §15.2.2: nobody switches protocols unasked.
+    // RFC 9110 §7.8, §15.2.2: nobody switches protocols unasked, nor before the request has ended: what is left of it
+    // would be read as the new protocol.
     if head.status == StatusCode::SWITCHING_PROTOCOLS
-        && !outgoing.head.headers.contains_key(UPGRADE)
+        && !(outgoing.head.headers.contains_key(UPGRADE) && sender.is_done())
     {
         let error = Error::Head(http1::ResponseError::Malformed);
         return Err((error, lease, RequestBody::empty()));
@@ -68,9 +75,10 @@ pub(super) async fn exchange(
 fn begin(
     transport: &Transport,
     outgoing: Outgoing<'_>,
-    mut body: RequestBody,
+    address: SocketAddr,
+    body: RequestBody,
     waits: bool,
-) -> (Sender, Option<RequestBody>) {
+) -> Sender {
     let framing = match body.size_hint().exact() {
         Some(0) => Framing::None,
         Some(length) => Framing::Length(length),
@@ -80,42 +88,39 @@ fn begin(
         .as_whole()
         .filter(|bytes| bytes.len() <= ONE_WRITE && !waits)
         .cloned();
-    let first = with_write_buffer(|out| {
-        encode(out, outgoing, framing, waits);
+    let (written, first) = with_write_buffer(|out| {
+        encode(out, outgoing, address, framing, waits);
         if let Some(bytes) = &whole {
             out.extend_from_slice(bytes);
         }
         // An error comes again with the next write, where it is dealt with.
         let written = transport.try_write(out).unwrap_or(0);
-        out.get(written..)
-            .map_or(Bytes::new(), Bytes::copy_from_slice)
+        let rest = out.get(written..);
+        (written, rest.map_or(Bytes::new(), Bytes::copy_from_slice))
     });
-    let mut sender = Sender {
-        pending: (!first.is_empty()).then_some(first).into_iter().collect(),
-        body: None,
-        chunked: framing == Framing::Chunked,
-        broken: None,
-        abandoned: false,
-    };
-    if whole.is_some() {
-        body = RequestBody::empty();
-    }
-    if waits {
-        return (sender, Some(body));
-    }
-    if !body.is_end_stream() {
-        sender.body = Some(body);
-    }
-    (sender, None)
+    let rest = (whole.is_none() && !body.is_end_stream()).then_some(body);
+    Sender::new(written, first, rest, framing, waits)
 }
 
-fn encode(out: &mut Vec<u8>, outgoing: Outgoing<'_>, framing: Framing, waits: bool) {
+fn encode(
+    out: &mut Vec<u8>,
+    outgoing: Outgoing<'_>,
+    address: SocketAddr,
+    framing: Framing,
+    waits: bool,
+) {
     let Outgoing { head, extra } = outgoing;
     http1::request_line(out, &head.method, &head.uri);
+    let mut has_host = false;
     for (name, value) in &head.headers {
+        has_host |= name == HOST;
         if extra.is_none_or(|(extra, _)| extra != name) {
             http1::field(out, name, value.as_bytes());
         }
+    }
+    if !has_host {
+        // A client of HTTP/1.0 need not name one, and HTTP/1.1 must (RFC 9112 §3.2).
+        http1::field(out, &HOST, address.to_string().as_bytes());
     }
     head.each_added(|name, value| http1::field(out, &name, value));
     if let Some((name, value)) = extra {
@@ -128,32 +133,49 @@ fn encode(out: &mut Vec<u8>, outgoing: Outgoing<'_>, framing: Framing, waits: bo
 async fn drive(
     transport: &mut Transport,
     sender: &mut Sender,
-    mut held: Option<RequestBody>,
+    unread: &Unread,
     method: &Method,
 ) -> Result<(ResponseHead, BytesMut), Error> {
-    let patience = held.as_ref().map(|_| tokio::time::sleep(CONTINUE_WAIT));
+    let patience = sender.is_held().then(|| tokio::time::sleep(CONTINUE_WAIT));
     let mut patience = std::pin::pin!(patience);
     let mut gathered = BytesMut::new();
+    // Length of the interim heads that came.
+    let mut passed = 0;
     std::future::poll_fn(|cx| {
+        let mut reads = 0;
         loop {
             let _ = sender.poll(transport, cx);
-            if sender.abandoned {
-                let error = sender.broken.take().unwrap_or(io::ErrorKind::Other.into());
+            if sender.is_abandoned() {
+                let error = sender.error().unwrap_or(io::ErrorKind::Other.into());
                 return Poll::Ready(Err(Error::RequestBody(error)));
             }
             if let Some(wait) = patience.as_mut().as_pin_mut()
                 && wait.poll(cx).is_ready()
             {
                 patience.set(None);
-                sender.body = held.take();
+                sender.go_on();
                 continue;
             }
+            if reads == READS_AT_ONCE {
+                turn::behind_others_and_a_look(cx);
+                return Poll::Pending;
+            }
+            reads += 1;
             let bytes = match ready!(transport.poll_read_shared(cx)) {
                 Ok(bytes) if bytes.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
                 other => other,
             };
-            let bytes =
-                bytes.map_err(|error| Error::Broken(sender.broken.take().unwrap_or(error)))?;
+            let bytes = bytes.map_err(|error| {
+                let has_ended = error.kind() == io::ErrorKind::UnexpectedEof;
+                let why = sender.error().unwrap_or(error);
+                if passed > 0 || !gathered.is_empty() {
+                    Error::Broken(why)
+                } else if has_ended && unread.is_certain(transport, sender.written()) {
+                    Error::Unread(why)
+                } else {
+                    Error::Silent(why)
+                }
+            })?;
             if gathered.is_empty() {
                 gathered = bytes;
             } else {
@@ -166,16 +188,17 @@ async fn drive(
                 if !interim {
                     return Poll::Ready(Ok((head, rest)));
                 }
+                passed += head.length;
                 gathered = rest;
-                if head.status == StatusCode::CONTINUE && held.is_some() {
+                if head.status == StatusCode::CONTINUE {
                     patience.set(None);
-                    sender.body = held.take();
+                    sender.go_on();
                 }
                 if gathered.is_empty() {
                     break;
                 }
             }
-            if gathered.len() > MAX_HEAD {
+            if passed + gathered.len() > MAX_HEAD {
                 return Poll::Ready(Err(Error::HeadTooLarge));
             }
         }

@@ -1,78 +1,68 @@
-//! Exchanges over HTTP/2 connections to a model server: hyper's client, a few connections per thread and endpoint.
+//! Exchanges over HTTP/2 connections to a model server.
+//!
+//! The future sends the request and waits for the head of its answer; the body reads the stream. A task drives each
+//! connection, and another one what is still to be sent of a request while its answer comes.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
+mod link;
+
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, ready};
 
+use ::h2::Reason;
+use ::h2::client::ResponseFuture;
+use bytes::Bytes;
 use http::uri::{Authority, Scheme};
-use http::{Request, Response, Uri, header::HOST};
-use hyper::client::conn::http2::SendRequest;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use http::{Request, Response, Uri, Version, header::HOST};
+use http_body::{Body, Frame, SizeHint};
+use tokio::task::JoinHandle;
 
+pub(super) use self::link::sweep;
+use self::link::{Link, Stream};
 use super::endpoint::Lease;
-use super::lifetime::Life;
 use super::pool::Connector;
-use super::{Error, Outgoing, UpstreamBody};
+use super::{Endpoint, Error, Outgoing, UpstreamBody};
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
+use crate::transport::h2::{Received, Sending, Sent, prepare};
 
-/// Streams that a connection carries before another one is opened. Dynamo's frontends allow 200.
-const MAX_STREAMS: usize = 100;
-/// Flow-control windows, in bytes: small enough that a slow reader holds little (RFC 9113 §6.9).
-const STREAM_WINDOW: u32 = 256 * 1024;
-const CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-
-/// A connection, and the count of its streams.
-#[derive(Clone)]
-struct Link {
-    sender: SendRequest<RequestBody>,
-    streams: Arc<()>,
-    life: Life,
-}
-
-thread_local! {
-    static LINKS: RefCell<HashMap<u64, Vec<Link>>> = RefCell::new(HashMap::new());
-}
-
-fn existing(endpoint: u64) -> Option<Link> {
-    LINKS.with_borrow_mut(|links| {
-        let links = links.get_mut(&endpoint)?;
-        links.retain(|link| !link.sender.is_closed());
-        let has_room = |link: &Link| Arc::strong_count(&link.streams) <= MAX_STREAMS;
-        let at = links.iter().position(has_room)?;
-        // One that has carried enough is let go: it ends with the last of its streams.
-        match links[at].life.spend() {
-            true => Some(links[at].clone()),
-            false => Some(links.swap_remove(at)),
-        }
-    })
-}
+/// Most interim answers (1xx) to one request.
+const MAX_INTERIM: u32 = 64;
 
 /// Sends over a connection that this thread has, or over a new one.
 pub(super) async fn send(
-    mut lease: Lease,
+    lease: Lease,
     connector: &Connector<'_>,
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    if let Some(link) = existing(lease.id) {
-        match over(lease, link, outgoing, body).await {
-            // The server never took it up: a new connection is tried.
-            Err((Failed::Server(error), mut lease, body)) if is_unprocessed(&error) => {
-                let Some(body) = body.again() else {
-                    return Err(Error::Http2(error));
-                };
-                let (transport, _, life) = connector.connect().await?;
-                lease.life = life;
-                return send_over(lease, transport, outgoing, body).await;
-            }
-            other => return other.map_err(|(failed, ..)| failed.into()),
+    let sent = match link::existing(lease.id, !body.is_end_stream()) {
+        Some(link) => over(lease, link, outgoing, body).await,
+        None => over_new(lease, connector, outgoing, body).await?,
+    };
+    match sent {
+        Err(Failed::Unread { error, lease, body }) => {
+            let Some(body) = body.and_then(|body| body.again()) else {
+                return Err(Error::Http2(error));
+            };
+            let sent = over_new(lease, connector, outgoing, body).await?;
+            sent.map_err(Failed::into)
         }
+        sent => sent.map_err(Failed::into),
     }
+}
+
+async fn over_new(
+    mut lease: Lease,
+    connector: &Connector<'_>,
+    outgoing: Outgoing<'_>,
+    body: RequestBody,
+) -> Result<Result<Response<UpstreamBody>, Failed>, Error> {
     let (transport, _, life) = connector.connect().await?;
     lease.life = life;
-    send_over(lease, transport, outgoing, body).await
+    let link = link::begin(lease.id, transport, life).await?;
+    Ok(over(lease, link, outgoing, body).await)
 }
 
 /// Sends over a new connection and keeps it for others.
@@ -82,58 +72,37 @@ pub(super) async fn send_over(
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .keep_alive_interval(std::time::Duration::from_secs(30))
-        .handshake(TokioIo::new(transport))
-        .await
-        .map_err(Error::Http2)?;
-    // Supervised by its streams: they see the error that ends it.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "an HTTP/2 connection to a model server ended");
-        }
-    });
-    let mut life = lease.life;
-    let link = Link {
-        sender,
-        streams: Arc::new(()),
-        life,
-    };
-    if life.spend() {
-        LINKS.with_borrow_mut(|links| links.entry(lease.id).or_default().push(link.clone()));
-    }
-    over(lease, link, outgoing, body)
-        .await
-        .map_err(|(failed, ..)| failed.into())
+    let link = link::begin(lease.id, transport, lease.life).await?;
+    let sent = over(lease, link, outgoing, body).await;
+    sent.map_err(Failed::into)
 }
 
-/// Whose fault it was that there is no answer.
+/// Why there is no answer.
 enum Failed {
-    Server(hyper::Error),
+    /// The server has not begun with the request, so it may be sent again, whatever it is.
+    Unread {
+        error: ::h2::Error,
+        lease: Lease,
+        /// Absent when it cannot be sent again.
+        body: Option<RequestBody>,
+    },
+    Server(::h2::Error),
     Client(Fault),
 }
 
 impl From<Failed> for Error {
     fn from(failed: Failed) -> Self {
         match failed {
-            Failed::Server(error) => Self::Http2(error),
+            Failed::Unread { error, .. } | Failed::Server(error) => Self::Http2(error),
             Failed::Client(fault) => Self::RequestBody(std::io::Error::other(fault)),
         }
     }
 }
 
-/// Does the error mean that the server has not begun with the request (RFC 9113 §8.7)?
-fn is_unprocessed(error: &hyper::Error) -> bool {
-    let reset =
-        std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
-    error.is_canceled()
-        || error.is_closed()
-        || reset.is_some_and(|reset| {
-            reset.reason() == Some(h2::Reason::REFUSED_STREAM) || reset.is_go_away()
-        })
+/// Does the server say that it has not begun with the request? It does by a GOAWAY that does not include the stream (h2
+/// lets those run on that it includes) and by REFUSED_STREAM (RFC 9113 §8.7), not by errors that h2 itself has found.
+fn is_unprocessed(error: &::h2::Error) -> bool {
+    error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
 }
 
 async fn over(
@@ -141,46 +110,173 @@ async fn over(
     mut link: Link,
     outgoing: Outgoing<'_>,
     body: RequestBody,
-) -> Result<Response<UpstreamBody>, (Failed, Lease, RequestBody)> {
-    let original = body.again();
-    let view = body.view();
-    let request = request(&lease, outgoing, body);
-    let sent = match link.sender.ready().await {
-        Ok(()) => link.sender.send_request(request).await,
-        Err(error) => Err(error),
-    };
-    let (head, incoming) = match sent {
-        Ok(response) => response.into_parts(),
+) -> Result<Response<UpstreamBody>, Failed> {
+    let (original, view) = (body.again(), body.view());
+    let stream = link.stream();
+    let sent_before = link.sent();
+    let ends = body.is_end_stream();
+    let request = request(&lease, outgoing, &body);
+    let (response, stream_out) = match link.sender.send_request(request, ends) {
+        Ok(begun) => begun,
         Err(error) => {
-            let failed = match view.fault() {
-                Some(fault) => Failed::Client(fault),
-                None => Failed::Server(error),
-            };
-            return Err((failed, lease, original.unwrap_or(RequestBody::empty())));
+            let body = original;
+            return Err(Failed::Unread { error, lease, body });
         }
     };
-    Ok(Response::from_parts(
-        head,
-        UpstreamBody::Http2 {
-            incoming,
+    let mut upload = (!ends).then(|| Upload {
+        sending: Sending::new(stream_out, body, Reason::CANCEL),
+        link: link.clone(),
+        blocked: false,
+    });
+    let (head, received) = match head(response, &mut upload).await {
+        Ok(response) => response.into_parts(),
+        Err(error) => {
+            // Not one byte went out since: whatever ended the connection, the server knows nothing of the request.
+            let unsent = link.sent() == sent_before;
+            return Err(match view.fault() {
+                Some(fault) => Failed::Client(fault),
+                None if unsent || is_unprocessed(&error) => Failed::Unread {
+                    error,
+                    lease,
+                    body: original,
+                },
+                None => Failed::Server(error),
+            });
+        }
+    };
+    let incoming = Incoming {
+        received: Received::new(received, &head.headers),
+        held: Some(Held {
+            _upload: upload.map(Upload::go_on),
+            _stream: stream,
             lease,
-            stream: Stream(link.streams),
-        },
-    ))
+        }),
+    };
+    Ok(Response::from_parts(head, UpstreamBody::Http2(incoming)))
 }
 
-/// A stream, counted at its connection while it lives.
-pub struct Stream(#[allow(dead_code)] Arc<()>);
+/// Sends the body until the head of the answer is there.
+async fn head(
+    mut response: ResponseFuture,
+    upload: &mut Option<Upload>,
+) -> Result<Response<::h2::RecvStream>, ::h2::Error> {
+    let mut interim = 0;
+    std::future::poll_fn(|cx| {
+        if let Some(sending) = upload
+            && let Poll::Ready(sent) = sending.poll(cx)
+        {
+            *upload = None;
+            if let Sent::Broken(_) = sent {
+                return Poll::Ready(Err(Reason::CANCEL.into()));
+            }
+        }
+        while let Poll::Ready(Some(Ok(_))) = response.poll_informational(cx) {
+            interim += 1;
+            if interim > MAX_INTERIM {
+                return Poll::Ready(Err(Reason::ENHANCE_YOUR_CALM.into()));
+            }
+        }
+        Pin::new(&mut response).poll(cx)
+    })
+    .await
+}
+
+/// A request's body on its way.
+struct Upload {
+    sending: Sending<RequestBody>,
+    link: Link,
+    /// It waits for the server, and is counted so at its connection.
+    blocked: bool,
+}
+
+impl Upload {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<tower::BoxError>> {
+        let polled = self.sending.poll(cx);
+        self.is_blocked(polled.is_pending() && self.sending.is_blocked());
+        polled
+    }
+
+    fn is_blocked(&mut self, blocked: bool) {
+        let uploads = &self.link.load.blocked;
+        match (std::mem::replace(&mut self.blocked, blocked), blocked) {
+            (false, true) => uploads.fetch_add(1, Ordering::Relaxed),
+            (true, false) => uploads.fetch_sub(1, Ordering::Relaxed),
+            _ => 0,
+        };
+    }
+
+    /// Goes on by itself, so that an answer that is not read does not stop it.
+    fn go_on(mut self) -> Task {
+        Task(tokio::spawn(async move {
+            std::future::poll_fn(|cx| self.poll(cx).map(drop)).await;
+        }))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        self.is_blocked(false);
+    }
+}
+
+/// A task that ends with whoever wants it.
+struct Task(JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What an exchange has while its answer comes.
+struct Held {
+    _upload: Option<Task>,
+    _stream: Stream,
+    lease: Lease,
+}
+
+/// The body of an answer over HTTP/2. Dropped before its end it resets the stream, which cancels the request.
+pub struct Incoming {
+    received: Received,
+    held: Option<Held>,
+}
+
+impl Incoming {
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ::h2::Error>>> {
+        let frame = ready!(Pin::new(&mut self.received).poll_frame(cx));
+        if frame.is_none() {
+            self.held = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
+        self.held.as_ref().map(|held| &*held.lease)
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.received.is_end_stream()
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        self.received.size_hint()
+    }
+}
 
 /// HTTP/2 names the authority in the target (RFC 9113 §8.3.1).
-fn request(lease: &Lease, outgoing: Outgoing<'_>, body: RequestBody) -> Request<RequestBody> {
+fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Request<()> {
     let head = outgoing.head;
-    let mut request = Request::new(body);
+    let mut request = Request::new(());
+    *request.version_mut() = Version::HTTP_2;
     *request.method_mut() = head.method.clone();
     *request.headers_mut() = head.fields();
     if let Some((name, value)) = outgoing.extra {
         request.headers_mut().insert(name.clone(), value.clone());
     }
+    prepare(request.headers_mut(), body);
     let host = request.headers_mut().remove(HOST);
     let authority = host
         .and_then(|host| Authority::try_from(host.as_bytes()).ok())
@@ -196,14 +292,4 @@ fn request(lease: &Lease, outgoing: Outgoing<'_>, body: RequestBody) -> Request<
         *request.uri_mut() = uri;
     }
     request
-}
-
-/// Forgets connections that have ended or are too old. Call it now and then on each thread.
-pub(super) fn sweep(now: Instant) {
-    LINKS.with_borrow_mut(|links| {
-        links.retain(|_, links| {
-            links.retain(|link| !link.sender.is_closed() && !link.life.is_over(now));
-            !links.is_empty()
-        });
-    });
 }

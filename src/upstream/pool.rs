@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use http::Response;
+use http::{Method, Response, StatusCode};
 
 use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::lifetime::{Life, Lifetime};
-use super::{Endpoint, Error, UpstreamBody, connect, h1, h2, idle};
+use super::{Endpoint, Error, Failure, UpstreamBody, connect, h1, h2, idle};
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading, server_name};
@@ -27,8 +28,12 @@ pub enum Protocol {
     Http2,
 }
 
-/// How soon a connection shows that it was closed already when it was taken.
+/// How soon a connection shows that it was closed already when it was taken. What breaks later may have been at work.
 const STALE: Duration = Duration::from_millis(50);
+
+/// Of the requests that come while no endpoint is healthy, one in so many is sent to one of them all the same.
+const TRIAL_EVERY: u32 = 2;
+const TRIAL_EVERY_UNREACHABLE: u32 = 4;
 
 /// How a pool connects.
 #[derive(Clone, Debug)]
@@ -52,11 +57,33 @@ impl Default for Settings {
     }
 }
 
+/// When a pool without a healthy endpoint is left untried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailFast {
+    /// There is nowhere else to go.
+    #[default]
+    Never,
+    /// If no endpoint can be reached or answers. Not if they answer with errors: a client can make them do so.
+    IfGone,
+    /// Whyever its endpoints are ejected.
+    IfEjected,
+}
+
+/// What bounds the sending of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Terms {
+    pub fail_fast: FailFast,
+    /// When there must be a response head at the latest.
+    pub deadline: Option<Instant>,
+}
+
 /// The endpoints of one side. Immutable: a changed address makes a new pool that shares the endpoints that stayed.
 pub struct Pool {
     endpoints: Vec<Arc<Endpoint>>,
     settings: Settings,
     tls: Option<Arc<Reloading<ClientFiles>>>,
+    /// Requests that came while no endpoint was healthy.
+    turns: AtomicU32,
 }
 
 /// A target with the addresses that its name has now.
@@ -102,6 +129,7 @@ impl Pool {
             endpoints,
             settings,
             tls,
+            turns: AtomicU32::new(0),
         }
     }
 
@@ -118,8 +146,11 @@ impl Pool {
             .any(|endpoint| endpoint.is_healthy(now))
     }
 
-    /// The less loaded of two healthy endpoints chosen by `draw` (Mitzenmacher 2001); of all, when none is healthy: a
-    /// request that has nowhere else to go is better tried than refused. Never `but`.
+    /// The less loaded of two endpoints chosen by `draw` (Mitzenmacher 2001), never `but`.
+    ///
+    /// Of the healthy ones, as long as they are at least half of all. If they are fewer, those that are ejected for their
+    /// answers take part as well (a panic threshold, as Envoy has it): the rest would break down under the load of all, and
+    /// errors that all give are rather the requests' fault. Of all, where none is left: better tried than refused.
     fn pick(&self, now: Instant, draw: u32, but: Option<&Arc<Endpoint>>) -> Option<&Arc<Endpoint>> {
         if let ([only], None) = (&self.endpoints[..], but) {
             return Some(only);
@@ -129,14 +160,46 @@ impl Pool {
             .iter()
             .filter(|endpoint| but.is_none_or(|but| !Arc::ptr_eq(but, endpoint)));
         let healthy = others.clone().filter(|endpoint| endpoint.is_healthy(now));
-        match healthy.clone().count() {
+        let count = healthy.clone().count();
+        if count * 2 >= self.endpoints.len() {
+            return two_choices(healthy, count, draw);
+        }
+        let there = others.clone().filter(|endpoint| !endpoint.is_gone(now));
+        match there.clone().count() {
             0 => two_choices(others.clone(), others.count(), draw),
-            count => two_choices(healthy, count, draw),
+            count => two_choices(there, count, draw),
         }
     }
 
+    /// Is the pool to be left untried? Not, but where probes tell when it can serve again, by every [`TRIAL_EVERY`]nd request, so that the first success ends it; of what
+    /// cannot be reached a trial may cost the whole connect timeout, so they are fewer.
+    fn is_left(&self, fail_fast: FailFast, now: Instant) -> bool {
+        if fail_fast == FailFast::Never || self.endpoints.is_empty() || self.is_healthy(now) {
+            return false;
+        }
+        let gone = || self.endpoints.iter().all(|endpoint| endpoint.is_gone(now));
+        if fail_fast == FailFast::IfGone && !gone() {
+            return false;
+        }
+        if self
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.failed_probe())
+        {
+            return true;
+        }
+        let unreachable = |endpoint: &Arc<Endpoint>| endpoint.is_unreachable(now);
+        let every = match self.endpoints.iter().all(unreachable) {
+            true => TRIAL_EVERY_UNREACHABLE,
+            false => TRIAL_EVERY,
+        };
+        !self
+            .turns
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(every)
+    }
+
     /// Sends one request to one endpoint; to another one, where there is one, if no connection can be made to the first.
-    /// With `fail_fast` a pool without a healthy endpoint is not tried.
     ///
     /// # Errors
     /// Why there is no response head.
@@ -144,61 +207,69 @@ impl Pool {
         &self,
         outgoing: Outgoing<'_>,
         body: RequestBody,
-        fail_fast: bool,
+        terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
         // Before anything is chosen or taken: what is found good now is to be used now.
         turn::others_first().await;
         let now = Instant::now();
-        if fail_fast && !self.endpoints.is_empty() && !self.is_healthy(now) {
-            return Err(Error::Resting);
+        if self.is_left(terms.fail_fast, now) {
+            return Err(Error::Ejected);
         }
         let draw = fastrand::u32(..);
         let endpoint = self.pick(now, draw, None).ok_or(Error::NoEndpoint)?;
         let again = (self.endpoints.len() > 1).then(|| body.again()).flatten();
-        let result = self.watched(endpoint, outgoing, body, now).await;
+        let result = self.watched(endpoint, outgoing, body, now, terms).await;
         match (result, again) {
-            (Err(error), Some(body)) if error.nothing_sent() => {
+            (Err(error), Some(body)) if error.another_may_do() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
-                Box::pin(self.watched(other, outgoing, body, Instant::now())).await
+                Box::pin(self.watched(other, outgoing, body, Instant::now(), terms)).await
             }
             (result, _) => result,
         }
     }
 
-    /// One attempt at one endpoint, from which its health follows.
+    /// One attempt at one endpoint, from which its health follows. The limits are applied here: an attempt that someone
+    /// else drops is no failure of the endpoint's.
     async fn watched(
         &self,
         endpoint: &Arc<Endpoint>,
         outgoing: Outgoing<'_>,
         body: RequestBody,
         now: Instant,
+        terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
+        let head_limit = self.settings.head_timeout;
+        let limits = [
+            head_limit.map(|limit| (now + limit, Error::HeadTimeout(limit))),
+            terms.deadline.map(|at| (at, Error::Deadline)),
+        ];
         // Here and below what is rare is boxed, so that it does not make the future of every request larger. What is not is
         // awaited where it is made, so that it is not moved.
-        let result = match self.settings.head_timeout {
+        let result = match limits.into_iter().flatten().min_by_key(|(at, _)| *at) {
             None => self.attempt(lease, outgoing, body, now).await,
-            Some(limit) => {
+            Some((at, error)) => {
                 let attempt = Box::pin(self.attempt(lease, outgoing, body, now));
-                deadline::timeout(limit, attempt)
+                deadline::timeout_at(at, attempt)
                     .await
-                    .unwrap_or(Err(Error::HeadTimeout(limit)))
+                    .unwrap_or(Err(error))
             }
         };
-        let ejected = match &result {
-            Ok(response) if !matches!(response.status().as_u16(), 502..=504) => {
-                endpoint.succeeded();
-                false
+        let now = Instant::now();
+        match &result {
+            Ok(response) if matches!(response.status().as_u16(), 502..=504) => {
+                let why = format_args!("answered {}", response.status());
+                endpoint.failed(Failure::Answer, now, &why);
             }
-            Err(Error::RequestBody(_)) => false,
-            _ => endpoint.failed(Instant::now()),
-        };
-        if ejected {
-            let why = match &result {
-                Ok(response) => format!("answered {}", response.status()),
-                Err(error) => super::story(&error),
-            };
-            tracing::warn!(endpoint = %endpoint.address, why, "endpoint ejected");
+            // With a deadline for the first event an event stream must show more than a head:
+            // whoever reads it counts it.
+            Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
+            Ok(_) => endpoint.succeeded(now),
+            Err(error) => {
+                if let Some(failure) = error.of_endpoint() {
+                    endpoint.failed(failure, now, &super::story(error));
+                }
+            }
         }
         result
     }
@@ -238,9 +309,7 @@ impl Pool {
         if let Some((transport, life)) = idle::take(lease.id) {
             lease.life = life;
             return match h1::exchange(lease, transport, outgoing, body).await {
-                // The server closed the connection as we took it, so that it never read the request: a new one is tried.
-                // What breaks later may have been at work, and is for those to decide who know the retry budget.
-                Err((error @ Error::Broken(_), lease, body)) if now.elapsed() < STALE => {
+                Err((error, lease, body)) if is_stale(&error, &outgoing.head.method, now) => {
                     match body.again() {
                         Some(body) => Box::pin(self.fresh(lease, outgoing, body, http2)).await,
                         None => Err(error),
@@ -284,6 +353,17 @@ impl Pool {
             limit: self.settings.connect_timeout,
             lifetime: self.settings.lifetime,
         }
+    }
+}
+
+/// Did an exchange over a used connection, begun at `since`, fail because the server had closed it, so that a new one is to
+/// be tried at once? It is not where the server may have read the request, unless that does no harm (RFC 9110 §9.2.2): that is
+/// a failed attempt, for those to deal with who know the retry budget.
+fn is_stale(error: &Error, method: &Method, since: Instant) -> bool {
+    match error {
+        Error::Unread(_) => true,
+        Error::Silent(_) => method.is_idempotent() && since.elapsed() < STALE,
+        _ => false,
     }
 }
 

@@ -2,6 +2,7 @@
 //! ends.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -12,11 +13,12 @@ use http_body::{Body, Frame, SizeHint};
 use super::sse_relay::SseRelay;
 use super::timers::{Due, Timers};
 use super::{Cut, is_event_stream, is_readable};
+use crate::http1::passable;
 use crate::proxy::attempt::{Again, Retried, Retrying};
 use crate::proxy::exchange::Exchange;
 use crate::rescue::{Cause, Place};
 use crate::sse::{Api, End};
-use crate::upstream::{UpstreamBody, story};
+use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody, story};
 
 enum State {
     Flowing,
@@ -35,6 +37,8 @@ pub struct Relay {
     exchange: Option<Exchange>,
     /// Present for an event stream that can be read.
     sse: Option<SseRelay>,
+    /// Where an event stream comes from, until its first content.
+    endpoint: Option<Arc<Endpoint>>,
     /// Present while the request can still be saved.
     tries: Option<Box<dyn Again>>,
     timers: Timers,
@@ -59,6 +63,7 @@ impl Relay {
         relay.timers.first_event = tries.first_event_deadline();
         relay.timers.forwarded = Some(Instant::now());
         relay.sse = Some(SseRelay::new(relay.exchange().api()));
+        relay.endpoint = relay.source.endpoint().cloned();
         relay.tries = Some(tries);
         relay
     }
@@ -79,6 +84,7 @@ impl Relay {
             state: State::Flowing,
             exchange: Some(exchange),
             sse: None,
+            endpoint: None,
             tries: None,
             timers: Timers::default(),
             trailers: None,
@@ -107,6 +113,7 @@ impl Relay {
         if let Some(tries) = self.tries.take() {
             tries.commit();
         }
+        self.endpoint = None;
         self.timers.first_event = None;
         self.timers.held_since = None;
     }
@@ -119,14 +126,15 @@ impl Relay {
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
         loop {
             let out = match &mut self.state {
-                State::Flowing => match Pin::new(&mut self.source).poll_frame(cx) {
+                State::Flowing => match self.poll_source(cx) {
                     Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
                         Ok(data) => self.take(data),
                         Err(trailers) => {
                             let rest = self.eof();
                             // An answer that goes on elsewhere, or ends with an event of ours, has other trailers.
                             if matches!(self.state, State::Ended) {
-                                self.trailers = trailers.into_trailers().ok().map(Box::new);
+                                let trailers = trailers.into_trailers().ok();
+                                self.trailers = trailers.and_then(passable).map(Box::new);
                             }
                             rest
                         }
@@ -175,6 +183,15 @@ impl Relay {
         }
     }
 
+    fn poll_source(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let tight = self.exchange().memory().is_tight();
+        self.source.read_little(tight);
+        Pin::new(&mut self.source).poll_frame(cx)
+    }
+
     /// What to forward of bytes that came.
     fn take(&mut self, data: Bytes) -> Bytes {
         let exchange = self
@@ -198,10 +215,21 @@ impl Relay {
         let tries = self.tries.as_deref_mut();
         let taken = sse.take(data, now, exchange, tries, &mut self.timers);
         if taken.committed {
+            // Without a limit its head was counted already.
+            if let (Some(endpoint), Some(_)) = (&self.endpoint, self.timers.first_event) {
+                endpoint.succeeded(now);
+            }
             self.commit();
         }
         if let Some((place, cause)) = taken.retry {
+            self.failed(Failure::Answer, "the stream began with an error event");
             self.retry(place, cause);
+            return taken.forward;
+        }
+        if taken.conflict {
+            let message = format!("{} goes on otherwise than the stream began", self.side());
+            self.source = UpstreamBody::empty();
+            self.give_up(&message, StatusCode::BAD_GATEWAY);
             return taken.forward;
         }
         let out = taken.forward;
@@ -240,6 +268,7 @@ impl Relay {
 
     /// The body broke off. Answers what is still to be forwarded.
     fn broke(&mut self, why: &str) -> Bytes {
+        self.failed(Failure::Answer, why);
         if let Some(tries) = &mut self.tries
             && let Some(place) = tries.refuge(Cause::Broken)
         {
@@ -265,6 +294,13 @@ impl Relay {
         Bytes::new()
     }
 
+    /// A stream that fails before its first content counts against its endpoint.
+    fn failed(&mut self, failure: Failure, why: &str) {
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.failed(failure, Instant::now(), &why);
+        }
+    }
+
     fn side(&mut self) -> &'static str {
         self.exchange().answering().as_str()
     }
@@ -286,6 +322,19 @@ impl Relay {
     fn give_up(&mut self, message: &str, status: StatusCode) {
         self.exchange().timeline.set_error(Some(status.as_u16()));
         self.close(message, status, End::Cut);
+    }
+
+    pub fn poll_request(&mut self, cx: &mut Context<'_>) {
+        if let State::Flowing = self.state {
+            self.source.poll_request(cx);
+        }
+    }
+
+    pub fn because(&mut self, why: &str) {
+        // While another attempt has the record nothing is to be written that could fail.
+        if let Some(exchange) = &mut self.exchange {
+            exchange.because(why);
+        }
     }
 
     pub fn interrupt(&mut self) {
@@ -335,6 +384,7 @@ impl Relay {
         let (place, response): (_, Response<UpstreamBody>) = match answer {
             Ok(answer) => answer,
             Err(error) => {
+                self.exchange().because(error.for_log());
                 return self.give_up(&error.to_string(), error.status());
             }
         };
@@ -352,6 +402,7 @@ impl Relay {
         }
         self.timers.first_event = tries.first_event_deadline();
         self.tries = Some(tries);
+        self.endpoint = body.endpoint().cloned();
         self.source = body;
         self.state = State::Flowing;
     }
@@ -366,6 +417,7 @@ impl Relay {
             }
             Due::Comment => return Poll::Ready(Bytes::from_static(b":\n\n")),
             Due::FirstEvent => {
+                self.failed(Failure::Silence, "sent no first event in time");
                 if let Some(tries) = &mut self.tries
                     && let Some(place) = tries.refuge(Cause::Deadline)
                 {

@@ -6,13 +6,17 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::timers::Timers;
+use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Again;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
 use crate::rescue::{Cause, Place};
-use crate::sse::{self, Api, Decoder, Event, Glance, Glances, Late, Meaning};
+use crate::sse::{
+    self, Api, Continuation, Decoder, Event, Glance, Glances, Late, Meaning, Opening,
+};
 
-/// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet.
+/// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet. So does one
+/// for which the memory budget has no room.
 const MAX_EVENT: usize = 1024 * 1024;
 
 /// Most bytes of events without content that are held.
@@ -28,9 +32,12 @@ pub struct SseRelay {
     held: Vec<u8>,
     /// Content has been forwarded: the answer is this place's for good.
     committed: bool,
-    /// Events without content went out before a switch: those of the next place are not repeated.
+    /// Events without content went out: no more are held.
     opened: bool,
-    skip: bool,
+    /// Those events, should another target go on with the stream.
+    continuation: Continuation,
+    /// For all that is held here.
+    charge: Charge,
 }
 
 /// What came of a slice.
@@ -41,6 +48,8 @@ pub struct Taken {
     pub committed: bool,
     /// The stream is given up for this place.
     pub retry: Option<(Place, Cause)>,
+    /// The stream does not continue what the client already has.
+    pub conflict: bool,
 }
 
 /// What to do after an early event.
@@ -48,6 +57,7 @@ enum Early {
     Go,
     Commit,
     Retry(Place, Cause),
+    Conflict,
 }
 
 impl SseRelay {
@@ -59,7 +69,8 @@ impl SseRelay {
             held: Vec::new(),
             committed: false,
             opened: false,
-            skip: false,
+            continuation: Continuation::default(),
+            charge: Charge::default(),
         }
     }
 
@@ -76,12 +87,14 @@ impl SseRelay {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
         self.held = Vec::new();
-        self.skip = self.opened;
+        self.continuation.moved();
+        self.charge.shrink(0);
     }
 
     /// Events without content were held long enough.
     pub fn release(&mut self) -> Bytes {
         self.opened = true;
+        self.continuation.sent_all(self.api, &self.held);
         std::mem::take(&mut self.held).into()
     }
 
@@ -89,7 +102,9 @@ impl SseRelay {
     pub fn rest(&mut self) -> Bytes {
         let mut rest = std::mem::take(&mut self.held);
         rest.append(&mut self.partial);
-        rest.into()
+        self.partial = Vec::new();
+        self.charge.shrink(0);
+        self.continuation.rewritten(self.api, rest.into())
     }
 
     /// The error event that ends the stream: what was held goes first, half an event is dropped, or ended if it already
@@ -101,6 +116,7 @@ impl SseRelay {
             bytes.extend_from_slice(b"\n\n");
         }
         self.partial = Vec::new();
+        self.charge.shrink(0);
         bytes.extend_from_slice(&event);
         bytes.into()
     }
@@ -155,13 +171,20 @@ impl SseRelay {
                     taken.retry = Some((place, cause));
                     break;
                 }
+                Early::Conflict => {
+                    taken.conflict = true;
+                    break;
+                }
             }
         }
         drop(events);
         self.decoder = decoder;
         exchange.content(now, with_content);
-        if taken.retry.is_none() {
+        if taken.retry.is_none() && !taken.conflict {
             taken.committed |= self.settle(&data, from, &mut out, &mut taken.forward, exchange);
+            if !self.charge_held(exchange) {
+                taken.committed |= self.give_up(&mut taken.forward, exchange);
+            }
             if self.committed {
                 timers.last_data = Some(now);
             }
@@ -172,7 +195,28 @@ impl SseRelay {
         } else {
             taken.forward = out.into();
         }
+        taken.forward = self.continuation.rewritten(self.api, taken.forward);
         taken
+    }
+
+    /// Charges what is held. False when the budget has no room for it.
+    fn charge_held(&mut self, exchange: &Exchange) -> bool {
+        let held = self.partial.capacity() + self.held.capacity() + self.decoder.held();
+        let wanted = if held > FREE { cost(held) } else { 0 };
+        wanted == self.charge.bytes()
+            || self
+                .charge
+                .resize(exchange.memory(), wanted, Purpose::Event)
+    }
+
+    /// There is no memory to hold anything for this stream: from here on everything passes as it comes, as after an event
+    /// that is too long. True when this commits the stream.
+    fn give_up(&mut self, forward: &mut Bytes, exchange: &mut Exchange) -> bool {
+        let rest = self.rest();
+        *forward = [&forward[..], &rest].concat().into();
+        self.decoder.give_up();
+        exchange.quiet = true;
+        !std::mem::replace(&mut self.committed, true)
     }
 
     /// Deals with an event before the first content. `bytes` is what of it lies in this slice.
@@ -193,14 +237,18 @@ impl SseRelay {
                 if let Some(usage) = sse::usage(self.api, event.data) {
                     exchange.usage.merge(usage);
                 }
-                if self.skip {
-                    self.partial.clear();
-                    return Early::Go;
+                match self.continuation.judge(self.api, event) {
+                    Opening::Forward => {}
+                    Opening::LeaveOut => {
+                        self.partial.clear();
+                        return Early::Go;
+                    }
+                    Opening::Conflict => return Early::Conflict,
                 }
                 if timers.hold.is_zero() || self.opened || self.held.len() > MAX_HELD {
-                    self.opened = true;
                     timers.held_since = None;
-                    out.append(&mut self.held);
+                    out.extend_from_slice(&self.release());
+                    self.continuation.sent(self.api, event);
                     out
                 } else {
                     timers.held_since.get_or_insert(now);

@@ -2,6 +2,7 @@
 
 use std::io::IoSlice;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -13,8 +14,10 @@ use tokio::io::AsyncWrite;
 
 use super::Gone;
 use crate::http1::{self, Framing};
+use crate::memory::{Budget, Charge, FREE, cost};
 use crate::proxy::body::SplitBody;
-use crate::transport::{Transport, with_write_buffer};
+use crate::transport::with_write_buffer;
+use crate::transport::write_timeout::WriteTimeout;
 
 /// Bytes that are gathered for one write, as long as they are there without waiting.
 const BATCH: usize = 32 * 1024;
@@ -58,8 +61,10 @@ impl Batch<'_> {
 }
 
 /// The writing side of a connection.
-#[derive(Default)]
 pub struct Outbound {
+    memory: Arc<Budget>,
+    /// For what the socket does not take.
+    charge: Charge,
     /// Composed, but not taken by the socket yet.
     pending: Vec<u8>,
     written: usize,
@@ -70,6 +75,19 @@ pub struct Outbound {
 }
 
 impl Outbound {
+    /// One that has nothing to write; what it will hold is charged to `memory`.
+    pub fn new(memory: &Arc<Budget>) -> Self {
+        Self {
+            memory: Arc::clone(memory),
+            charge: Charge::default(),
+            pending: Vec::new(),
+            written: 0,
+            head_waits: false,
+            framing: None,
+            end: None,
+        }
+    }
+
     /// Begins an answer: composes its head. True when the connection may carry another one after it.
     pub fn begin(
         &mut self,
@@ -103,6 +121,16 @@ impl Outbound {
         persists
     }
 
+    /// Is there something that the client has yet to take?
+    pub fn is_blocked(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Does the end of the connection mean the end of the answer?
+    pub fn ends_with_connection(&self) -> bool {
+        self.framing == Some(Framing::UntilClose)
+    }
+
     /// Bytes to go out before anything else.
     pub fn pending(&mut self) -> &mut Vec<u8> {
         &mut self.pending
@@ -112,7 +140,7 @@ impl Outbound {
     pub fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
-        transport: &mut Transport,
+        transport: &mut WriteTimeout,
     ) -> Poll<Result<(), Gone>> {
         while self.written < self.pending.len() {
             let rest = &self.pending[self.written..];
@@ -125,6 +153,7 @@ impl Outbound {
             // An idle stream keeps no buffer.
             self.pending = Vec::new();
             self.written = 0;
+            self.charge.shrink(0);
         }
         poll_flush_tls(cx, transport)
     }
@@ -133,7 +162,7 @@ impl Outbound {
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
-        transport: &mut Transport,
+        transport: &mut WriteTimeout,
         body: &mut SplitBody,
     ) -> Poll<Result<End, Gone>> {
         loop {
@@ -237,7 +266,7 @@ impl Outbound {
     fn write(
         &mut self,
         cx: &mut Context<'_>,
-        transport: &mut Transport,
+        transport: &mut WriteTimeout,
         batch: &Batch<'_>,
     ) -> Result<(), Gone> {
         let mut pieces = [&batch.composed[..], &batch.large, batch.chunk_end].map(IoSlice::new);
@@ -264,6 +293,10 @@ impl Outbound {
                     for piece in left {
                         self.pending.extend_from_slice(piece);
                     }
+                    if length > FREE {
+                        // It was read already, so there is no question of whether.
+                        self.charge.force(&self.memory, cost(length));
+                    }
                     break;
                 }
             }
@@ -272,14 +305,12 @@ impl Outbound {
     }
 }
 
-fn poll_flush_tls(cx: &mut Context<'_>, transport: &mut Transport) -> Poll<Result<(), Gone>> {
-    match transport {
-        Transport::Tcp(_) => Poll::Ready(Ok(())),
-        Transport::Tls(_) => {
-            let flushed = ready!(Pin::new(transport).poll_flush(cx));
-            Poll::Ready(flushed.map_err(|_| Gone))
-        }
+fn poll_flush_tls(cx: &mut Context<'_>, transport: &mut WriteTimeout) -> Poll<Result<(), Gone>> {
+    if !transport.is_tls() {
+        return Poll::Ready(Ok(()));
     }
+    let flushed = ready!(Pin::new(transport).poll_flush(cx));
+    Poll::Ready(flushed.map_err(|_| Gone))
 }
 
 fn framing(version: Version, parts: &Parts, body: &SplitBody, is_head: bool) -> Framing {

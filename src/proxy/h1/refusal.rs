@@ -47,3 +47,8 @@ pub const SLOW_BODY: Refusal = Refusal {
     status: StatusCode::REQUEST_TIMEOUT,
     message: "the request body did not come in time",
 };
+
+pub const NO_MEMORY: Refusal = Refusal {
+    status: StatusCode::SERVICE_UNAVAILABLE,
+    message: "too much memory is in use here",
+};

@@ -1,7 +1,8 @@
 //! The body of an answer over HTTP/1.1, read from its connection as it is asked for.
 
 use std::io;
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -10,14 +11,21 @@ use http_body::{Frame, SizeHint};
 
 use super::sender::Sender;
 use crate::http1::{Chunked, Framing};
+use crate::memory::FREE;
 use crate::transport::{MIN_READ, Transport, turn};
 use crate::upstream::acks::Acks;
 use crate::upstream::endpoint::Lease;
-use crate::upstream::{BodyError, idle};
+use crate::upstream::{BodyError, Endpoint, idle};
 
 /// From this length on, in bytes, a slice does not wait for those of other streams: what many such hold would fall out of the
 /// processor's cache before it is written. No read has room for less.
 const LARGE: usize = MIN_READ;
+
+/// What is read before others have their turn, in bytes, where a server sends as fast as it is read. A client that leaves is
+/// noticed in between.
+const AT_ONCE: usize = 256 * 1024;
+/// What a read counts at least, in bytes.
+const LEAST: usize = 8 * 1024;
 
 struct Link {
     transport: Transport,
@@ -42,13 +50,19 @@ pub struct Incoming {
     /// A slice has just waited for others, or was too large to: one that is there already is not to, lest it miss the same
     /// write.
     has_waited: bool,
+    /// Bytes that were read since this last waited.
+    at_once: usize,
     trailers: Option<Box<HeaderMap>>,
     keep_alive: bool,
     until_close: bool,
     link: Option<Link>,
     /// What is still to be sent of the request while the answer is coming.
     sender: Option<Box<Sender>>,
+    /// The request could not be sent to its end.
+    unsent: bool,
     acks: Acks,
+    /// Memory is tight: it is read in small pieces.
+    little: bool,
 }
 
 impl Incoming {
@@ -73,10 +87,13 @@ impl Incoming {
             rest,
             begun: false,
             has_waited: false,
+            at_once: 0,
             trailers: None,
             link: Some(Link { transport, lease }),
             sender: (!sender.is_done()).then(|| Box::new(sender)),
+            unsent: false,
             acks: Acks::default(),
+            little: false,
         };
         if matches!(incoming.framing, Reading::Done) {
             incoming.release();
@@ -95,20 +112,29 @@ impl Incoming {
             let Some(link) = &mut self.link else {
                 return Poll::Ready(None);
             };
-            if let Some(sender) = &mut self.sender
-                && sender.poll(&mut link.transport, cx).is_ready()
-            {
-                self.keep_alive &= sender.is_done();
-                self.sender = None;
-            }
+            send_on(&mut self.sender, &mut self.unsent, &mut link.transport, cx);
             let bytes = if self.rest.is_empty() {
-                let polled = link.transport.poll_read_shared(cx);
+                if self.at_once >= AT_ONCE {
+                    self.at_once = 0;
+                    turn::behind_others_and_a_look(cx);
+                    return Poll::Pending;
+                }
+                let polled = match self.little {
+                    true => link.transport.poll_read_apart(cx, FREE),
+                    false => link.transport.poll_read_shared(cx),
+                };
                 let may_wait = self.begun && !std::mem::take(&mut self.has_waited);
-                match ready!(polled) {
+                let Poll::Ready(read) = polled else {
+                    self.at_once = 0;
+                    return Poll::Pending;
+                };
+                self.at_once += read.as_ref().map_or(0, |bytes| bytes.len().max(LEAST));
+                match read {
                     Ok(bytes) if may_wait && !bytes.is_empty() => {
                         let large = bytes.len() >= LARGE;
                         if turn::slice_waits(cx, large) {
                             self.rest = bytes;
+                            self.at_once = 0;
                             return Poll::Pending;
                         }
                         self.has_waited = large;
@@ -135,6 +161,22 @@ impl Incoming {
         }
     }
 
+    /// Goes on sending the request, while nobody reads the answer: a client may read only when it has sent all.
+    pub(in crate::upstream) fn poll_request(&mut self, cx: &mut Context<'_>) {
+        if let Some(link) = &mut self.link {
+            send_on(&mut self.sender, &mut self.unsent, &mut link.transport, cx);
+        }
+    }
+
+    pub(in crate::upstream) fn read_little(&mut self, little: bool) {
+        self.little = little;
+    }
+
+    /// The endpoint, while its connection is held.
+    pub(in crate::upstream) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
+        self.link.as_ref().map(|link| &*link.lease)
+    }
+
     /// The last slice came `gap` after the one before.
     pub(in crate::upstream) fn paced(&mut self, gap: Duration) {
         if let Some(Link { transport, lease }) = &self.link {
@@ -146,6 +188,10 @@ impl Incoming {
     fn take_in(&mut self, mut bytes: BytesMut) -> Result<Bytes, BodyError> {
         let eof = bytes.is_empty();
         let surplus = match &mut self.framing {
+            // The failed write took the reset from the socket, of which this end is what is left.
+            Reading::UntilClose if eof && self.unsent => {
+                return Err(BodyError::Broken(io::ErrorKind::ConnectionReset.into()));
+            }
             Reading::UntilClose if eof => {
                 self.framing = Reading::Done;
                 false
@@ -187,13 +233,13 @@ impl Incoming {
     /// Gives the connection back if it may carry another request, and ends the lease.
     fn release(&mut self) {
         if let Some(sender) = self.sender.take() {
-            self.keep_alive &= sender.is_done();
+            self.unsent |= !sender.is_done();
         }
         let Some(link) = self.link.take() else {
             return;
         };
         self.acks.ended(link.transport.socket(), &link.lease.trials);
-        if self.keep_alive && self.rest.is_empty() {
+        if self.keep_alive && !self.unsent && self.rest.is_empty() {
             idle::put(&link.lease, link.transport, Instant::now());
         }
     }
@@ -220,15 +266,28 @@ impl Incoming {
     }
 }
 
+/// Writes what can be written of the request, and notes if its end cannot be.
+fn send_on(
+    sender: &mut Option<Box<Sender>>,
+    unsent: &mut bool,
+    transport: &mut Transport,
+    cx: &mut Context<'_>,
+) {
+    if let Some(sending) = sender
+        && sending.poll(transport, cx).is_ready()
+    {
+        *unsent |= !sending.is_done();
+        *sender = None;
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::io::AsyncWriteExt;
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
-    use crate::upstream::endpoint::Endpoint;
+    use crate::request_body::RequestBody;
 
     /// The next slice, and how often it was held back before. What is held back is followed by `more` of the server.
     async fn next(
@@ -251,18 +310,34 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_answer_that_ends_by_a_reset_which_a_write_met_first_is_not_whole() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let transport = TcpStream::connect(address).await.expect("a connection");
+        let (server, _) = listener.accept().await.expect("a connection");
+        let body = RequestBody::whole(Bytes::from_static(b"what is left of the request"));
+        let sender = Sender::new(0, Bytes::new(), Some(body), Framing::Chunked, false);
+        let mut incoming = Incoming::new(
+            Framing::UntilClose,
+            false,
+            BytesMut::new(),
+            Transport::Tcp(transport),
+            Lease::new(Arc::new(Endpoint::new(address, None, false))),
+            sender,
+        );
+        server.set_zero_linger().expect("set");
+        drop(server);
+        let end = std::future::poll_fn(|cx| incoming.poll_frame(cx)).await;
+        assert!(matches!(end, Some(Err(_))), "{end:?}");
+    }
+
+    #[tokio::test]
     async fn what_came_while_a_slice_waited_for_others_does_not_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let transport = TcpStream::connect(address).await.expect("a connection");
         let (mut server, _) = listener.accept().await.expect("a connection");
-        let sender = Sender {
-            pending: std::collections::VecDeque::new(),
-            body: None,
-            chunked: false,
-            broken: None,
-            abandoned: false,
-        };
+        let sender = Sender::new(0, Bytes::new(), None, Framing::None, false);
         let mut incoming = Incoming::new(
             Framing::UntilClose,
             false,

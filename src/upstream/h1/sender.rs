@@ -9,22 +9,63 @@ use bytes::{Buf, Bytes};
 use http_body::{Body, Frame};
 use tokio::io::AsyncWrite;
 
-use crate::http1;
+use crate::http1::{self, Framing};
 use crate::request_body::RequestBody;
 use crate::transport::Transport;
 
+/// The part of a request's body that was not composed yet.
+enum Rest {
+    /// The end of the request is composed.
+    Nothing,
+    /// Waits for `100 Continue`. The server counts on these bytes once the head has announced them.
+    Held(RequestBody),
+    Flowing(RequestBody),
+}
+
 /// What is still to be written of a request.
 pub(super) struct Sender {
-    pub(super) pending: VecDeque<Bytes>,
-    pub(super) body: Option<RequestBody>,
-    pub(super) chunked: bool,
-    /// The model server no longer reads. It may still answer, as it does to a body that is too large.
-    pub(super) broken: Option<io::Error>,
+    pending: VecDeque<Bytes>,
+    rest: Rest,
+    /// Bytes that the head announced and the body still owes; `None` where the body is chunked.
+    owed: Option<u64>,
+    /// Bytes that the transport has taken.
+    written: u64,
+    /// Why nothing more can be written. The model server may still answer, as it does to a body that is too large.
+    broken: Option<io::Error>,
     /// The client broke its body off: there is nothing more to send, and no answer to wait for.
-    pub(super) abandoned: bool,
+    abandoned: bool,
 }
 
 impl Sender {
+    /// Of a request whose head announced `framing`, `written` bytes are written, and `first` is composed. `body` follows, at
+    /// once or, where it `waits`, after `100 Continue`; without it `first` is all that is left.
+    pub(super) fn new(
+        written: usize,
+        first: Bytes,
+        body: Option<RequestBody>,
+        framing: Framing,
+        waits: bool,
+    ) -> Self {
+        let owed = match (&body, framing) {
+            (Some(_), Framing::Chunked) => None,
+            (Some(_), Framing::Length(length)) => Some(length),
+            _ => Some(0),
+        };
+        Self {
+            pending: (!first.is_empty()).then_some(first).into_iter().collect(),
+            rest: match body {
+                None => Rest::Nothing,
+                Some(body) if waits => Rest::Held(body),
+                Some(body) => Rest::Flowing(body),
+            },
+            owed,
+            written: written as u64,
+            broken: None,
+            abandoned: false,
+        }
+    }
+
+    /// Writes what can be written. Ready when there is nothing more to do, whether all was written or not.
     pub(super) fn poll(&mut self, transport: &mut Transport, cx: &mut Context<'_>) -> Poll<()> {
         if self.broken.is_some() {
             return Poll::Ready(());
@@ -34,45 +75,57 @@ impl Sender {
                 self.broken = Some(error);
                 return Poll::Ready(());
             }
-            let Some(body) = &mut self.body else {
+            let Rest::Flowing(body) = &mut self.rest else {
                 return Poll::Ready(());
             };
-            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            let composed = match ready!(Pin::new(body).poll_frame(cx)) {
                 Some(Ok(frame)) => self.push(frame),
-                Some(Err(error)) => {
-                    self.broken = Some(io::Error::other(error));
-                    self.abandoned = true;
-                    return Poll::Ready(());
-                }
-                None => {
-                    self.body = None;
-                    if self.chunked {
-                        self.pending.push_back(Bytes::from_static(b"0\r\n\r\n"));
-                    }
-                }
+                Some(Err(error)) => Err(io::Error::other(error)),
+                None => self.finish(None),
+            };
+            if let Err(error) = composed {
+                self.broken = Some(error);
+                self.abandoned = true;
+                return Poll::Ready(());
             }
         }
     }
 
-    fn push(&mut self, frame: Frame<Bytes>) {
+    fn push(&mut self, frame: Frame<Bytes>) -> io::Result<()> {
         match frame.into_data() {
             Ok(data) if data.is_empty() => {}
-            Ok(data) if self.chunked => {
-                let mut head = Vec::with_capacity(18);
-                http1::chunk_head(&mut head, data.len());
-                self.pending
-                    .extend([head.into(), data, Bytes::from_static(http1::CHUNK_END)]);
-            }
-            Ok(data) => self.pending.push_back(data),
-            Err(frame) => {
-                if let (true, Ok(trailers)) = (self.chunked, frame.into_trailers()) {
-                    let mut last = Vec::new();
-                    http1::last_chunk(&mut last, Some(&trailers));
-                    self.pending.push_back(last.into());
-                    self.body = None;
+            Ok(data) => match &mut self.owed {
+                None => {
+                    let mut head = Vec::with_capacity(18);
+                    http1::chunk_head(&mut head, data.len());
+                    self.pending
+                        .extend([head.into(), data, Bytes::from_static(http1::CHUNK_END)]);
                 }
-            }
+                Some(owed) => {
+                    *owed = owed
+                        .checked_sub(data.len() as u64)
+                        .ok_or_else(|| io::Error::other("the body is longer than announced"))?;
+                    self.pending.push_back(data);
+                }
+            },
+            Err(frame) => return self.finish(frame.into_trailers().ok().as_ref()),
         }
+        Ok(())
+    }
+
+    /// Composes the end of the body.
+    fn finish(&mut self, trailers: Option<&http::HeaderMap>) -> io::Result<()> {
+        match self.owed {
+            None => {
+                let mut last = Vec::new();
+                http1::last_chunk(&mut last, trailers);
+                self.pending.push_back(last.into());
+            }
+            Some(0) => {}
+            Some(_) => return Err(io::Error::other("the body is shorter than announced")),
+        }
+        self.rest = Rest::Nothing;
+        Ok(())
     }
 
     fn poll_flush(
@@ -83,6 +136,7 @@ impl Sender {
         while let Some(first) = self.pending.front_mut() {
             let written = ready!(Pin::new(&mut *transport).poll_write(cx, first))?;
             first.advance(written);
+            self.written += written as u64;
             if first.is_empty() {
                 self.pending.pop_front();
             }
@@ -93,7 +147,46 @@ impl Sender {
         }
     }
 
+    /// Does it wait for `100 Continue`?
+    pub(super) const fn is_held(&self) -> bool {
+        matches!(self.rest, Rest::Held(_))
+    }
+
+    /// The model server wants the body, or has let us wait for too long.
+    pub(super) fn go_on(&mut self) {
+        self.rest = match std::mem::replace(&mut self.rest, Rest::Nothing) {
+            Rest::Held(body) => Rest::Flowing(body),
+            rest => rest,
+        };
+    }
+
+    /// Was the whole request written, as its head announced it? Only then the next bytes on its connection are the next
+    /// request. (RFC 9112 §9.3: what is left of a body would be read as one.)
     pub(super) fn is_done(&self) -> bool {
-        self.body.is_none() && self.pending.is_empty() && self.broken.is_none()
+        matches!(self.rest, Rest::Nothing) && self.pending.is_empty() && self.broken.is_none()
+    }
+
+    /// How many bytes the transport has taken.
+    pub(super) const fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// Did the client break its body off?
+    pub(super) const fn is_abandoned(&self) -> bool {
+        self.abandoned
+    }
+
+    /// Why nothing more can be written, if so. It stays broken.
+    pub(super) fn error(&mut self) -> Option<io::Error> {
+        let broken = self.broken.as_mut()?;
+        Some(std::mem::replace(broken, io::ErrorKind::Other.into()))
+    }
+
+    /// The body, as far as it was not composed yet.
+    pub(super) fn into_rest(self) -> Option<RequestBody> {
+        match self.rest {
+            Rest::Nothing => None,
+            Rest::Held(body) | Rest::Flowing(body) => Some(body),
+        }
     }
 }

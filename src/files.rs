@@ -1,0 +1,130 @@
+//! Small files that people name, read with a limit: what has no end or no beginning must neither fill the memory nor hold the
+//! thread.
+//!
+//! Must not know what is in them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Why a file is not read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot be read")]
+    Read(#[from] io::Error),
+    /// A device, a pipe, a socket or a directory.
+    #[error("is no plain file")]
+    NoFile,
+    #[error("is larger than {0} bytes")]
+    TooLarge(u64),
+    #[error("belongs to another user")]
+    NotOwn,
+}
+
+/// The content of a plain file of at most `most` bytes.
+///
+/// # Errors
+/// Why it is not read.
+pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+    read_opened(open(path, 0)?, most)
+}
+
+/// The same of a file that this user or root has written, and no link.
+///
+/// # Errors
+/// Why it is not read.
+pub fn read_own(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
+    let file = open(path, libc::O_NOFOLLOW)?;
+    // SAFETY: it only answers a number, and cannot fail (geteuid(2)).
+    let user = unsafe { libc::geteuid() };
+    if ![user, 0].contains(&file.metadata()?.uid()) {
+        return Err(Error::NotOwn);
+    }
+    read_opened(file, most)
+}
+
+fn open(path: &Path, flags: i32) -> io::Result<File> {
+    // A pipe would be waited for already while it is opened, and a terminal must not become that of this process.
+    let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+fn read_opened(file: File, most: u64) -> Result<Vec<u8>, Error> {
+    if !file.metadata()?.is_file() {
+        return Err(Error::NoFile);
+    }
+    let mut bytes = Vec::new();
+    // One more: what a file says of its length may change while it is read.
+    file.take(most + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(Error::TooLarge(most)),
+        false => Ok(bytes),
+    }
+}
+
+/// Puts a file that only this user may read in the place of `path`, by way of `beside`, which must be in the same directory: at
+/// any time the whole new file is there, or what was there before. Where a link stands it is replaced, not followed.
+///
+/// # Errors
+/// As making, writing and renaming.
+pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
+    let create = || {
+        OpenOptions::new()
+            .write(true)
+            // Which also refuses a link, wherever it leads (open(2), `O_EXCL`).
+            .create_new(true)
+            .mode(0o600)
+            .open(beside)
+    };
+    let mut file = match create() {
+        // Left by a process that died, or put there by somebody else: a file of our own takes its place.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(beside)?;
+            create()?
+        }
+        created => created?,
+    };
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(beside, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name lives for as long as the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        for path in [pipe.as_path(), Path::new("/dev/zero"), directory.path()] {
+            assert!(matches!(read(path, 100), Err(Error::NoFile)), "{path:?}");
+        }
+        let file = directory.path().join("file");
+        std::fs::write(&file, "12345").unwrap();
+        assert_eq!(read(&file, 5).unwrap(), b"12345");
+        assert!(matches!(read(&file, 4), Err(Error::TooLarge(4))));
+    }
+
+    #[test]
+    fn a_file_is_put_in_place_of_links_without_following_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let [path, beside, victim] =
+            ["a", "a.new", "victim"].map(|name| directory.path().join(name));
+        std::fs::write(&victim, "precious").unwrap();
+        for link in [&path, &beside] {
+            symlink(&victim, link).unwrap();
+        }
+        assert!(read_own(&path, 100).is_err(), "a link");
+        replace(&path, &beside, b"mine").unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(read_own(&path, 100).unwrap(), b"mine");
+        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(!beside.exists());
+    }
+}

@@ -1,0 +1,146 @@
+//! What a trailer section may say (RFC 9110 §6.5.1): nothing that must be known before the content, or that those who have
+//! read the head only would not see.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use http_body_util::StreamBody;
+
+/// Names that frame a message, route it, change what it asks for, say who asks, or say how the content is to be read.
+const FORBIDDEN: [&str; 42] = [
+    "age",
+    "alt-svc",
+    "authentication-info",
+    "authorization",
+    "cache-control",
+    "clear-site-data",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-location",
+    "content-range",
+    "content-security-policy",
+    "content-type",
+    "cookie",
+    "date",
+    "early-data",
+    "expect",
+    "expires",
+    "forwarded",
+    "host",
+    "http2-settings",
+    "keep-alive",
+    "location",
+    "max-forwards",
+    "origin",
+    "pragma",
+    "priority",
+    "range",
+    "referer",
+    "retry-after",
+    "set-cookie",
+    "strict-transport-security",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "user-agent",
+    "vary",
+    "via",
+    "warning",
+    "www-authenticate",
+    "x-real-ip",
+];
+
+/// The same of whole families: conditions, fields for and of proxies, and this proxy's own.
+const FORBIDDEN_BEGINNINGS: [&str; 7] = [
+    ":",
+    "access-control-",
+    "if-",
+    "proxy-",
+    "sec-",
+    "x-crossfade-",
+    "x-forwarded-",
+];
+
+/// A body that is there as a whole, with trailers. It has no length that a head could announce: trailers need chunks.
+pub fn with_trailers<E>(bytes: Bytes, trailers: HeaderMap) -> impl Body<Data = Bytes, Error = E> {
+    let frames = [Ok(Frame::data(bytes)), Ok(Frame::trailers(trailers))];
+    StreamBody::new(futures_util::stream::iter(frames))
+}
+
+/// The fields of a trailer section that may be passed on; `None` where there are none.
+#[must_use]
+pub fn passable(trailers: HeaderMap) -> Option<HeaderMap> {
+    let mut passed = HeaderMap::with_capacity(trailers.keys_len());
+    // Of several lines with one name only the first is told the name.
+    let mut last = None;
+    for (name, value) in trailers {
+        last = name.or(last);
+        if let Some(name) = &last
+            && is_passable(name.as_str())
+        {
+            passed.append(name.clone(), value);
+        }
+    }
+    (!passed.is_empty()).then_some(passed)
+}
+
+fn is_passable(name: &str) -> bool {
+    FORBIDDEN.binary_search(&name).is_err()
+        && !FORBIDDEN_BEGINNINGS
+            .iter()
+            .any(|beginning| name.starts_with(beginning))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_looked_up_is_sorted() {
+        assert!(FORBIDDEN.is_sorted());
+    }
+
+    #[test]
+    fn checksums_and_statuses_pass_and_what_a_head_says_does_not() {
+        let lines = [
+            ("x-sum", "1"),
+            ("host", "a"),
+            ("transfer-encoding", "chunked"),
+            ("authorization", "b"),
+            ("if-match", "c"),
+            ("x-forwarded-for", "d"),
+            ("x-crossfade-guard", "e"),
+            ("grpc-status", "0"),
+            ("digest", "f"),
+            ("digest", "g"),
+            ("set-cookie", "h"),
+            ("set-cookie", "i"),
+        ];
+        let trailers = lines
+            .iter()
+            .map(|(name, value)| {
+                (
+                    name.parse().expect("a name"),
+                    value.parse().expect("a value"),
+                )
+            })
+            .fold(HeaderMap::new(), |mut map, (name, value)| {
+                let name: http::HeaderName = name;
+                map.append(name, value);
+                map
+            });
+        let passed = passable(trailers).expect("some");
+        let mut names: Vec<_> = passed.keys().map(http::HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["digest", "grpc-status", "x-sum"]);
+        assert_eq!(passed.get_all("digest").iter().count(), 2);
+    }
+
+    #[test]
+    fn nothing_is_no_trailer_section() {
+        let host = (http::header::HOST, http::HeaderValue::from_static("a"));
+        assert_eq!(passable(HeaderMap::from_iter([host])), None);
+    }
+}

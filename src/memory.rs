@@ -1,0 +1,280 @@
+//! One budget for the memory that clients and model servers can make the process hold, and what is charged to it.
+//!
+//! Charged is what is held, not what was sent: the capacity of a buffer, what an allocator adds to it, and a cost per piece.
+//! What is small ([`FREE`]) is not charged: it belongs to the cost of a connection.
+
+mod buffer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+pub use buffer::Buffer;
+
+/// What one holder may hold uncharged, in bytes.
+pub const FREE: usize = 4 * 1024;
+/// The cost of a piece beside its bytes: its handle, its reference count, the allocator's own, in bytes.
+const PIECE: usize = 128;
+
+/// What memory is asked for. A closed set: a metric label.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A request body that is gathered, kept for another attempt, or on its way.
+    RequestBody,
+    /// A request body that is read for its affinity field.
+    Affinity,
+    /// A request head.
+    Head,
+    /// Events of a stream that are held, or whose end has not come.
+    Event,
+    /// An answer that the proxy itself reads, or that its client does not take.
+    Answer,
+}
+
+impl Purpose {
+    /// All of them, in declaration order.
+    pub const ALL: [Self; 5] = [
+        Self::RequestBody,
+        Self::Affinity,
+        Self::Head,
+        Self::Event,
+        Self::Answer,
+    ];
+
+    /// The metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::RequestBody => "request_body",
+            Self::Affinity => "affinity",
+            Self::Head => "head",
+            Self::Event => "event",
+            Self::Answer => "answer",
+        }
+    }
+}
+
+/// What a buffer of `capacity` bytes costs: allocators round up by at most an eighth.
+#[must_use]
+pub const fn cost(capacity: usize) -> usize {
+    capacity + capacity / 8 + PIECE
+}
+
+/// Keeps what is written often away from what is read often: on another line of the processor's cache.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// The bytes that all holders of a process may hold together.
+#[derive(Debug)]
+pub struct Budget {
+    limit: usize,
+    used: Apart<AtomicUsize>,
+    tight: Apart<AtomicBool>,
+    refusals: [AtomicU64; Purpose::ALL.len()],
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Arc<Self> {
+        let budget = Self {
+            limit,
+            used: Apart::default(),
+            tight: Apart::default(),
+            refusals: Default::default(),
+        };
+        budget.note(0);
+        Arc::new(budget)
+    }
+
+    /// All there is, in bytes.
+    #[must_use]
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// What is charged now, in bytes. What had to be taken in before it could be refused can exceed the limit a little.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used.0.load(Ordering::Relaxed)
+    }
+
+    /// How often memory for `purpose` was refused since this was last asked.
+    #[must_use]
+    pub fn take_refusals(&self, purpose: Purpose) -> u64 {
+        self.refusals[purpose as usize].swap(0, Ordering::Relaxed)
+    }
+
+    /// Is nearly all of it used? Then no more should be read at once than is held uncharged.
+    #[must_use]
+    pub fn is_tight(&self) -> bool {
+        self.tight.0.load(Ordering::Relaxed)
+    }
+
+    fn note(&self, used: usize) {
+        let tight = used >= self.limit - self.limit / 8;
+        if self.is_tight() != tight {
+            self.tight.0.store(tight, Ordering::Relaxed);
+        }
+    }
+
+    fn take(&self, bytes: usize, purpose: Purpose) -> bool {
+        let taken = self
+            .used
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= self.limit)
+            });
+        match taken {
+            Ok(before) => self.note(before + bytes),
+            Err(_) => {
+                self.refusals[purpose as usize].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        taken.is_ok()
+    }
+
+    fn force(&self, bytes: usize) {
+        self.note(self.used.0.fetch_add(bytes, Ordering::Relaxed) + bytes);
+    }
+
+    fn give(&self, bytes: usize) {
+        self.note(self.used.0.fetch_sub(bytes, Ordering::Relaxed) - bytes);
+    }
+}
+
+/// What one holder has taken out of a budget. Given back when dropped.
+#[derive(Debug, Default)]
+pub struct Charge {
+    /// Present once something was taken.
+    budget: Option<Arc<Budget>>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// The bytes that are charged.
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Makes it `bytes`. False, and unchanged, when `budget` has too little left for the growth.
+    #[must_use]
+    pub fn resize(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
+        if bytes <= self.bytes {
+            self.shrink(bytes);
+            return true;
+        }
+        let taken = budget.take(bytes - self.bytes, purpose);
+        if taken {
+            self.budget.get_or_insert_with(|| Arc::clone(budget));
+            self.bytes = bytes;
+        }
+        taken
+    }
+
+    /// Makes it `bytes`, even beyond the limit: for what is held already and cannot be thrown away.
+    pub fn force(&mut self, budget: &Arc<Budget>, bytes: usize) {
+        if bytes > self.bytes {
+            budget.force(bytes - self.bytes);
+            self.budget.get_or_insert_with(|| Arc::clone(budget));
+            self.bytes = bytes;
+        } else {
+            self.shrink(bytes);
+        }
+    }
+
+    /// Makes it at most `bytes`.
+    pub fn shrink(&mut self, bytes: usize) {
+        if let Some(budget) = &self.budget
+            && bytes < self.bytes
+        {
+            budget.give(self.bytes - bytes);
+            self.bytes = bytes;
+        }
+    }
+
+    /// Ties it to `bytes`: it is given back with the last of their handles.
+    #[must_use]
+    pub fn tie(self, bytes: Bytes) -> Bytes {
+        match self.bytes {
+            0 => bytes,
+            _ => Bytes::from_owner(Tied {
+                bytes,
+                _charge: self,
+            }),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.shrink(0);
+    }
+}
+
+struct Tied {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+impl AsRef<[u8]> for Tied {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_charged_is_given_back_with_its_holder() {
+        let budget = Budget::new(1000);
+        let mut one = Charge::default();
+        assert!(one.resize(&budget, 600, Purpose::Event));
+        let mut other = Charge::default();
+        assert!(!other.resize(&budget, 401, Purpose::Event));
+        assert_eq!(budget.take_refusals(Purpose::Event), 1);
+        assert!(other.resize(&budget, 400, Purpose::Event));
+        assert_eq!(budget.used(), 1000);
+        other.shrink(100);
+        assert_eq!(budget.used(), 700);
+        drop((one, other));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_tied_is_charged_as_long_as_any_handle_of_it_lives() {
+        let budget = Budget::new(1000);
+        let mut charge = Charge::default();
+        assert!(charge.resize(&budget, 500, Purpose::Answer));
+        let bytes = charge.tie(Bytes::from_static(b"abc"));
+        let slice = bytes.slice(1..2);
+        drop(bytes);
+        assert_eq!((&slice[..], budget.used()), (&b"b"[..], 500));
+        drop(slice);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_is_held_already_can_exceed_the_limit_and_then_nothing_more_is_granted() {
+        let budget = Budget::new(1000);
+        let mut charge = Charge::default();
+        charge.force(&budget, 1500);
+        assert!(budget.is_tight());
+        assert!(!Charge::default().resize(&budget, 1, Purpose::Head));
+        charge.force(&budget, 100);
+        assert_eq!(budget.used(), 100);
+        assert!(!budget.is_tight());
+    }
+
+    #[test]
+    fn a_budget_of_nothing_grants_nothing() {
+        let budget = Budget::new(0);
+        assert!(budget.is_tight());
+        assert!(!Charge::default().resize(&budget, 1, Purpose::Head));
+    }
+}

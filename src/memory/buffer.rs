@@ -1,0 +1,127 @@
+//! Bytes that are gathered into one piece, within a budget.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{Budget, Charge, FREE, Purpose, cost};
+
+/// Bytes that are gathered into one piece. However small the parts come, it costs at most about twice what they are long.
+#[derive(Debug)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    charge: Charge,
+    budget: Arc<Budget>,
+    purpose: Purpose,
+    /// The length it is to have in the end; no more is allocated, unless more comes.
+    expected: usize,
+}
+
+impl Buffer {
+    /// An empty one, for `purpose`. Where it is known how long it will be, in bytes, that is `expected`.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>, purpose: Purpose, expected: Option<usize>) -> Self {
+        Self {
+            bytes: Vec::new(),
+            charge: Charge::default(),
+            budget: Arc::clone(budget),
+            purpose,
+            expected: expected.unwrap_or(usize::MAX),
+        }
+    }
+
+    /// What is gathered, in bytes.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Makes room for `more` bytes. False when the budget has none.
+    #[must_use]
+    pub fn reserve(&mut self, more: usize) -> bool {
+        let needed = self.bytes.len() + more;
+        if needed <= self.bytes.capacity() {
+            return true;
+        }
+        let mut capacity = needed.next_power_of_two();
+        if (needed..capacity).contains(&self.expected) {
+            capacity = self.expected;
+        }
+        if capacity > FREE
+            && !self
+                .charge
+                .resize(&self.budget, cost(capacity), self.purpose)
+        {
+            return false;
+        }
+        self.bytes.reserve_exact(capacity - self.bytes.len());
+        true
+    }
+
+    /// Adds `bytes`. False, and nothing is added, when the budget has no room for them.
+    #[must_use]
+    pub fn push(&mut self, bytes: &[u8]) -> bool {
+        let fits = self.reserve(bytes.len());
+        if fits {
+            self.bytes.extend_from_slice(bytes);
+        }
+        fits
+    }
+
+    /// What was gathered, charged as long as any handle of it lives.
+    #[must_use]
+    pub fn freeze(self) -> Bytes {
+        self.charge.tie(self.bytes.into())
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_bytes_cost_about_their_number() {
+        let budget = Budget::new(1 << 20);
+        let mut buffer = Buffer::new(&budget, Purpose::Affinity, None);
+        for _ in 0..100_000 {
+            assert!(buffer.push(b"x"));
+        }
+        assert!((100_000..300_000).contains(&budget.used()));
+        let bytes = buffer.freeze();
+        assert_eq!(bytes.len(), 100_000);
+        assert!(budget.used() > 0);
+        drop(bytes);
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn what_the_budget_refuses_is_not_added_and_what_was_added_stays() {
+        let budget = Budget::new(20_000);
+        let mut buffer = Buffer::new(&budget, Purpose::Affinity, Some(30_000));
+        assert!(buffer.push(&[1; 10_000]));
+        assert!(!buffer.push(&[2; 20_000]));
+        assert_eq!(buffer.len(), 10_000);
+        assert_eq!(budget.take_refusals(Purpose::Affinity), 1);
+    }
+
+    #[test]
+    fn what_is_small_is_not_charged() {
+        let budget = Budget::new(0);
+        let mut buffer = Buffer::new(&budget, Purpose::Affinity, None);
+        assert!(buffer.push(&[1; FREE]));
+        assert!(!buffer.push(&[1; 1]));
+    }
+}

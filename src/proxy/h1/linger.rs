@@ -1,0 +1,53 @@
+//! How a connection ends whose client may still be sending, or was given half an answer.
+
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+
+use crate::transport::tcp;
+use crate::transport::write_timeout::WriteTimeout;
+
+/// What is still read of a client that was given its last answer, so that the answer is not lost to a reset
+/// (RFC 9112 §9.6).
+const LINGER: Duration = Duration::from_secs(1);
+/// The longest that a client may take for an answer that it reads slowly while it is still sending.
+const LONGEST_LINGER: Duration = Duration::from_secs(30);
+const LINGER_BYTES: usize = 1024 * 1024;
+
+/// How long a client has to take the last of an answer that is cut.
+const BEFORE_RESET: Duration = Duration::from_secs(1);
+
+/// Ends our side and reads on, so that a client that is still sending gets to read its answer: for a moment, and as long
+/// as it still takes some of it. (What it has not taken is lost to the reset that closing means then.)
+pub async fn linger(transport: &mut WriteTimeout) {
+    if !matches!(
+        tokio::time::timeout(LINGER, transport.shutdown()).await,
+        Ok(Ok(()))
+    ) {
+        return;
+    }
+    let latest = Instant::now() + LONGEST_LINGER;
+    let mut until = Instant::now() + LINGER;
+    let mut left = LINGER_BYTES;
+    let mut untaken = tcp::unacknowledged(transport.socket()).unwrap_or(0);
+    while left > 0 || untaken > 0 {
+        let read = std::future::poll_fn(|cx| transport.poll_read_shared(cx));
+        let read = tokio::time::timeout_at(until.into(), read).await;
+        let now = tcp::unacknowledged(transport.socket()).unwrap_or(0);
+        match read {
+            Ok(Ok(bytes)) if !bytes.is_empty() => left = left.saturating_sub(bytes.len()),
+            Err(_) if now < untaken => {}
+            _ => return,
+        }
+        if now < untaken {
+            until = latest.min(Instant::now() + LINGER);
+        }
+        untaken = now;
+    }
+}
+
+/// Resets the connection once the client has what could be sent: a reset throws away what it has not taken.
+pub async fn reset(transport: WriteTimeout) {
+    tcp::reset_on_close(transport.socket(), true);
+    tcp::taken(transport.socket(), BEFORE_RESET).await;
+}

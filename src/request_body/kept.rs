@@ -1,0 +1,136 @@
+//! What is kept of a body, in blocks of its own: the pieces it came in cost nothing.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+
+use crate::memory::{Budget, Charge, Purpose, cost};
+
+/// Sizes of a block, in bytes. They grow with what is kept, so that a small body takes a small one.
+const FIRST: usize = 1024;
+const LARGEST: usize = 64 * 1024;
+
+/// The beginning of a body.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// Where each piece ends in the body, and the piece.
+    pieces: Vec<(usize, Bytes)>,
+    /// The block that is being filled.
+    block: BytesMut,
+    /// What of the body was let go already, from its beginning, in bytes.
+    gone: usize,
+    /// Where the last kept byte ends in the body.
+    end: usize,
+    charge: Charge,
+}
+
+impl Kept {
+    /// Keeps a copy of `bytes`, of which `more` will follow if that is known. False when the budget has no room for it: then
+    /// part of them may be kept.
+    pub fn push(&mut self, mut bytes: &[u8], more: Option<usize>, budget: &Arc<Budget>) -> bool {
+        while !bytes.is_empty() {
+            let room = self.block.capacity() - self.block.len();
+            if room == 0 {
+                self.seal();
+                let grown = self.end.max(bytes.len()).next_power_of_two();
+                let rest = more.map_or(usize::MAX, |more| bytes.len().saturating_add(more));
+                let size = grown.min(rest).clamp(FIRST, LARGEST);
+                let charged = self.charge.bytes() + cost(size);
+                if !self.charge.resize(budget, charged, Purpose::RequestBody) {
+                    return false;
+                }
+                self.block = BytesMut::with_capacity(size);
+                continue;
+            }
+            let (here, rest) = bytes.split_at(room.min(bytes.len()));
+            self.block.extend_from_slice(here);
+            self.end += here.len();
+            bytes = rest;
+        }
+        true
+    }
+
+    /// Makes a piece of what is in the block, which goes on behind it.
+    fn seal(&mut self) {
+        if !self.block.is_empty() {
+            let piece = self.block.split().freeze();
+            self.pieces.push((self.end, piece));
+        }
+    }
+
+    /// What follows the first `from` bytes of the body, or as much of it as lies together. `None` when it was let go.
+    pub fn after(&mut self, from: usize) -> Option<Bytes> {
+        if from < self.gone {
+            return None;
+        }
+        if self.pieces.last().is_none_or(|(end, _)| *end <= from) {
+            self.seal();
+        }
+        let at = self.pieces.partition_point(|(end, _)| *end <= from);
+        let (end, piece) = self.pieces.get(at)?;
+        Some(piece.slice(piece.len() - (end - from)..))
+    }
+
+    /// Lets go of all of it.
+    pub fn let_go(&mut self) {
+        *self = Self {
+            gone: self.end,
+            end: self.end,
+            ..Self::default()
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(kept: &mut Kept) -> Vec<u8> {
+        let mut found = Vec::new();
+        while found.len() < kept.end {
+            found.extend_from_slice(&kept.after(found.len()).expect("it was kept"));
+        }
+        found
+    }
+
+    #[test]
+    fn however_a_body_comes_it_costs_about_its_length() {
+        for (piece, known) in [(1, false), (1, true), (7, false), (100_000, false)] {
+            let budget = Budget::new(usize::MAX);
+            let mut kept = Kept::default();
+            let body: Vec<u8> = (0..300_000u32).map(|n| n.to_le_bytes()[0]).collect();
+            let mut left = body.len();
+            for bytes in body.chunks(piece) {
+                left -= bytes.len();
+                assert!(kept.push(bytes, known.then_some(left), &budget));
+            }
+            let used = budget.used();
+            assert!((300_000..500_000).contains(&used), "{piece}: {used}");
+            assert_eq!(all(&mut kept), body);
+            kept.let_go();
+            assert_eq!(budget.used(), 0);
+            assert_eq!(kept.after(0), None);
+        }
+    }
+
+    #[test]
+    fn a_small_body_takes_a_small_block() {
+        let budget = Budget::new(usize::MAX);
+        let mut kept = Kept::default();
+        assert!(kept.push(b"x", None, &budget));
+        assert_eq!(budget.used(), cost(FIRST));
+    }
+
+    #[test]
+    fn it_goes_on_behind_what_was_read_of_it() {
+        let budget = Budget::new(usize::MAX);
+        let mut kept = Kept::default();
+        assert!(kept.push(b"abc", None, &budget));
+        assert_eq!(kept.after(1).as_deref(), Some(&b"bc"[..]));
+        assert!(kept.push(b"def", None, &budget));
+        assert_eq!(kept.after(3).as_deref(), Some(&b"def"[..]));
+        assert_eq!(kept.after(2).as_deref(), Some(&b"c"[..]));
+        assert_eq!(all(&mut kept), b"abcdef");
+        assert_eq!(kept.after(6), None);
+    }
+}

@@ -1,0 +1,188 @@
+//! A body still being read, with what is kept of it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tower::BoxError;
+
+use super::Fault;
+use super::kept::Kept;
+use crate::http1::passable;
+use crate::memory::{Budget, FREE};
+use crate::transport::lend;
+
+type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
+
+/// A body still being read, with what is kept of it.
+pub struct Stream {
+    source: Source,
+    /// As the head says it, in bytes.
+    length: Option<u64>,
+    /// What was read so far, in bytes.
+    read: u64,
+    kept: Kept,
+    /// What the present sender has got, in bytes.
+    sent: u64,
+    /// What is held of it is charged to this.
+    budget: Option<Arc<Budget>>,
+    /// Most bytes that are kept.
+    keep: u64,
+    /// Bytes that may still come.
+    allowed: u64,
+    fault: Option<Fault>,
+    /// False once something was read that is not kept.
+    whole: bool,
+    ended: bool,
+}
+
+impl Stream {
+    pub fn new(source: Source, length: Option<u64>) -> Self {
+        Self {
+            source,
+            length,
+            read: 0,
+            kept: Kept::default(),
+            sent: 0,
+            budget: None,
+            keep: 0,
+            allowed: u64::MAX,
+            fault: None,
+            whole: true,
+            ended: false,
+        }
+    }
+
+    pub fn bound(&mut self, most: u64, budget: &Arc<Budget>) {
+        self.allowed = most;
+        self.budget = Some(Arc::clone(budget));
+    }
+
+    pub fn keep(&mut self, most: usize) {
+        self.keep = most as u64;
+    }
+
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Begins to be sent anew. False when it cannot be, since something is not kept.
+    pub fn rewind(&mut self) -> bool {
+        if self.whole {
+            self.sent = 0;
+        }
+        self.whole
+    }
+
+    pub fn is_untouched(&self) -> bool {
+        self.read == 0 && self.whole && !self.ended
+    }
+
+    /// Keeps no more, and what is kept only until it is sent.
+    pub fn forget(&mut self) {
+        self.whole = false;
+        self.let_go_of_sent();
+    }
+
+    fn let_go_of_sent(&mut self) {
+        if !self.whole && self.sent == self.read {
+            self.kept.let_go();
+        }
+    }
+
+    fn take_in(&mut self, bytes: &Bytes) {
+        self.read += bytes.len() as u64;
+        self.allowed -= bytes.len() as u64;
+        if !self.whole {
+            return;
+        }
+        let more = self.length.map(|length| {
+            let more = length.saturating_sub(self.read);
+            usize::try_from(more).unwrap_or(usize::MAX)
+        });
+        // One that is known to be too long is not kept at all.
+        let all = self.read.max(self.length.unwrap_or(0));
+        let budget = self.budget.as_ref().filter(|_| all <= self.keep);
+        self.whole = budget.is_some_and(|budget| self.kept.push(bytes, more, budget));
+    }
+
+    /// What follows the first `sent` bytes.
+    pub fn poll_after(
+        &mut self,
+        cx: &mut Context<'_>,
+        sent: &mut u64,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        // Nothing is sent on behind a hole.
+        if let Some(fault) = self.fault {
+            return Poll::Ready(Some(Err(fault.into())));
+        }
+        if *sent < self.read {
+            return Poll::Ready(Some(self.kept_after(sent)));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let frame = match ready!(self.source.as_mut().poll_frame(cx)) {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => {
+                let known = error.downcast_ref().copied();
+                self.give_up(known.unwrap_or(Fault::Broken));
+                return Poll::Ready(Some(Err(error)));
+            }
+            None => {
+                self.ended = true;
+                return Poll::Ready(None);
+            }
+        };
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                // Those that nobody may be told are left out. They are the last frame.
+                let Some(trailers) = frame.into_trailers().ok().and_then(passable) else {
+                    self.ended = true;
+                    return Poll::Ready(None);
+                };
+                // They are not kept, so what had some is not sent again.
+                self.forget();
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
+        };
+        if data.len() as u64 > self.allowed {
+            self.give_up(Fault::TooLarge);
+            return Poll::Ready(Some(Err(Fault::TooLarge.into())));
+        }
+        self.take_in(&data);
+        // What is large is sent from where it is kept, so that it is not held twice.
+        if self.whole && data.len() > FREE {
+            return Poll::Ready(Some(self.kept_after(sent)));
+        }
+        *sent = self.read;
+        self.sent = self.read;
+        self.let_go_of_sent();
+        let data = match &self.budget {
+            Some(budget) => lend(data, budget),
+            None => data,
+        };
+        Poll::Ready(Some(Ok(Frame::data(data))))
+    }
+
+    /// What is kept behind the first `sent` bytes.
+    fn kept_after(&mut self, sent: &mut u64) -> Result<Frame<Bytes>, BoxError> {
+        let from = usize::try_from(*sent).unwrap_or(usize::MAX);
+        let Some(bytes) = self.kept.after(from) else {
+            return Err(Fault::Broken.into());
+        };
+        *sent += bytes.len() as u64;
+        self.sent = *sent;
+        self.let_go_of_sent();
+        Ok(Frame::data(bytes))
+    }
+
+    fn give_up(&mut self, fault: Fault) {
+        self.whole = false;
+        self.fault = Some(fault);
+        self.kept.let_go();
+    }
+}

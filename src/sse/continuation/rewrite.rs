@@ -1,0 +1,143 @@
+//! Replaces ids and sequence numbers in the JSON of events, without a look at anything else in it.
+
+use memchr::{memchr, memchr3};
+
+/// The same bytes with every id that `known` answers for and every sequence number replaced; `None` where nothing changes.
+///
+/// Only the values of the keys that hold ids are looked at, and only where they are the whole value, so generated text
+/// cannot be changed by it.
+pub(super) fn rewrite<'a>(
+    bytes: &[u8],
+    known: impl Fn(&[u8]) -> Option<&'a [u8]>,
+    mut number: impl FnMut(u64) -> u64,
+) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    // Everything before this offset is in `out`.
+    let mut copied = 0;
+    let mut at = 0;
+    while let Some((key, after)) = next_string(bytes, at) {
+        at = after;
+        let Some(value) = value_of_key(bytes, after) else {
+            continue;
+        };
+        match key {
+            b"id" | b"item_id" | b"response_id" | b"call_id" if bytes.get(value) == Some(&b'"') => {
+                let Some((id, after)) = next_string(bytes, value) else {
+                    continue;
+                };
+                at = after;
+                if let Some(known) = known(id) {
+                    out.extend_from_slice(&bytes[copied..=value]);
+                    out.extend_from_slice(known);
+                    copied = after - 1;
+                }
+            }
+            b"sequence_number" => {
+                let digits = bytes[value..]
+                    .iter()
+                    .take_while(|byte| byte.is_ascii_digit());
+                let end = value + digits.count();
+                let text = std::str::from_utf8(&bytes[value..end]).unwrap_or_default();
+                let Ok(own) = text.parse() else { continue };
+                let shown = number(own);
+                if shown != own {
+                    out.extend_from_slice(&bytes[copied..value]);
+                    out.extend_from_slice(shown.to_string().as_bytes());
+                    copied = end;
+                }
+            }
+            _ => {}
+        }
+    }
+    if copied == 0 {
+        return None;
+    }
+    out.extend_from_slice(&bytes[copied..]);
+    Some(out)
+}
+
+/// The next JSON string from `at` on, still escaped, and the offset behind it. JSON has no line ends in strings: one whose
+/// line ends first is none.
+fn next_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
+    let mut start = at + memchr(b'"', &bytes[at..])? + 1;
+    let mut end = start;
+    loop {
+        end += memchr3(b'"', b'\\', b'\n', bytes.get(end..)?)?;
+        match bytes[end] {
+            b'"' => return Some((&bytes[start..end], end + 1)),
+            b'\\' => end += 2,
+            _ => {
+                start = end + memchr(b'"', &bytes[end..])? + 1;
+                end = start;
+            }
+        }
+    }
+}
+
+/// Where the value begins, if the string that ended before `after` is a key.
+fn value_of_key(bytes: &[u8], after: usize) -> Option<usize> {
+    let skip = |from: usize| {
+        let rest = bytes.get(from..)?;
+        let blank = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t'));
+        Some(from + blank.count())
+    };
+    let colon = skip(after)?;
+    (bytes.get(colon) == Some(&b':')).then(|| skip(colon + 1))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(text: &str) -> String {
+        let known = |id: &[u8]| (id == b"second").then_some(&b"first"[..]);
+        let changed = rewrite(text.as_bytes(), known, |number| number + 2);
+        changed.map_or(text.to_owned(), |bytes| String::from_utf8(bytes).unwrap())
+    }
+
+    #[test]
+    fn only_ids_that_are_the_whole_value_of_their_keys_change() {
+        for (text, expected) in [
+            (r#"{"id":"second"}"#, r#"{"id":"first"}"#),
+            (
+                r#"{"id" : "second","item_id":"second"}"#,
+                r#"{"id" : "first","item_id":"first"}"#,
+            ),
+            (r#"{"id":"second2"}"#, r#"{"id":"second2"}"#),
+            (r#"{"delta":"second"}"#, r#"{"delta":"second"}"#),
+            (
+                r#"{"delta":"\"id\":\"second\""}"#,
+                r#"{"delta":"\"id\":\"second\""}"#,
+            ),
+            (
+                r#"{"delta":"\\","id":"second"}"#,
+                r#"{"delta":"\\","id":"first"}"#,
+            ),
+            (r#"{"x":["id","second"]}"#, r#"{"x":["id","second"]}"#),
+            (r#"{"id":"#, r#"{"id":"#),
+            (r#"{"id":"second"#, r#"{"id":"second"#),
+            (r#"{"id":"second\"#, r#"{"id":"second\"#),
+            (
+                ": it\"s\ndata: {\"id\":\"second\"}\n\n",
+                ": it\"s\ndata: {\"id\":\"first\"}\n\n",
+            ),
+            (
+                r#"{"sequence_number":9,"x":1}"#,
+                r#"{"sequence_number":11,"x":1}"#,
+            ),
+            (r#"{"sequence_number":"9"}"#, r#"{"sequence_number":"9"}"#),
+        ] {
+            assert_eq!(changed(text), expected);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_taken(bytes in proptest::collection::vec(
+            proptest::sample::select(&b"\"\\id:s \n{}1"[..]), 0..60,
+        )) {
+            let same = rewrite(&bytes, |_| None, |number| number);
+            proptest::prop_assert_eq!(same, None);
+        }
+    }
+}

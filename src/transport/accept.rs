@@ -1,0 +1,123 @@
+//! Accepting connections: what is set on a listening socket, and what follows an error of `accept`.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+
+/// Pause after an error that lasts as long as descriptors or memory are short.
+const EXHAUSTED: Duration = Duration::from_millis(50);
+/// First and longest pause after an error that comes again at once.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// How often such errors are logged.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Makes what is accepted on `listener` ask whether a silent peer is still there (inherited, tcp(7)): one whose machine is
+/// gone sends nothing. `unread` is how long sent bytes may stay unacknowledged, or a closed window be probed, before the
+/// kernel ends the connection (`TCP_USER_TIMEOUT`).
+///
+/// # Errors
+/// As setting socket options.
+pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
+    super::keep_alive(listener)?;
+    #[cfg(target_os = "linux")]
+    listener.set_tcp_user_timeout(Some(unread))?;
+    Ok(())
+}
+
+/// The errors of one listener, which may come again at once: without a pause they would take a whole core.
+#[derive(Debug, Default)]
+pub struct AcceptErrors {
+    in_a_row: u32,
+    logged: Option<Instant>,
+    since_logged: u64,
+}
+
+impl AcceptErrors {
+    /// A connection was accepted.
+    pub const fn cleared(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// How long to wait after `error` before accepting again. A first error is mostly that of one connection, which its
+    /// peer has left already (accept(2)): no reason to wait. Logs now and then.
+    pub fn pause(&mut self, error: &io::Error, now: Instant) -> Duration {
+        self.since_logged += 1;
+        let is_quiet = self
+            .logged
+            .is_some_and(|logged| now.saturating_duration_since(logged) < LOG_EVERY);
+        if !is_quiet {
+            let times = std::mem::take(&mut self.since_logged);
+            tracing::warn!(%error, times, "cannot accept connections");
+            self.logged = Some(now);
+        }
+        let before = self.in_a_row;
+        self.in_a_row = before.saturating_add(1);
+        if is_exhaustion(error) {
+            return EXHAUSTED;
+        }
+        match before {
+            0 => Duration::ZERO,
+            more => FIRST_PAUSE
+                .saturating_mul(1 << (more - 1).min(16))
+                .min(LONGEST_PAUSE),
+        }
+    }
+}
+
+/// Are there too few descriptors or too little memory? Then it may go better soon.
+#[must_use]
+pub fn is_exhaustion(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pauses(error: i32, times: usize) -> Vec<u128> {
+        let mut errors = AcceptErrors::default();
+        let error = io::Error::from_raw_os_error(error);
+        (0..times)
+            .map(|_| errors.pause(&error, Instant::now()).as_millis())
+            .collect()
+    }
+
+    #[test]
+    fn an_error_that_comes_again_is_waited_for_longer_and_longer() {
+        assert_eq!(pauses(libc::EINVAL, 6), [0, 1, 2, 4, 8, 16]);
+        assert_eq!(pauses(libc::EINVAL, 100)[99], 1000);
+    }
+
+    #[test]
+    fn while_descriptors_are_short_the_pause_is_always_the_same() {
+        assert_eq!(pauses(libc::EMFILE, 3), [50, 50, 50]);
+    }
+
+    #[test]
+    fn a_connection_that_is_accepted_ends_the_row() {
+        let mut errors = AcceptErrors::default();
+        let error = io::Error::from_raw_os_error(libc::ECONNABORTED);
+        for _ in 0..3 {
+            assert_eq!(errors.pause(&error, Instant::now()), Duration::ZERO);
+            errors.cleared();
+        }
+    }
+
+    #[test]
+    fn errors_are_logged_once_a_second() {
+        let mut errors = AcceptErrors::default();
+        let error = io::Error::from_raw_os_error(libc::EINVAL);
+        let now = Instant::now();
+        for _ in 0..10 {
+            errors.pause(&error, now);
+        }
+        assert_eq!(errors.since_logged, 9);
+        errors.pause(&error, now + LOG_EVERY);
+        assert_eq!(errors.since_logged, 0);
+    }
+}

@@ -1,0 +1,355 @@
+//! What both sides of the proxy need of HTTP/2: a stream's two directions as bodies, and a connection that notices when
+//! its peer is gone.
+//!
+//! Not hyper's, for which a reset without error is the end of a body (RFC 9113 §8.1 allows such a reset only behind a
+//! whole answer, but it also comes when a server behind a gateway has died).
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
+use http::{HeaderMap, HeaderValue};
+use http_body::{Body, Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep};
+
+/// Fields that belong to one connection of HTTP/1.1 and make a message of HTTP/2 malformed (RFC 9113 §8.2.2).
+const OF_CONNECTION: [HeaderName; 6] = [
+    CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+];
+
+/// Removes what a message of HTTP/2 must not carry, and adds the length of `body` where it is known.
+pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
+    for name in &OF_CONNECTION {
+        headers.remove(name);
+    }
+    if let Some(length) = body.size_hint().exact()
+        && !body.is_end_stream()
+        && !headers.contains_key(CONTENT_LENGTH)
+    {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+/// The body that a stream receives. It ends only by END_STREAM: a reset of any code is an error, as is a length other
+/// than the one announced (h2 checks that).
+pub struct Received {
+    stream: RecvStream,
+    left: Option<u64>,
+    data_ended: bool,
+}
+
+impl Received {
+    /// The body of a message with these fields.
+    #[must_use]
+    pub fn new(stream: RecvStream, headers: &HeaderMap) -> Self {
+        let length = headers.get(CONTENT_LENGTH);
+        Self {
+            stream,
+            left: length.and_then(|length| length.to_str().ok()?.parse().ok()),
+            data_ended: false,
+        }
+    }
+}
+
+impl Body for Received {
+    type Data = Bytes;
+    type Error = h2::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
+        let this = self.get_mut();
+        if !this.data_ended {
+            match ready!(this.stream.poll_data(cx)) {
+                Some(Ok(data)) => {
+                    let length = data.len();
+                    this.left = this.left.map(|left| left.saturating_sub(length as u64));
+                    this.stream.flow_control().release_capacity(length)?;
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => this.data_ended = true,
+            }
+        }
+        let trailers = ready!(this.stream.poll_trailers(cx));
+        Poll::Ready(trailers.map(|map| map.map(Frame::trailers)).transpose())
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.stream.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.left {
+            _ if self.is_end_stream() => SizeHint::with_exact(0),
+            Some(left) => SizeHint::with_exact(left),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+/// How the sending of a body ended.
+#[derive(Debug)]
+pub enum Sent<E> {
+    /// All of it is with the connection.
+    Whole,
+    /// The peer, or the connection, wants no more of it. Why is seen by who receives.
+    Unwanted,
+    /// The body broke off, and the stream was reset.
+    Broken(E),
+}
+
+/// A body on its way into a stream.
+pub struct Sending<B> {
+    stream: SendStream<Bytes>,
+    body: B,
+    /// Waits for the stream's and the connection's windows.
+    chunk: Option<Bytes>,
+    /// How many chunks were sent.
+    sent: u64,
+    /// What the stream is reset with if the body breaks off.
+    broken: Reason,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
+    pub fn new(stream: SendStream<Bytes>, body: B, broken: Reason) -> Self {
+        Self {
+            stream,
+            body,
+            chunk: None,
+            sent: 0,
+            broken,
+        }
+    }
+
+    /// Does it wait for the peer to take what is there?
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.chunk.is_some()
+    }
+
+    /// The body, as far as it was not sent.
+    pub fn body_mut(&mut self) -> &mut B {
+        &mut self.body
+    }
+
+    /// How many chunks were sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Gives the stream up.
+    pub fn reset(&mut self, reason: Reason) {
+        self.stream.send_reset(reason);
+    }
+
+    /// Sends what can be sent.
+    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Sent<B::Error>> {
+        loop {
+            if self.stream.poll_reset(cx).is_ready() {
+                return Poll::Ready(Sent::Unwanted);
+            }
+            if self.chunk.is_some() {
+                while self.stream.capacity() == 0 {
+                    match ready!(self.stream.poll_capacity(cx)) {
+                        Some(Ok(_)) => {}
+                        Some(Err(_)) | None => return Poll::Ready(Sent::Unwanted),
+                    }
+                }
+            }
+            if let Some(chunk) = self.chunk.take() {
+                let ends = self.body.is_end_stream();
+                self.sent += 1;
+                if self.stream.send_data(chunk, ends).is_err() {
+                    return Poll::Ready(Sent::Unwanted);
+                }
+                if ends {
+                    return Poll::Ready(Sent::Whole);
+                }
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => {}
+                    Ok(data) => {
+                        // A part of the window is asked for only when there is something to send, so that no stream
+                        // sits on what others of the connection need.
+                        self.stream.reserve_capacity(1);
+                        self.chunk = Some(data);
+                    }
+                    Err(frame) => {
+                        if let Ok(trailers) = frame.into_trailers() {
+                            let sent = self.stream.send_trailers(trailers);
+                            return Poll::Ready(sent.map_or(Sent::Unwanted, |()| Sent::Whole));
+                        }
+                    }
+                },
+                Some(Err(error)) => {
+                    self.stream.send_reset(self.broken);
+                    return Poll::Ready(Sent::Broken(error));
+                }
+                None => {
+                    let sent = self.stream.send_data(Bytes::new(), true);
+                    return Poll::Ready(sent.map_or(Sent::Unwanted, |()| Sent::Whole));
+                }
+            }
+        }
+    }
+}
+
+/// The bytes that passed over a connection so far.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Traffic {
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
+    }
+}
+
+/// A transport whose traffic is counted.
+pub struct Counted<T> {
+    transport: T,
+    traffic: Arc<Traffic>,
+}
+
+impl<T> Counted<T> {
+    pub fn new(transport: T) -> (Self, Arc<Traffic>) {
+        let traffic = Arc::<Traffic>::default();
+        let counted = Self {
+            transport,
+            traffic: Arc::clone(&traffic),
+        };
+        (counted, traffic)
+    }
+
+    fn sent(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.traffic
+                .sent
+                .fetch_add(*bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.transport).poll_read(cx, buffer);
+        let bytes = buffer.filled().len() - before;
+        self.traffic
+            .received
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.transport).poll_write(cx, bytes);
+        self.sent(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.transport).poll_write_vectored(cx, slices);
+        self.sent(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.transport.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.transport).poll_shutdown(cx)
+    }
+}
+
+/// After as long without a byte the peer is asked whether it is there (RFC 9113 §6.7).
+const SILENCE: Duration = Duration::from_secs(30);
+/// How long it may take to answer, with whatever.
+const ANSWER: Duration = Duration::from_secs(20);
+
+/// Notices that the peer of a connection is gone.
+pub struct KeepAlive {
+    pings: Option<PingPong>,
+    traffic: Arc<Traffic>,
+    /// What had been received when the timer was set.
+    seen: u64,
+    asked: bool,
+    sleep: Pin<Box<Sleep>>,
+}
+
+impl KeepAlive {
+    #[must_use]
+    pub fn new(pings: Option<PingPong>, traffic: Arc<Traffic>) -> Self {
+        Self {
+            pings,
+            traffic,
+            seen: 0,
+            asked: false,
+            sleep: Box::pin(tokio::time::sleep(SILENCE)),
+        }
+    }
+
+    /// Ready when the peer is gone. While the connection is not `busy` it may be silent.
+    pub fn poll(&mut self, cx: &mut Context<'_>, busy: bool) -> Poll<()> {
+        loop {
+            ready!(self.sleep.as_mut().poll(cx));
+            let received = self.traffic.received();
+            let heard = std::mem::replace(&mut self.seen, received) != received;
+            if !heard && self.asked {
+                return Poll::Ready(());
+            }
+            self.asked = !heard && busy;
+            if let Some(pings) = &mut self.pings
+                && self.asked
+            {
+                // One that was answered must be taken before the next can be sent.
+                let _ = pings.poll_pong(cx);
+                let _ = pings.send_ping(Ping::opaque());
+            }
+            let wait = if self.asked { ANSWER } else { SILENCE };
+            self.sleep.as_mut().reset(Instant::now() + wait);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Names to addresses, and a look at where a name led to.
+//!
+//! Must not know why a name must stay somewhere.
+
+use std::io;
+use std::net::SocketAddr;
+
+use dns_lookup::{AddrInfoHints, SockType, getaddrinfo};
+
+/// A name is another name for one elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is an alias of {alias}, which is elsewhere")]
+struct Elsewhere {
+    name: String,
+    alias: String,
+}
+
+/// The addresses of `name`. Where it is `confined`, an alias (a CNAME, by which an ExternalName Service is told) must lead to a name
+/// of the same parent: of a Service's whole name, to a Service of the same namespace.
+///
+/// # Errors
+/// When the name does not resolve, or leads elsewhere.
+pub async fn resolve(name: &str, port: u16, confined: bool) -> io::Result<Vec<SocketAddr>> {
+    if !confined {
+        return Ok(tokio::net::lookup_host((name, port)).await?.collect());
+    }
+    let name = name.to_owned();
+    let asked = tokio::task::spawn_blocking(move || {
+        let hints = AddrInfoHints {
+            flags: libc::AI_CANONNAME,
+            socktype: SockType::Stream.into(),
+            ..AddrInfoHints::default()
+        };
+        let found = getaddrinfo(Some(&name), None, Some(hints))?;
+        let found: Vec<_> = found.collect::<io::Result<_>>()?;
+        let aliases = found.iter().filter_map(|one| one.canonname.as_deref());
+        if let Some(alias) = aliases.into_iter().find(|alias| !stays(&name, alias)) {
+            let alias = alias.to_owned();
+            return Err(io::Error::other(Elsewhere { name, alias }));
+        }
+        let addresses = found.into_iter().map(|one| one.sockaddr);
+        Ok(addresses
+            .map(|mut address| {
+                address.set_port(port);
+                address
+            })
+            .collect())
+    });
+    asked.await?
+}
+
+/// Is `alias` the same name, or one with the same parent?
+fn stays(name: &str, alias: &str) -> bool {
+    let plain = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
+    let (name, alias) = (plain(name), plain(alias));
+    let parent = name.find('.').map(|dot| &name[dot..]);
+    alias == name
+        || parent.is_some_and(|parent| {
+            alias
+                .strip_suffix(parent)
+                .is_some_and(|label| !label.is_empty())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alias_stays_where_it_has_the_same_parent() {
+        let name = "new.dev.svc.cluster.local.";
+        for good in [
+            "new.dev.svc.cluster.local",
+            "NEW.dev.svc.cluster.local.",
+            "other.dev.svc.cluster.local",
+            "pod-0.other.dev.svc.cluster.local",
+        ] {
+            assert!(stays(name, good), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "new.other.svc.cluster.local",
+            "new.dev.svc.cluster.local.evil.example",
+            ".dev.svc.cluster.local",
+            "xdev.svc.cluster.local",
+            "localhost",
+            "",
+        ] {
+            assert!(!stays(name, bad), "{bad}");
+        }
+        assert!(stays("localhost", "localhost") && !stays("localhost", "evil"));
+    }
+
+    #[tokio::test]
+    async fn a_name_that_leads_to_itself_resolves_confined_or_not() {
+        for confined in [false, true] {
+            let found = resolve("localhost", 7, confined).await.unwrap();
+            assert!(!found.is_empty());
+            assert!(
+                found
+                    .iter()
+                    .all(|one| one.ip().is_loopback() && one.port() == 7)
+            );
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether a server can have read anything of a request, by what TCP knows of it.
+//!
+//! A server may close an idle connection just as a request is sent over it. Such a request may be sent again whatever its
+//! method is (RFC 9112 §9.3.1), but only if it is certain that the server has not read it. It is certain where the server's end
+//! of the connection (a FIN) has come while all bytes of the request are still unacknowledged: a FIN acknowledges what had
+//! arrived before it was sent. A reset shows nothing: it acknowledges nothing, so a server that has read the request and then
+//! died looks like one that never got it.
+
+use crate::transport::{Transport, tcp};
+
+/// What is to be known before the request is written.
+pub(super) struct Unread {
+    /// Bytes that the server had acknowledged. Only for TLS, where it is not known how many bytes a request becomes.
+    acknowledged: Option<u64>,
+}
+
+impl Unread {
+    /// To be called before the first byte is written.
+    pub(super) fn before(transport: &Transport) -> Self {
+        let acknowledged = match transport {
+            Transport::Tcp(_) => None,
+            Transport::Tls(_) => tcp::info(transport.socket())
+                .map(|info| info.tcpi_bytes_acked)
+                .ok(),
+        };
+        Self { acknowledged }
+    }
+
+    /// Has none of the `written` bytes reached the server's machine? To be asked when the server's end has come.
+    pub(super) fn is_certain(&self, transport: &Transport, written: u64) -> bool {
+        match transport {
+            Transport::Tcp(socket) => tcp::unacknowledged(socket).is_ok_and(|left| left >= written),
+            Transport::Tls(_) => tcp::info(transport.socket())
+                .is_ok_and(|info| Some(info.tcpi_bytes_acked) == self.acknowledged),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::{HeaderMap, Method, Uri};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::super::exchange;
+    use crate::request_body::RequestBody;
+    use crate::transport::Transport;
+    use crate::upstream::endpoint::{Endpoint, Lease};
+    use crate::upstream::{Added, Error, Head, Outgoing};
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let client = TcpStream::connect(address).await.expect("a connection");
+        let (server, _) = listener.accept().await.expect("a connection");
+        (client, server)
+    }
+
+    /// How a request over `transport` fails.
+    async fn failure(transport: TcpStream, body: &'static str) -> Error {
+        let address = transport.peer_addr().expect("an address");
+        let head = Head {
+            method: Method::POST,
+            uri: Uri::from_static("/"),
+            headers: HeaderMap::new(),
+            added: Added::default(),
+            expects_continue: false,
+        };
+        let outgoing = Outgoing {
+            head: &head,
+            extra: None,
+        };
+        let lease = Lease::new(Arc::new(Endpoint::new(address, None, false)));
+        let body = RequestBody::whole(body.into());
+        match exchange(lease, Transport::Tcp(transport), outgoing, body).await {
+            Ok(response) => panic!("answered {}", response.status()),
+            Err((error, ..)) => error,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_over_a_connection_that_was_closed_before_is_certainly_unread() {
+        for body in ["", "x", &"x".repeat(100_000)] {
+            let (client, server) = pair().await;
+            drop(server);
+            let error = failure(client, String::from(body).leak()).await;
+            assert!(matches!(error, Error::Unread(_)), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_that_the_server_took_is_not() {
+        for reset in [false, true] {
+            let (client, mut server) = pair().await;
+            let serving = async {
+                let mut read = [0; 1000];
+                assert!(server.read(&mut read).await.expect("a request") > 0);
+                if reset {
+                    let socket = socket2::SockRef::from(&server);
+                    socket
+                        .set_linger(Some(std::time::Duration::ZERO))
+                        .expect("set");
+                }
+                drop(server);
+            };
+            let (error, ()) = tokio::join!(failure(client, "x"), serving);
+            assert!(matches!(error, Error::Silent(_)), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn nor_is_one_to_which_an_answer_has_begun() {
+        for begun in ["H", "HTTP/1.1 103 Early Hints\r\n\r\n"] {
+            let (client, mut server) = pair().await;
+            server.write_all(begun.as_bytes()).await.expect("written");
+            drop(server);
+            let error = failure(client, "x").await;
+            assert!(matches!(error, Error::Broken(_)), "{error:?}");
+        }
+    }
+}

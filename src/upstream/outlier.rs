@@ -1,0 +1,351 @@
+//! When an endpoint is ejected: outlier detection by its own failures, as in Envoy (`outlier_detection`) and linkerd2-proxy.
+//!
+//! Pure: seconds are arguments. A record packs into one integer, so that threads can share it without a lock.
+//!
+//! - [`CONNECTS`] failures to connect in a row, or [`SILENCES`] attempts in a row without an answer in time.
+//! - A failure ratio of [`RATIO`] % over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can make a server
+//!   answer 503 as often as it likes; so such answers count only as a share of all requests, and one success afterwards ends
+//!   the ejection.
+//! - After an ejection one failure to connect, or one silence, is enough for the next.
+
+/// Failures to connect in a row that eject.
+pub const CONNECTS: u8 = 3;
+/// Attempts without an answer in a row that eject.
+pub const SILENCES: u8 = 5;
+/// Fewest requests in a window whose ratio counts.
+pub const VOLUME: u16 = 10;
+/// The share of failures, in percent, from which on an endpoint is ejected.
+pub const RATIO: u16 = 50;
+/// Length of a window, in seconds. It begins with its first failure: while there is none nothing is counted.
+pub const WINDOW: u32 = 30;
+
+/// How an attempt failed, as far as it is the endpoint's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// No connection could be made.
+    Connect,
+    /// No answer in time.
+    Silence,
+    /// It answered with an error of a gateway, or broke off before the first content.
+    Answer,
+}
+
+/// Why an endpoint is ejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ejection {
+    /// It cannot be connected to.
+    Unreachable,
+    /// It takes requests and does not answer.
+    Silent,
+    /// Too many of its answers are errors.
+    Failing,
+}
+
+/// What is remembered of an endpoint's results. The default is that of one without a failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// When the window began, in seconds, modulo 2²⁴.
+    since: u32,
+    failures: u16,
+    successes: u16,
+    /// In a row.
+    connects: u8,
+    /// In a row.
+    silences: u8,
+    ejections: u8,
+    why: Option<Ejection>,
+}
+
+const SINCE_BITS: u32 = 24;
+const COUNT_BITS: u32 = 12;
+const SMALL_BITS: u32 = 4;
+const COUNT_MAX: u16 = (1 << COUNT_BITS) - 1;
+const SMALL_MAX: u8 = (1 << SMALL_BITS) - 1;
+
+impl Record {
+    /// How often it was ejected without a calm window since.
+    #[must_use]
+    pub fn ejections(self) -> u8 {
+        self.ejections
+    }
+
+    /// Why it was ejected last.
+    #[must_use]
+    pub fn why(self) -> Option<Ejection> {
+        self.why
+    }
+
+    fn is_over(self, second: u64) -> bool {
+        let age = (second as u32).wrapping_sub(self.since) % (1 << SINCE_BITS);
+        age >= WINDOW
+    }
+
+    /// A request succeeded.
+    #[must_use]
+    pub fn succeeded(self, second: u64) -> Self {
+        if self.is_over(second) {
+            return Self::default();
+        }
+        let (failures, successes) = match self.successes {
+            // The ratio stays what it is.
+            COUNT_MAX => (self.failures / 2, COUNT_MAX / 2),
+            successes => (self.failures, successes + 1),
+        };
+        Self {
+            failures,
+            successes,
+            connects: 0,
+            silences: 0,
+            ..self
+        }
+    }
+
+    /// A request failed. `is_ejected` while an ejection lasts: then nothing follows from it.
+    #[must_use]
+    pub fn failed(
+        self,
+        failure: Failure,
+        second: u64,
+        is_ejected: bool,
+    ) -> (Self, Option<Ejection>) {
+        let mut record = self;
+        if record.is_over(second) || record == Self::default() {
+            record.since = second as u32 % (1 << SINCE_BITS);
+            (record.failures, record.successes) = (0, 0);
+        }
+        if record.failures == COUNT_MAX {
+            record.failures /= 2;
+            record.successes /= 2;
+        }
+        record.failures += 1;
+        match failure {
+            Failure::Connect => record.connects = (record.connects + 1).min(SMALL_MAX),
+            Failure::Silence => {
+                record.connects = 0;
+                record.silences = (record.silences + 1).min(SMALL_MAX);
+            }
+            Failure::Answer => (record.connects, record.silences) = (0, 0),
+        }
+        if is_ejected {
+            return (record, None);
+        }
+        let all = record.failures + record.successes.min(u16::MAX - record.failures);
+        let limit = |limit: u8| if record.ejections > 0 { 1 } else { limit };
+        let ejection = if record.connects >= limit(CONNECTS) {
+            Some(Ejection::Unreachable)
+        } else if record.silences >= limit(SILENCES) {
+            Some(Ejection::Silent)
+        } else if all >= VOLUME
+            && u32::from(record.failures) * 100 >= u32::from(all) * u32::from(RATIO)
+        {
+            Some(Ejection::Failing)
+        } else {
+            None
+        };
+        if ejection.is_some() {
+            record = Self {
+                since: second as u32 % (1 << SINCE_BITS),
+                failures: 0,
+                successes: 0,
+                connects: 0,
+                silences: 0,
+                ejections: record.ejections.saturating_add(1).min(SMALL_MAX),
+                why: ejection,
+            };
+        }
+        (record, ejection)
+    }
+
+    /// The record as one integer: 0 for the default.
+    #[must_use]
+    pub fn pack(self) -> u64 {
+        let why = match self.why {
+            None => 0,
+            Some(Ejection::Unreachable) => 1,
+            Some(Ejection::Silent) => 2,
+            Some(Ejection::Failing) => 3,
+        };
+        let fields = [
+            (u64::from(self.since), SINCE_BITS),
+            (u64::from(self.failures), COUNT_BITS),
+            (u64::from(self.successes), COUNT_BITS),
+            (u64::from(self.connects), SMALL_BITS),
+            (u64::from(self.silences), SMALL_BITS),
+            (u64::from(self.ejections), SMALL_BITS),
+            (why, 2),
+        ];
+        fields
+            .into_iter()
+            .fold(0, |word, (value, bits)| word << bits | value)
+    }
+
+    /// What [`Record::pack`] packed.
+    #[must_use]
+    pub fn unpack(mut word: u64) -> Self {
+        let mut take = |bits: u32| {
+            let value = word & ((1 << bits) - 1);
+            word >>= bits;
+            value
+        };
+        let why = match take(2) {
+            0 => None,
+            1 => Some(Ejection::Unreachable),
+            2 => Some(Ejection::Silent),
+            _ => Some(Ejection::Failing),
+        };
+        let [ejections, silences, connects] = [(); 3].map(|()| take(SMALL_BITS) as u8);
+        let [successes, failures] = [(); 2].map(|()| take(COUNT_BITS) as u16);
+        Self {
+            since: take(SINCE_BITS) as u32,
+            failures,
+            successes,
+            connects,
+            silences,
+            ejections,
+            why,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What follows from results at second 7, each a failure or a success.
+    fn after(results: &[Option<Failure>]) -> Option<Ejection> {
+        let mut record = Record::default();
+        let mut last = None;
+        for result in results {
+            last = match result {
+                Some(failure) => {
+                    let (next, ejection) = record.failed(*failure, 7, false);
+                    record = next;
+                    ejection
+                }
+                None => {
+                    record = record.succeeded(7);
+                    None
+                }
+            };
+        }
+        last
+    }
+
+    const C: Option<Failure> = Some(Failure::Connect);
+    const S: Option<Failure> = Some(Failure::Silence);
+    const A: Option<Failure> = Some(Failure::Answer);
+    const OK: Option<Failure> = None;
+
+    #[test]
+    fn an_endpoint_is_ejected_by_failures_to_connect_by_silence_or_by_a_ratio_over_enough_requests()
+    {
+        for (results, expected) in [
+            (vec![C; 2], None),
+            (vec![C; 3], Some(Ejection::Unreachable)),
+            (vec![C, C, OK, C], None),
+            (vec![C, C, A, C], None),
+            (vec![S; 4], None),
+            (vec![S; 5], Some(Ejection::Silent)),
+            (vec![S, S, S, S, OK, S], None),
+            (vec![S, S, S, S, C, S], Some(Ejection::Silent)),
+            (vec![A; 3], None),
+            (vec![A; 9], None),
+            (vec![A; 10], Some(Ejection::Failing)),
+            (
+                [vec![A], vec![OK; 5], vec![A; 4]].concat(),
+                Some(Ejection::Failing),
+            ),
+            ([vec![A], vec![OK; 6], vec![A; 4]].concat(), None),
+            ([vec![A], vec![OK; 100], vec![A; 50]].concat(), None),
+        ] {
+            assert_eq!(after(&results), expected, "{results:?}");
+        }
+    }
+
+    #[test]
+    fn after_an_ejection_one_failure_to_connect_is_enough_until_a_calm_window_has_passed() {
+        let mut record = Record::default();
+        for _ in 0..3 {
+            record = record.failed(Failure::Connect, 0, false).0;
+        }
+        assert_eq!(record.ejections(), 1);
+        let (again, ejection) = record.succeeded(1).failed(Failure::Connect, 2, false);
+        assert_eq!(
+            (ejection, again.ejections()),
+            (Some(Ejection::Unreachable), 2)
+        );
+        assert_eq!(record.failed(Failure::Answer, 2, false).1, None);
+        let calm = record.succeeded(u64::from(WINDOW));
+        assert_eq!(calm, Record::default());
+        assert_eq!(calm.failed(Failure::Connect, 40, false).1, None);
+    }
+
+    #[test]
+    fn nothing_follows_from_failures_while_an_ejection_lasts() {
+        let mut record = Record::default();
+        for _ in 0..100 {
+            let (next, ejection) = record.failed(Failure::Connect, 0, true);
+            assert_eq!(ejection, None);
+            record = next;
+        }
+    }
+
+    #[test]
+    fn failures_of_different_windows_do_not_add_up() {
+        let mut record = Record::default();
+        for window in 0..100 {
+            let (next, ejection) =
+                record.failed(Failure::Answer, window * u64::from(WINDOW), false);
+            assert_eq!(ejection, None);
+            record = next;
+        }
+    }
+
+    fn any_failure() -> impl Strategy<Value = Failure> {
+        prop::sample::select(&[Failure::Connect, Failure::Silence, Failure::Answer][..])
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_packs_and_nothing_overflows(
+            results in prop::collection::vec((prop::option::weighted(0.6, any_failure()), 0_u64..3, 1_u32..3000), 0..40),
+            start in 0_u64..1 << 26,
+        ) {
+            let (mut record, mut second) = (Record::default(), start);
+            for (result, later, times) in results {
+                second += later;
+                for _ in 0..times {
+                    record = match result {
+                        Some(failure) => record.failed(failure, second, false).0,
+                        None => record.succeeded(second),
+                    };
+                }
+                prop_assert_eq!(Record::unpack(record.pack()), record);
+            }
+        }
+
+        #[test]
+        fn answers_eject_only_where_half_of_enough_requests_failed(
+            failed in prop::collection::vec(any::<bool>(), 0..60),
+        ) {
+            let mut record = Record::default();
+            let (mut failures, mut all) = (0, 0);
+            for failed in failed {
+                // Nothing is counted before the first failure.
+                failures += u32::from(failed);
+                all += u32::from(failed || failures > 0);
+                if !failed {
+                    if failures > 0 { record = record.succeeded(0); }
+                    continue;
+                }
+                let (next, ejection) = record.failed(Failure::Answer, 0, false);
+                let expected = all >= u32::from(VOLUME) && failures * 2 >= all;
+                prop_assert_eq!(ejection.is_some(), expected);
+                record = next;
+                if expected { break; }
+            }
+        }
+    }
+}
