@@ -3,6 +3,8 @@
 //!
 //! Must not know whose port it is, nor where a state comes from.
 
+mod connections;
+mod doorman;
 mod history;
 mod live;
 
@@ -12,6 +14,8 @@ use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
 
+pub use connections::{Connections, limited};
+pub use doorman::{Hosts, Peer, Share, Shares};
 pub use history::{Counters, History, Sample};
 pub use live::LivePage;
 

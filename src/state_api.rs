@@ -5,6 +5,7 @@
 mod client;
 mod convert;
 mod json;
+mod standing;
 mod total;
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 #[rustfmt::skip]
@@ -13,6 +14,7 @@ pub mod v1;
 use std::fmt::Write;
 
 pub use client::{Client, Error, Watching};
+pub use standing::{Level, Standing, standing};
 pub use total::total;
 
 /// The descriptors of `proto/crossfade/v1` and of what it imports, a `google.protobuf.FileDescriptorSet`: for reflection.

@@ -15,6 +15,8 @@ mod wanted;
 
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
 pub use change::{Change, Verb};
 pub use cluster::{Choice, Cluster};
 pub use machine::{json, json_list, yaml};
@@ -81,6 +83,8 @@ pub struct Happened {
 pub struct Look {
     /// The resource; none without a cluster.
     pub update: Option<Box<DynamoUpdateConfig>>,
+    /// When that was read.
+    pub at: Option<Timestamp>,
     /// How long ago the resource was last edited; `None` where the cluster does not tell.
     pub since_edit: Option<Duration>,
     /// Where the figures are from, in words.

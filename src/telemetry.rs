@@ -1,12 +1,15 @@
 //! What the process tells about itself: metrics, access lines, logs, traces.
 
 pub mod access;
+pub mod latency;
 pub mod log;
 mod metrics;
+mod output;
 mod quantile;
+pub mod recent;
 pub mod trace;
 mod window;
 
-pub use metrics::{Distribution, Metrics, Observed, Reject};
+pub use metrics::{Distribution, Metrics, Observed, Reject, Timeout, dropped_lines};
 pub use quantile::quantile;
 pub use window::Window;

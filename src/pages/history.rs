@@ -41,6 +41,8 @@ pub struct Counters {
     pub saves: u64,
     /// Exchanges that were truncated or failed.
     pub broken: u64,
+    /// Exchanges of old and new that ended.
+    pub ended: [u64; 2],
 }
 
 impl Sample {
@@ -92,6 +94,8 @@ impl Sample {
             "refused": counters.refused_plans,
             "saves": counters.saves,
             "broken": counters.broken,
+            "oldEnded": counters.ended[0],
+            "newEnded": counters.ended[1],
             "proxies": proxies,
             "phase": phase,
         })
@@ -110,6 +114,10 @@ impl Counters {
             refused_plans: state.plan.as_ref().map_or(0, |plan| plan.refused_total),
             saves: state.saves.values().sum(),
             broken: broken(&state.old) + broken(&state.new),
+            ended: [&state.old, &state.new].map(|side| {
+                let outcomes = side.as_ref().and_then(|side| side.outcomes);
+                outcomes.map_or(0, |outcomes| outcomes.count())
+            }),
         }
     }
 }
@@ -122,6 +130,7 @@ impl Add for Counters {
             refused_plans: self.refused_plans.saturating_add(other.refused_plans),
             saves: self.saves.saturating_add(other.saves),
             broken: self.broken.saturating_add(other.broken),
+            ended: [0, 1].map(|side| self.ended[side].saturating_add(other.ended[side])),
         }
     }
 }
@@ -134,6 +143,7 @@ impl Sub for Counters {
             refused_plans: self.refused_plans.saturating_sub(other.refused_plans),
             saves: self.saves.saturating_sub(other.saves),
             broken: self.broken.saturating_sub(other.broken),
+            ended: [0, 1].map(|side| self.ended[side].saturating_sub(other.ended[side])),
         }
     }
 }
@@ -235,7 +245,7 @@ mod tests {
         let told = Sample::of(&state, now).json();
         let wanted = json!({
             "at": 1500, "wanted": 0.25, "observed": 1.0, "old": 5, "new": 6, "plan": 7, "refused": 0, "saves": 5,
-            "broken": 6, "proxies": null, "phase": null,
+            "broken": 6, "oldEnded": 3, "newEnded": 3, "proxies": null, "phase": null,
         });
         assert_eq!(told, wanted);
         let told = Sample::of(&v1::State::default(), now).json();

@@ -5,7 +5,6 @@
 //! anything is counted.
 
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
@@ -20,10 +19,9 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use serde_json::Value;
-use tokio::sync::Semaphore;
 use tonic::body::Body;
 
-use super::{Answer, Refusal, not_allowed, page, reads};
+use super::{Answer, Refusal, Share, Shares, not_allowed, page, reads};
 
 const HTML: &str = include_str!("live/live.html");
 const STYLE: &str = include_str!("live/live.css");
@@ -42,13 +40,15 @@ const SCRIPT: &str = concat!(
 const RETRY: u32 = 1000;
 /// Pages that are open at the same time.
 const READERS: usize = 64;
+/// Of these, most that one peer may have: what strangers hold open must leave some to others.
+const READERS_OF_ONE: usize = 16;
 
 /// The page, and how many may read its stream: the clones count together.
 #[derive(Clone)]
 pub struct LivePage {
     html: Bytes,
     policy: HeaderValue,
-    readers: Arc<Semaphore>,
+    readers: Shares,
 }
 
 impl Default for LivePage {
@@ -65,7 +65,7 @@ impl Default for LivePage {
         Self {
             html: html.into(),
             policy: HeaderValue::try_from(policy).expect("hashes in base64 are visible ASCII"),
-            readers: Arc::new(Semaphore::new(READERS)),
+            readers: Shares::new(READERS, READERS_OF_ONE),
         }
     }
 }
@@ -88,7 +88,7 @@ impl LivePage {
         match request.uri().path() {
             "/" if reads && is_a_browser(request.headers()) => Some(self.document()),
             "/live" if reads => Some(match tellings(request.uri().query()) {
-                Ok(tellings) => self.stream(tellings),
+                Ok(tellings) => self.stream(self.readers.take(request.extensions()), tellings),
                 Err(refusal) => refusal.into(),
             }),
             "/live" => Some(not_allowed("GET, HEAD")),
@@ -113,15 +113,19 @@ impl LivePage {
     }
 
     /// Server-sent events (WHATWG HTML §9.2).
-    fn stream(&self, tellings: impl Stream<Item = Value> + Send + 'static) -> Answer {
-        let Ok(permit) = Arc::clone(&self.readers).try_acquire_owned() else {
+    fn stream(
+        &self,
+        share: Option<Share>,
+        tellings: impl Stream<Item = Value> + Send + 'static,
+    ) -> Answer {
+        let Some(share) = share else {
             let why = "too many pages are open already".to_owned();
             let status = StatusCode::SERVICE_UNAVAILABLE;
             return Refusal { status, why }.into();
         };
         let events = tellings.map(move |telling| {
             // Held for as long as somebody reads.
-            let _ = &permit;
+            let _ = &share;
             let event = format!("data: {telling}\nretry: {RETRY}\n\n");
             Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
         });
@@ -207,8 +211,11 @@ mod tests {
     #[test]
     fn there_is_a_limit_to_open_pages_and_a_closed_one_makes_room() {
         let page = LivePage::default();
-        let open = || page.stream(stream::pending());
-        let mut opened: Vec<Answer> = (0..READERS).map(|_| open()).collect();
+        let open = || {
+            let share = page.readers.take(&http::Extensions::new());
+            page.stream(share, stream::pending())
+        };
+        let mut opened: Vec<Answer> = (0..READERS_OF_ONE).map(|_| open()).collect();
         assert!(opened.iter().all(|answer| answer.status() == 200));
         assert_eq!(open().status(), 503);
         opened.pop();

@@ -5,6 +5,7 @@ use crate::lifecycle::Phase;
 use crate::resource::{Identity, Problem};
 use crate::split::Weights;
 use crate::telemetry::Distribution;
+use crate::telemetry::latency::Sketch;
 
 impl From<Phase> for v1::Phase {
     fn from(phase: Phase) -> Self {
@@ -62,5 +63,50 @@ impl From<Distribution> for v1::Histogram {
             count,
             sum: distribution.sum,
         }
+    }
+}
+
+impl From<&Sketch> for v1::Latencies {
+    fn from(sketch: &Sketch) -> Self {
+        let buckets = sketch.buckets();
+        let (buckets, counts) = buckets
+            .map(|(bucket, count)| (u32::try_from(bucket).unwrap_or(u32::MAX), count))
+            .unzip();
+        Self {
+            buckets,
+            counts,
+            sum_nanos: sketch.sum(),
+        }
+    }
+}
+
+impl From<&v1::Latencies> for Sketch {
+    /// What is not ascending, or not on the scale, is left out.
+    fn from(latencies: &v1::Latencies) -> Self {
+        let mut next = 0;
+        let counts = latencies.buckets.iter().zip(&latencies.counts);
+        let counts = counts.filter_map(|(bucket, count)| {
+            let bucket = usize::try_from(*bucket).ok()?;
+            (bucket >= next).then(|| next = bucket.saturating_add(1))?;
+            Some((bucket, *count))
+        });
+        Self::new(counts, latencies.sum_nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_survive_the_wire_and_what_is_made_up_is_left_out() {
+        let sketch = Sketch::new([(0, 3), (40, 7), (672, 1)], 5_000_000);
+        assert_eq!(Sketch::from(&v1::Latencies::from(&sketch)), sketch);
+        let made_up = v1::Latencies {
+            buckets: vec![5, 5, 3, 9, 700, u32::MAX],
+            counts: vec![1, 10, 100, 1000, 10_000],
+            sum_nanos: 0,
+        };
+        assert_eq!(Sketch::from(&made_up), Sketch::new([(5, 1), (9, 1000)], 0));
     }
 }

@@ -5,6 +5,7 @@ use prost_types::{Duration, Timestamp};
 use serde_json::{Value, json};
 
 use super::v1;
+use crate::telemetry::latency::{ENOUGH, Sketch};
 use crate::telemetry::quantile;
 
 impl v1::State {
@@ -25,9 +26,12 @@ impl v1::State {
             retries_refused,
             rejected_requests,
             assigned_last_five_seconds,
+            answered_last_minute,
         } = self;
+        let standing = super::standing(self);
         json!({
             "time": instant(time.as_ref()),
+            "standing": {"level": standing.level.as_str(), "text": standing.text},
             "process": who.as_ref().map(process),
             "phase": self.phase().as_word(),
             "ready": ready,
@@ -35,9 +39,11 @@ impl v1::State {
             "split": {
                 "wanted": in_force.as_ref().and_then(v1::Plan::share_of_new),
                 "observed": assigned_last_minute.as_ref().and_then(v1::Requests::share_of_new),
+                "answered": answered_last_minute.as_ref().and_then(v1::Requests::share_of_new),
             },
             "assignedLastMinute": assigned_last_minute.as_ref().map(requests),
             "assignedLastFiveSeconds": assigned_last_five_seconds.as_ref().map(requests),
+            "answeredLastMinute": answered_last_minute.as_ref().map(requests),
             "splitTotal": split_total.as_ref().map(requests),
             "old": old.as_ref().map(generation),
             "new": new.as_ref().map(generation),
@@ -81,6 +87,35 @@ impl v1::Histogram {
     }
 }
 
+impl v1::Recent {
+    /// Exchanges that ended per second; `None` where it is not known.
+    #[must_use]
+    pub fn requests_per_second(&self) -> Option<f64> {
+        let seconds = self.length.as_ref().map(seconds)?;
+        (seconds > 0.0).then(|| self.outcomes.unwrap_or_default().count() as f64 / seconds)
+    }
+
+    /// The share of exchanges that were truncated or failed, 0 to 1, of those that their clients did not give up; `None`
+    /// where there are fewer than [`ENOUGH`] of them.
+    #[must_use]
+    pub fn error_ratio(&self) -> Option<f64> {
+        let outcomes = self.outcomes?;
+        let errors = outcomes.truncated.saturating_add(outcomes.failed);
+        let all = errors.saturating_add(outcomes.completed);
+        (all >= ENOUGH).then(|| errors as f64 / all as f64)
+    }
+}
+
+impl v1::Outcomes {
+    /// All of them.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        [self.completed, self.truncated, self.failed, self.cancelled]
+            .into_iter()
+            .fold(0, u64::saturating_add)
+    }
+}
+
 fn process(process: &v1::Process) -> Value {
     let v1::Process {
         name,
@@ -111,6 +146,7 @@ fn plan(plan: &v1::Plan) -> Value {
         refused_total,
         source_lost_for,
         remarks,
+        earlier_requests_that_may_reach_old,
     } = plan;
     json!({
         "epoch": (*epoch > 0).then_some(epoch),
@@ -126,6 +162,7 @@ fn plan(plan: &v1::Plan) -> Value {
         "refusedTotal": refused_total,
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
         "remarks": remarks,
+        "earlierRequestsThatMayReachOld": earlier_requests_that_may_reach_old,
     })
 }
 
@@ -176,6 +213,8 @@ fn generation(generation: &v1::Generation) -> Value {
         first_event,
         gap,
         stream_duration,
+        last_minute,
+        last_five_minutes,
     } = generation;
     json!({
         "openStreams": open_streams,
@@ -184,6 +223,8 @@ fn generation(generation: &v1::Generation) -> Value {
         "firstEvent": first_event.as_ref().map(histogram),
         "gap": gap.as_ref().map(histogram),
         "streamDuration": stream_duration.as_ref().map(histogram),
+        "lastMinute": last_minute.as_ref().map(recent),
+        "lastFiveMinutes": last_five_minutes.as_ref().map(recent),
     })
 }
 
@@ -217,6 +258,36 @@ fn histogram(histogram: &v1::Histogram) -> Value {
         "p99": histogram.quantile(0.99),
         "bounds": bounds,
         "cumulativeCounts": cumulative_counts,
+    })
+}
+
+fn recent(recent: &v1::Recent) -> Value {
+    let v1::Recent {
+        length,
+        outcomes: ends,
+        first_event,
+        gap,
+    } = recent;
+    json!({
+        "seconds": length.as_ref().map(seconds),
+        "outcomes": ends.as_ref().map(outcomes),
+        "requestsPerSecond": recent.requests_per_second(),
+        "errorRatio": recent.error_ratio(),
+        "firstEvent": first_event.as_ref().map(latencies),
+        "gap": gap.as_ref().map(latencies),
+    })
+}
+
+/// Quantiles are `null` where there are too few values to tell any.
+fn latencies(latencies: &v1::Latencies) -> Value {
+    let sketch = Sketch::from(latencies);
+    json!({
+        "count": sketch.count(),
+        "p50": sketch.telling_quantile(0.5),
+        "p95": sketch.telling_quantile(0.95),
+        "p99": sketch.telling_quantile(0.99),
+        "buckets": latencies.buckets,
+        "counts": latencies.counts,
     })
 }
 

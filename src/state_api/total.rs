@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use super::v1;
+use crate::telemetry::latency::Sketch;
 
 /// All of them together; `None` without any. The plan is told where all have the same weights, without what is not the
 /// same, and distributions where all have the same buckets.
@@ -36,6 +37,7 @@ fn add(all: &mut v1::State, one: &v1::State) {
             &mut all.assigned_last_five_seconds,
             &one.assigned_last_five_seconds,
         ),
+        (&mut all.answered_last_minute, &one.answered_last_minute),
     ] {
         merge(all, one, requests);
     }
@@ -80,6 +82,11 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
         all.refusal = one.refusal.clone();
     }
     all.refused_total = all.refused_total.saturating_add(one.refused_total);
+    merge(
+        &mut all.earlier_requests_that_may_reach_old,
+        &one.earlier_requests_that_may_reach_old,
+        |all, one| *all = all.saturating_add(*one),
+    );
     for remark in &one.remarks {
         if !all.remarks.contains(remark) {
             all.remarks.push(remark.clone());
@@ -104,12 +111,13 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
             *all = *one;
         }
     });
-    merge(&mut all.outcomes, &one.outcomes, |all, one| {
-        all.completed = all.completed.saturating_add(one.completed);
-        all.truncated = all.truncated.saturating_add(one.truncated);
-        all.failed = all.failed.saturating_add(one.failed);
-        all.cancelled = all.cancelled.saturating_add(one.cancelled);
-    });
+    merge(&mut all.outcomes, &one.outcomes, outcomes);
+    for (all, one) in [
+        (&mut all.last_minute, &one.last_minute),
+        (&mut all.last_five_minutes, &one.last_five_minutes),
+    ] {
+        merge(all, one, recent);
+    }
     for (all, one) in [
         (&mut all.first_event, &one.first_event),
         (&mut all.gap, &one.gap),
@@ -122,6 +130,34 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
             }
             all.count = all.count.saturating_add(one.count);
             all.sum += one.sum;
+        });
+    }
+}
+
+fn outcomes(all: &mut v1::Outcomes, one: &v1::Outcomes) {
+    all.completed = all.completed.saturating_add(one.completed);
+    all.truncated = all.truncated.saturating_add(one.truncated);
+    all.failed = all.failed.saturating_add(one.failed);
+    all.cancelled = all.cancelled.saturating_add(one.cancelled);
+}
+
+/// The longest window of them: a proxy that has just started counted for less.
+fn recent(all: &mut v1::Recent, one: &v1::Recent) {
+    let nanos = |length: &Option<prost_types::Duration>| {
+        length.map(|length| (length.seconds, length.nanos))
+    };
+    if nanos(&one.length) > nanos(&all.length) {
+        all.length = one.length;
+    }
+    merge(&mut all.outcomes, &one.outcomes, outcomes);
+    for (all, one) in [
+        (&mut all.first_event, &one.first_event),
+        (&mut all.gap, &one.gap),
+    ] {
+        merge(all, one, |all, one| {
+            let mut sum = Sketch::from(&*all);
+            sum.add(&one.into());
+            *all = (&sum).into();
         });
     }
 }

@@ -40,7 +40,7 @@ pub struct State {
         ::prost::alloc::string::String,
         u64,
     >,
-    /// Second attempts that the retry budget did not allow.
+    /// Moves to another generation that the retry budget did not allow.
     #[prost(uint64, tag = "11")]
     pub retries_refused: u64,
     /// Requests refused before any model server saw them, by why. Without zeros.
@@ -52,6 +52,10 @@ pub struct State {
     /// As `assigned_last_minute`, in the last 5 seconds.
     #[prost(message, optional, tag = "13")]
     pub assigned_last_five_seconds: ::core::option::Option<Requests>,
+    /// Those requests open to the split that a generation has answered in the last 60 seconds, by who answered: where it
+    /// differs from `assigned_last_minute`, requests were moved. Absent from older proxies.
+    #[prost(message, optional, tag = "14")]
+    pub answered_last_minute: ::core::option::Option<Requests>,
 }
 /// Which process this is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -110,6 +114,10 @@ pub struct Plan {
     /// deleted, none at all.
     #[prost(string, repeated, tag = "13")]
     pub remarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Open requests that were begun under an earlier plan by which they may still be sent to old, as a first attempt or as a
+    /// fallback. A stream whose first content has gone out is none of them: it stays where it is.
+    #[prost(uint64, optional, tag = "14")]
+    pub earlier_requests_that_may_reach_old: ::core::option::Option<u64>,
 }
 /// `metadata` of a DynamoUpdateConfig. A file may leave out any of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -181,6 +189,43 @@ pub struct Generation {
     /// How long event streams lasted that it answered, from the attempt to their end, whichever that was.
     #[prost(message, optional, tag = "6")]
     pub stream_duration: ::core::option::Option<Histogram>,
+    /// What it did in the last minute and in the last five. Absent: this proxy does not say.
+    #[prost(message, optional, tag = "10")]
+    pub last_minute: ::core::option::Option<Recent>,
+    #[prost(message, optional, tag = "11")]
+    pub last_five_minutes: ::core::option::Option<Recent>,
+}
+/// What one side did within a sliding window.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Recent {
+    /// What the window really covers: less after a start, and up to five seconds more than its name says otherwise, or as much
+    /// more as nobody asked for this state.
+    #[prost(message, optional, tag = "1")]
+    pub length: ::core::option::Option<::prost_types::Duration>,
+    /// As in `Generation`.
+    #[prost(message, optional, tag = "2")]
+    pub outcomes: ::core::option::Option<Outcomes>,
+    #[prost(message, optional, tag = "3")]
+    pub first_event: ::core::option::Option<Latencies>,
+    #[prost(message, optional, tag = "4")]
+    pub gap: ::core::option::Option<Latencies>,
+}
+/// A fine distribution of times. The scale is the same in every proxy, so that distributions can be added.
+///
+/// Buckets are numbered from 0 and hold their upper bound, not their lower one. Below 1 ms each is 1/32 ms wide. Above, each
+/// power of two of milliseconds is divided into 32 buckets of equal width: bucket 32 * (1 + k) + i lies from
+/// 2^k * (1 + i/32) ms to 2^k * (1 + (i + 1)/32) ms, for k from 0 to 19 and i from 0 to 31. Bucket 672 holds all that is more.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Latencies {
+    /// Numbers of the buckets that are not empty, ascending.
+    #[prost(uint32, repeated, tag = "1")]
+    pub buckets: ::prost::alloc::vec::Vec<u32>,
+    /// How many values each of them holds.
+    #[prost(uint64, repeated, tag = "2")]
+    pub counts: ::prost::alloc::vec::Vec<u64>,
+    /// The sum of the values, in nanoseconds.
+    #[prost(uint64, tag = "3")]
+    pub sum_nanos: u64,
 }
 /// Addresses of a generation. None are known of an old generation that is served within the process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

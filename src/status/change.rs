@@ -17,6 +17,8 @@ pub enum Verb {
     Pause,
     /// The split follows the workers again.
     Resume,
+    /// Everything goes to new, and old drains.
+    DrainOld,
 }
 
 /// One field of the `spec` that changes.
@@ -40,6 +42,12 @@ impl Verb {
             to: json!(to),
             why,
         };
+        let drain_old = |to: bool, why| Change {
+            field: "drainOld",
+            from: json!(spec.drain_old),
+            to: json!(to),
+            why,
+        };
         let wanted = match self {
             Self::Split(percent) => vec![
                 Change {
@@ -60,7 +68,17 @@ impl Verb {
                 ),
             ],
             Self::Pause => vec![paused(true, "the controller leaves the split as it is")],
-            Self::Resume => vec![paused(false, "the split follows the workers again")],
+            Self::Resume => vec![
+                paused(false, "the split follows the workers again"),
+                drain_old(false, "old gets its share again"),
+            ],
+            Self::DrainOld => vec![
+                drain_old(
+                    true,
+                    "all goes to new as soon as it can serve, and old drains",
+                ),
+                paused(false, "a pause would hold the split"),
+            ],
         };
         let is_new = |change: &Change| {
             let is_off = |value: &Json| value.is_null() || *value == Json::Bool(false);
@@ -72,8 +90,11 @@ impl Verb {
     /// What stands in the way of it, for people.
     #[must_use]
     pub fn caveat(self, spec: &DynamoUpdateConfigSpec) -> Option<String> {
-        let (Self::Split(percent), Some(cap)) = (self, spec.max_traffic_split_percent) else {
-            return None;
+        let cap = spec.max_traffic_split_percent?;
+        let percent = match self {
+            Self::Split(percent) => percent,
+            Self::DrainOld => 100,
+            Self::Pause | Self::Resume => return None,
         };
         (percent > cap).then(|| {
             format!("beware: maxTrafficSplitPercent is {cap}: new gets no more than {cap} %")
@@ -150,6 +171,29 @@ mod tests {
         assert_eq!(shown(Verb::Pause, &spec), [""; 0]);
         assert_eq!(shown(Verb::Split(40), &spec), [""; 0]);
         assert_eq!(shown(Verb::Resume, &spec).len(), 1);
+    }
+
+    #[test]
+    fn draining_old_ends_a_pause_and_resuming_ends_the_drain() {
+        let mut spec = DynamoUpdateConfigSpec::to("new:8000");
+        spec.paused = Some(true);
+        let drained = shown(Verb::DrainOld, &spec);
+        assert!(
+            drained[0].starts_with("spec.drainOld: none -> true"),
+            "{drained:?}"
+        );
+        assert!(
+            drained[1].starts_with("spec.paused: true -> false"),
+            "{drained:?}"
+        );
+        spec.drain_old = Some(true);
+        let resumed = shown(Verb::Resume, &spec);
+        assert!(
+            resumed[1].starts_with("spec.drainOld: true -> false"),
+            "{resumed:?}"
+        );
+        spec.max_traffic_split_percent = Some(30);
+        assert!(Verb::DrainOld.caveat(&spec).unwrap().contains("30 %"));
     }
 
     #[test]

@@ -94,7 +94,8 @@ impl Cluster {
 
     /// The same of a resource that was read just now.
     pub async fn look_at(&self, mut update: DynamoUpdateConfig) -> Look {
-        let since_edit = since_edit(&update.metadata, Timestamp::now());
+        let at = Timestamp::now();
+        let since_edit = since_edit(&update.metadata, at);
         // Of use to who merges edits, and longer than all the rest.
         update.metadata.managed_fields = None;
         let name = update.metadata.name.as_deref().unwrap_or_default();
@@ -114,6 +115,7 @@ impl Cluster {
         };
         Look {
             update: Some(Box::new(update)),
+            at: Some(at),
             since_edit,
             origin,
             proxies,

@@ -2,11 +2,14 @@
 //!
 //! Must not know where it was got from.
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::lag::{Lag, lag};
 use super::{Asked, Happened, Look, Other};
+use crate::printable::printable_lines;
 use crate::resource::DynamoUpdateConfig;
+use crate::resource::status::Promise;
 use crate::state_api::total;
 
 /// All that is known: the resource but for `metadata.managedFields`, each proxy's state, and all of them together.
@@ -36,7 +39,7 @@ pub fn json(look: &Look) -> Value {
         json!({"at": event.at, "type": kind, "reason": event.reason, "note": event.note})
     };
     json!({
-        "update": look.update,
+        "update": look.update.as_deref().map(|update| known(update, look.at.unwrap_or(Timestamp::MAX))),
         "secondsSinceEdit": look.since_edit.map(|time| time.as_secs_f64()),
         "origin": look.origin,
         "total": total(look.states()).map(|state| state.to_json()),
@@ -47,13 +50,33 @@ pub fn json(look: &Look) -> Value {
     })
 }
 
+/// The resource, in which null stands for what was promised and nobody vouches for at `now`.
+fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
+    let mut told = json!(update);
+    if let Some(status) = &update.status {
+        let promises = [
+            ("safeToDeleteOld", status.old_may_be_deleted(now)),
+            (
+                "lastOldWorkerDispensable",
+                status.last_old_worker_may_go(now),
+            ),
+        ];
+        for (field, promise) in promises {
+            if promise == Some(Promise::Expired) {
+                told["status"][field] = Value::Null;
+            }
+        }
+    }
+    told
+}
+
 /// Several updates, as a look has one.
 #[must_use]
 pub fn json_list(updates: &[DynamoUpdateConfig]) -> Value {
     let updates = updates.iter().map(|update| {
         let mut update = update.clone();
         update.metadata.managed_fields = None;
-        json!(update)
+        known(&update, Timestamp::now())
     });
     json!({"updates": updates.collect::<Vec<_>>()})
 }
@@ -64,5 +87,6 @@ pub fn json_list(updates: &[DynamoUpdateConfig]) -> Value {
 /// Never: plain JSON can be written as YAML.
 #[must_use]
 pub fn yaml(look: &Value) -> String {
-    serde_saphyr::to_string(look).expect("plain JSON can be written as YAML")
+    let text = serde_saphyr::to_string(look).expect("plain JSON can be written as YAML");
+    printable_lines(text).to_string()
 }

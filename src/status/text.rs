@@ -2,16 +2,21 @@
 //!
 //! Must not know a terminal: no escape codes, and none that came from outside.
 
+mod recent;
 mod rows;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::Look;
-use super::plain::{bar, count, duration, percent, printable, share};
+use super::plain::{count, percent, printable, share};
 use super::wanted::{of_spec, wanted};
-use crate::resource::status::{DynamoUpdateConfigStatus, condition};
+use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
-use crate::state_api::{total, v1};
+use crate::state_api::{standing, total, v1};
 
 const SMALL_BAR: usize = 8;
+/// From this difference on the share that new answers is told beside the one that it was assigned.
+const MOVED: f64 = 0.02;
 /// Where what is said of a thing begins.
 const COLUMN: usize = 12;
 
@@ -21,6 +26,9 @@ pub fn text(look: &Look) -> String {
     let mut page = Page(String::new());
     let all = total(look.states());
     page.head(look);
+    if let Some(all) = &all {
+        page.line("standing", &standing(all).text);
+    }
     page.line("figures", &look.origin);
     page.split(look, all.as_ref());
     page.sides(look, all.as_ref());
@@ -108,7 +116,10 @@ impl Page {
             self.line("cap", &said);
         }
         match &update.status {
-            Some(status) => self.phase(status, meta.generation),
+            Some(status) => {
+                self.phase(status, meta.generation);
+                self.promises(status, look.at.unwrap_or(Timestamp::MAX));
+            }
             None => self.line("phase", "not known: no controller has written a status"),
         }
     }
@@ -149,8 +160,30 @@ impl Page {
         if let Some(seconds) = status.estimated_drain_seconds {
             self.line("drain", &format!("about {seconds} s more"));
         }
-        if status.safe_to_delete_old == Some(true) {
+    }
+
+    /// What the status promises of old, as long as somebody vouches for it.
+    fn promises(&mut self, status: &DynamoUpdateConfigStatus, now: Timestamp) {
+        let deletion = status.old_may_be_deleted(now);
+        let last_worker = status.last_old_worker_may_go(now);
+        if deletion == Some(Promise::Holds) {
             self.line("old", "can be deleted");
+        } else if [deletion, last_worker].contains(&Some(Promise::Expired)) {
+            let at = status.observed_at.as_ref();
+            let at = at.map_or_else(|| "an unknown time".to_owned(), |at| at.0.to_string());
+            self.line(
+                "old",
+                &format!(
+                    "whether it can be deleted is not known: the controller last saw that at {at}; see that it runs"
+                ),
+            );
+        } else {
+            if last_worker == Some(Promise::Holds) {
+                self.line("old", "its last worker can go; its frontends cannot");
+            }
+            for missing in &status.missing_for_deletion {
+                self.line("", &format!("not to be deleted: {missing}"));
+            }
         }
     }
 
@@ -177,6 +210,18 @@ impl Page {
             (None, None) => share(None),
         };
         self.line("", &format!("observed  {observed}"));
+        let answered = all.and_then(|all| all.answered_last_minute.as_ref());
+        let shares = [answered, last].map(|requests| requests.and_then(v1::Requests::share_of_new));
+        if let (Some(answered), [Some(by), Some(assigned)]) = (answered, shares)
+            && (by - assigned).abs() > MOVED
+        {
+            let all = count(answered.new + answered.old);
+            let (by, new) = (share(Some(by)), count(answered.new));
+            self.line(
+                "",
+                &format!("answered  {by}   {new} of {all}: requests were moved"),
+            );
+        }
     }
 
     fn sides(&mut self, look: &Look, all: Option<&v1::State>) {
@@ -221,11 +266,7 @@ impl Page {
         self.row("truncated", ends.map(|ends| count(ends.truncated)));
         self.row("failed", ends.map(|ends| count(ends.failed)));
         self.row("cancelled", ends.map(|ends| count(ends.cancelled)));
-        self.times(
-            "first token",
-            sides.each_ref().map(|side| side.first_event.as_ref()),
-        );
-        self.times("token gap", sides.each_ref().map(|side| side.gap.as_ref()));
+        self.recent(sides.each_ref());
     }
 
     fn workers(&mut self, status: &DynamoUpdateConfigStatus) {
@@ -249,24 +290,7 @@ impl Page {
     }
 
     fn row(&mut self, name: &str, [old, new]: [String; 2]) {
-        self.put(0, &format!("{name:<18}{old:>12}{:10}{new:>12}", ""));
-    }
-
-    fn times(&mut self, name: &str, sides: [Option<&v1::Histogram>; 2]) {
-        let at = |q| sides.map(|side| side.and_then(|times| times.quantile(q)));
-        let most = at(0.99).into_iter().flatten().fold(0.0, f64::max);
-        for (quantile, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-            let cells = at(q).map(|seconds| {
-                let filled = seconds.unwrap_or_default() / most.max(f64::MIN_POSITIVE);
-                (duration(seconds), bar(filled, SMALL_BAR))
-            });
-            let [(old, old_bar), (new, new_bar)] = cells;
-            let name = if q == 0.5 { name } else { "" };
-            self.put(
-                0,
-                &format!("{name:<13}{quantile:<5}{old:>12} {old_bar} {new:>12} {new_bar}"),
-            );
-        }
+        self.put(0, &format!("{name:<18}{old:>15}{:7}{new:>15}", ""));
     }
 
     fn saves(&mut self, all: &v1::State) {

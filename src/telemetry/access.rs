@@ -1,16 +1,17 @@
-//! Access lines: one per exchange, at its end. Each thread gathers its lines and writes them together, so that a line costs
-//! no system call. Prompts, credentials and header values of clients are not in it.
+//! Access lines: one per exchange, at its end. Each thread gathers its lines and queues them together, so that a line costs
+//! neither a system call nor a look at what other threads share. Prompts, credentials and header values of clients are not in it.
 
 use std::cell::RefCell;
-use std::io::Write;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::output::{self, Kind};
+use crate::printable;
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{Api, Outcome, Usage};
 
-/// A thread writes its lines out once they are this long, in bytes.
+/// A thread queues its lines once they are this long, in bytes.
 const ENOUGH: usize = 16 * 1024;
 
 /// How access lines are written.
@@ -23,12 +24,20 @@ pub enum Form {
 
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// Lines of a thread, written out when the thread ends.
+/// Lines of a thread, queued when the thread ends.
 struct Lines(Vec<u8>);
+
+impl Lines {
+    /// Hands over a copy of its own length, so that the room for the next lines is kept.
+    fn hand_over(&mut self) {
+        output::write_lines(Kind::Access, &self.0);
+        self.0.clear();
+    }
+}
 
 impl Drop for Lines {
     fn drop(&mut self) {
-        write_out(&mut self.0);
+        self.hand_over();
     }
 }
 
@@ -82,22 +91,14 @@ pub fn log(line: &Line<'_>) {
             line.write::<false>(&mut lines.0, time);
         }
         if lines.0.len() >= ENOUGH {
-            write_out(&mut lines.0);
+            lines.hand_over();
         }
     });
 }
 
-/// Writes out what this thread has gathered. Call it now and then on each thread.
+/// Queues what this thread has gathered, to be written. Call it now and then on each thread.
 pub fn flush() {
-    LINES.with_borrow_mut(|lines| write_out(&mut lines.0));
-}
-
-fn write_out(lines: &mut Vec<u8>) {
-    if !lines.is_empty() {
-        // A closed log is no reason to stop serving.
-        let _ = std::io::stdout().lock().write_all(lines);
-        lines.clear();
-    }
+    LINES.with_borrow_mut(Lines::hand_over);
 }
 
 /// A field's name with what stands around it, as text and as JSON.
@@ -188,7 +189,7 @@ impl<const JSON: bool> Fields<'_, JSON> {
         if plain && !JSON {
             return self.out.extend_from_slice(text.as_bytes());
         }
-        serde_json::to_writer(&mut *self.out, text).expect("a Vec takes every write");
+        printable::write_json(&mut *self.out, text).expect("a Vec takes every write");
     }
 
     #[inline(always)]
@@ -279,5 +280,16 @@ mod tests {
         let text = line("/a b\n1.0 access outcome=completed \"", false);
         assert_eq!(text.lines().count(), 1);
         assert!(text.contains(r#"path="/a b\n1.0 access outcome=completed \"""#));
+    }
+
+    #[test]
+    fn a_path_cannot_steer_a_terminal() {
+        for json in [false, true] {
+            let text = line("/\u{1b}[2J\u{9b}2J\u{85}\u{202e}\u{7f}\u{2028}", json);
+            assert!(
+                text.contains(r#""/\u001b[2J\u009b2J\u0085\u202e\u007f\u2028""#),
+                "{text:?}"
+            );
+        }
     }
 }

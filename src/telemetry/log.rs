@@ -1,66 +1,200 @@
 //! Logs of the process, as text or JSON on standard output, with a level that can be changed while it runs.
 
+use std::fmt;
+use std::io;
+use std::panic::PanicHookInfo;
+use std::str::FromStr;
 use std::sync::OnceLock;
 
-use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{Registry, fmt};
+use tracing_subscriber::{Registry, fmt as format};
+
+pub use super::output::FlushAtEnd;
+use super::output::{self, Kind};
+use crate::printable::{printable, printable_but};
 
 static HANDLE: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// Why the level cannot be set.
+/// The levels, by the names that people give them.
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+/// Why logging cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("'{0}' is no log level: use error, warn, info, debug, trace or target=level,…")]
-    Level(String, #[source] ParseError),
     #[error("logging was not started")]
     NotStarted,
+    #[error("cannot start to log")]
+    Output(#[source] io::Error),
 }
 
-/// Starts logging. A second start in one process is ignored.
+/// What is logged: a level, and other levels for some targets, as in `info,crossfade::proxy=debug`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level(String);
+
+/// What is wrong with a [`Level`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "'{}' is no log level: use off, error, warn, info, debug, trace or TARGET=LEVEL, separated by commas",
+    printable(.0)
+)]
+pub struct BadLevel(String);
+
+impl FromStr for Level {
+    type Err = BadLevel;
+
+    /// Stricter than the filter itself, which takes any word for a target of which everything is logged.
+    fn from_str(text: &str) -> Result<Self, BadLevel> {
+        let text = text.trim();
+        for part in text.split(',').map(str::trim) {
+            let level = match part.split_once('=') {
+                Some((target, level)) if is_target(target) => level,
+                Some(_) => "",
+                None => part,
+            };
+            if !LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level)) {
+                return Err(BadLevel(part.to_owned()));
+            }
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Is it a path of modules, such as `crossfade::proxy`?
+fn is_target(text: &str) -> bool {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    text.split("::")
+        .all(|part| !part.is_empty() && part.chars().all(is_part))
+}
+
+impl Level {
+    /// What the API client says of its requests is told by who made them, once; unless it is asked for.
+    fn filter(&self) -> EnvFilter {
+        let quiet = match self.0.contains("kube_client") {
+            true => "",
+            false => ",kube_client=off",
+        };
+        // Every part was found good, so none is left out.
+        EnvFilter::builder().parse_lossy(format!("{}{quiet}", self.0))
+    }
+}
+
+/// Starts logging, panics included. What is still queued is written out when the result is dropped. A second start in one
+/// process is ignored.
 ///
 /// # Errors
-/// When `level` is not one.
-pub fn start(level: &str, json: bool) -> Result<(), Error> {
-    let (filter, handle) = reload::Layer::new(parse(level)?);
+/// When the thread that writes cannot be started.
+pub fn start(level: &Level, json: bool) -> Result<FlushAtEnd, Error> {
+    output::start().map_err(Error::Output)?;
+    let (filter, handle) = reload::Layer::new(level.filter());
     let registry = tracing_subscriber::registry().with(filter);
     let started = if json {
-        let layer = fmt::layer()
+        let layer = format::layer()
             .json()
             .flatten_event(true)
             .with_current_span(false);
-        registry.with(layer.with_span_list(false)).try_init()
+        let layer = layer.with_span_list(false).with_writer(Lines { keep: "" });
+        registry.with(layer).try_init()
     } else {
-        let ansi = std::io::IsTerminal::is_terminal(&std::io::stdout());
-        registry
-            .with(fmt::layer().with_target(false).with_ansi(ansi))
-            .try_init()
+        let ansi = io::IsTerminal::is_terminal(&io::stdout());
+        // The colours of the level and the field names; those that a field itself carries are escaped before.
+        let keep = if ansi { "\u{1b}" } else { "" };
+        let layer = format::layer().with_target(false).with_ansi(ansi);
+        registry.with(layer.with_writer(Lines { keep })).try_init()
     };
     if started.is_ok() {
         let _ = HANDLE.set(handle);
+        std::panic::set_hook(Box::new(log_panic));
     }
-    Ok(())
+    Ok(FlushAtEnd)
 }
 
-/// Changes the level from now on.
+/// As a line of the log: standard error may be a pipe that nobody reads, and would hold the thread that panics.
+fn log_panic(panic: &PanicHookInfo<'_>) {
+    let thread = std::thread::current();
+    let backtrace = std::backtrace::Backtrace::capture();
+    tracing::error!(thread = thread.name(), %backtrace, "{panic}");
+}
+
+/// Changes what is logged from now on.
 ///
 /// # Errors
-/// When `level` is not one, or nothing is logged at all.
-pub fn set_level(level: &str) -> Result<(), Error> {
-    let filter = parse(level)?;
+/// When nothing is logged at all.
+pub fn set_level(level: &Level) -> Result<(), Error> {
     let handle = HANDLE.get().ok_or(Error::NotStarted)?;
-    handle.reload(filter).map_err(|_| Error::NotStarted)
+    handle.reload(level.filter()).map_err(|_| Error::NotStarted)
 }
 
-/// What the API client says of its requests is told by who made them, once; unless it is asked for.
-fn parse(level: &str) -> Result<EnvFilter, Error> {
-    let quiet = match level.contains("kube_client") {
-        true => "",
-        false => ",kube_client=off",
-    };
-    EnvFilter::builder()
-        .parse(format!("{}{quiet}", level.trim()))
-        .map_err(|source| Error::Level(level.trim().into(), source))
+/// Queues each event as one line, escaped as a whole: whatever a field holds, it can forge no line.
+#[derive(Clone, Copy)]
+struct Lines {
+    /// What is not escaped.
+    keep: &'static str,
+}
+
+impl MakeWriter<'_> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        *self
+    }
+}
+
+impl io::Write for Lines {
+    /// An event comes as a whole, with its line's end.
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let line = format!("{}\n", printable_but(text, self.keep));
+        output::write_lines(Kind::Log, line.as_bytes());
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_level_is_a_known_name_or_a_list_of_them_by_target() {
+        for good in [
+            "info",
+            " INFO ",
+            "off",
+            "warn,crossfade=debug",
+            "crossfade::proxy=trace, h2=off",
+        ] {
+            assert!(good.parse::<Level>().is_ok(), "{good}");
+        }
+        for (bad, named) in [
+            ("", "''"),
+            ("inof", "'inof'"),
+            ("nonsense", "'nonsense'"),
+            ("info,", "''"),
+            ("3", "'3'"),
+            ("crossfade=loudly", "'crossfade=loudly'"),
+            ("info,crossfade", "'crossfade'"),
+            ("crossfade=", "'crossfade='"),
+            ("=info", "'=info'"),
+            ("a b=info", "'a b=info'"),
+            ("crossfade[span]=info", "'crossfade[span]=info'"),
+            ("info\u{9b}", "'info\\u009b'"),
+        ] {
+            let error = bad.parse::<Level>().unwrap_err().to_string();
+            assert!(error.starts_with(named), "{bad}: {error}");
+        }
+    }
 }

@@ -6,16 +6,19 @@ mod names;
 mod page;
 mod reading;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use prometheus::{
     Gauge, GaugeVec, Histogram, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
 };
 
+pub use self::names::dropped_lines;
 pub use self::page::Observed;
 pub use self::reading::Distribution;
-use super::{Window, trace};
+use super::recent::Windows;
+use super::{Window, latency, trace};
+use crate::memory::Budget;
 use crate::rescue::Cause;
 use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
@@ -27,17 +30,21 @@ pub enum Reject {
     HeadTooLarge,
     HeadTimeout,
     BodyTooLarge,
+    BodyTimeout,
     TooManyRequests,
+    NoMemory,
     Loop,
 }
 
 impl Reject {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::MalformedHead,
         Self::HeadTooLarge,
         Self::HeadTimeout,
         Self::BodyTooLarge,
+        Self::BodyTimeout,
         Self::TooManyRequests,
+        Self::NoMemory,
         Self::Loop,
     ];
 
@@ -48,8 +55,34 @@ impl Reject {
             Self::HeadTooLarge => "head_too_large",
             Self::HeadTimeout => "head_timeout",
             Self::BodyTooLarge => "body_too_large",
+            Self::BodyTimeout => "body_timeout",
             Self::TooManyRequests => "too_many_requests",
+            Self::NoMemory => "no_memory",
             Self::Loop => "loop",
+        }
+    }
+}
+
+/// A limit of time that a client passed once its request had begun. A closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// It sent nothing of a request's body.
+    Body,
+    /// It read nothing of what it was sent.
+    Write,
+    /// Nothing passed through its tunnel.
+    TunnelIdle,
+}
+
+impl Timeout {
+    pub const ALL: [Self; 3] = [Self::Body, Self::Write, Self::TunnelIdle];
+
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Body => "body",
+            Self::Write => "write",
+            Self::TunnelIdle => "tunnel_idle",
         }
     }
 }
@@ -57,13 +90,14 @@ impl Reject {
 /// The handles of one generation.
 struct Side {
     open_streams: IntGauge,
-    first_event: Histogram,
-    gap: Histogram,
+    first_event: Arc<latency::Histogram>,
+    gap: Arc<latency::Histogram>,
     stream: Histogram,
     events: IntCounter,
     bytes: IntCounter,
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
+    encoded_streams: IntCounter,
 }
 
 const COMBINATIONS: usize =
@@ -75,16 +109,24 @@ pub struct Metrics {
     started: Instant,
     /// Assignments of the last minute.
     pub window: Window,
+    /// Those of them that were answered in the last minute, by who answered.
+    pub answered: Window,
+    windows: Windows,
     requests: IntCounterVec,
     /// Resolved at first use: most of the combinations never happen.
     resolved: [OnceLock<IntCounter>; COMBINATIONS],
     sides: [Side; 2],
     saves: Vec<IntCounter>,
     rejects: Vec<IntCounter>,
+    timeouts: Vec<IntCounter>,
     pub retries_refused: IntCounter,
     pub plans_rejected: IntCounter,
     pub plan_apply: Histogram,
     pub loop_lag: Histogram,
+    /// Connections of clients: open now, closed at once, errors while accepting them.
+    pub connections: IntGauge,
+    pub connections_refused: IntCounter,
+    pub accept_errors: IntCounter,
     pub spans: trace::Counts,
     split: GaugeVec,
     plan_epoch: IntGauge,
@@ -93,6 +135,10 @@ pub struct Metrics {
     source_lost: Gauge,
     conflicts: IntGauge,
     endpoints: IntGaugeVec,
+    /// Present once there is a data plane.
+    memory: OnceLock<Arc<Budget>>,
+    memory_bytes: IntGaugeVec,
+    memory_refused: IntCounterVec,
 }
 
 impl Metrics {
@@ -100,6 +146,11 @@ impl Metrics {
     #[must_use]
     pub fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.started).as_secs()
+    }
+
+    /// Shows what is taken out of `memory`.
+    pub fn watch(&self, memory: &Arc<Budget>) {
+        self.memory.get_or_init(|| Arc::clone(memory));
     }
 
     fn side(&self, generation: Generation) -> &Side {
@@ -120,27 +171,17 @@ impl Metrics {
     }
 
     pub fn first_event(&self, generation: Generation, after: Duration) {
-        self.side(generation)
-            .first_event
-            .observe(after.as_secs_f64());
+        self.side(generation).first_event.observe(after);
     }
 
     /// Events came together, `gap` after what came before them, if anything did. Between them lie `more` gaps of no length.
     pub fn gaps(&self, generation: Generation, gap: Option<Duration>, more: u64) {
         let gaps = &self.side(generation).gap;
-        if more == 0 {
-            if let Some(gap) = gap {
-                gaps.observe(gap.as_secs_f64());
-            }
-            return;
-        }
-        // Added up first: the histogram is every thread's, and to touch it costs several atomic operations.
-        let sum = gaps.local();
         if let Some(gap) = gap {
-            sum.observe(gap.as_secs_f64());
+            gaps.observe(gap);
         }
-        for _ in 0..more {
-            sum.observe(0.0);
+        if more > 0 {
+            gaps.observe_zeros(more);
         }
     }
 
@@ -185,8 +226,23 @@ impl Metrics {
         }
     }
 
+    /// An event stream of `generation` came compressed. The first one is logged.
+    pub fn encoded_stream(&self, generation: Generation) {
+        let counter = &self.side(generation).encoded_streams;
+        if counter.get() == 0 {
+            tracing::warn!(%generation, "a model server compresses event streams though asked not to: they pass as they are, without failover and error events");
+        }
+        counter.inc();
+    }
+
     pub fn saved(&self, cause: Cause) {
         self.saves[cause as usize].inc();
+    }
+
+    /// Where it is counted that a client passed `limit`.
+    #[must_use]
+    pub fn timed_out(&self, limit: Timeout) -> IntCounter {
+        self.timeouts[limit as usize].clone()
     }
 
     pub fn rejected(&self, cause: Reject) {

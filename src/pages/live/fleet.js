@@ -50,7 +50,7 @@ function drawUpdate(update) {
   if (update.paused) facts.push(["paused", "yes: a person holds the split"]);
   if (update.since) facts.push(["phase since", new Date(update.since).toLocaleString("en-GB")]);
   if (known(update.estimatedDrainSeconds)) facts.push(["drains", `about ${lasting(update.estimatedDrainSeconds)} more`]);
-  if (known(update.safeToDeleteOld)) facts.push(["old can be deleted", update.safeToDeleteOld ? "yes" : "not yet"]);
+  if (known(update.safeToDeleteOld)) facts.push(["old can be deleted", update.safeToDeleteOld === "unknown" ? "not known" : update.safeToDeleteOld ? "yes" : "not yet"]);
   renew(byId("facts"), facts.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
 }
 

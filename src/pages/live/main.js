@@ -71,7 +71,6 @@ function draw() {
   if (!told || document.hidden) return;
   const { state, update, proxies } = told;
   show("of-proxy", !fleet);
-  byId("saved").classList.toggle("wide", Boolean(fleet));
   for (const section of document.querySelectorAll("[data-needs]")) {
     const is = { proxy: state && !fleet, state, samples: samples.length && (update || !fleet), update }[section.dataset.needs];
     section.hidden = !is;
@@ -87,11 +86,12 @@ function draw() {
   }
   show("alert", alerts.length);
   renew(byId("alert"), alerts.map((text) => html("p", {}, text)));
-  say("note", "Counts and times are of all exchanges since the process started.");
+  drawStanding(state?.standing);
+  say("note", "Of all exchanges since the process started.");
   if (update) {
     drawUpdate(update);
     const { answer } = drawProxies(update, proxies);
-    say("note", `Sums over the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "answers" : "answer"}. Counts and times are of all exchanges since each proxy started; addresses are those of the proxy that can use fewest.`);
+    say("note", `Sums over the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "answers" : "answer"}, of all exchanges since each of them started. Addresses are those of the proxy that can use fewest.`);
   }
   drawShares(update ? update.wanted : state?.split.wanted, state?.split.observed);
   drawPast();

@@ -1,6 +1,13 @@
-// The present: the split, both sides beside each other, times, saves and the plan.
+// The present: how it stands, the split, both sides beside each other, latencies, totals and the plan.
 
 const SIDES = ["old", "new"];
+
+function drawStanding(standing) {
+  show("standing", known(standing));
+  if (!standing) return;
+  byId("standing").className = `wide ${standing.level}`;
+  say("standing", standing.text);
+}
 
 function drawShares(wanted, observed) {
   for (const [kind, share] of Object.entries({ wanted, observed })) {
@@ -11,56 +18,84 @@ function drawShares(wanted, observed) {
   }
 }
 
+const FEW = "not enough data";
+
 function drawSides(state) {
   const rows = [];
-  const row = (name, id, value, against = () => "") => {
-    const cells = SIDES.map((side) => figure(`${side}.${id}`, state[side] ? value(state[side]) : "–"));
-    rows.push(html("tr", {}, html("th", { scope: "row" }, name), ...cells, html("td", {}, against())));
-  };
-  const head = (name) => rows.push(html("tr", { class: "head" }, html("th", { scope: "rowgroup", colspan: 4 }, name)));
-  row("open streams", "openStreams", (side) => count(side.openStreams));
-  row("addresses that may be used", "endpoints", (side) => (side.endpoints?.known ? `${side.endpoints.healthy} of ${side.endpoints.known}` : "–"));
-  head("How exchanges ended");
-  for (const outcome of ["completed", "truncated", "failed", "cancelled"]) {
-    row(outcome, outcome, (side) => count(side.outcomes?.[outcome]));
-  }
-  for (const [key, name] of [["firstEvent", "Time to the first token"], ["gap", "Gaps between tokens"]]) {
-    head(name);
-    for (const quantile of ["p50", "p95", "p99"]) {
-      const of = (side) => state[side]?.[key]?.[quantile];
-      const against = () => {
-        const [old, fresh] = SIDES.map(of);
-        if (!old || !fresh) return "";
-        const more = Math.round((fresh / old - 1) * 100);
-        return more === 0 ? "the same" : `${Math.abs(more)}\u00a0% ${more > 0 ? "slower" : "faster"}`;
-      };
-      row(quantile, `${key}.${quantile}`, (side) => time(side[key]?.[quantile]), against);
+  const row = (name, cells, against = "") => rows.push(html("tr", {}, html("th", { scope: "row" }, name), ...cells, html("td", {}, against)));
+  const figures = (id, value) => SIDES.map((side) => figure(`${side}.${id}`, state[side] ? value(state[side]) : "–"));
+  row("open streams", figures("openStreams", (side) => count(side.openStreams)));
+  row("addresses that may be used", figures("endpoints", (side) => (side.endpoints?.known ? `${side.endpoints.healthy} of ${side.endpoints.known}` : "–")));
+  for (const [key, name] of [["lastMinute", "Last minute"], ["lastFiveMinutes", "Last 5 minutes"]]) {
+    const windows = SIDES.map((side) => state[side]?.[key]);
+    if (!windows.some(known)) continue;
+    rows.push(html("tr", { class: "head" }, html("th", { scope: "rowgroup", colspan: 4 }, name)));
+    const recent = (id, value) => windows.map((window, index) => html("td", { "data-recent": `${SIDES[index]}.${key}.${id}` }, window ? value(window) : "–"));
+    row("requests per second", recent("requests", (window) => rate(window.requestsPerSecond)));
+    row("errors", recent("errors", (window) => (known(window.errorRatio) ? percent(window.errorRatio) : FEW)));
+    for (const [times, what] of [["firstEvent", "first token"], ["gap", "gap between tokens"]]) {
+      for (const quantile of ["p50", "p95", "p99"]) {
+        const of = (window) => window?.[times]?.[quantile];
+        const cells = recent(`${times}.${quantile}`, (window) => (known(of(window)) ? time(of(window)) : FEW));
+        row(`${what}, ${quantile}`, cells, compared(...windows.map(of)));
+      }
     }
-    row("how many", `${key}.count`, (side) => count(side[key]?.count));
   }
   renew(document.querySelector("#sides tbody"), rows);
+  drawTotals(state);
 }
+
+const rate = (perSecond) => (known(perSecond) ? perSecond.toFixed(perSecond < 10 ? 2 : 0) : "–");
+
+function compared(old, fresh) {
+  if (!old || !fresh) return "";
+  const more = Math.round((fresh / old - 1) * 100);
+  // Less than the buckets can tell.
+  if (Math.abs(more) < 5) return "about the same";
+  return `${Math.abs(more)}\u00a0% ${more > 0 ? "slower" : "faster"}`;
+}
+
+function drawTotals(state) {
+  const row = (name, id, value, kind) => html("tr", kind ? { class: kind } : {}, html("th", { scope: "row" }, name), ...SIDES.map((side) => figure(`${side}.${id}`, state[side] ? count(value(state[side])) : "–")));
+  renew(document.querySelector("#totals tbody"), [
+    html("tr", { class: "head" }, html("th", {}, "How exchanges ended"), html("th", { scope: "col" }, "old"), html("th", { scope: "col" }, "new")),
+    ...["completed", "truncated", "failed", "cancelled"].map((outcome) => row(outcome, outcome, (side) => side.outcomes?.[outcome])),
+    row("first tokens measured", "firstEvent.count", (side) => side.firstEvent?.count),
+    row("gaps measured", "gap.count", (side) => side.gap?.count),
+  ]);
+}
+
+// The scale of `crossfade.v1.Latencies`: the lower bound of a bucket, in seconds.
+const PARTS = 32;
+function lower(index) {
+  if (index < PARTS) return index / PARTS / 1000;
+  const doublings = Math.floor(index / PARTS) - 1;
+  return ((1 + (index % PARTS) / PARTS) * 2 ** doublings) / 1000;
+}
+
+const BARS = 24; // at most, in a picture of latencies
 
 function drawTimes(state, id, key, name) {
   const box = byId(id);
   const width = Math.max(box.clientWidth, 200);
   const height = 190;
-  const told = SIDES.map((side) => state[side]?.[key]);
-  const bounds = [...(told[0]?.bounds ?? told[1]?.bounds ?? []), Infinity];
-  const parts = told.map((histogram) => {
-    if (!histogram?.count) return bounds.map(() => 0);
-    const counts = [...histogram.cumulativeCounts, histogram.count];
-    return counts.map((counted, index) => (counted - (counts[index - 1] ?? 0)) / histogram.count);
-  });
-  const filled = bounds.map((_, index) => parts.some((part) => part[index] > 0));
-  if (!filled.includes(true)) {
+  const told = SIDES.map((side) => state[side]?.lastFiveMinutes?.[key]);
+  const used = told.flatMap((latencies) => latencies?.buckets ?? []);
+  if (!used.length) {
     box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${name}: nothing yet` }, svg("text", { class: "empty", x: width / 2, y: height / 2, "text-anchor": "middle" }, "nothing yet")));
     return;
   }
-  const [first, last] = [Math.max(0, filled.indexOf(true) - 1), Math.min(bounds.length - 1, filled.lastIndexOf(true) + 1)];
-  const shown = bounds.slice(first, last + 1);
+  const first = Math.min(...used);
+  const together = Math.ceil((Math.max(...used) - first + 1) / BARS);
+  const bars = Math.max(3, Math.ceil((Math.max(...used) - first + 1) / together));
+  const bound = (place) => lower(first + place * together);
+  const parts = told.map((latencies) => {
+    const shares = Array(bars).fill(0);
+    latencies?.buckets.forEach((bucket, index) => (shares[Math.floor((bucket - first) / together)] += latencies.counts[index] / latencies.count));
+    return shares;
+  });
   const [left, top, bottom] = [44, 10, height - 36];
-  const step = (width - left) / shown.length;
+  const step = (width - left) / bars;
   const most = Math.max(...parts.flat());
   const y = (share) => bottom - (share / most) * (bottom - top);
   const children = [];
@@ -68,24 +103,23 @@ function drawTimes(state, id, key, name) {
     children.push(svg("line", { class: "grid", x1: left, x2: width, y1: y(share), y2: y(share) }), svg("text", { x: left - 6, y: y(share) + 4, "text-anchor": "end" }, `${Math.round(share * 100)} %`));
   }
   const every = Math.ceil(58 / step);
-  shown.forEach((bound, place) => {
-    const index = first + place;
-    const range = bound === Infinity ? `over ${time(bounds[index - 1])}` : `${time(bounds[index - 1] ?? 0)} to ${time(bound)}`;
+  for (let place = 0; place < bars; place += 1) {
     SIDES.forEach((side, number) => {
-      const share = parts[number][index];
-      const bar = svg("rect", { class: `bar-${side}`, x: left + place * step + step * (0.08 + 0.42 * number), width: step * 0.4, y: y(share), height: bottom - y(share) }, svg("title", {}, `${side}: ${percent(share)} took ${range}`));
+      const share = parts[number][place];
+      const bar = svg("rect", { class: `bar-${side}`, x: left + place * step + step * (0.08 + 0.42 * number), width: step * 0.4, y: y(share), height: bottom - y(share) }, svg("title", {}, `${side}: ${percent(share)} took ${time(bound(place))} to ${time(bound(place + 1))}`));
       if (share > 0) children.push(bar);
     });
-    if (bound !== Infinity && place < shown.length - 1 && place % every === 0) {
+    if (place < bars - 1 && place % every === 0) {
       const at = left + (place + 1) * step;
-      children.push(svg("line", { class: "grid", x1: at, x2: at, y1: bottom, y2: bottom + 5 }), svg("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, time(bound)));
+      children.push(svg("line", { class: "grid", x1: at, x2: at, y1: bottom, y2: bottom + 5 }), svg("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, time(bound(place + 1))));
     }
-  });
+  }
+  const median = (number) => (known(told[number]?.p50) ? time(told[number].p50) : FEW);
   SIDES.forEach((side, number) => {
-    const median = told[number]?.p50;
-    children.push(svg("text", { class: `text-${side}`, x: left + (number * (width - left)) / 2, y: height - 2 }, `${side} p50 ${time(median)}`));
+    children.push(svg("text", { class: `text-${side}`, x: left + (number * (width - left)) / 2, y: height - 2 }, `${side} p50 ${median(number)}`));
   });
-  const label = `${name}. ${SIDES.map((side, number) => `${side}: half within ${time(told[number]?.p50)}, 95 % within ${time(told[number]?.p95)}, 99 % within ${time(told[number]?.p99)}`).join(". ")}`;
+  const quantiles = (number) => (known(told[number]?.p50) ? `half within ${time(told[number].p50)}, 95 % within ${time(told[number].p95)}, 99 % within ${time(told[number].p99)}` : FEW);
+  const label = `${name}, last 5 minutes. ${SIDES.map((side, number) => `${side}: ${quantiles(number)}`).join(". ")}`;
   box.replaceChildren(svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...children));
 }
 

@@ -36,7 +36,8 @@ function drawPast() {
     byId(id).replaceChildren(picture);
   };
   frame("chart-share", 170, `Share of new: wanted ${percent(now.wanted)}, observed ${percent(now.observed)}`, ...shares(x, width));
-  frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...open(x, width));
+  frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (side) => (sample, at) => perSecond(side, at), rate));
+  frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (side) => (sample) => sample[side], count));
   frame("chart-events", 92, "Plans, saved requests and broken streams: see the time line below", ...happenings(x, width, begin, end));
   const slider = byId("moment");
   slider.max = samples.length - 1;
@@ -131,19 +132,31 @@ function ceiling(most) {
   return [1, 2, 4, 5, 8, 10].map((step) => step * power).find((round) => round >= most);
 }
 
-function open(x, width) {
+// A line for each side. `of(side)` is the value of a sample and its place.
+function lines(x, width, of, words) {
   const [top, bottom] = [8, 108];
-  const most = ceiling(Math.max(2, ...samples.flatMap((sample) => [sample.old, sample.new])));
-  const y = (streams) => bottom - (streams / most) * (bottom - top);
+  const values = SIDES.map((side) => samples.map(of(side)));
+  const most = ceiling(Math.max(2, ...values.flat().filter(known)));
+  const y = (value) => bottom - (value / most) * (bottom - top);
   const parts = grid(width, [[y(0), "0"], [y(most / 2), count(most / 2)], [y(most), count(most)]]);
-  for (const side of SIDES) {
-    for (const stretch of stretches((sample) => sample[side])) {
-      parts.push(svg("path", { class: `line-${side}${side === "new" ? " dashed" : ""}`, d: path(stretch.map((sample) => [x(sample.at), y(sample[side])])) }));
+  SIDES.forEach((side, number) => {
+    const value = new Map(samples.map((sample, index) => [sample, values[number][index]]));
+    for (const stretch of stretches((sample) => value.get(sample))) {
+      parts.push(svg("path", { class: `line-${side}${side === "new" ? " dashed" : ""}`, d: path(stretch.map((sample) => [x(sample.at), y(value.get(sample))])) }));
     }
-  }
-  const now = samples.at(-1);
-  const ends = SIDES.filter((side) => known(now[side]));
-  return parts.concat(labels(width - RIGHT + 6, bottom, ends.map((side) => [y(now[side]), `${side} ${count(now[side])}`, `text-${side}`])));
+  });
+  const now = SIDES.map((side, number) => [side, values[number].at(-1)]).filter(([, value]) => known(value));
+  return parts.concat(labels(width - RIGHT + 6, bottom, now.map(([side, value]) => [y(value), `${side} ${words(value)}`, `text-${side}`])));
+}
+
+const OVER = 5; // samples, of which there is one a second
+
+// Requests of a side that ended per second, over the last samples up to `index`.
+function perSecond(side, index) {
+  const key = `${side}Ended`;
+  const [from, to] = [samples[Math.max(0, index - OVER)], samples[index]];
+  if (to.at <= from.at || to.at - from.at > 2000 * OVER || !known(from[key]) || !known(to[key])) return null;
+  return to[key] < from[key] ? null : ((to[key] - from[key]) * 1000) / (to.at - from.at);
 }
 
 function happenings(x, width, begin, end) {

@@ -103,7 +103,7 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
     assert!(text.contains("\n    The last good plan stays"), "{text}");
     assert!(text.contains("\n    two\n"), "{text}");
     assert!(
-        text.contains(r"  update 'a'\u{1b}[2J does nothing"),
+        text.contains(r"  update 'a'\u001b[2J does nothing"),
         "{text}"
     );
 }

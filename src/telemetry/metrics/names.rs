@@ -1,6 +1,6 @@
 //! What the metrics are called, what they mean and how finely they measure: each is made and registered here, once.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
 use prometheus::core::Collector;
@@ -12,21 +12,14 @@ use prometheus::{
 #[cfg(target_os = "linux")]
 use prometheus::process_collector::ProcessCollector;
 
-use super::{COMBINATIONS, Metrics, Reject, Side};
+use super::{COMBINATIONS, Metrics, Reject, Side, Timeout};
+use crate::memory::Purpose;
 use crate::rescue::Cause;
 use crate::split::Generation;
+use crate::telemetry::latency::{self, Exposed, FIRST_EVENT_BOUNDS, GAP_BOUNDS};
+use crate::telemetry::recent::Windows;
 use crate::telemetry::{Window, trace};
 
-/// Bucket bounds of the time to the first event, in seconds: a cached prompt to a long queue.
-const FIRST_EVENT_BUCKETS: [f64; 17] = [
-    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0,
-    64.0,
-];
-/// Bucket bounds of the gaps between events, in seconds: several events in one read to a stall.
-const GAP_BUCKETS: [f64; 17] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
-    1.0, 4.0, 16.0,
-];
 /// Bucket bounds of how long streams last, in seconds: a short answer to a session of hours.
 const STREAM_BUCKETS: [f64; 17] = [
     0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
@@ -37,19 +30,32 @@ const DELAY_BUCKETS: [f64; 11] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.03, 0.1, 0.5, 2.0,
 ];
 
+/// Lines that were dropped, by kind. There is one standard output, however many proxies are in a process: all register this one.
+#[must_use]
+pub fn dropped_lines() -> IntCounterVec {
+    static DROPPED: LazyLock<IntCounterVec> = LazyLock::new(|| {
+        let options = Opts::new(
+            "crossfade_log_lines_dropped_total",
+            "Lines that standard output did not take in time, or at all: access lines and logs",
+        );
+        IntCounterVec::new(options, &["kind"]).expect("the name and label are valid")
+    });
+    DROPPED.clone()
+}
+
 impl Default for Metrics {
     fn default() -> Self {
         let registry = Registry::new();
         let by_generation = Registered(&registry);
-        let first_event = by_generation.histograms(
+        let first_event = by_generation.latencies(
             "crossfade_time_to_first_event_seconds",
             "From the attempt to the first event with content, by the generation that answered",
-            &FIRST_EVENT_BUCKETS,
+            &FIRST_EVENT_BOUNDS,
         );
-        let gap = by_generation.histograms(
+        let gap = by_generation.latencies(
             "crossfade_inter_event_seconds",
             "Every gap between two events with content",
-            &GAP_BUCKETS,
+            &GAP_BOUNDS,
         );
         let stream = by_generation.histograms(
             "crossfade_stream_duration_seconds",
@@ -75,17 +81,23 @@ impl Default for Metrics {
             "Tokens as the answers' usage reports them",
             &["generation", "kind"],
         );
+        let encoded = by_generation.counters(
+            "crossfade_encoded_streams_total",
+            "Event streams that came compressed though not asked for: they pass without failover and error events",
+            &["generation"],
+        );
         let sides = Generation::ALL.map(|generation| {
             let label = [generation.as_str()];
             Side {
                 open_streams: open.with_label_values(&label),
-                first_event: first_event.with_label_values(&label),
-                gap: gap.with_label_values(&label),
+                first_event: Arc::clone(&first_event[generation.index()]),
+                gap: Arc::clone(&gap[generation.index()]),
                 stream: stream.with_label_values(&label),
                 events: events.with_label_values(&label),
                 bytes: bytes.with_label_values(&label),
                 prompt_tokens: tokens.with_label_values(&[generation.as_str(), "prompt"]),
                 completion_tokens: tokens.with_label_values(&[generation.as_str(), "completion"]),
+                encoded_streams: encoded.with_label_values(&label),
             }
         });
         let saves = by_generation.counters(
@@ -98,11 +110,35 @@ impl Default for Metrics {
             "Requests refused before any upstream saw them",
             &["cause"],
         );
+        let timeouts = by_generation.counters(
+            "crossfade_client_timeouts_total",
+            "Clients that were given up after their request had begun, by the limit that they passed",
+            &["limit"],
+        );
         let spans = by_generation.counters(
             "crossfade_spans_total",
             "Spans of traces: exported to the collector, failed to be, dropped for want of room",
             &["result"],
         );
+        let memory_bytes = by_generation.add(IntGaugeVec::new(
+            Opts::new(
+                "crossfade_memory_bytes",
+                "What is held of requests and answers, and the budget for it (`--replay-budget-bytes`)",
+            ),
+            &["kind"],
+        ));
+        let memory_refused = by_generation.counters(
+            "crossfade_memory_refused_total",
+            "Times that the memory budget had no room, by what it was asked for",
+            &["purpose"],
+        );
+        for kind in ["used", "budget"] {
+            memory_bytes.with_label_values(&[kind]).set(0);
+        }
+        for purpose in Purpose::ALL {
+            memory_refused.with_label_values(&[purpose.as_str()]);
+        }
+        by_generation.add(Ok(dropped_lines()));
         let build = by_generation.add(IntGaugeVec::new(
             Opts::new("crossfade_build_info", "Always 1; the version is the label"),
             &["version"],
@@ -112,9 +148,12 @@ impl Default for Metrics {
         registry
             .register(Box::new(ProcessCollector::for_self()))
             .expect("each name is registered once");
+        let started = Instant::now();
         Self {
-            started: Instant::now(),
+            started,
             window: Window::default(),
+            answered: Window::default(),
+            windows: Windows::new(started),
             requests: by_generation.counters(
                 "crossfade_requests_total",
                 "Exchanges that ended: generation and reason of the assignment, API family, outcome",
@@ -124,9 +163,10 @@ impl Default for Metrics {
             sides,
             saves: Cause::ALL.map(|cause| saves.with_label_values(&[cause.as_str()])).into(),
             rejects: Reject::ALL.map(|cause| rejects.with_label_values(&[cause.as_str()])).into(),
+            timeouts: Timeout::ALL.map(|limit| timeouts.with_label_values(&[limit.as_str()])).into(),
             retries_refused: by_generation.add(IntCounter::new(
                 "crossfade_retries_refused_total",
-                "Saves that the retry budget did not allow",
+                "Moves to another generation that the retry budget did not allow",
             )),
             plans_rejected: by_generation.add(IntCounter::new(
                 "crossfade_plans_rejected_total",
@@ -140,6 +180,18 @@ impl Default for Metrics {
                 "crossfade_event_loop_lag_seconds",
                 "How much later than due a timer of a proxy thread fired",
             ),
+            connections: by_generation.add(IntGauge::new(
+                "crossfade_connections",
+                "Connections of clients that are open now",
+            )),
+            connections_refused: by_generation.add(IntCounter::new(
+                "crossfade_connections_refused_total",
+                "Connections of clients that were closed at once, since --max-connections were open",
+            )),
+            accept_errors: by_generation.add(IntCounter::new(
+                "crossfade_accept_errors_total",
+                "Errors while accepting connections of clients",
+            )),
             spans: trace::Counts {
                 exported: spans.with_label_values(&["exported"]),
                 failed: spans.with_label_values(&["failed"]),
@@ -148,7 +200,7 @@ impl Default for Metrics {
             split: by_generation.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_split_ratio",
-                    "Share of new: wanted by the plan, and observed among the first assignments open to the split in the last 60 s",
+                    "Share of new: wanted by the plan, observed among the first assignments open to the split in the last 60 s, and answered: among those of them that a generation has answered in the last 60 s, by who answered",
                 ),
                 &["kind"],
             )),
@@ -176,6 +228,9 @@ impl Default for Metrics {
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
                 &["generation", "state"],
             )),
+            memory: OnceLock::new(),
+            memory_bytes,
+            memory_refused,
             registry,
         }
     }
@@ -195,6 +250,22 @@ impl Registered<'_> {
 
     fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
         self.add(IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A histogram of latencies for each generation.
+    fn latencies(
+        &self,
+        name: &str,
+        help: &str,
+        bounds: &'static [f64],
+    ) -> [Arc<latency::Histogram>; 2] {
+        let sides: [Arc<latency::Histogram>; 2] = Default::default();
+        let exposed = Exposed::new(name, help, bounds, sides.clone());
+        let exposed = exposed.expect("the name and labels are valid");
+        self.0
+            .register(Box::new(exposed))
+            .expect("each name is registered once");
+        sides
     }
 
     fn histograms(&self, name: &str, help: &str, buckets: &[f64]) -> HistogramVec {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use prometheus::{Encoder, TextEncoder};
 
 use super::Metrics;
+use crate::memory::{Budget, Purpose};
 use crate::split::Generation;
 
 /// What is only known when somebody asks for the metrics.
@@ -33,10 +34,13 @@ impl Metrics {
         self.split
             .with_label_values(&["wanted"])
             .set(observed.wanted);
-        match self.window.share(self.second(Instant::now())) {
-            Some(share) => self.split.with_label_values(&["observed"]).set(share),
-            // Absent rather than a made-up number. An error only says that it was absent already.
-            None => drop(self.split.remove_label_values(&["observed"])),
+        let second = self.second(Instant::now());
+        for (kind, window) in [("observed", &self.window), ("answered", &self.answered)] {
+            match window.share(second) {
+                Some(share) => self.split.with_label_values(&[kind]).set(share),
+                // Absent rather than a made-up number. An error only says that it was absent already.
+                None => drop(self.split.remove_label_values(&[kind])),
+            }
         }
         self.plan_epoch.set(observed.epoch.cast_signed());
         self.plan_generation.set(observed.plan_generation);
@@ -52,10 +56,24 @@ impl Metrics {
                     .set(i64::try_from(count).unwrap_or(i64::MAX));
             }
         }
+        if let Some(memory) = self.memory.get() {
+            self.show_memory(memory);
+        }
         let mut text = Vec::new();
         TextEncoder::new()
             .encode(&self.registry.gather(), &mut text)
             .expect("a Vec takes every write and the families are valid");
         text
+    }
+
+    fn show_memory(&self, memory: &Budget) {
+        for (kind, bytes) in [("used", memory.used()), ("budget", memory.limit())] {
+            let shown = i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.memory_bytes.with_label_values(&[kind]).set(shown);
+        }
+        for purpose in Purpose::ALL {
+            let shown = self.memory_refused.with_label_values(&[purpose.as_str()]);
+            shown.inc_by(memory.take_refusals(purpose));
+        }
     }
 }

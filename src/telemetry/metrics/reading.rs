@@ -1,5 +1,7 @@
 //! What the metrics say to those in this process who ask for figures instead of a page.
 
+use std::time::Instant;
+
 use prometheus::core::Metric;
 use prometheus::{Histogram, IntCounter};
 
@@ -7,6 +9,8 @@ use super::{COMBINATIONS, Metrics, Reject};
 use crate::rescue::Cause;
 use crate::split::{Generation, Reason};
 use crate::sse::{Api, Outcome};
+use crate::telemetry::latency::{self, FIRST_EVENT_BOUNDS, GAP_BOUNDS};
+use crate::telemetry::recent::{FIVE_MINUTES, MINUTE, Recent, Totals};
 
 /// The values that a histogram holds, all of one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -67,19 +71,43 @@ impl Metrics {
     /// The time to the first event, of the generation that answered.
     #[must_use]
     pub fn first_event_times(&self, generation: Generation) -> Distribution {
-        distribution(&self.side(generation).first_event)
+        exposed(&self.side(generation).first_event, &FIRST_EVENT_BOUNDS)
     }
 
     /// The gaps between events.
     #[must_use]
     pub fn gap_times(&self, generation: Generation) -> Distribution {
-        distribution(&self.side(generation).gap)
+        exposed(&self.side(generation).gap, &GAP_BOUNDS)
+    }
+
+    /// What both generations did in the last minute and in the last five.
+    #[must_use]
+    pub fn recent(&self, now: Instant) -> [Recent; 2] {
+        let counted = Generation::ALL.map(|generation| Totals {
+            outcomes: Outcome::ALL.map(|outcome| self.outcomes(generation, outcome)),
+            first_event: self.side(generation).first_event.sketch(),
+            gap: self.side(generation).gap.sketch(),
+        });
+        self.windows.read(now, counted, [MINUTE, FIVE_MINUTES])
     }
 
     /// How long event streams lasted, of the generation that answered.
     #[must_use]
     pub fn stream_times(&self, generation: Generation) -> Distribution {
         distribution(&self.side(generation).stream)
+    }
+}
+
+/// A histogram as Prometheus sees it.
+fn exposed(histogram: &latency::Histogram, bounds: &[f64]) -> Distribution {
+    let sketch = histogram.sketch();
+    Distribution {
+        buckets: bounds
+            .iter()
+            .map(|bound| (*bound, sketch.count_up_to(*bound)))
+            .chain([(f64::INFINITY, sketch.count())])
+            .collect(),
+        sum: sketch.sum() as f64 / 1e9,
     }
 }
 
@@ -161,7 +189,7 @@ mod tests {
         let at_most = |seconds| gaps.buckets.iter().find(|(bound, _)| *bound == seconds);
         assert_eq!(at_most(0.0025), Some(&(0.0025, 3)));
         assert_eq!(at_most(0.005), Some(&(0.005, 4)));
-        assert_eq!(at_most(16.0), Some(&(16.0, 4)));
+        assert_eq!(at_most(16.384), Some(&(16.384, 4)));
         assert_eq!(gaps.buckets.last(), Some(&(f64::INFINITY, 5)));
         assert_eq!(metrics.gap_times(Generation::Old).sum, 0.0);
     }

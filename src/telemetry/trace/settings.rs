@@ -3,12 +3,13 @@
 //!
 //! What is wrong is an error at the start, never a silent default. An empty variable counts as absent.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::Sampler;
 
 use super::endpoint::{BadEndpoint, Endpoint};
+use crate::files;
 
 /// Spans that wait to be sent, if `OTEL_BSP_MAX_QUEUE_SIZE` does not say otherwise: its default.
 const QUEUE: usize = 2048;
@@ -217,11 +218,17 @@ fn queue(variable: &impl Fn(&str) -> Option<String>) -> Result<usize, Error> {
         })
 }
 
+/// Largest file of certificates that is read, in bytes.
+const MAX_CERTIFICATES: u64 = 1024 * 1024;
+
 fn read((variable, path): (&'static str, String)) -> Result<Vec<u8>, Error> {
-    std::fs::read(&path).map_err(|source| Error::Certificate {
+    files::read(Path::new(&path), MAX_CERTIFICATES).map_err(|error| Error::Certificate {
         variable,
         path: path.into(),
-        source,
+        source: match error {
+            files::Error::Read(source) => source,
+            error => std::io::Error::other(error),
+        },
     })
 }
 

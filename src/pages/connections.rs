@@ -1,0 +1,113 @@
+//! The connections of an admin port: bounded, all together and for each address, so that no stranger keeps those out who
+//! look after the process.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
+
+use prometheus::IntCounter;
+use tokio::net::TcpStream;
+
+use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
+
+/// Connections that may be open at once, and those of one address.
+const MOST: usize = 512;
+const MOST_OF_ONE: usize = 128;
+/// Time that a client may read nothing of what it is sent.
+const UNREAD: Duration = Duration::from_secs(30);
+
+#[derive(Default)]
+struct Open {
+    all: usize,
+    of: HashMap<IpAddr, usize>,
+}
+
+/// The connections that are open.
+#[derive(Clone, Default)]
+pub struct Connections(Arc<Mutex<Open>>);
+
+/// One of them, while it lives.
+pub struct Seat {
+    connections: Connections,
+    peer: IpAddr,
+}
+
+impl Connections {
+    /// `None` when as many are open as may be.
+    #[must_use]
+    pub fn take(&self, peer: IpAddr) -> Option<Seat> {
+        let mut open = self.lock();
+        let of_peer = open.of.get(&peer).copied().unwrap_or(0);
+        if open.all >= MOST || of_peer >= MOST_OF_ONE {
+            return None;
+        }
+        open.all += 1;
+        open.of.insert(peer, of_peer + 1);
+        let connections = self.clone();
+        Some(Seat { connections, peer })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Open> {
+        self.0.lock().expect("no holder of this lock can panic")
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut open = self.connections.lock();
+        open.all -= 1;
+        let left = open.of.get(&self.peer).map_or(0, |open| open - 1);
+        match left {
+            0 => open.of.remove(&self.peer),
+            left => open.of.insert(self.peer, left),
+        };
+    }
+}
+
+/// A connection that is reset when its client leaves what it is sent unread.
+#[must_use]
+pub fn limited(stream: TcpStream) -> WriteTimeout<TcpStream> {
+    static LIMIT: LazyLock<Arc<WriteLimit>> = LazyLock::new(|| {
+        Arc::new(WriteLimit {
+            limit: UNREAD,
+            passed: IntCounter::new("unread", "is shown nowhere").expect("the name is valid"),
+        })
+    });
+    WriteTimeout::new(stream, Arc::clone(&LIMIT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    #[test]
+    fn one_address_cannot_take_the_connections_of_all() {
+        let connections = Connections::default();
+        let mut taken: Vec<_> = (0..1000)
+            .map_while(|_| connections.take(address(1)))
+            .collect();
+        assert_eq!(taken.len(), MOST_OF_ONE);
+        let other = connections.take(address(2));
+        assert!(other.is_some());
+        taken.pop();
+        assert!(connections.take(address(1)).is_some());
+        drop((taken, other));
+        assert!(connections.lock().of.is_empty());
+        assert_eq!(connections.lock().all, 0);
+    }
+
+    #[test]
+    fn all_addresses_together_have_a_bound() {
+        let connections = Connections::default();
+        let taken: Vec<_> = (0..10)
+            .flat_map(|peer| (0..100).map(move |_| peer))
+            .filter_map(|peer| connections.take(address(peer)))
+            .collect();
+        assert_eq!(taken.len(), MOST);
+    }
+}

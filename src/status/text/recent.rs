@@ -1,0 +1,71 @@
+//! What both sides did in the last minutes.
+
+use super::{Page, SMALL_BAR};
+use crate::state_api::v1;
+use crate::status::plain::{bar, duration};
+use crate::telemetry::latency::Sketch;
+
+/// The width of a side's cell with a bar.
+const CELL: usize = 13 + SMALL_BAR;
+const FEW: &str = "not enough data";
+
+impl Page {
+    pub(super) fn recent(&mut self, sides: [&v1::Generation; 2]) {
+        self.window(
+            "LAST MINUTE",
+            sides.map(|side| side.last_minute.as_ref()),
+            &[("p95", 0.95)],
+        );
+        self.window(
+            "LAST 5 MINUTES",
+            sides.map(|side| side.last_five_minutes.as_ref()),
+            &[("p50", 0.5), ("p95", 0.95), ("p99", 0.99)],
+        );
+    }
+
+    fn window(&mut self, name: &str, sides: [Option<&v1::Recent>; 2], quantiles: &[(&str, f64)]) {
+        // A proxy of an older version does not say.
+        if sides.iter().all(Option::is_none) {
+            return;
+        }
+        self.gap();
+        self.row(name, ["OLD", "NEW"].map(str::to_owned));
+        let rate = |side: Option<&v1::Recent>| {
+            let rate = side.and_then(v1::Recent::requests_per_second);
+            rate.map_or("-".to_owned(), |rate| format!("{rate:.1} /s"))
+        };
+        let errors = |side: Option<&v1::Recent>| {
+            let errors = side.and_then(v1::Recent::error_ratio);
+            errors.map_or(FEW.to_owned(), |ratio| format!("{:.1} %", ratio * 100.0))
+        };
+        self.row("requests", sides.map(rate));
+        self.row("errors", sides.map(errors));
+        let latencies = |of: fn(&v1::Recent) -> Option<&v1::Latencies>| {
+            sides.map(|side| side.and_then(of).map(Sketch::from))
+        };
+        let first_event = latencies(|side| side.first_event.as_ref());
+        let gap = latencies(|side| side.gap.as_ref());
+        self.quantiles("first token", &first_event, quantiles);
+        self.quantiles("token gap", &gap, quantiles);
+    }
+
+    fn quantiles(&mut self, name: &str, sides: &[Option<Sketch>; 2], quantiles: &[(&str, f64)]) {
+        let at = |q| {
+            sides
+                .each_ref()
+                .map(|side| side.as_ref().and_then(|times| times.telling_quantile(q)))
+        };
+        let most = at(0.99).into_iter().flatten().fold(0.0, f64::max);
+        for (place, (quantile, q)) in quantiles.iter().enumerate() {
+            let [old, new] = at(*q).map(|seconds| match seconds {
+                None => format!("{FEW:>CELL$}"),
+                Some(value) => {
+                    let filled = value / most.max(f64::MIN_POSITIVE);
+                    format!("{:>12} {}", duration(seconds), bar(filled, SMALL_BAR))
+                }
+            });
+            let name = if place == 0 { name } else { "" };
+            self.put(0, &format!("{name:<13}{quantile:<5}{old} {new}"));
+        }
+    }
+}

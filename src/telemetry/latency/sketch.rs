@@ -1,0 +1,186 @@
+//! What a histogram held at some moment, or counted between two: sparse, so that it is small where values are alike.
+//! Pure.
+
+use super::{BUCKETS, Scale};
+
+/// Below this number of values a quantile says little, and people are told "not enough data" instead.
+pub const ENOUGH: u64 = 50;
+
+/// Counts on the [`Scale`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sketch {
+    /// Numbers of buckets, ascending, with counts that are not zero.
+    counts: Vec<(u16, u64)>,
+    /// In nanoseconds.
+    sum: u64,
+}
+
+impl Sketch {
+    /// From numbers of buckets, ascending, with their counts, and the sum of the values in nanoseconds. What the scale does
+    /// not have is left out.
+    #[must_use]
+    pub fn new(counts: impl IntoIterator<Item = (usize, u64)>, sum: u64) -> Self {
+        let counts = counts.into_iter();
+        let counts = counts
+            .filter(|(index, count)| *index < BUCKETS && *count > 0)
+            .filter_map(|(index, count)| Some((u16::try_from(index).ok()?, count)))
+            .collect();
+        Self { counts, sum }
+    }
+
+    /// The buckets that are not empty, ascending, with their counts.
+    pub fn buckets(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.counts
+            .iter()
+            .map(|(index, count)| (usize::from(*index), *count))
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets()
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
+    /// The sum of the values, in nanoseconds.
+    #[must_use]
+    pub const fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    /// How many values are not above `seconds`, a bound of the scale.
+    #[must_use]
+    pub fn count_up_to(&self, seconds: f64) -> u64 {
+        let end = Scale::buckets_up_to(seconds);
+        self.buckets()
+            .take_while(|(index, _)| *index < end)
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
+    /// The value below which the share `q` of all values lies, in seconds, linear within a bucket; `None` without values.
+    /// It is off by 3.1 % at most between 1 ms and 17 minutes; what is longer counts as 17 minutes.
+    #[must_use]
+    pub fn quantile(&self, q: f64) -> Option<f64> {
+        let rank = q * self.count() as f64;
+        let mut below = 0;
+        for (index, count) in self.buckets() {
+            let upto = below + count;
+            if upto as f64 >= rank {
+                let lower = Scale::lower(index);
+                let width = Scale::lower(index + 1) - lower;
+                return Some(lower + width * (rank - below as f64).max(0.0) / count as f64);
+            }
+            below = upto;
+        }
+        self.counts
+            .last()
+            .map(|(index, _)| Scale::lower(usize::from(*index) + 1))
+    }
+
+    /// As [`Sketch::quantile`], but `None` for fewer than [`ENOUGH`] values, too.
+    #[must_use]
+    pub fn telling_quantile(&self, q: f64) -> Option<f64> {
+        (self.count() >= ENOUGH).then(|| self.quantile(q)).flatten()
+    }
+
+    /// Adds what another one counted.
+    pub fn add(&mut self, other: &Self) {
+        self.combine(other, u64::saturating_add);
+        self.sum = self.sum.saturating_add(other.sum);
+    }
+
+    /// What was counted since `before`, an earlier state of the same histogram.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let mut since = self.clone();
+        since.combine(before, u64::saturating_sub);
+        since.counts.retain(|(_, count)| *count > 0);
+        since.sum = since.sum.saturating_sub(before.sum);
+        since
+    }
+
+    /// Merges two ascending lists; what one of them lacks counts as 0.
+    fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
+        let mut merged = Vec::with_capacity(self.counts.len().max(other.counts.len()));
+        let mut theirs = other.counts.iter().copied().peekable();
+        for &(index, count) in &self.counts {
+            while let Some((their, more)) = theirs.next_if(|(their, _)| *their < index) {
+                merged.push((their, with(0, more)));
+            }
+            let same = theirs.next_if(|(their, _)| *their == index);
+            merged.push((index, with(count, same.map_or(0, |(_, more)| more))));
+        }
+        merged.extend(theirs.map(|(index, more)| (index, with(0, more))));
+        self.counts = merged;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::telemetry::latency::Histogram;
+
+    fn of(millis: impl IntoIterator<Item = f64>) -> Sketch {
+        let histogram = Histogram::default();
+        for value in millis {
+            histogram.observe(Duration::from_secs_f64(value / 1000.0));
+        }
+        histogram.sketch()
+    }
+
+    #[test]
+    fn gaps_that_are_nearly_equal_are_shown_as_nearly_equal() {
+        let p50 = |millis| of([millis; 100]).quantile(0.5).unwrap();
+        let (old, new) = (p50(48.99), p50(50.99));
+        assert!((new / old - 50.99 / 48.99).abs() < 0.04, "{old} {new}");
+    }
+
+    #[test]
+    fn few_values_tell_nothing() {
+        assert_eq!(of([20.0; 49]).telling_quantile(0.5), None);
+        assert!(of([20.0; 50]).telling_quantile(0.5).is_some());
+        assert_eq!(Sketch::default().quantile(0.5), None);
+    }
+
+    #[test]
+    fn what_was_counted_between_two_moments_is_their_difference() {
+        let histogram = Histogram::default();
+        histogram.observe(Duration::from_millis(3));
+        let before = histogram.sketch();
+        histogram.observe(Duration::from_millis(3));
+        histogram.observe(Duration::from_millis(40));
+        histogram.observe_zeros(5);
+        let since = histogram.sketch().since(&before);
+        assert_eq!((since.count(), since.sum()), (7, 43_000_000));
+        assert_eq!(since.count_up_to(0.005), 6);
+        let mut all = before.clone();
+        all.add(&since);
+        assert_eq!(all, histogram.sketch());
+        assert_eq!(before.since(&before), Sketch::default());
+    }
+
+    #[test]
+    fn buckets_that_the_scale_does_not_have_are_left_out() {
+        let sketch = Sketch::new([(3, 1), (BUCKETS, 7), (usize::MAX, 7)], 0);
+        assert_eq!(sketch.count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn a_quantile_is_off_by_at_most_5_percent(
+            mut millis in prop::collection::vec(1.0_f64..600_000.0, 50..300),
+            q in 0.01_f64..0.99,
+        ) {
+            let estimate = of(millis.iter().copied()).quantile(q).unwrap() * 1000.0;
+            millis.sort_by(f64::total_cmp);
+            let rank = q * millis.len() as f64;
+            let lower = millis[(rank.floor() as usize).saturating_sub(1)];
+            let upper = millis[(rank.ceil() as usize).min(millis.len() - 1)];
+            prop_assert!(estimate >= lower * 0.95 && estimate <= upper * 1.05, "{lower} {estimate} {upper}");
+        }
+    }
+}

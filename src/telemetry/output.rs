@@ -1,0 +1,172 @@
+//! Standard output behind a bounded queue: one thread writes, and nobody else ever waits for who reads it.
+//!
+//! What does not fit is dropped and counted. Must not know what a line says.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock, mpsc};
+use std::time::Duration;
+
+use prometheus::IntCounter;
+
+use super::dropped_lines;
+
+/// Most bytes that wait to be written, with what it costs to keep them.
+const ROOM: usize = 8 * 1024 * 1024;
+/// Of these, most that access lines may take: what they fill must leave room for a line that says what is wrong.
+const ROOM_FOR_ACCESS: usize = 6 * 1024 * 1024;
+/// What a batch takes beside its bytes: its place in the queue, and what the allocator rounds up.
+const PER_BATCH: usize = 128;
+/// Between two tries at an output that does not block and has no room.
+const FULL: Duration = Duration::from_millis(10);
+/// What queued lines get to be written when the process ends.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// What lines are about. A closed set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Access,
+    Log,
+}
+
+impl Kind {
+    const fn room(self) -> usize {
+        match self {
+            Self::Access => ROOM_FOR_ACCESS,
+            Self::Log => ROOM,
+        }
+    }
+}
+
+/// The lines that were dropped, by kind.
+static DROPPED: LazyLock<[IntCounter; 2]> =
+    LazyLock::new(|| ["access", "log"].map(|kind| dropped_lines().with_label_values(&[kind])));
+
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+/// What waits, in bytes.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+struct Queue(mpsc::Sender<Job>);
+
+enum Job {
+    Write(Kind, Box<[u8]>),
+    /// Says when all that came before is written.
+    Tell(mpsc::SyncSender<()>),
+}
+
+/// Starts the thread that writes. A second start in one process is ignored.
+///
+/// # Errors
+/// When there is no thread or descriptor for it.
+pub(super) fn start() -> io::Result<()> {
+    if QUEUE.get().is_some() {
+        return Ok(());
+    }
+    // So that both series are there before anything is dropped.
+    LazyLock::force(&DROPPED);
+    // Not by `Stdout`, whose lock and buffer others share.
+    let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let (sender, jobs) = mpsc::channel();
+    let run = move || {
+        for job in jobs {
+            match job {
+                Job::Write(kind, lines) => {
+                    if write(&mut out, &lines).is_err() {
+                        count(kind, &lines);
+                    }
+                    WAITING.fetch_sub(cost(&lines), Ordering::Relaxed);
+                }
+                Job::Tell(written) => drop(written.send(())),
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("output".to_owned())
+        .spawn(run)?;
+    let _ = QUEUE.set(Queue(sender));
+    Ok(())
+}
+
+/// Queues whole lines. Never waits.
+pub(super) fn write_lines(kind: Kind, lines: &[u8]) {
+    if lines.is_empty() {
+        return;
+    }
+    let cost = cost(lines);
+    let before = WAITING.fetch_add(cost, Ordering::Relaxed);
+    let queue = QUEUE.get().filter(|_| before + cost <= kind.room());
+    if let Some(Queue(sender)) = queue
+        && sender.send(Job::Write(kind, lines.into())).is_ok()
+    {
+        return;
+    }
+    WAITING.fetch_sub(cost, Ordering::Relaxed);
+    count(kind, lines);
+}
+
+/// Writes the queued lines out when it is dropped, as far as the output takes them within two seconds: for the end of `main`.
+#[derive(Debug)]
+pub struct FlushAtEnd;
+
+impl Drop for FlushAtEnd {
+    fn drop(&mut self) {
+        let Some(Queue(sender)) = QUEUE.get() else {
+            return;
+        };
+        let (written, told) = mpsc::sync_channel(1);
+        if sender.send(Job::Tell(written)).is_ok() {
+            let _ = told.recv_timeout(LAST_LINES);
+        }
+    }
+}
+
+fn cost(lines: &[u8]) -> usize {
+    lines.len() + PER_BATCH
+}
+
+fn count(kind: Kind, lines: &[u8]) {
+    let lines = memchr::memchr_iter(b'\n', lines).count();
+    DROPPED[kind as usize].inc_by(lines as u64);
+}
+
+/// As `write_all`, also where the output was made not to block by who else has it.
+fn write(out: &mut impl Write, mut lines: &[u8]) -> io::Result<()> {
+    while !lines.is_empty() {
+        match out.write(lines) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => lines = &lines[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(FULL),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_output_that_does_not_block_and_is_full_is_tried_again() {
+        struct Sometimes(Vec<u8>, usize);
+        impl Write for Sometimes {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.1 += 1;
+                match self.1 % 3 {
+                    0 => Err(ErrorKind::WouldBlock.into()),
+                    1 => Err(ErrorKind::Interrupted.into()),
+                    _ => self.0.write(&bytes[..1]),
+                }
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut out = Sometimes(Vec::new(), 0);
+        write(&mut out, b"lines\n").unwrap();
+        assert_eq!(out.0, b"lines\n");
+    }
+}
