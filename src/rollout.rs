@@ -40,8 +40,9 @@
 //! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
 //! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
 //! | 4 | `Paused` | a person holds it | what is held, a person's edit included |
-//! | 5 | `Cap` | capacity would give new more than the cap | the cap |
-//! | 6 | `Capacity` | else | by capacity |
+//! | 5 | `DrainOld` | a person wants old drained | all to new, or the cap |
+//! | 6 | `Cap` | capacity would give new more than the cap | the cap |
+//! | 7 | `Capacity` | else | by capacity |
 //!
 //! With `strict`, pause goes before 2 and 3, and 3 ends at the cap. What a pause holds returns after an emergency. An edit
 //! by a person who did not pause is taken back, and told once.
@@ -60,12 +61,13 @@
 //! Pending ──▶ Progressing ──▶ Draining ──▶ Complete
 //! ```
 //!
-//! Old has weight 0, *and that is wanted* (nobody wants old's workers any more, or a person paused at 100 %; workers that
-//! fell over are an outage, and a name under which nothing was ever found may be mistyped: old stays a refuge) → every proxy alive has applied it → `Draining`: old is no refuge any
-//! more → all know that, too, and no stream runs on old, or `drainDeadlineSeconds` are over → `Complete`. Every [`Phase`] goes
-//! back when old is needed again. The pods of old's frontends carry streams of *new*, because the sidecar sits there: they
-//! may be deleted only when clients no longer reach them and nothing runs through them. The last worker of old may go when
-//! no stream runs on it, which a proxy that does not answer cannot promise.
+//! Old has weight 0, *and that is wanted* (nobody wants old's workers any more, a person set `drainOld`, or paused at 100 %;
+//! workers that fell over are an outage, and a name under which nothing was ever found may be mistyped: old stays a fallback)
+//! → every proxy alive has applied it → `Draining`: old is no fallback any more → all know that, too, and no stream runs on
+//! old, or `drainDeadlineSeconds` are over → `Complete`. Nobody found is nobody who agrees: without a proxy there is no
+//! `Draining`. Every [`Phase`] goes back when old is needed again, and `Complete` when a later proxy may send to old. When
+//! old's last worker and old as a whole can go is another question, with a list of [`Evidence`] that must each be seen. The
+//! pods of old's frontends carry streams of *new*, because the sidecar sits there.
 //!
 //! # For the caller
 //!
@@ -84,6 +86,7 @@ mod capacity;
 mod credit;
 mod end;
 mod estimate;
+mod evidence;
 mod gate;
 mod inputs;
 mod memory;
@@ -102,8 +105,9 @@ pub use self::{
     credit::{Credit, Rise},
     end::Phase,
     estimate::{Lengths, drain_estimate},
+    evidence::Evidence,
     gate::{Obstacle, Wanted, gate},
-    inputs::{Frontends, Observation, Proxy, ProxyState, Settings, Sides, Silence},
+    inputs::{Clients, Frontends, Observation, Proxy, ProxyState, Settings, Sides, Silence},
     memory::{Change, Memory},
     moment::Moment,
     ratio::Ratio,

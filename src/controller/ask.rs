@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 
 use crate::resource::Target;
 use crate::tls::{ClientFiles, Reloading};
+use crate::transport;
 
 /// Largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 4 * 1024 * 1024;
@@ -25,7 +26,7 @@ const MAX_ANSWER: usize = 4 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("the name cannot be resolved")]
-    Name,
+    Name(#[source] std::io::Error),
     #[error("cannot be reached")]
     Unreachable(#[source] std::io::Error),
     #[error("answers no HTTP")]
@@ -111,8 +112,11 @@ impl Place {
     }
 
     async fn resolved(&self) -> Result<SocketAddr, Error> {
-        let found = tokio::net::lookup_host((self.target.name(), self.target.port)).await;
-        found.ok().and_then(|mut all| all.next()).ok_or(Error::Name)
+        let (name, confined) = (self.target.name(), self.target.is_confined());
+        let found = transport::resolve(&name, self.target.port, confined).await;
+        let found = found.map_err(Error::Name)?;
+        let none = || Error::Name(std::io::ErrorKind::NotFound.into());
+        found.first().copied().ok_or_else(none)
     }
 }
 

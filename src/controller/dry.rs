@@ -76,7 +76,8 @@ mod tests {
                 workers: Sides::default(),
                 frontends: Sides::default(),
                 proxies: Vec::new(),
-                clients_reach_old: None,
+                clients: Default::default(),
+                is_current: true,
                 lengths: Lengths::default(),
             };
             dry.overlay(spec(found), &mut observation);

@@ -120,6 +120,7 @@ impl Held {
         let mut wants = rollout::Settings::of(format!("{source} to {target}{}", counted_by(spec)));
         wants.paused = spec.paused.unwrap_or(false);
         wants.cap_percent = spec.max_traffic_split_percent;
+        wants.drain_old = spec.drain_old.unwrap_or(false);
         wants.strict = spec.strict.unwrap_or(false);
         let seconds = |given: Option<u32>| given.map(|seconds| Duration::from_secs(seconds.into()));
         wants.stable = seconds(spec.stable_seconds).unwrap_or(wants.stable);

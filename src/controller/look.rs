@@ -25,6 +25,8 @@ use crate::state_api::whole;
 const FIGURES: Duration = Duration::from_secs(10);
 /// So often the figures of an update that moves are looked at: a little later, so that their time has come.
 const MOVING: Duration = Duration::from_secs(11);
+/// And so often one that is complete: who needs old must not be led to it for long unseen.
+const COMPLETE: Duration = Duration::from_secs(5);
 /// What is told of a split, as soon as it is written.
 const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];
 /// What is told once.
@@ -126,7 +128,12 @@ impl Controller {
             .wake_at
             .map(|at| Instant::now() + at.since(now) + Duration::from_millis(1));
         let moves = matches!(decision.phase, Phase::Progressing | Phase::Draining);
-        let figures = moves.then(|| Instant::now() + MOVING);
+        let figures = match decision.phase {
+            _ if moves => Some(Instant::now() + MOVING),
+            // To say again what is promised, and to see soon what has just been asked for.
+            Phase::Complete => Some(Instant::now() + COMPLETE),
+            _ => None,
+        };
         let wake_at = wake_at.into_iter().chain(figures).min();
         let mut events = events(&held.identity, &decision);
         if let Some(problem) = &held.forgotten {

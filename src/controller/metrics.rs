@@ -12,6 +12,7 @@ use prometheus::{
 use super::Key;
 use crate::rollout::Decision;
 use crate::split::{Generation, Weights};
+use crate::telemetry::dropped_lines;
 
 /// From microseconds of a decision to seconds of a slow API server.
 const BUCKETS: [f64; 14] = [
@@ -57,6 +58,7 @@ impl Default for Metrics {
                 prometheus::process_collector::ProcessCollector::for_self(),
             ))
             .expect("each name is registered once");
+        new.add(Ok(dropped_lines()));
         Self {
             leads: new.add(IntGauge::new(
                 "crossfade_controller_leads",

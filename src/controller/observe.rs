@@ -3,6 +3,7 @@
 //! What could not be listed is not empty: then there is no sight. What was not heard yet is marked as such. Must not know
 //! what follows from it.
 
+mod clients;
 mod frontends;
 
 use std::collections::{BTreeSet, HashMap};
@@ -229,7 +230,8 @@ impl Eyes {
             workers,
             frontends,
             proxies,
-            clients_reach_old: self.clients_reach_old(held, &pods)?,
+            clients: self.clients(held, &pods),
+            is_current: self.shelves.are_current(),
             lengths,
         };
         Ok(Seen {
@@ -312,6 +314,9 @@ fn state(held: &Held, report: &Report) -> ProxyState {
     let is_own = report.uid.is_some() && report.uid == held.identity.uid;
     ProxyState {
         applied: if is_own { report.generation } else { 0 },
+        leaves_old: report.leaves_old,
+        old_drains: report.old_drains,
+        may_reach_old: report.may_reach_old,
         open_streams: report.open,
     }
 }

@@ -44,6 +44,22 @@ pub(super) fn frontends(
     Ok(pods)
 }
 
+/// The pods of the frontends of the deployment `name`, by the labels of graphs or the selector of a Deployment.
+///
+/// # Errors
+/// When pods or Deployments are not listed.
+pub(super) fn frontends_by_name(
+    shelves: &Shelves,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<Object>, Unseen> {
+    let by_name = ProxyPods {
+        selector: BTreeMap::new(),
+        port: String::new(),
+    };
+    frontends(shelves, namespace, name, &by_name)
+}
+
 fn selectors(
     shelves: &Shelves,
     namespace: &str,

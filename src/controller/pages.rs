@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Request, StatusCode};
 use hyper::body::Incoming;
@@ -17,7 +17,11 @@ use tokio::time::MissedTickBehavior;
 
 use super::Metrics;
 use super::board::Board;
-use crate::pages::{Answer, LivePage, metrics, not_allowed, not_found, reads, text};
+use crate::pages::{
+    Answer, Connections, Hosts, LivePage, Peer, limited, metrics, not_allowed, not_found, reads,
+    text,
+};
+use crate::transport::accept::AcceptErrors;
 
 /// What a request's head may take.
 const HEAD: Duration = Duration::from_secs(10);
@@ -30,17 +34,29 @@ pub struct Pages {
     pub(super) ready: Arc<AtomicBool>,
     pub(super) board: Arc<Board>,
     pub(super) live: LivePage,
+    /// The names by which it may be asked for.
+    pub(super) hosts: Hosts,
 }
 
 /// Serves for as long as it is polled.
 pub async fn serve(listener: TcpListener, pages: Pages) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let (seats, mut errors) = (Connections::default(), AcceptErrors::default());
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => drop(tokio::spawn(pages.clone().open(stream))),
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Ok((stream, peer)) => {
+                    errors.cleared();
+                    if let Some(seat) = seats.take(peer.ip()) {
+                        let open = pages.clone().open(stream, peer.ip().into());
+                        tokio::spawn(async move {
+                            open.await;
+                            drop(seat);
+                        });
+                    }
+                }
+                Err(error) => tokio::time::sleep(errors.pause(&error, Instant::now())).await,
             },
             _ = seconds.tick() => pages.board.sample(),
         }
@@ -48,19 +64,23 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
 }
 
 impl Pages {
-    async fn open(self, stream: TcpStream) {
-        let service = service_fn(|request| {
+    async fn open(self, stream: TcpStream, peer: Peer) {
+        let service = service_fn(|mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
             let answer = self.answer(&request);
             async move { Ok::<_, Infallible>(answer) }
         });
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
         let _ = builder
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(limited(stream)), service)
             .await;
     }
 
     fn answer(&self, request: &Request<Incoming>) -> Answer {
+        if let Some(refusal) = self.hosts.refusal(request) {
+            return refusal;
+        }
         let tellings = |query: Option<&str>| self.board.tellings(query);
         if let Some(answer) = self.live.answer(request, tellings) {
             return answer;

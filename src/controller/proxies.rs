@@ -23,6 +23,11 @@ pub(super) struct Report {
     /// `metadata.uid` of the resource in force there, and its generation.
     pub uid: Option<String>,
     pub generation: u64,
+    /// Does the plan in force give old nothing, and is old no fallback?
+    pub leaves_old: bool,
+    pub old_drains: bool,
+    /// Open requests of earlier plans that may still be sent to old, if it says so.
+    pub may_reach_old: Option<u64>,
     pub open: Sides<u64>,
     /// Requests of the last minute that were open to the split.
     pub assigned: Sides<u64>,
@@ -32,15 +37,18 @@ pub(super) struct Report {
 
 impl Report {
     /// The part of it by which something may be decided.
-    fn essence(&self) -> (Option<&str>, u64, bool, bool) {
+    fn essence(&self) -> (Option<&str>, u64, [bool; 5]) {
         let (old, new) = (self.open.old == 0, self.open.new == 0);
-        (self.uid.as_deref(), self.generation, old, new)
+        let settled = self.may_reach_old == Some(0);
+        let flags = [self.leaves_old, self.old_drains, settled, old, new];
+        (self.uid.as_deref(), self.generation, flags)
     }
 }
 
 impl From<&State> for Report {
     fn from(state: &State) -> Self {
         let resource = state.resource();
+        let plan = state.plan.as_ref();
         let open = |side: &Option<crate::state_api::v1::Generation>| {
             side.as_ref().map_or(0, |side| side.open_streams)
         };
@@ -51,6 +59,11 @@ impl From<&State> for Report {
                 .and_then(|resource| resource.generation)
                 .and_then(|generation| u64::try_from(generation).ok())
                 .unwrap_or(0),
+            leaves_old: plan
+                .and_then(|plan| plan.weights)
+                .is_some_and(|weights| weights.old == 0 && weights.new > 0),
+            old_drains: plan.is_some_and(|plan| plan.old_drains),
+            may_reach_old: plan.and_then(|plan| plan.earlier_requests_that_may_reach_old),
             open: Sides {
                 old: open(&state.old),
                 new: open(&state.new),

@@ -22,7 +22,7 @@ use super::pauses::Pauses;
 use super::queue::Queue;
 use super::{Key, Metrics, Pages, Settings};
 use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope, Shelves};
-use crate::pages::LivePage;
+use crate::pages::{Hosts, LivePage};
 use crate::resource::DynamoUpdateConfig;
 
 /// Everything is looked at so often, whatever happens.
@@ -100,7 +100,7 @@ impl Controller {
 
     /// What its admin port shows.
     #[must_use]
-    pub fn pages(&self) -> Pages {
+    pub fn pages(&self, hosts: Hosts) -> Pages {
         let eyes = Arc::clone(&self.eyes);
         Pages {
             metrics: Arc::clone(&self.metrics),
@@ -111,6 +111,7 @@ impl Controller {
                 Arc::clone(&self.settings),
             )),
             live: LivePage::default(),
+            hosts,
         }
     }
 

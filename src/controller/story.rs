@@ -2,6 +2,8 @@
 //!
 //! Must not know how a status is written.
 
+use std::time::Duration;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
@@ -11,11 +13,17 @@ use crate::resource::status::{
     FrontendsStatus, GenerationStatus, Phase, RoleStatus, SplitStatus, WaitStatus, condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
-use crate::rollout::{self, Capacity, ConditionKind, Decision, Moment, Rule, Sides, Wait};
+use crate::rollout::{
+    self, Capacity, ConditionKind, Decision, Evidence, Moment, Rule, Sides, Wait,
+};
 use crate::split::{Generation, Weights};
 
 /// The most of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
+
+/// So long what a status promises holds without being said again; and so often it is said again.
+const VALID: Duration = Duration::from_secs(90);
+pub(super) const RENEWED: Duration = Duration::from_secs(30);
 
 /// The status after `decision`, which makes the spec's generation `generation`.
 pub(super) fn status(
@@ -43,7 +51,7 @@ pub(super) fn status(
         state.is_ok_and(|state| state.applied >= seen.observation.resource_generation)
     });
     let side = |side| generation_status(seen, decision, side);
-    DynamoUpdateConfigStatus {
+    let status = DynamoUpdateConfigStatus {
         observed_generation: generation,
         phase: Some(phase),
         message: Some(cut(&decision.message)),
@@ -58,6 +66,9 @@ pub(super) fn status(
         }),
         safe_to_delete_old: Some(decision.safe_to_delete_old),
         last_old_worker_dispensable: Some(decision.last_old_worker_dispensable),
+        observed_at: None,
+        valid_until: None,
+        missing_for_deletion: missing(seen, decision),
         lifted_cap_percent: held
             .spec
             .max_traffic_split_percent
@@ -74,7 +85,60 @@ pub(super) fn status(
             .map(|new| since(new, &before.conditions))
             .collect(),
         memory: Some(decision.memory.clone()),
+    };
+    vouched(status, before, now)
+}
+
+/// Says until when it promises what it does. The same as before while that was said a moment ago.
+fn vouched(
+    mut status: DynamoUpdateConfigStatus,
+    before: &DynamoUpdateConfigStatus,
+    now: Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let flags = |status: &DynamoUpdateConfigStatus| {
+        let flags = [
+            status.safe_to_delete_old,
+            status.last_old_worker_dispensable,
+        ];
+        flags.map(|flag| flag == Some(true))
+    };
+    if flags(&status) == [false; 2] {
+        return status;
     }
+    let said_at = before.observed_at.as_ref().map(|time| time.0);
+    let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWED));
+    if is_fresh && flags(&status) == flags(before) && before.valid_until.is_some() {
+        status.observed_at.clone_from(&before.observed_at);
+        status.valid_until.clone_from(&before.valid_until);
+    } else {
+        // In whole seconds, as the API server keeps it.
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        status.observed_at = Some(Time(now));
+        status.valid_until = Some(Time(after(now, VALID)));
+    }
+    status
+}
+
+fn after(time: Timestamp, duration: Duration) -> Timestamp {
+    time.checked_add(duration).unwrap_or(Timestamp::MAX)
+}
+
+/// What is missing before old can be deleted, of an update that is complete: until then it is the end of the update.
+fn missing(seen: &Seen, decision: &Decision) -> Vec<String> {
+    if decision.phase != rollout::Phase::Complete {
+        return Vec::new();
+    }
+    let told = decision.missing.iter().map(|evidence| {
+        let ways = seen.observation.clients.other_ways.as_ref();
+        match (evidence, ways) {
+            (Evidence::NoOtherWayToOld, Some(ways)) => cut_to(
+                &format!("these lead to the frontends of old: {}", ways.join(", ")),
+                1024,
+            ),
+            _ => evidence.missing().to_owned(),
+        }
+    });
+    told.collect()
 }
 
 /// The status of an update whose spec cannot be used: all else stays as it was.
@@ -99,6 +163,11 @@ pub(super) fn refused(
     now: Timestamp,
 ) -> DynamoUpdateConfigStatus {
     let mut status = before.clone();
+    // What is not looked at is promised no longer.
+    status.safe_to_delete_old = before.safe_to_delete_old.map(|_| false);
+    status.last_old_worker_dispensable = before.last_old_worker_dispensable.map(|_| false);
+    (status.observed_at, status.valid_until) = (None, None);
+    status.missing_for_deletion.clear();
     status.observed_generation = generation;
     status.message = Some(message.clone());
     if status.phase != Some(Phase::Degraded) {
@@ -227,5 +296,9 @@ fn percent(capacity: &Capacity) -> i32 {
 }
 
 fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(MAX_MESSAGE)].to_owned()
+    cut_to(text, MAX_MESSAGE)
+}
+
+fn cut_to(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
 }

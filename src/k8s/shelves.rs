@@ -25,6 +25,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1
 /// know all kinds at once.
 const GONE: Duration = Duration::from_secs(30);
 
+/// Who was heard so long ago may have changed unseen. A watch is begun anew, and heard by that, far more often.
+const CURRENT: Duration = Duration::from_secs(60);
+
 /// An object as the API server holds it; of pods only what is looked at.
 pub type Object = Arc<DynamicObject>;
 
@@ -80,6 +83,8 @@ struct State {
     absent: bool,
     /// Why it cannot be listed or watched now. What was listed before stays.
     refused: Option<String>,
+    /// When the API server last granted what was asked of it.
+    heard: Option<Instant>,
     /// Since when the API server has said nothing but that it does not know the kind.
     unknown_since: Option<Instant>,
 }
@@ -148,6 +153,14 @@ impl Shelves {
         stale.count()
     }
 
+    /// Was all that is held heard of late, with nothing refused since?
+    #[must_use]
+    pub fn are_current(&self) -> bool {
+        let shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        shelves.values().all(|shelf| shelf.state().is_current(now))
+    }
+
     fn shelf(&self, kind: &ApiResource) -> Arc<Shelf> {
         let mut shelves = self.shelves.lock().unwrap_or_else(PoisonError::into_inner);
         let key = format!("{}.{}", kind.plural, kind.api_version);
@@ -165,6 +178,13 @@ impl Shelves {
             shelf
         });
         Arc::clone(shelf)
+    }
+}
+
+impl State {
+    fn is_current(&self, now: Instant) -> bool {
+        let is_heard = |at: Instant| now.saturating_duration_since(at) < CURRENT;
+        !self.listed || self.absent || (self.refused.is_none() && self.heard.is_some_and(is_heard))
     }
 }
 
@@ -230,6 +250,7 @@ impl Shelf {
     /// Takes in an event; which objects are new, changed or gone by it?
     fn take(&self, event: Event<DynamicObject>, listed: &mut Vec<Object>) -> Vec<Object> {
         let mut state = self.state();
+        state.heard = Some(Instant::now());
         match event {
             Event::Init => listed.clear(),
             Event::InitApply(object) => listed.push(self.trimmed(object)),
@@ -262,6 +283,7 @@ impl Shelf {
     fn is_heard(&self) {
         let mut state = self.state();
         state.unknown_since = None;
+        state.heard = Some(Instant::now());
         if state.refused.take().is_some() && state.listed {
             tracing::info!(kind = self.plural, "can be watched again");
         }

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use crate::printable::printable;
+
 /// One thing that is wrong, for a person to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -38,9 +40,9 @@ impl fmt::Display for Problem {
             write!(f, "line {line}: ")?;
         }
         if !self.path.is_empty() {
-            write!(f, "{}: ", self.path)?;
+            write!(f, "{}: ", printable(&self.path))?;
         }
-        f.write_str(&self.message)
+        printable(&self.message).fmt(f)
     }
 }
 

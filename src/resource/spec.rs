@@ -80,6 +80,13 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 
+    /// Empty the old generation: all requests go to the new one as soon as it can serve, though the
+    /// old one still has workers, and the old one drains. `paused` and the cap go before it. Default
+    /// false. Cluster only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = false))]
+    pub drain_old: Option<bool>,
+
     /// The Dynamo namespace of the workers of the new generation. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
@@ -108,8 +115,8 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub models: Option<Vec<String>>,
 
-    /// The Service that clients connect to. The old frontends may only be deleted when it no
-    /// longer selects them. Cluster only.
+    /// The Service that clients connect to. The old frontends may only be deleted when it leads to
+    /// ready frontends of the new generation and to none of the old one. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub client_service: Option<String>,
@@ -184,6 +191,7 @@ impl DynamoUpdateConfigSpec {
     pub fn cluster_only(&self) -> Vec<&'static str> {
         [
             ("paused", self.paused.is_some()),
+            ("drainOld", self.drain_old.is_some()),
             ("newDynamoNamespace", self.new_dynamo_namespace.is_some()),
             ("sourceDeployment", self.source_deployment.is_some()),
             ("targetDeployment", self.target_deployment.is_some()),

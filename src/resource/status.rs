@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -45,11 +46,26 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frontends: Option<FrontendsStatus>,
     /// Whether the old generation can be deleted without a stream or a client losing its server.
+    /// True holds only until `validUntil`: after that it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_to_delete_old: Option<bool>,
-    /// Whether the last worker of the old generation can go: no stream runs on it any more.
+    /// Whether the last worker of the old generation can go: no stream runs on it any more, and none
+    /// can come to it. True holds only until `validUntil`: after that it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_old_worker_dispensable: Option<bool>,
+    /// When the controller saw last what `safeToDeleteOld` and `lastOldWorkerDispensable` say, while
+    /// one of them is true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_at: Option<Time>,
+    /// Until when `safeToDeleteOld` and `lastOldWorkerDispensable` hold, while one of them is true.
+    /// The controller renews it twice a minute; once it is past, neither is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid_until: Option<Time>,
+    /// What has to be seen before the old generation can be deleted and was not, for people. Said
+    /// of an update that is complete.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), inner(length(max = 1024)))]
+    pub missing_for_deletion: Vec<String>,
     /// The cap, in percent, that the proxies go over while all requests are to go to the new generation, because the old
     /// one has no ready worker. Another cap, or a split that leaves the old generation something, is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,6 +94,40 @@ pub struct DynamoUpdateConfigStatus {
     /// What the controller must remember, so that one that starts anew goes on from here. Not for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
+}
+
+/// What is known of something that a status promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// It holds.
+    Holds,
+    /// It does not.
+    DoesNotHold,
+    /// Nobody vouches for it any more: it was said to hold, and that is past its time.
+    Expired,
+}
+
+impl DynamoUpdateConfigStatus {
+    /// What is known at `now` of `safeToDeleteOld`; none if nobody has said anything.
+    #[must_use]
+    pub fn old_may_be_deleted(&self, now: Timestamp) -> Option<Promise> {
+        self.promise(self.safe_to_delete_old, now)
+    }
+
+    /// The same of `lastOldWorkerDispensable`.
+    #[must_use]
+    pub fn last_old_worker_may_go(&self, now: Timestamp) -> Option<Promise> {
+        self.promise(self.last_old_worker_dispensable, now)
+    }
+
+    fn promise(&self, said: Option<bool>, now: Timestamp) -> Option<Promise> {
+        let is_valid = self.valid_until.as_ref().is_some_and(|until| now < until.0);
+        Some(match said? {
+            false => Promise::DoesNotHold,
+            true if is_valid => Promise::Holds,
+            true => Promise::Expired,
+        })
+    }
 }
 
 /// Where an update stands.

@@ -57,6 +57,12 @@ impl Target {
         self.written.as_ref().unwrap_or(&self.host)
     }
 
+    /// Must the name lead to a Service of its namespace? So it is where [`super::Reach::of`] has completed it.
+    #[must_use]
+    pub const fn is_confined(&self) -> bool {
+        self.written.is_some()
+    }
+
     /// What a resolver is asked for. A whole name has a dot at its end (RFC 1034 §3.1), so that the resolver tries
     /// no search list before it: in a pod that list ends in the domain of the node, which may be anybody's.
     #[must_use]

@@ -16,9 +16,9 @@ pub enum Phase {
     Pending,
     /// New gets requests; old gets some, too, or is kept as a refuge.
     Progressing,
-    /// New gets all and every proxy knows; old is no refuge any more and ends its streams.
+    /// New gets all and every proxy knows; old is no fallback any more and ends its streams.
     Draining,
-    /// Old has no stream left, or its time is over.
+    /// Old has no stream left, or its time is over, and no proxy sends anything to it.
     Complete,
     /// Another resource rules instead.
     Superseded,
@@ -58,38 +58,61 @@ pub(super) struct Ending<'a> {
     pub is_meant: bool,
     /// Does the resource say that old drains?
     pub told: bool,
+    /// Has the deadline ended the last drain?
+    pub overdue: bool,
     pub proxies: &'a Proxies,
 }
 
 impl Ending<'_> {
-    pub fn phase(&self) -> Phase {
+    /// The phase, and whether a deadline has ended the drain.
+    pub fn phase(&self) -> (Phase, bool) {
+        let phase = self.next_phase();
+        let has_ended = phase == Phase::Complete && self.before != Phase::Complete;
+        let overdue = match phase {
+            Phase::Complete if has_ended => !self.proxies.old_is_empty(),
+            _ => self.overdue && phase == Phase::Complete,
+        };
+        (phase, overdue)
+    }
+
+    fn next_phase(&self) -> Phase {
         if self.next.is_all_old() {
             return Phase::Pending;
         }
         if !self.has_left_old() {
             return Phase::Progressing;
         }
-        let all_applied = self.proxies.lagging_alive.is_empty();
+        // Nobody found is nobody who agrees. Only of what is complete the frontends may be gone, too.
+        if self.proxies.are_none() {
+            return match self.before {
+                Phase::Complete => Phase::Complete,
+                _ => Phase::Progressing,
+            };
+        }
+        let all_left = self.proxies.have_left_old();
+        let all_drain = self.told && self.proxies.let_old_drain();
+        let is_empty = self.proxies.old_is_empty();
         match self.before {
-            Phase::Complete => Phase::Complete,
+            // One that came later may send to old.
+            Phase::Complete if all_drain && (is_empty || self.overdue) => Phase::Complete,
+            Phase::Complete => Phase::Draining,
             // Each phase is seen, if only for a moment.
             Phase::Draining if self.now <= self.since => Phase::Draining,
-            // Until all know that old is no refuge a request could still be on its way there.
-            Phase::Draining if self.told && all_applied && self.proxies.old_is_empty() => {
-                Phase::Complete
-            }
-            Phase::Draining if self.deadline().is_some_and(|end| self.now >= end) => {
-                Phase::Complete
-            }
+            // Until all know that old is no fallback a request could still be on its way there.
+            Phase::Draining if all_drain && (is_empty || self.is_overdue()) => Phase::Complete,
             Phase::Draining => Phase::Draining,
-            _ if all_applied => Phase::Draining,
+            _ if all_left => Phase::Draining,
             _ => Phase::Progressing,
         }
     }
 
+    fn is_overdue(&self) -> bool {
+        self.deadline().is_some_and(|end| self.now >= end)
+    }
+
     /// Does only the word of a proxy keep old from draining?
     pub fn waits_for_proxies(&self) -> bool {
-        self.has_left_old() && !self.before.old_drains() && !self.proxies.lagging_alive.is_empty()
+        self.has_left_old() && !self.proxies.lagging_alive.is_empty()
     }
 
     /// When streams on old are waited for no longer, if old drains and there is a limit.

@@ -44,6 +44,8 @@ pub struct Settings {
     pub paused: bool,
     /// `maxTrafficSplitPercent`, 0 to 100. What is above that is no cap.
     pub cap_percent: Option<u8>,
+    /// `drainOld`: all to new as soon as new can serve, though old has workers.
+    pub drain_old: bool,
     /// `strict`: pause and cap hold even where a side cannot serve.
     pub strict: bool,
     /// `stableSeconds`: how long capacity must have been there before it counts.
@@ -66,6 +68,7 @@ impl Settings {
             subject: subject.into(),
             paused: false,
             cap_percent: None,
+            drain_old: false,
             strict: false,
             stable: Duration::from_secs(5),
             ack_timeout: Duration::from_secs(30),
@@ -96,8 +99,10 @@ pub struct Observation {
     pub frontends: Sides<Frontends>,
     /// The proxies of the old frontends, all that are alive, whether they are ready or not.
     pub proxies: Vec<Proxy>,
-    /// Does `clientService` still select old frontends? None if that is not known.
-    pub clients_reach_old: Option<bool>,
+    /// Where clients are led.
+    pub clients: Clients,
+    /// Is all that the API server was heard to hold heard of late, so that nothing of it can have changed unseen?
+    pub is_current: bool,
     /// How long streams last: those that have ended on the old generation.
     pub lengths: Lengths,
 }
@@ -114,6 +119,17 @@ pub struct Frontends {
     /// Is there one that has not been heard yet? Then `models` is what is proven so far, and what is missing is not known to
     /// be missing.
     pub unheard: bool,
+}
+
+/// Where the Services, Ingresses and routes of the cluster lead clients. Each is None where it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Clients {
+    /// Does `clientService` lead to a ready frontend of new?
+    pub reach_new: Option<bool>,
+    /// Does `clientService` lead to a frontend of old, ready or not?
+    pub reach_old: Option<bool>,
+    /// What else leads to frontends of old, in a person's words.
+    pub other_ways: Option<Vec<String>>,
 }
 
 /// One sidecar.
@@ -143,6 +159,12 @@ pub enum Silence {
 pub struct ProxyState {
     /// The generation of the resource that is in force there.
     pub applied: u64,
+    /// Does the plan in force there give old no request?
+    pub leaves_old: bool,
+    /// Does the plan in force there say that old drains, so that no request of new falls back to it?
+    pub old_drains: bool,
+    /// Open requests of earlier plans that may still be sent to old. None if it does not say.
+    pub may_reach_old: Option<u64>,
     /// Streams that run through it, by the side that serves them.
     pub open_streams: Sides<u64>,
 }

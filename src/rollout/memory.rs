@@ -48,6 +48,8 @@ pub struct Memory {
     pub phase: Phase,
     /// Since when.
     pub phase_since: Moment,
+    /// Has a deadline ended the drain while streams were open?
+    pub overdue: bool,
     /// The rule that decided last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,

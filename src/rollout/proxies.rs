@@ -13,6 +13,17 @@ pub(super) struct Proxies {
     pub lagging_is_sure: bool,
     /// All alive that lag or do not answer, sorted: they hold back the end.
     pub lagging_alive: Vec<String>,
+    /// How many answer.
+    pub heard: usize,
+    /// How many there are.
+    count: usize,
+    /// How many have no port at which they can be asked.
+    without_port: usize,
+    /// Of how many the plan in force gives old no request, and of how many it says that old drains.
+    left_old: usize,
+    drain_old: usize,
+    /// Open requests of earlier plans that may still be sent to old. None if one does not say.
+    pub may_reach_old: Option<u64>,
     /// Open streams. None if one does not say.
     pub open: Option<Sides<u64>>,
 }
@@ -34,7 +45,21 @@ impl Proxies {
             Err(Silence::NoPort(port)) => format!("{} (has no port {port})", proxy.name),
         };
         let ready = || lagging_alive.iter().filter(|proxy| proxy.ready);
+        let heard = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());
+        let left_old = heard().filter(|state| state.applied >= generation && state.leaves_old);
         Self {
+            heard: heard().count(),
+            count: proxies.len(),
+            without_port: proxies
+                .iter()
+                .filter(|proxy| matches!(proxy.state, Err(Silence::NoPort(_))))
+                .count(),
+            drain_old: left_old.clone().filter(|state| state.old_drains).count(),
+            left_old: left_old.count(),
+            may_reach_old: proxies
+                .iter()
+                .map(|proxy| proxy.state.as_ref().ok()?.may_reach_old)
+                .try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?))),
             lagging: ready().map(|proxy| told(proxy)).collect(),
             lagging_is_sure: ready().any(|proxy| proxy.state != Err(Silence::NotYet)),
             lagging_alive: lagging_alive.iter().map(|proxy| told(proxy)).collect(),
@@ -50,13 +75,28 @@ impl Proxies {
         }
     }
 
-    /// Does nothing run through them, of either side, for certain?
-    pub fn carry_nothing(&self) -> bool {
-        self.open == Some(Sides::default())
+    /// Is there no pod that may have a proxy which can be asked?
+    pub const fn are_unseen(&self) -> bool {
+        self.count == self.without_port
     }
 
-    /// Does nothing run on old, for certain?
+    /// Is there none at all?
+    pub const fn are_none(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Is there one at least, and does none of them give old a request?
+    pub const fn have_left_old(&self) -> bool {
+        self.count > 0 && self.left_old == self.count
+    }
+
+    /// Is there one at least, and is old no fallback at any of them?
+    pub const fn let_old_drain(&self) -> bool {
+        self.count > 0 && self.drain_old == self.count
+    }
+
+    /// Does nothing run on old, nor can anything come to it, as far as they say?
     pub fn old_is_empty(&self) -> bool {
-        self.open.is_some_and(|open| open.old == 0)
+        self.may_reach_old.unwrap_or(0) == 0 && self.open.is_some_and(|open| open.old == 0)
     }
 }

@@ -21,6 +21,8 @@ pub enum Rule {
     OldCannotServe,
     /// Paused: the split stays as it is held.
     Paused,
+    /// A person wants old drained: all to new.
+    DrainOld,
     /// Capacity would give new more than the cap.
     Cap,
     /// By capacity.
@@ -29,12 +31,13 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in the order in which they are asked.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Superseded,
         Self::NeitherCanServe,
         Self::NewCannotServe,
         Self::OldCannotServe,
         Self::Paused,
+        Self::DrainOld,
         Self::Cap,
         Self::Capacity,
     ];
@@ -48,6 +51,7 @@ impl Rule {
             Self::NewCannotServe => "NewCannotServe",
             Self::OldCannotServe => "OldCannotServe",
             Self::Paused => "Paused",
+            Self::DrainOld => "DrainOld",
             Self::Cap => "Cap",
             Self::Capacity => "Capacity",
         }
@@ -95,6 +99,12 @@ pub(super) fn decide(view: &View) -> (Rule, Aim) {
         }
         (_, true) if old_is_out => (Rule::OldCannotServe, Aim::AtOnce(Weights::ALL_NEW)),
         _ if settings.paused => (Rule::Paused, toward_held(view)),
+        // As for any gain, what new has must have lasted before.
+        _ if settings.drain_old && !view.credit.new.is_zero() => {
+            let (rule, aim) = capped(settings, Weights::ALL_NEW, Aim::Toward);
+            let is_capped = rule == Rule::Cap;
+            (if is_capped { rule } else { Rule::DrainOld }, aim)
+        }
         _ => match Ratio::weights(view.credit.old, view.credit.new) {
             Some(weights) => capped(settings, weights, Aim::Toward),
             None => (Rule::Capacity, Aim::Stay),

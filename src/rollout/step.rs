@@ -6,9 +6,10 @@
 use std::time::Duration;
 
 use super::{
-    Capacity, Condition, Credit, Event, Memory, Moment, Observation, Obstacle, Phase, Rule,
-    Settings, Sides, Wait, drain_estimate,
+    Capacity, Condition, Credit, Event, Evidence, Memory, Moment, Observation, Obstacle, Phase,
+    Rule, Settings, Sides, Wait, drain_estimate,
     end::Ending,
+    evidence::Case,
     rules::{self, Aim, View, at_most, is_more},
     sight::Sight,
     tell::{self, Tale},
@@ -43,10 +44,12 @@ pub struct Decision {
     pub message: String,
     /// What has changed by this step.
     pub events: Vec<Event>,
-    /// May the old frontends be deleted? Only when clients no longer reach them and they carry no stream of either side.
+    /// May old be deleted, with its frontends? Only with all [`Evidence`].
     pub safe_to_delete_old: bool,
-    /// May the last worker of old go? Not while a stream runs on it.
+    /// May the last worker of old go? Only with the evidence for it.
     pub last_old_worker_dispensable: bool,
+    /// The evidence that is missing before old may be deleted.
+    pub missing: Vec<Evidence>,
     /// The time the drain still needs, most probably; none if old does not drain, or nothing is known.
     pub drain_estimate: Option<Duration>,
     /// When to decide again though nothing may have been seen by then.
@@ -86,10 +89,11 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
     };
 
     let ending = ending(&sight, &memory, next);
-    let phase = match rule {
-        Rule::Superseded => Phase::Superseded,
+    let (phase, overdue) = match rule {
+        Rule::Superseded => (Phase::Superseded, false),
         _ => ending.phase(),
     };
+    memory.overdue = overdue;
     memory.enter(rule, phase, now);
     let lag_is_new = sight.is_lagging() && memory.tell_lag();
     let waiting_for = wait::all(&sight, &memory, &ending, aim, next);
@@ -104,7 +108,13 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
         contested,
         lag_is_new,
     };
-    let is_complete = phase == Phase::Complete;
+    let case = Case {
+        sight: &sight,
+        phase,
+        next,
+    };
+    let missing = case.missing();
+    let lacks_any = |of: &[Evidence]| missing.iter().any(|evidence| of.contains(evidence));
     Decision {
         split: (next != seen.split).then_some(next),
         old_draining: match rule {
@@ -117,10 +127,9 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
         conditions: tell::conditions(&tale),
         message: words::message(&tale),
         events: tell::events(&tale),
-        safe_to_delete_old: is_complete
-            && seen.clients_reach_old == Some(false)
-            && sight.proxies.carry_nothing(),
-        last_old_worker_dispensable: is_complete && sight.proxies.old_is_empty(),
+        safe_to_delete_old: missing.is_empty(),
+        last_old_worker_dispensable: !lacks_any(&Evidence::FOR_LAST_WORKER),
+        missing,
         drain_estimate: estimate(&sight, &memory),
         wake_at: wait::wake_at(&sight, &memory, &waiting_for),
         waiting_for,
@@ -172,9 +181,11 @@ fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {
         settings: sight.settings,
         present: sight.seen.split,
         next,
-        is_meant: sight.old_is_given_up()
+        is_meant: sight.settings.drain_old
+            || sight.old_is_given_up()
             || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW)),
         told: sight.seen.old_draining,
+        overdue: memory.overdue,
         proxies: &sight.proxies,
     }
 }

@@ -6,7 +6,7 @@ use super::{
     Memory, Obstacle, Phase, Rule, Wait,
     gate::listed,
     sight::Sight,
-    words::{lag, message, share, unmeasured, why},
+    words::{lag, message, share, unmeasured, why, without_proxy},
 };
 use crate::split::Weights;
 
@@ -171,12 +171,14 @@ fn degraded(tale: &Tale) -> Condition {
             let fell_over = tale.memory.new_had_share && tale.sight.new_is_wanted();
             (held || fell_over).then(|| why(tale))
         }
-        Rule::Paused | Rule::Cap | Rule::Capacity => None,
+        Rule::Paused | Rule::DrainOld | Rule::Cap | Rule::Capacity => None,
     };
+    let without_proxy = without_proxy(tale);
     let lag = tale.sight.is_lagging().then(|| lag(tale));
     let is_unknown =
         tale.rule != Rule::Superseded && tale.sight.obstacles.contains(&Obstacle::OldModelsUnknown);
     let (reason, message) = match (outage, unmeasured(tale), lag) {
+        _ if without_proxy.is_some() => ("NoProxy", without_proxy.unwrap_or_default()),
         _ if is_unknown => ("OldModelsUnknown", Obstacle::OldModelsUnknown.to_string()),
         (Some(outage), ..) => (tale.rule.as_str(), outage),
         (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),

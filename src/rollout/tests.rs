@@ -50,8 +50,20 @@ fn proxy(name: &str) -> Proxy {
         ready: true,
         state: Ok(ProxyState {
             applied: 1,
+            leaves_old: false,
+            old_drains: false,
+            may_reach_old: Some(0),
             open_streams: Sides::default(),
         }),
+    }
+}
+
+impl ProxyState {
+    /// Puts in force what the resource says.
+    fn follow(&mut self, seen: &Observation) {
+        self.applied = seen.resource_generation;
+        self.leaves_old = seen.split.is_all_new();
+        self.old_drains = seen.old_draining;
     }
 }
 
@@ -89,7 +101,8 @@ impl Scene {
                     new: frontends(),
                 },
                 proxies: vec![proxy("a"), proxy("b")],
-                clients_reach_old: None,
+                clients: Clients::default(),
+                is_current: true,
                 lengths: Lengths::default(),
             },
             now: Moment::from_unix_millis(1_700_000_000_000),
@@ -175,15 +188,21 @@ impl Scene {
 
     /// Every proxy that answers applies what there is.
     fn applied(&mut self) -> &mut Self {
-        let generation = self.seen.resource_generation;
-        for state in self
-            .seen
-            .proxies
-            .iter_mut()
-            .filter_map(|proxy| proxy.state.as_mut().ok())
-        {
-            state.applied = generation;
+        let seen = self.seen.clone();
+        let proxies = self.seen.proxies.iter_mut();
+        for state in proxies.filter_map(|proxy| proxy.state.as_mut().ok()) {
+            state.follow(&seen);
         }
+        self
+    }
+
+    /// Clients are led to new, and nothing else leads to old.
+    fn clients_left(&mut self) -> &mut Self {
+        self.seen.clients = Clients {
+            reach_new: Some(true),
+            reach_old: Some(false),
+            other_ways: Some(Vec::new()),
+        };
         self
     }
 

@@ -26,7 +26,7 @@ pub(super) fn message(tale: &Tale) -> String {
             .collect();
         text += &format!("; waiting for {}", waits.join(", and for "));
     }
-    if let Some(problem) = unmeasured(tale) {
+    for problem in unmeasured(tale).into_iter().chain(without_proxy(tale)) {
         text += &format!("; {problem}");
     }
     text
@@ -57,8 +57,11 @@ pub(super) fn why(tale: &Tale) -> String {
             let hint = if !sight.old_was_found {
                 "; no worker of old was ever found, so it stays a refuge: correct spec.sourceDeployment or \
                  spec.workers.old, or pause with all to new to end the update"
+            } else if sight.settings.drain_old {
+                ""
             } else if sight.old_is_wanted() {
-                "; old stays a refuge while its workers are wanted: scale them to 0 to end the update"
+                "; old stays a refuge while its workers are wanted: scale them to 0, or set spec.drainOld, to end the \
+                 update"
             } else {
                 ""
             };
@@ -81,6 +84,7 @@ pub(super) fn why(tale: &Tale) -> String {
                 workers()
             )
         }
+        Rule::DrainOld => format!("spec.drainOld is true; {}", workers()),
         Rule::Capacity => workers(),
     }
 }
@@ -143,6 +147,25 @@ pub(super) fn unmeasured(tale: &Tale) -> Option<String> {
     Some(format!(
         "the source has no {role} workers to measure those of new by: state how many make it whole in \
          spec.workers.new.replicas.{role}"
+    ))
+}
+
+/// That nobody applies the split, if so. Of a complete update the frontends may be gone.
+pub(super) fn without_proxy(tale: &Tale) -> Option<String> {
+    let proxies = &tale.sight.proxies;
+    let may_be_gone = tale.phase == Phase::Complete && proxies.are_none();
+    if tale.rule == Rule::Superseded || may_be_gone || !proxies.are_unseen() {
+        return None;
+    }
+    let found = if proxies.are_none() {
+        "no frontend of old was found".to_owned()
+    } else {
+        let frontends = listed(&proxies.lagging_alive);
+        format!("no frontend of old has a proxy that can be asked: {frontends}")
+    };
+    Some(format!(
+        "{found}, so nothing is known of what is in force and the update cannot end: see that \
+         spec.sourceDeployment names old, that the pods of its frontends are labelled as such, and that they have the sidecar"
     ))
 }
 

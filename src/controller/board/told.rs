@@ -4,6 +4,7 @@
 
 use std::time::Instant;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value as Json, json};
 
 use crate::controller::held;
@@ -11,6 +12,7 @@ use crate::controller::observe::Follower;
 use crate::controller::proxies::Heard;
 use crate::k8s::Object;
 use crate::resource::is_lifted;
+use crate::resource::status::Promise;
 use crate::state_api::v1::{Generation, Requests, Resource, State};
 
 /// A line of the list of all updates.
@@ -55,9 +57,19 @@ pub(super) fn update(update: &Object) -> Json {
         "message": status["message"],
         "old": side("old"),
         "new": side("new"),
-        "safeToDeleteOld": status["safeToDeleteOld"],
+        "safeToDeleteOld": safe_to_delete_old(update, Timestamp::now()),
         "estimatedDrainSeconds": status["estimatedDrainSeconds"],
     })
+}
+
+/// Whether old can be deleted: true, false, null where nobody has said, `"unknown"` where that is past its time.
+fn safe_to_delete_old(update: &Object, now: Timestamp) -> Json {
+    match held::status(update).0.old_may_be_deleted(now) {
+        None => Json::Null,
+        Some(Promise::Holds) => true.into(),
+        Some(Promise::DoesNotHold) => false.into(),
+        Some(Promise::Expired) => "unknown".into(),
+    }
 }
 
 /// The share of new that the resource asks for, below its cap unless that is lifted.
@@ -187,6 +199,28 @@ mod tests {
         }
         let none = json!({"weights": {"old": 0, "new": 0}});
         assert_eq!(share(none), None);
+    }
+
+    #[test]
+    fn a_promise_that_is_past_its_time_is_not_known() {
+        let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        for (status, told) in [
+            (json!({}), json!(null)),
+            (json!({"safeToDeleteOld": false}), json!(false)),
+            (json!({"safeToDeleteOld": true}), json!("unknown")),
+            (
+                json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:00Z"}),
+                json!("unknown"),
+            ),
+            (
+                json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:01Z"}),
+                json!(true),
+            ),
+        ] {
+            let mut update = (*object(json!({}))).clone();
+            update.data["status"] = status;
+            assert_eq!(safe_to_delete_old(&Arc::new(update), now), told);
+        }
     }
 
     #[test]

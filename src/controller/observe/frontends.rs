@@ -1,4 +1,4 @@
-//! The frontends of both sides: how many are ready, what they serve, and whether clients still reach old.
+//! The frontends of both sides: how many are ready, and what they serve.
 //!
 //! Must not know how a question is asked.
 
@@ -13,8 +13,8 @@ use super::super::held::Held;
 use super::super::models::{self, Served};
 use super::super::old::{self, Endpoint};
 use super::{Error, Eyes, Seen};
-use crate::k8s::Object;
 use crate::k8s::workloads::pod_is_ready;
+use crate::k8s::{Object, Unseen};
 use crate::resource::{Host, Target};
 use crate::rollout::{Frontends, Sides};
 use crate::state_api::whole;
@@ -164,31 +164,11 @@ impl Eyes {
     }
 
     /// What is behind the Service that a target is; none if it is none, or has no slice.
-    fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, Error> {
+    pub(super) fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, Unseen> {
         let Some((service, namespace)) = service(target, &self.settings.domain) else {
             return Ok(None);
         };
-        let found = old::endpoints(&self.shelves, &namespace, &service, target.port)?;
-        Ok(found)
-    }
-
-    /// Does the Service that clients use still lead to old frontends? None if that is not known.
-    pub(super) fn clients_reach_old(
-        &self,
-        held: &Held,
-        pods: &[Object],
-    ) -> Result<Option<bool>, Error> {
-        let Some(service) = &held.spec.client_service else {
-            return Ok(None);
-        };
-        let found = old::endpoints(&self.shelves, &held.key.namespace, service, 0)?;
-        Ok(found.map(|endpoints| {
-            endpoints.iter().any(|endpoint| {
-                let is_old = |pod: &Object| pod.metadata.name == endpoint.pod;
-                // One that names no pod could be any.
-                endpoint.pod.is_none() || pods.iter().any(is_old)
-            })
-        }))
+        old::endpoints(&self.shelves, &namespace, &service, target.port)
     }
 }
 

@@ -28,11 +28,32 @@ pub fn is_selected(object: &DynamicObject, selector: &BTreeMap<String, String>) 
         .all(|(name, value)| label(object, name) == Some(value))
 }
 
-/// What the component of these labels does; none if it is no worker. Without labels it does all.
+/// The port of a proxy, by which a Deployment of frontends is known that says nothing else.
+const PROXY_PORT: &str = "crossfade";
+
+/// What the component of these labels does, or of those of its pods; none if it is no worker. Without labels it does all,
+/// unless its pods have a proxy.
 pub(super) fn role(object: &DynamicObject) -> Option<Role> {
-    let sub = label(object, SUB_COMPONENT);
-    let component = label(object, COMPONENT);
-    role_of(component, sub)
+    let of_pods = |name: &str| {
+        let labels = object.data.pointer("/spec/template/metadata/labels")?;
+        labels.get(name)?.as_str()
+    };
+    let says = |name: &str| label(object, name).or_else(|| of_pods(name));
+    match (says(COMPONENT), says(SUB_COMPONENT)) {
+        (None, None) if has_proxy(object) => None,
+        (component, sub) => role_of(component, sub),
+    }
+}
+
+/// Have the pods that it makes a container with the port of a proxy?
+fn has_proxy(object: &DynamicObject) -> bool {
+    ["initContainers", "containers"].iter().any(|list| {
+        let containers = object.data.pointer(&format!("/spec/template/spec/{list}"));
+        let containers = containers.and_then(Json::as_array).into_iter().flatten();
+        let mut ports =
+            containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
+        ports.any(|port| port["name"] == PROXY_PORT)
+    })
 }
 
 /// The role by Dynamo's names: a component's type, and below it.

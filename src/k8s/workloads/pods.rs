@@ -8,7 +8,8 @@ use kube::api::{ApiResource, DynamicObject};
 use super::object::{is_selected, label, number, pod_has_ended, pod_is_ready, role};
 use super::pod_clique::GROUP;
 use super::{
-    COMPONENT, Counts, DYNAMO_NAMESPACE, GRAPH, Shelves, Unseen, WORKER_HASH, Which, Workload,
+    COMPONENT, Counts, DYNAMO_NAMESPACE, GRAPH, SUB_COMPONENT, Shelves, Unseen, WORKER_HASH, Which,
+    Workload,
 };
 use crate::k8s::shelves::Object;
 use crate::rollout::Role;
@@ -27,7 +28,12 @@ impl Workload for Pods {
         let mut pods = shelves.of(&resource(), &which.namespace)?;
         pods.retain(|pod| {
             let is_meant = match which.selector.is_empty() {
-                true => label(pod, GRAPH) == Some(&which.name) && is_of_namespace(pod, which),
+                // Of a graph's pods each says what it is: one that does not may be a frontend.
+                true => {
+                    label(pod, GRAPH) == Some(&which.name)
+                        && says_its_type(pod)
+                        && is_of_namespace(pod, which)
+                }
                 false => is_selected(pod, &which.selector),
             };
             is_meant
@@ -42,6 +48,12 @@ impl Workload for Pods {
 
 pub(super) fn resource() -> ApiResource {
     super::resource("", "v1", "Pod", "pods")
+}
+
+fn says_its_type(pod: &DynamicObject) -> bool {
+    [COMPONENT, SUB_COMPONENT]
+        .iter()
+        .any(|name| label(pod, name).is_some())
 }
 
 /// Is a pod of the Dynamo namespace that is meant, as far as it says of which it is?
@@ -161,6 +173,18 @@ mod tests {
     fn decode(pods: &[Object], cliques: &[Object]) -> (u32, u32) {
         let workers = counted(pods, cliques)[&Role::Decode];
         (workers.ready, workers.desired)
+    }
+
+    #[test]
+    fn a_pod_of_a_graph_that_does_not_say_what_it_is_is_no_worker() {
+        for (labels, says) in [
+            (json!({GRAPH: "g"}), false),
+            (json!({GRAPH: "g", COMPONENT: "worker"}), true),
+            (json!({GRAPH: "g", SUB_COMPONENT: "decode"}), true),
+        ] {
+            let pod = object("a", labels.clone(), json!({"metadata": {}}));
+            assert_eq!(says_its_type(&pod), says, "{labels}");
+        }
     }
 
     #[test]

@@ -100,6 +100,7 @@ impl World {
     fn calm(&mut self) {
         let scene = &mut self.scene;
         scene.settings.paused = false;
+        scene.settings.drain_old = false;
         scene.seen.superseded_by = None;
         scene.seen.frontends.new = frontends();
         for (role, full) in &self.roles {

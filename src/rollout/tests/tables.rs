@@ -5,7 +5,11 @@ mod capacity;
 #[cfg(test)]
 mod credit;
 #[cfg(test)]
+mod drain_old;
+#[cfg(test)]
 mod end;
+#[cfg(test)]
+mod evidence;
 #[cfg(test)]
 mod gate;
 #[cfg(test)]

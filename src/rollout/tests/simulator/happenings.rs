@@ -19,10 +19,14 @@ impl World {
                 _ => self.rarity(),
             }
         }
+        let seen = self.scene.seen.clone();
         for proxy in &mut self.scene.seen.proxies {
             // Most hear of a change at once.
             if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
-                state.applied = self.scene.seen.resource_generation;
+                state.follow(&seen);
+                // A cap of the proxy, or an earlier plan that it says is a later one.
+                state.leaves_old &= !self.draw.one_in(40);
+                state.old_drains &= !self.draw.one_in(40);
             }
         }
     }
@@ -82,6 +86,9 @@ impl World {
                 let applied = generation.saturating_sub(self.draw.below(2));
                 proxy.state = Ok(ProxyState {
                     applied,
+                    leaves_old: self.draw.one_in(2),
+                    old_drains: self.draw.one_in(2),
+                    may_reach_old: [Some(0), Some(0), Some(1), None][self.draw.below(4) as usize],
                     open_streams,
                 });
             }
@@ -94,14 +101,29 @@ impl World {
         let cap = self.draw.below(120) as u8;
         let (scene, draw) = (&mut self.scene, &mut self.draw);
         let seen = &mut scene.seen;
-        match draw.below(14) {
+        match draw.below(16) {
             0 => seen.frontends.new.endpoints = draw.below(2) as u32,
             1 => seen.frontends.new.models.clear(),
             2..=3 => seen.frontends.new = frontends(),
             4 => scene.settings.paused = draw.one_in(3),
+            14 => scene.settings.drain_old = draw.one_in(3),
             5 => scene.settings.cap_percent = Some(cap).filter(|cap| *cap < 100),
             6 => seen.superseded_by = draw.one_in(4).then(|| "other".to_owned()),
-            7 => seen.clients_reach_old = [None, Some(true), Some(false)][draw.below(3) as usize],
+            7 => {
+                let mut any =
+                    || [None, Some(true), Some(false), Some(true)][draw.below(4) as usize];
+                seen.clients.reach_new = any();
+                seen.clients.reach_old = any().map(|reaches| !reaches);
+                let way = |is_one: bool| {
+                    if is_one {
+                        vec!["a Service".to_owned()]
+                    } else {
+                        Vec::new()
+                    }
+                };
+                seen.clients.other_ways = any().map(|is_none| way(!is_none));
+                seen.is_current = !draw.one_in(8);
+            }
             // Somebody writes the split that is there, which is theirs from now on.
             8 => seen.split_is_ours = false,
             9 => seen.frontends.new.unheard = draw.one_in(2),

@@ -83,8 +83,10 @@ impl World {
             };
             let (earlier, gained) = (earlier.of(side).capacity, after.of(side).capacity);
             let next = decision.split.unwrap_or(before.seen.split);
-            let is_rescue = matches!(decision.rule, Rule::OldCannotServe | Rule::NewCannotServe)
-                && next == emergency;
+            // A strict cap of 0 sends all to old even where old has only just returned.
+            let is_strict_cap = before.settings.strict && decision.rule == Rule::Cap;
+            let is_outage = matches!(decision.rule, Rule::OldCannotServe | Rule::NewCannotServe);
+            let is_rescue = (is_outage || is_strict_cap) && next == emergency;
             if gained <= earlier || is_rescue {
                 continue;
             }
@@ -174,7 +176,9 @@ fn losses_are_at_once(before: &Scene, decision: &Decision, usable: Sides<Ratio>,
     let Some(earlier) = &before.memory.credit else {
         return;
     };
-    let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Cap);
+    let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Cap)
+        // Then the cap holds back all, whatever the capacity.
+        && !before.settings.drain_old;
     let exact = Ratio::weights(credit.old.capacity, credit.new.capacity);
     let Some(exact) = exact.filter(|_| by_capacity) else {
         return;
@@ -222,30 +226,53 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
             "old has left the split"
         );
     }
-    if to == Phase::Draining && from != Phase::Draining {
-        assert!(
-            all_applied && from != Phase::Complete,
-            "draining begins when all know"
+    // What each proxy has in force, by its own word.
+    let every = |is_so: fn(&ProxyState) -> bool| {
+        let states = seen.proxies.iter().map(|proxy| proxy.state.as_ref());
+        states.clone().count() > 0 && states.clone().all(|state| state.is_ok_and(is_so))
+    };
+    let have_left = all_applied && every(|state| state.leaves_old);
+    let all_drain = have_left && seen.old_draining && every(|state| state.old_drains);
+    if to == Phase::Draining && !from.old_drains() {
+        assert!(have_left, "draining begins when all give old nothing");
+    }
+    if to.old_drains() && seen.proxies.is_empty() {
+        assert_eq!(
+            (from, to),
+            (Phase::Complete, Phase::Complete),
+            "nobody found is nobody who agrees"
         );
     }
     if to == Phase::Complete && from != Phase::Complete {
         assert_eq!(from, Phase::Draining, "no phase is skipped");
-        let is_empty = all_applied && seen.old_draining && old_streams == Some(0);
         let elapsed = before.now.since(before.memory.phase_since);
         let is_over = before
             .settings
             .drain_deadline
             .is_some_and(|limit| elapsed >= limit);
+        assert!(all_drain, "complete is when all let old drain");
         assert!(
-            is_empty || is_over,
+            old_streams == Some(0) || is_over,
             "complete is when no stream is left or time is over"
         );
     }
+    if to == Phase::Complete && !seen.proxies.is_empty() {
+        assert!(all_drain, "complete is not kept while one may send to old");
+    }
     if decision.last_old_worker_dispensable {
-        assert!(to == Phase::Complete && old_streams == Some(0));
+        assert!(seen.is_current && to == Phase::Complete && seen.superseded_by.is_none());
+        assert!(all_drain && old_streams == Some(0));
+        assert!(every(|state| state.may_reach_old == Some(0)));
+        assert_eq!(decision.split, None);
     }
     if decision.safe_to_delete_old {
-        assert!(decision.last_old_worker_dispensable && seen.clients_reach_old == Some(false));
+        assert!(decision.last_old_worker_dispensable);
+        let clients = &seen.clients;
+        assert_eq!(
+            (clients.reach_new, clients.reach_old),
+            (Some(true), Some(false))
+        );
+        assert!(clients.other_ways.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(open(|open| open.old + open.new), Some(0));
     }
 }

@@ -5,7 +5,6 @@ use super::*;
 #[test]
 fn the_end_comes_in_its_order() {
     let mut scene = Scene::settled(1, 4);
-    scene.seen.clients_reach_old = Some(true);
     scene.open(0, 2, 5).open(1, 0, 1);
     let decision = scene.scale_old(0).step();
     assert_eq!(
@@ -71,25 +70,23 @@ fn the_end_comes_in_its_order() {
 
     // The pods of old carry new's streams.
     assert!(!decision.safe_to_delete_old);
+    scene.clients_left();
+    assert!(!scene.step().safe_to_delete_old);
     scene.open(0, 0, 0);
-    assert!(!scene.step().safe_to_delete_old, "clients still come");
-    scene.seen.clients_reach_old = None;
-    assert!(
-        !scene.step().safe_to_delete_old,
-        "nobody knows whether clients still come"
-    );
-    scene.seen.clients_reach_old = Some(false);
     assert!(scene.step().safe_to_delete_old);
     assert!(!scene.open(1, 0, 1).step().safe_to_delete_old);
+    // Nobody is left who could say that nothing runs.
     scene.seen.proxies.clear();
-    assert!(scene.step().safe_to_delete_old);
+    let decision = scene.step();
+    assert_eq!(decision.phase, Phase::Complete);
+    assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
 }
 
 #[test]
 fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
     let mut scene = Scene::settled(1, 4);
     scene.settings.drain_deadline = Some(seconds(600));
-    scene.seen.clients_reach_old = Some(false);
+    scene.clients_left();
     scene.open(0, 3, 0).scale_old(0).step();
     let decision = scene.applied().step();
     assert_eq!(decision.phase, Phase::Draining);
@@ -122,7 +119,7 @@ fn a_drain_ends_at_its_deadline_and_says_what_still_runs() {
 #[test]
 fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
     let mut scene = Scene::settled(1, 4);
-    scene.seen.clients_reach_old = Some(false);
+    scene.clients_left();
     scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".to_owned()));
     let decision = scene.scale_old(0).settle();
     assert_eq!(decision.phase, Phase::Progressing);

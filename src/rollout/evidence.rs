@@ -1,0 +1,138 @@
+//! The evidence that old is not needed any more.
+//!
+//! This is the one place that says when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every piece of their
+//! list was positively seen at this step. What is not known counts as missing. Must not know how any of it is observed.
+
+use super::{Phase, Sides, proxies::Proxies, sight::Sight};
+use crate::split::Weights;
+
+/// One thing that must be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Evidence {
+    /// What the API server holds was heard of late.
+    CurrentView,
+    /// The update rules its deployment and is complete.
+    Complete,
+    /// The split in the resource gives all to new, and this step leaves it so.
+    AllToNew,
+    /// New can serve, so that nobody needs old back.
+    NewServes,
+    /// A proxy of old's frontends answers.
+    ProxySeen,
+    /// Every frontend of old that is alive has a proxy that answers, follows this generation of the resource, and gives old
+    /// no request by it.
+    NoNewRequestOnOld,
+    /// By all these proxies old is no longer a fallback.
+    NoFallbackToOld,
+    /// No open request of an earlier plan may still be sent to old.
+    NoLateRequest,
+    /// No stream runs on old.
+    NoStreamOnOld,
+    /// No stream of either generation runs through the pods of old's frontends.
+    NoStreamThroughOldPods,
+    /// `clientService` leads to a ready frontend of new.
+    ClientsReachNew,
+    /// `clientService` leads to no frontend of old.
+    ClientsLeftOld,
+    /// No other Service, Ingress or route leads to a frontend of old.
+    NoOtherWayToOld,
+}
+
+impl Evidence {
+    /// What must be seen before the last worker of old may go.
+    pub const FOR_LAST_WORKER: [Self; 9] = [
+        Self::CurrentView,
+        Self::Complete,
+        Self::AllToNew,
+        Self::NewServes,
+        Self::ProxySeen,
+        Self::NoNewRequestOnOld,
+        Self::NoFallbackToOld,
+        Self::NoLateRequest,
+        Self::NoStreamOnOld,
+    ];
+
+    /// What must be seen beside that before old may be deleted, its frontends too.
+    pub const FOR_DELETION: [Self; 4] = [
+        Self::NoStreamThroughOldPods,
+        Self::ClientsReachNew,
+        Self::ClientsLeftOld,
+        Self::NoOtherWayToOld,
+    ];
+
+    /// All, in the order in which they are looked at.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let last_worker = Self::FOR_LAST_WORKER.into_iter();
+        last_worker.chain(Self::FOR_DELETION)
+    }
+
+    /// What is to be done, or waited for, while it is missing.
+    #[must_use]
+    pub const fn missing(self) -> &'static str {
+        match self {
+            Self::CurrentView => "the API server was not heard of late",
+            Self::Complete => "the update is not complete",
+            Self::AllToNew => "the split does not give all to new",
+            Self::NewServes => "new cannot serve",
+            Self::ProxySeen => "no proxy of old's frontends answers",
+            Self::NoNewRequestOnOld => {
+                "not every frontend of old has a proxy that gives old no request"
+            }
+            Self::NoFallbackToOld => "not every proxy knows that old is no longer a fallback",
+            Self::NoLateRequest => {
+                "open requests of an earlier split may still be sent to old, or a proxy does not say whether there are any"
+            }
+            Self::NoStreamOnOld => "streams run on old",
+            Self::NoStreamThroughOldPods => "streams run through the pods of old's frontends",
+            Self::ClientsReachNew => {
+                "spec.clientService is not seen to lead to a ready frontend of new"
+            }
+            Self::ClientsLeftOld => {
+                "spec.clientService is not seen to have left the frontends of old"
+            }
+            Self::NoOtherWayToOld => {
+                "it is not seen that no other Service, Ingress or HTTPRoute leads to the frontends of old"
+            }
+        }
+    }
+}
+
+/// Whether what a flag promises was seen.
+pub(super) struct Case<'a> {
+    pub sight: &'a Sight<'a>,
+    pub phase: Phase,
+    /// The split after this step.
+    pub next: Weights,
+}
+
+impl Case<'_> {
+    fn is_seen(&self, evidence: Evidence) -> bool {
+        let seen = self.sight.seen;
+        let proxies: &Proxies = &self.sight.proxies;
+        match evidence {
+            Evidence::CurrentView => seen.is_current,
+            Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
+            Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
+            Evidence::NewServes => self.sight.obstacles.is_empty(),
+            Evidence::ProxySeen => proxies.heard > 0,
+            Evidence::NoNewRequestOnOld => proxies.have_left_old(),
+            Evidence::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),
+            Evidence::NoLateRequest => proxies.may_reach_old == Some(0),
+            Evidence::NoStreamOnOld => proxies.open.is_some_and(|open| open.old == 0),
+            Evidence::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
+            Evidence::ClientsReachNew => seen.clients.reach_new == Some(true),
+            Evidence::ClientsLeftOld => seen.clients.reach_old == Some(false),
+            Evidence::NoOtherWayToOld => {
+                let ways = seen.clients.other_ways.as_ref();
+                ways.is_some_and(Vec::is_empty)
+            }
+        }
+    }
+
+    /// What is missing before old may be deleted.
+    pub fn missing(&self) -> Vec<Evidence> {
+        Evidence::all()
+            .filter(|evidence| !self.is_seen(*evidence))
+            .collect()
+    }
+}

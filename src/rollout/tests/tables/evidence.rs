@@ -1,0 +1,288 @@
+//! Each hole through which a promise could be false: what is not positively seen keeps it from being made.
+
+use super::*;
+
+/// An update of which everything is seen that the promises need.
+fn proven() -> Scene {
+    let mut scene = Scene::settled(4, 4);
+    scene.clients_left().scale_old(0).settle();
+    let decision = scene.peek();
+    assert_eq!(decision.missing, []);
+    assert!(decision.safe_to_delete_old && decision.last_old_worker_dispensable);
+    scene
+}
+
+fn state(scene: &mut Scene) -> &mut ProxyState {
+    scene.seen.proxies[1].state.as_mut().expect("it answers")
+}
+
+#[test]
+fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
+    use Evidence::*;
+    type Hole = (&'static str, fn(&mut Scene), Evidence);
+    let holes: [Hole; 22] = [
+        (
+            "a watch that was not heard of late",
+            |scene| scene.seen.is_current = false,
+            CurrentView,
+        ),
+        (
+            "another update rules",
+            |scene| scene.seen.superseded_by = Some("heir".into()),
+            Complete,
+        ),
+        (
+            "old is wanted again",
+            |scene| _ = scene.scale_old(1),
+            Complete,
+        ),
+        (
+            "new cannot serve any more",
+            |scene| scene.seen.frontends.new.endpoints = 0,
+            NewServes,
+        ),
+        (
+            "a person gives old a share",
+            |scene| _ = scene.edit(percent(90)),
+            AllToNew,
+        ),
+        (
+            "no proxy is found",
+            |scene| scene.seen.proxies.clear(),
+            ProxySeen,
+        ),
+        (
+            "no proxy answers",
+            |scene| {
+                scene
+                    .seen
+                    .proxies
+                    .iter_mut()
+                    .for_each(|proxy| proxy.state = Err(Silence::NoAnswer))
+            },
+            ProxySeen,
+        ),
+        (
+            "a frontend without a proxy",
+            |scene| scene.seen.proxies[1].state = Err(Silence::NoPort("crossfade".into())),
+            NoNewRequestOnOld,
+        ),
+        (
+            "a proxy that was not heard yet",
+            |scene| scene.seen.proxies[1].state = Err(Silence::NotYet),
+            NoNewRequestOnOld,
+        ),
+        (
+            "a later pod that is not ready and has not heard of the update",
+            |scene| {
+                scene.seen.proxies.push(Proxy {
+                    ready: false,
+                    ..proxy("late")
+                })
+            },
+            NoNewRequestOnOld,
+        ),
+        (
+            "a proxy at an earlier edit",
+            |scene| state(scene).applied -= 1,
+            NoNewRequestOnOld,
+        ),
+        (
+            "a cap holds at a proxy",
+            |scene| state(scene).leaves_old = false,
+            NoNewRequestOnOld,
+        ),
+        (
+            "old is still a fallback at a proxy",
+            |scene| state(scene).old_drains = false,
+            NoFallbackToOld,
+        ),
+        (
+            "the resource no longer says that old drains",
+            |scene| scene.seen.old_draining = false,
+            NoFallbackToOld,
+        ),
+        (
+            "a request keeps an earlier plan",
+            |scene| state(scene).may_reach_old = Some(1),
+            NoLateRequest,
+        ),
+        (
+            "a proxy does not say whether a request keeps an earlier plan",
+            |scene| state(scene).may_reach_old = None,
+            NoLateRequest,
+        ),
+        (
+            "a stream on old",
+            |scene| state(scene).open_streams.old = 1,
+            NoStreamOnOld,
+        ),
+        (
+            "a stream of new through old's pods",
+            |scene| state(scene).open_streams.new = 1,
+            NoStreamThroughOldPods,
+        ),
+        (
+            "the Service of the clients has no ready endpoint of new",
+            |scene| scene.seen.clients.reach_new = Some(false),
+            ClientsReachNew,
+        ),
+        (
+            "no Service of the clients is known",
+            |scene| scene.seen.clients = Clients::default(),
+            ClientsReachNew,
+        ),
+        (
+            "clients reach old",
+            |scene| scene.seen.clients.reach_old = Some(true),
+            ClientsLeftOld,
+        ),
+        (
+            "another Service selects old",
+            |scene| scene.seen.clients.other_ways = Some(vec!["Service legacy".into()]),
+            NoOtherWayToOld,
+        ),
+    ];
+    for (hole, make, evidence) in holes {
+        let mut scene = proven();
+        make(&mut scene);
+        // Seen from a controller that was there all the time, and from one that starts anew.
+        for memory in [scene.memory.clone(), Memory::default()] {
+            let mut scene = Scene {
+                memory,
+                ..scene.clone()
+            };
+            let decision = scene.step();
+            assert!(!decision.safe_to_delete_old, "{hole}");
+            let is_fresh = scene.memory.phase != Phase::Complete;
+            assert!(
+                decision.missing.contains(&evidence) || is_fresh,
+                "{hole}: {:?}",
+                decision.missing
+            );
+            let for_last_worker = Evidence::FOR_LAST_WORKER.contains(&evidence);
+            if for_last_worker {
+                assert!(!decision.last_old_worker_dispensable, "{hole}");
+            }
+        }
+        let only_deletion = Evidence::FOR_DELETION.contains(&evidence);
+        assert_eq!(
+            scene.step().last_old_worker_dispensable,
+            only_deletion,
+            "{hole}"
+        );
+    }
+}
+
+#[test]
+fn nobody_found_is_nobody_who_agrees() {
+    for memory_of_an_end in [false, true] {
+        let mut scene = Scene::settled(4, 4);
+        scene.clients_left().settings.paused = true;
+        scene.edit(Weights::ALL_NEW);
+        if memory_of_an_end {
+            assert_eq!(scene.step().phase, Phase::Progressing);
+            assert_eq!(scene.applied().step().phase, Phase::Draining);
+        }
+        scene.seen.proxies.clear();
+        let decision = scene.settle();
+        assert_eq!(decision.phase, Phase::Progressing);
+        assert!(!decision.old_draining && !decision.safe_to_delete_old);
+        assert!(!decision.last_old_worker_dispensable);
+        assert_eq!(holds(&decision, ConditionKind::Degraded), (true, "NoProxy"));
+        assert!(
+            decision.message.contains("no frontend of old was found"),
+            "{}",
+            decision.message
+        );
+    }
+    let mut scene = Scene::settled(4, 4);
+    for proxy in &mut scene.seen.proxies {
+        proxy.state = Err(Silence::NoPort("crossfade".into()));
+    }
+    let decision = scene.scale_old(0).settle();
+    assert_eq!(decision.phase, Phase::Progressing);
+    assert_eq!(holds(&decision, ConditionKind::Degraded), (true, "NoProxy"));
+    assert!(
+        decision.message.contains("a (has no port crossfade), b"),
+        "{}",
+        decision.message
+    );
+}
+
+#[test]
+fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
+    let mut scene = proven();
+    scene.seen.proxies.push(proxy("late"));
+    let decision = scene.step();
+    assert_eq!(
+        (decision.phase, decision.old_draining),
+        (Phase::Draining, true)
+    );
+    assert!(
+        decision
+            .message
+            .contains("1 proxy to apply the last change: late"),
+        "{}",
+        decision.message
+    );
+    assert_eq!(
+        scene.applied().wait(seconds(1)).step().phase,
+        Phase::Complete
+    );
+    // Of a frontend that is gone nobody can say anything; the update stays complete, and promises nothing.
+    scene.seen.proxies.clear();
+    let decision = scene.settle();
+    assert_eq!(
+        (decision.phase, decision.safe_to_delete_old),
+        (Phase::Complete, false)
+    );
+    assert!(!holds(&decision, ConditionKind::Degraded).0);
+}
+
+#[test]
+fn a_deadline_excuses_streams_and_no_proxy_that_sends_to_old() {
+    let mut scene = Scene::settled(4, 4);
+    scene.settings.drain_deadline = Some(seconds(10));
+    scene.open(0, 3, 0).scale_old(0).settle();
+    assert_eq!(scene.settle().phase, Phase::Complete, "streams are excused");
+    let decision = scene.wait(seconds(100)).step();
+    assert_eq!(
+        (decision.phase, decision.split),
+        (Phase::Complete, None),
+        "and stay so"
+    );
+    scene.seen.proxies.push(proxy("late"));
+    assert_eq!(scene.wait(seconds(100)).step().phase, Phase::Draining);
+    assert_eq!(
+        scene.wait(seconds(100)).step().phase,
+        Phase::Draining,
+        "a pod is not"
+    );
+    assert_eq!(scene.applied().step().phase, Phase::Complete);
+}
+
+#[test]
+fn a_cap_below_everything_keeps_an_update_from_its_end() {
+    let mut scene = Scene::settled(4, 4);
+    scene.clients_left().settings.paused = true;
+    scene.settings.cap_percent = Some(50);
+    scene.edit(Weights::ALL_NEW);
+    for _ in 0..4 {
+        scene.applied().wait(seconds(60));
+        // The proxies keep the cap.
+        for proxy in &mut scene.seen.proxies {
+            proxy.state.as_mut().expect("it answers").leaves_old = false;
+        }
+        assert_eq!(scene.step().phase, Phase::Progressing);
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_in_words() {
+    let said: std::collections::BTreeSet<_> = Evidence::all().map(Evidence::missing).collect();
+    assert_eq!(
+        said.len(),
+        Evidence::FOR_LAST_WORKER.len() + Evidence::FOR_DELETION.len()
+    );
+}
