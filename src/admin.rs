@@ -1,15 +1,15 @@
 //! The admin port: metrics, health, the plan in force, a live page, and all of it over gRPC. Nothing here changes anything, save the
-//! log level and the start of a drain, and those from this machine only.
+//! log level and the start of a drain, and those only by the way that nobody can forward ([`local`]).
 
 mod grpc;
 mod live;
+mod local;
 mod plan_page;
 mod server;
 mod state;
 pub mod tell;
 mod watching;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,13 +19,14 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 
+pub use local::Local;
 pub use server::serve;
 pub use state::Process;
 
 #[cfg(test)]
 use crate::guard::Guard;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::pages::{Answer, metrics, not_allowed, not_found, page, reads, text};
+use crate::pages::{Answer, Hosts, metrics, not_allowed, not_found, page, reads, text};
 #[cfg(test)]
 use crate::resource::Plan;
 use crate::snapshot::{Snapshot, Status, World};
@@ -40,7 +41,12 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub process: Process,
+    /// The names by which it may be asked for.
+    pub hosts: Hosts,
 }
+
+/// What the body of a request may take.
+const BODY: Duration = Duration::from_secs(10);
 
 /// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
 /// by different ways: to start a program in a container takes a busy node seconds, and who is answered too early ends with
@@ -48,7 +54,7 @@ pub struct Admin {
 const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 
 impl Admin {
-    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, is_local: bool) -> Answer {
         let method = request.method().clone();
         let reads = reads(&method);
         match request.uri().path() {
@@ -76,12 +82,13 @@ impl Admin {
             "/log-level" | "/drain" if request.headers().contains_key(ORIGIN) => {
                 text(StatusCode::FORBIDDEN, "not from a browser\n")
             }
-            "/log-level" if method == Method::PUT => set_log_level(request, peer).await,
-            "/drain" if method == Method::PUT => self.drain(peer),
+            "/log-level" if method == Method::PUT => set_log_level(request, is_local).await,
+            "/drain" if method == Method::PUT && is_local => self.drain(),
+            "/drain" if method == Method::PUT => forbidden("crossfade drain"),
             "/drained" if reads => self.drained().await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan /drained, /live, a page for browsers, gRPC crossfade.v1; PUT /log-level, /drain from this machine\n",
+                "crossfade: /metrics /livez /readyz /plan /drained, /live, a page for browsers, gRPC crossfade.v1; `crossfade drain` and `crossfade log-level` in the same container\n",
             ),
             "/metrics" | "/livez" | "/readyz" | "/plan" | "/drained" | "/" => {
                 not_allowed("GET, HEAD")
@@ -92,10 +99,7 @@ impl Admin {
     }
 
     /// Begins what SIGTERM begins, but the process stays until it gets that signal.
-    fn drain(&self, peer: SocketAddr) -> Answer {
-        if let Some(refusal) = refuse_strangers(peer) {
-            return refusal;
-        }
+    fn drain(&self) -> Answer {
         self.lifecycle.advance(Phase::Settling);
         text(StatusCode::OK, "draining\n")
     }
@@ -146,25 +150,35 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
     }
 }
 
-async fn set_log_level(request: Request<Incoming>, peer: SocketAddr) -> Answer {
-    if let Some(refusal) = refuse_strangers(peer) {
-        return refusal;
-    }
-    let Ok(body) = Limited::new(request.into_body(), 1024).collect().await else {
+async fn set_log_level(request: Request<Incoming>, is_local: bool) -> Answer {
+    let body = Limited::new(request.into_body(), 1024).collect();
+    let Ok(body) = tokio::time::timeout(BODY, body).await else {
+        return text(StatusCode::REQUEST_TIMEOUT, "the level did not come\n");
+    };
+    let Ok(body) = body else {
         return text(
             StatusCode::PAYLOAD_TOO_LARGE,
             "a level is a few bytes long\n",
         );
     };
-    match log::set_level(&String::from_utf8_lossy(&body.to_bytes())) {
-        Ok(()) => text(StatusCode::OK, "set\n"),
+    let level = String::from_utf8_lossy(&body.to_bytes()).parse::<log::Level>();
+    match level {
         Err(error) => text(StatusCode::BAD_REQUEST, &format!("{error}\n")),
+        Ok(_) if !is_local => forbidden("crossfade log-level"),
+        Ok(level) => match log::set_level(&level) {
+            Ok(()) => text(StatusCode::OK, "set\n"),
+            Err(error) => text(StatusCode::CONFLICT, &format!("{error}\n")),
+        },
     }
 }
 
-fn refuse_strangers(peer: SocketAddr) -> Option<Answer> {
-    let refusal = || text(StatusCode::FORBIDDEN, "from this machine only\n");
-    (!peer.ip().to_canonical().is_loopback()).then(refusal)
+/// To who asks over TCP, where a forwarded port or a relay looks like this machine.
+fn forbidden(verb: &str) -> Answer {
+    let hint = format!(
+        "not over the network, nor over a forwarded port: run `{verb}` in the same container (kubectl exec), or send SIGTERM to \
+         end the process\n"
+    );
+    text(StatusCode::FORBIDDEN, &hint)
 }
 
 #[cfg(test)]
@@ -189,6 +203,7 @@ impl Admin {
             metrics: Arc::default(),
             lifecycle: Lifecycle::default(),
             process: Process::starts("a-host"),
+            hosts: Hosts::default(),
         }
     }
 }

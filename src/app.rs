@@ -13,13 +13,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use tokio::net::TcpListener;
 
 pub use self::embedded::{Builder, Embedded, Handle, embed};
 
 use self::core::Core;
 use self::stop::Signals;
-use crate::admin::{self, Admin, Process};
+use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::TlsFault;
 use crate::lifecycle::{Lifecycle, Phase};
@@ -27,6 +28,7 @@ use crate::proxy::{self, Listener, OldPool, Proxy};
 use crate::resource::Problems;
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
+use crate::transport::accept;
 use crate::upstream::idle;
 
 /// How often each thread writes its access lines and looks after its connections.
@@ -100,9 +102,13 @@ pub fn build(config: Config) -> Result<Bound, Error> {
         .transpose()?
         .map(Arc::new);
     let listen = |address| move |source| Error::Listen { address, source };
-    let listener = Listener::bind(config.listen, config.threads).map_err(listen(config.listen))?;
+    // Later than the process itself looks: it knows more of why.
+    let unread = config.limits.write_timeout * 3 / 2;
+    let listener =
+        Listener::bind(config.listen, config.threads, unread).map_err(listen(config.listen))?;
     let admin = std::net::TcpListener::bind(config.admin).map_err(listen(config.admin))?;
     admin.set_nonblocking(true).map_err(listen(config.admin))?;
+    accept::keep_alive(&SockRef::from(&admin), unread).map_err(listen(config.admin))?;
     Ok(Bound {
         listener,
         admin,
@@ -218,8 +224,13 @@ impl Bound {
                 metrics: Arc::clone(&shared.metrics),
                 lifecycle: lifecycle.clone(),
                 process: Process::starts(&host_name()),
+                hosts: config.admin_hosts.clone(),
             };
-            let serving = tokio::spawn(admin::serve(admin, page));
+            let local = Local::bind(admin_address);
+            if let Err(error) = &local {
+                tracing::warn!(%error, "`crossfade drain` and `crossfade log-level` will not reach this process; signals do");
+            }
+            let serving = tokio::spawn(admin::serve(admin, local.ok(), page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
             // Before anyone is told that it serves: from then on a signal means a drain.

@@ -13,6 +13,8 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+use crate::telemetry::log::Level;
+
 pub use self::controller::ControllerArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
 pub use self::status::StatusArgs;
@@ -48,12 +50,16 @@ pub enum Command {
     Pause(EditArgs),
     /// Let the split of an update follow its workers again
     Resume(EditArgs),
+    /// Send everything of an update to new though old has workers, and let old drain; `resume` takes that back
+    DrainOld(EditArgs),
     /// Print completions of this command line for a shell, or for kubectl
     Completions(CompletionsArgs),
     /// Print the manual, or write its pages into a directory
     Man(ManArgs),
     /// Tell the proxy on this machine to drain, as SIGTERM does, but to stay until it gets that signal: a preStop hook
     Drain(DrainArgs),
+    /// Change what the proxy on this machine logs, until it ends
+    LogLevel(LogLevelArgs),
 }
 
 #[derive(Debug, Args)]
@@ -82,6 +88,16 @@ pub struct DrainArgs {
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = parse::address)]
     pub admin: SocketAddr,
 }
+
+#[derive(Debug, Args)]
+pub struct LogLevelArgs {
+    /// error, warn, info, debug, trace, off, or target=level,…
+    pub level: Level,
+    /// The admin port of the proxy
+    #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = parse::address)]
+    pub admin: SocketAddr,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,7 +108,15 @@ mod tests {
         let command = Cli::command();
         command.clone().debug_assert();
         // What a person's hand says once is no setting.
-        let by_hand = ["check", "set", "pause", "resume", "completions", "man"];
+        let by_hand = [
+            "check",
+            "set",
+            "pause",
+            "resume",
+            "drain-old",
+            "completions",
+            "man",
+        ];
         for sub in command
             .get_subcommands()
             .filter(|sub| !by_hand.contains(&sub.get_name()))

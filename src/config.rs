@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::pages::Hosts;
 use crate::proxy::{Limits, ProxySettings};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::telemetry::trace;
@@ -57,6 +58,8 @@ impl ClusterSource {
 pub struct Config {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
+    /// The names by which the admin port may be asked for.
+    pub admin_hosts: Hosts,
     pub old: Vec<Target>,
     pub peers: Vec<Target>,
     pub plan: PlanSource,
@@ -89,6 +92,7 @@ impl Default for Config {
         Self {
             listen: loopback(0),
             admin: loopback(0),
+            admin_hosts: Hosts::default(),
             old: Vec::new(),
             peers: Vec::new(),
             plan: PlanSource::OnlyOld(Box::default()),

@@ -27,16 +27,19 @@
 //! | 1 | [`resource`] | the `DynamoUpdateConfig` as people write it, and the plan it means |
 //! | 1 | [`guard`] | the mark by which a forwarded request is never forwarded again |
 //! | 1 | [`request_body`] | a request's body, kept while it may have to be sent once more |
+//! | 1 | [`files`] | small files that people name, read with a limit and replaced as a whole |
 //! | 1 | [`transport`] | TCP and TLS streams as one type |
 //! | 1 | [`tls`] | TLS configurations whose files are read again when they change |
 //! | 1 | [`lifecycle`] | ready, settling, draining, ending |
 //! | 1 | [`state_api`] | what a process tells of itself over gRPC: messages and client |
 //! | 1 | [`telemetry`] | metrics, access lines, logs, traces |
+//! | 0 | [`memory`] | one budget for what strangers can make the process hold |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
 //! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
 //! | 0 | [`sse`] | event streams: framing, what an event means per API family, how a stream went |
 //! | 0 | [`http1`] | HTTP/1.1 message syntax, strict |
+//! | 0 | [`printable`] | text of strangers, escaped so that it can be printed |
 //!
 //! Modules are `foo.rs` beside `foo/`. What decides is a pure function on floor 0; what translates sits at an edge and is
 //! total or has a typed error; what does (socket, clock, task, metric) holds no policy: gather, call, match on the result.
@@ -67,7 +70,8 @@
 //! itself: between the upstream's read and the client's write there is no task and no channel, and what ends at an event's
 //! end is handed on without a copy. (HTTP/2 connections are driven by a task each, which is hyper's way.) Per request there
 //! is one snapshot load and one atomic operation for the split; metric handles are resolved before. Per event after the
-//! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and written together.
+//! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and queued
+//! together for the one thread that writes, which drops what does not fit.
 //! Where a thread has many heads or small slices to write at once, it reads all that is there before it writes the first
 //! (`transport::turn`). Whoever is waited for does not pay for time in which the process stood still (`transport::deadline`).
 //! Traces cost one look at an `Option` while they are off; while they are on, ids at the beginning and a try to queue a span at the end.
@@ -75,7 +79,7 @@
 //! # What must not be done
 //!
 //! - Alter bytes while observing them. The decoder sees the slices that pass; where it cannot follow it goes quiet. What
-//!   does alter a stream (half an event that waits, a late switch, a closing error event) is a policy in `proxy::body`.
+//!   does alter a stream (half an event that waits, a late switch with the ids it goes on with, a closing error event) is a policy in `proxy::body`.
 //! - Make up an end: never a `[DONE]` that no model server sent, never a clean close after a cut.
 //! - Load the snapshot twice for a request, keep state of a request in it, or write it from a second place.
 //! - Take a lock that another thread may hold, block, or spawn a task on the way of a request.
@@ -92,11 +96,14 @@ pub mod config;
 pub mod controller;
 pub mod demo;
 pub mod discovery;
+pub mod files;
 pub mod guard;
 pub mod http1;
 pub mod k8s;
 pub mod lifecycle;
+pub mod memory;
 pub mod pages;
+pub mod printable;
 pub mod proxy;
 pub mod request_body;
 pub mod rescue;

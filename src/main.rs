@@ -7,9 +7,12 @@ use anyhow::Context;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended, hand};
 use crossfade::cli::{
-    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, EditArgs, LogFormat, ProxyArgs,
+    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, EditArgs, LogFormat,
+    LogLevelArgs, ProxyArgs,
 };
 use crossfade::demo::Options;
+use crossfade::discovery::read_text;
+use crossfade::printable::{printable, printable_lines};
 use crossfade::resource;
 use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
@@ -29,22 +32,25 @@ fn main() -> ExitCode {
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
+        Command::LogLevel(args) => log_level(&args),
         Command::Status(args) => hand::status(args.wish()).map_err(Into::into),
         Command::Set(args) => edit(&args.edit, Verb::Split(args.split)),
         Command::Pause(args) => edit(&args, Verb::Pause),
         Command::Resume(args) => edit(&args, Verb::Resume),
+        Command::DrainOld(args) => edit(&args, Verb::DrainOld),
         Command::Completions(args) => Ok(args.print()),
         Command::Man(args) => args.write().context("cannot write the manual"),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("crossfade: {error:#}");
+        // Each problem of a plan has a line of its own.
+        eprintln!("crossfade: {}", printable_lines(format!("{error:#}")));
         ExitCode::FAILURE
     })
 }
 
 fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
     let (level, format, access_lines) = args.log();
-    log::start(level, format == LogFormat::Json)?;
+    let _flushed = log::start(level, format == LogFormat::Json)?;
     access::set_form(match (access_lines, format) {
         (false, _) => access::Form::Off,
         (true, LogFormat::Text) => access::Form::Text,
@@ -60,7 +66,7 @@ fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
 
 fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
     let (level, format) = args.log();
-    log::start(level, format == LogFormat::Json)?;
+    let _flushed = log::start(level, format == LogFormat::Json)?;
     app::controller::run(args.config()).context("cannot start")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -81,6 +87,11 @@ fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn log_level(args: &LogLevelArgs) -> anyhow::Result<ExitCode> {
+    tell::log_level(args.admin, &args.level)?;
+    Ok(ExitCode::SUCCESS)
+}
+
 fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(hand::edit(&args.name, &args.choice(), args.yes, verb)?)
 }
@@ -94,11 +105,11 @@ fn crd() -> ExitCode {
 fn check(args: &CheckArgs) -> ExitCode {
     let mut good = true;
     for path in &args.files {
-        let name = path.display();
-        let text = match std::fs::read_to_string(path) {
+        let name = printable(path.display());
+        let text = match read_text(path) {
             Ok(text) => text,
             Err(error) => {
-                eprintln!("{name}: cannot be read: {error}");
+                eprintln!("{name}: {error}");
                 good = false;
                 continue;
             }
@@ -108,10 +119,10 @@ fn check(args: &CheckArgs) -> ExitCode {
             println!("{name}: {problem}");
         }
         for note in &report.notes {
-            println!("{name}: note: {note}");
+            println!("{name}: note: {}", printable(note));
         }
         match &report.summary {
-            Some(summary) => println!("{name}: good: {summary}"),
+            Some(summary) => println!("{name}: good: {}", printable(summary)),
             None => good = false,
         }
     }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use http::header::CONTENT_TYPE;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -18,11 +17,14 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
 use super::Admin;
+use crate::pages::{Share, Shares};
 use crate::state_api::DESCRIPTORS;
 use crate::state_api::v1::proxy_server::ProxyServer;
 
 /// Watches of all clients together; each is read anew for its client.
-const WATCHERS: usize = 64;
+const WATCHERS: usize = 128;
+/// Of these, most that one peer may have: strangers must leave some to the controller.
+const WATCHERS_OF_ONE: usize = 8;
 /// Requests have a few bytes.
 const LARGEST_REQUEST: usize = 64 * 1024;
 
@@ -34,8 +36,8 @@ pub(super) struct Grpc(Arc<[(&'static str, Served)]>);
 
 impl Grpc {
     pub(super) fn new(admin: &Admin) -> Self {
-        let watchers = Arc::new(Semaphore::new(WATCHERS));
-        let proxy = proxy::Reader::new(admin.clone(), Arc::clone(&watchers));
+        let watchers = Shares::new(WATCHERS, WATCHERS_OF_ONE);
+        let proxy = proxy::Reader::new(admin.clone(), watchers.clone());
         let health = health::Health::new(admin.clone(), watchers);
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -101,9 +103,12 @@ where
     (S::NAME, BoxCloneSyncService::new(service))
 }
 
-/// The right to watch, as long as it is held.
-fn watcher(watchers: &Arc<Semaphore>) -> Result<tokio::sync::OwnedSemaphorePermit, Status> {
-    Arc::clone(watchers)
-        .try_acquire_owned()
-        .map_err(|_| Status::resource_exhausted(format!("{WATCHERS} are watching already")))
+/// The right of who sent `request` to watch, as long as it is held.
+fn watcher<T>(watchers: &Shares, request: &tonic::Request<T>) -> Result<Share, Status> {
+    let share = watchers.take(request.extensions());
+    share.ok_or_else(|| {
+        Status::resource_exhausted(format!(
+            "{WATCHERS_OF_ONE} from this address or {WATCHERS} in all are watching already"
+        ))
+    })
 }

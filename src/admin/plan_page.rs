@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::Admin;
+use crate::printable::write_json_pretty;
 use crate::snapshot::Snapshot;
 use crate::split::Generation;
 
@@ -42,6 +43,7 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "split": {
             "wanted": plan.weights.share_of_new(),
             "observed": metrics.window.share(metrics.second(Instant::now())),
+            "answered": metrics.answered.share(metrics.second(Instant::now())),
         },
         "openStreams": {
             "old": metrics.open_streams(Generation::Old),
@@ -57,7 +59,9 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "endpoints": endpoints(&snapshot),
         "lastRejection": rejection,
     });
-    let mut text = serde_json::to_vec_pretty(&page).expect("a JSON value can be written");
+    let mut text = Vec::new();
+    // People read it in a terminal.
+    write_json_pretty(&mut text, &page).expect("a Vec takes every write");
     text.push(b'\n');
     text
 }

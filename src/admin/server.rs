@@ -3,54 +3,84 @@
 //! Must not know what is answered.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Request;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::Admin;
 use super::grpc::Grpc;
 use super::live::Live;
+use super::local::Local;
 use crate::lifecycle::Phase;
-use crate::pages::Answer;
+use crate::pages::{Answer, Connections, Peer, limited};
+use crate::transport::accept::AcceptErrors;
 
 /// What a request's head may take, and a connection to begin with one.
 const HEAD: Duration = Duration::from_secs(10);
-/// Requests of one HTTP/2 connection at a time: more than all watches together, so that one can still ask.
+/// Pause after a connection could not be accepted.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Requests of one HTTP/2 connection at a time: far more than the watches of one peer, so that it can still ask.
 const STREAMS: u32 = 128;
 /// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
 /// Serves the admin port until the process ends, and then until the last answer is out: the caller sets a limit to that.
-pub async fn serve(listener: TcpListener, admin: Admin) {
+///
+/// Who comes by `local` may change something, nobody else.
+pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
     let door = Door::new(admin);
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut ending = std::pin::pin!(door.admin.lifecycle.reached(Phase::Ending));
     let mut connections = JoinSet::new();
+    let (seats, mut errors) = (Connections::default(), AcceptErrors::default());
     loop {
         tokio::select! {
             () = ending.as_mut() => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => drop(connections.spawn(door.clone().open(stream, peer, HEAD))),
-                Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Ok((stream, peer)) => {
+                    errors.cleared();
+                    if let Some(seat) = seats.take(peer.ip()) {
+                        let peer = Some(peer.ip());
+                        let open = door.clone().open(limited(stream), peer, HEAD);
+                        connections.spawn(async move {
+                            open.await;
+                            drop(seat);
+                        });
+                    }
+                }
+                Err(error) => tokio::time::sleep(errors.pause(&error, Instant::now())).await,
+            },
+            accepted = next(local.as_ref()) => match accepted {
+                Ok(stream) => drop(connections.spawn(door.clone().open(stream, None, HEAD))),
+                Err(_) => tokio::time::sleep(PAUSE).await,
             },
             _ = seconds.tick() => door.live.sample(),
             // Joined as they end, so that the set does not grow.
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
     }
-    drop(listener);
+    drop((listener, local));
     while connections.join_next().await.is_some() {}
+}
+
+/// The next connection by the local way, if there is one.
+async fn next(local: Option<&Local>) -> std::io::Result<tokio::net::UnixStream> {
+    match local {
+        Some(local) => local.accept().await,
+        None => std::future::pending().await,
+    }
 }
 
 #[derive(Clone)]
@@ -69,7 +99,11 @@ impl Door {
         }
     }
 
-    async fn open(self, stream: TcpStream, peer: SocketAddr, patience: Duration) {
+    /// Serves a connection of a peer with this address; none is who came by the local way.
+    async fn open<S>(self, stream: S, peer: Option<IpAddr>, patience: Duration)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let begun = Arc::new(AtomicBool::new(false));
         let service = service_fn(|request| {
             begun.store(true, Ordering::Relaxed);
@@ -99,7 +133,7 @@ impl Door {
                 () = late.as_mut(), if watches => {
                     watches = false;
                     if !begun.load(Ordering::Relaxed) {
-                        return tracing::debug!(%peer, "an admin connection never asked for anything");
+                        return tracing::debug!(?peer, "an admin connection never asked for anything");
                     }
                 }
                 () = ending.as_mut(), if lives => {
@@ -109,17 +143,23 @@ impl Door {
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%peer, %error, "an admin connection ended");
+            tracing::debug!(?peer, %error, "an admin connection ended");
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+    async fn answer(&self, mut request: Request<Incoming>, peer: Option<IpAddr>) -> Answer {
+        if let Some(peer) = peer {
+            if let Some(refusal) = self.admin.hosts.refusal(&request) {
+                return refusal;
+            }
+            request.extensions_mut().insert(Peer::from(peer));
+        }
         if Grpc::is_meant_by(&request) {
             self.grpc.answer(request).await
         } else if let Some(answer) = self.live.answer(&request) {
             answer
         } else {
-            self.admin.answer(request, peer).await
+            self.admin.answer(request, peer.is_none()).await
         }
     }
 }
@@ -127,6 +167,7 @@ impl Door {
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
 
     use super::*;
 
@@ -140,7 +181,7 @@ mod tests {
                 .unwrap();
             client.write_all(first.as_bytes()).await.unwrap();
             let (stream, peer) = listener.accept().await.unwrap();
-            let open = door.open(stream, peer, Duration::from_millis(50));
+            let open = door.open(stream, Some(peer.ip()), Duration::from_millis(50));
             tokio::time::timeout(Duration::from_secs(5), open)
                 .await
                 .unwrap_or_else(|_| panic!("still open after {first:?}"));

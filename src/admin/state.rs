@@ -11,7 +11,8 @@ use crate::snapshot::{Snapshot, Status};
 use crate::split::{Generation, Reason};
 use crate::sse::Outcome;
 use crate::state_api::v1;
-use crate::telemetry::Metrics;
+use crate::telemetry::recent::Recent;
+use crate::telemetry::{Metrics, Window};
 
 /// A model server of which nothing is known yet has this long to show itself.
 const READY: Duration = Duration::from_millis(500);
@@ -60,16 +61,24 @@ impl Admin {
         let snapshot = self.world.load();
         let metrics = &self.metrics;
         let [old, new] = observed(&snapshot, &self.status).endpoints;
+        let recent = metrics.recent(Instant::now());
         v1::State {
             time: Some(Timestamp::from(SystemTime::now())),
             process: Some(self.process.message()),
             phase: v1::Phase::from(self.lifecycle.phase()).into(),
             ready,
-            plan: Some(plan(&snapshot, &self.status, metrics)),
-            assigned_last_minute: Some(assigned(metrics, MINUTE)),
+            // Before the open streams are read: who may still reach old now may be open there by then.
+            plan: Some(v1::Plan {
+                earlier_requests_that_may_reach_old: u64::try_from(
+                    self.world.earlier_requests_that_may_reach_old(),
+                )
+                .ok(),
+                ..plan(&snapshot, &self.status, metrics)
+            }),
+            assigned_last_minute: Some(requests(metrics, &metrics.window, MINUTE)),
             split_total: Some(split_total(metrics)),
-            old: Some(side(metrics, Generation::Old, old)),
-            new: Some(side(metrics, Generation::New, new)),
+            old: Some(side(metrics, Generation::Old, old, &recent)),
+            new: Some(side(metrics, Generation::New, new, &recent)),
             saves: counts(
                 metrics
                     .saves_by_cause()
@@ -81,7 +90,8 @@ impl Admin {
                     .rejects_by_cause()
                     .map(|(cause, n)| (cause.as_str(), n)),
             ),
-            assigned_last_five_seconds: Some(assigned(metrics, FIVE_SECONDS)),
+            assigned_last_five_seconds: Some(requests(metrics, &metrics.window, FIVE_SECONDS)),
+            answered_last_minute: Some(requests(metrics, &metrics.answered, MINUTE)),
         }
     }
 }
@@ -111,13 +121,14 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         refused_total: metrics.plans_rejected.get(),
         source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
         remarks: status.remarks.load().to_vec(),
+        earlier_requests_that_may_reach_old: None,
     }
 }
 
-/// The assignments of the last `seconds`.
-fn assigned(metrics: &Metrics, seconds: u64) -> v1::Requests {
+/// What `window` counted in the last `seconds`.
+fn requests(metrics: &Metrics, window: &Window, seconds: u64) -> v1::Requests {
     let now = metrics.second(Instant::now());
-    let (all, new) = metrics.window.totals(now, seconds);
+    let (all, new) = window.totals(now, seconds);
     v1::Requests {
         old: all - new,
         new,
@@ -139,8 +150,17 @@ fn side(
     metrics: &Metrics,
     generation: Generation,
     (healthy, known): (usize, usize),
+    [minute, five_minutes]: &[Recent; 2],
 ) -> v1::Generation {
-    let outcome = |outcome| metrics.outcomes(generation, outcome);
+    let recent = |recent: &Recent| {
+        let side = &recent.sides[generation.index()];
+        v1::Recent {
+            length: Some(duration(recent.length)),
+            outcomes: Some(outcomes(side.outcomes)),
+            first_event: Some((&side.first_event).into()),
+            gap: Some((&side.gap).into()),
+        }
+    };
     let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
     v1::Generation {
         open_streams: metrics.open_streams(generation).try_into().unwrap_or(0),
@@ -148,15 +168,24 @@ fn side(
             healthy: count(healthy),
             known: count(known),
         }),
-        outcomes: Some(v1::Outcomes {
-            completed: outcome(Outcome::Completed),
-            truncated: outcome(Outcome::Truncated),
-            failed: outcome(Outcome::Failed),
-            cancelled: outcome(Outcome::Cancelled),
-        }),
+        outcomes: Some(outcomes(
+            Outcome::ALL.map(|outcome| metrics.outcomes(generation, outcome)),
+        )),
         first_event: Some(metrics.first_event_times(generation).into()),
         gap: Some(metrics.gap_times(generation).into()),
         stream_duration: Some(metrics.stream_times(generation).into()),
+        last_minute: Some(recent(minute)),
+        last_five_minutes: Some(recent(five_minutes)),
+    }
+}
+
+/// In the order of [`Outcome::ALL`].
+const fn outcomes([completed, truncated, failed, cancelled]: [u64; 4]) -> v1::Outcomes {
+    v1::Outcomes {
+        completed,
+        truncated,
+        failed,
+        cancelled,
     }
 }
 

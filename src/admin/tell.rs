@@ -1,9 +1,13 @@
-//! Speaks to the admin port of another crossfade process on this machine: for hooks that cannot rely on a shell. Knows nothing
-//! of what the other process then does.
+//! Speaks to another crossfade process on this machine: for hooks, which cannot rely on a shell, and for people. Knows nothing of
+//! what the other process then does.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Duration;
+
+use super::local;
+use crate::printable::printable;
+use crate::telemetry::log::Level;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -16,7 +20,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("{address} answers {answer:?}")]
+    #[error("{address} answers '{}'", printable(.answer))]
     Refused { address: SocketAddr, answer: String },
 }
 
@@ -26,8 +30,20 @@ pub enum Error {
 /// # Errors
 /// When there is no such process, or it does not do so.
 pub fn drain(admin: SocketAddr) -> Result<(), Error> {
-    let address = here(admin);
-    let answer = put(address, "/drain").map_err(|source| Error::Unreachable { address, source })?;
+    put(admin, "/drain", "")
+}
+
+/// Tells the process whose admin port is at `admin` what to log from now on.
+///
+/// # Errors
+/// When there is no such process, or it does not do so.
+pub fn log_level(admin: SocketAddr, level: &Level) -> Result<(), Error> {
+    put(admin, "/log-level", &level.to_string())
+}
+
+fn put(address: SocketAddr, path: &str, body: &str) -> Result<(), Error> {
+    let answer = exchange(address, path, body);
+    let answer = answer.map_err(|source| Error::Unreachable { address, source })?;
     if answer.starts_with("HTTP/1.1 200 ") {
         return Ok(());
     }
@@ -35,22 +51,14 @@ pub fn drain(admin: SocketAddr) -> Result<(), Error> {
     Err(Error::Refused { address, answer })
 }
 
-fn here(mut address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    address
-}
-
-fn put(address: SocketAddr, path: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+fn exchange(address: SocketAddr, path: &str, body: &str) -> io::Result<String> {
+    let mut stream = local::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let length = body.len();
     write!(
         stream,
-        "PUT {path} HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+        "PUT {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
     )?;
     let mut answer = String::new();
     stream.take(4096).read_to_string(&mut answer)?;

@@ -12,6 +12,7 @@ use super::Error;
 use super::stop::Signals;
 use crate::controller::{Controller, Metrics, ProxyPods, Settings, serve};
 use crate::k8s::{Connection, Lease, Reporter, Scope};
+use crate::pages::Hosts;
 
 /// Which updates are looked after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub struct Config {
     /// By default that of the pod or of the kubeconfig.
     pub namespace: Option<String>,
     pub admin: SocketAddr,
+    /// The names by which the admin port may be asked for.
+    pub admin_hosts: Hosts,
     pub dry_run: bool,
     pub lease: String,
     /// By default as `namespace`.
@@ -76,7 +79,7 @@ async fn live(config: Config) -> Result<(), Error> {
     let admin = listener.local_addr().unwrap_or(config.admin);
     tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, dry_run = config.dry_run, "controls");
     let controller = Controller::new(settings, &connection, leading, notices, metrics, ready);
-    let pages = serve(listener, controller.pages());
+    let pages = serve(listener, controller.pages(config.admin_hosts));
     let leads = async {
         match config.dry_run {
             true => std::future::pending().await,

@@ -10,7 +10,7 @@ use crate::lifecycle::Phase;
 use crate::resource::{DynamoUpdateConfigSpec, Identity, Plan, Target};
 use crate::split::Generation;
 use crate::sse::Outcome;
-use crate::telemetry::quantile;
+use crate::telemetry::latency::Sketch;
 
 /// The observed split of the demo is of the last few seconds: a minute would hide the fade.
 const RECENT: u64 = 3;
@@ -91,13 +91,14 @@ impl Subject for Running {
     fn sample(&self) -> Sample {
         let metrics = &self.handle.shared.metrics;
         let snapshot = self.handle.shared.world.load();
-        let percentiles = |buckets: Vec<(f64, u64)>| {
-            let at = |q| quantile(&buckets, q).map(Duration::from_secs_f64);
+        let [last_minute, _] = metrics.recent(Instant::now());
+        let percentiles = |sketch: &Sketch| {
+            let at = |q| sketch.telling_quantile(q).map(Duration::from_secs_f64);
             Percentiles {
                 p50: at(0.5),
                 p95: at(0.95),
                 p99: at(0.99),
-                count: buckets.last().map_or(0, |(_, count)| *count),
+                count: sketch.count(),
             }
         };
         let each = Generation::ALL;
@@ -107,8 +108,14 @@ impl Subject for Running {
                 .window
                 .share_over(metrics.second(Instant::now()), RECENT),
             open: each.map(|generation| metrics.open_streams(generation)),
-            first_event: each.map(|side| percentiles(metrics.first_event_times(side).buckets)),
-            gap: each.map(|side| percentiles(metrics.gap_times(side).buckets)),
+            first_event: last_minute
+                .sides
+                .each_ref()
+                .map(|side| percentiles(&side.first_event)),
+            gap: last_minute
+                .sides
+                .each_ref()
+                .map(|side| percentiles(&side.gap)),
             outcomes: each.map(|side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome))),
             saves: metrics.saves(),
             epoch: snapshot.epoch,

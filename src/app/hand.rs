@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 
 use self::frame::Frame;
+use crate::printable::{self, printable};
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::whole;
 use crate::status::{self, Choice, Cluster, Look, Proxies, Verb};
@@ -105,12 +107,22 @@ impl View {
         match form {
             Form::Text if one_of_many => self.text() + "\n",
             Form::Text => self.text(),
-            // A line each, which is what readers of a stream of JSON take.
-            Form::Json if one_of_many => format!("{}\n", json()),
-            Form::Json => format!("{:#}\n", json()),
+            Form::Json => as_json(&json(), one_of_many),
             Form::Yaml => format!("---\n{}", status::yaml(&json())),
         }
     }
+}
+
+/// On one line where there are several, which is what readers of a stream of JSON take.
+fn as_json(value: &Value, one_of_many: bool) -> String {
+    let mut text = Vec::new();
+    let written = match one_of_many {
+        true => printable::write_json(&mut text, value),
+        false => printable::write_json_pretty(&mut text, value),
+    };
+    written.expect("a Vec takes every write");
+    text.push(b'\n');
+    String::from_utf8(text).expect("JSON is UTF-8")
 }
 
 /// Shows an update. The exit code is a failure when nothing could be told.
@@ -188,16 +200,17 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
         let cluster = Cluster::open(choice).await?;
         let update = cluster.update(name).await?;
         let changes = verb.changes(&update.spec);
-        say(&format!("{} in namespace {}\n", name, cluster.namespace()));
+        let (name, namespace) = (printable(name), printable(cluster.namespace()));
+        say(&format!("{name} in namespace {namespace}\n"));
         if changes.is_empty() {
             say("  is so already\n");
             return Ok(ExitCode::SUCCESS);
         }
         for change in &changes {
-            say(&format!("  {change}\n"));
+            say(&format!("  {}\n", printable(change)));
         }
         if let Some(caveat) = verb.caveat(&update.spec) {
-            say(&format!("  {caveat}\n"));
+            say(&format!("  {}\n", printable(caveat)));
         }
         if !yes && !confirmed()? {
             say("nothing was changed\n");

@@ -23,7 +23,9 @@ pub struct ClusterChoice {
 
 /// The same before it.
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "Options of status, set, pause and resume, also behind these")]
+#[command(
+    next_help_heading = "Options of status, set, pause, resume and drain-old, also behind these"
+)]
 pub struct Early {
     /// The namespace of the update
     #[arg(

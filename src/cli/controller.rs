@@ -8,9 +8,11 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::LogFormat;
-use super::parse::{address, domain};
+use super::parse::{address, domain, host_name};
 use crate::app::controller::{Config, Where};
 use crate::controller::ProxyPods;
+use crate::pages::Hosts;
+use crate::telemetry::log::Level;
 
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
@@ -65,6 +67,9 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     frontend_port: String,
+    /// A name by which the admin port may be asked for, beside addresses, localhost and names of the cluster
+    #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
+    admin_host: Vec<String>,
     /// Let updates name targets anywhere, not only Services of their namespace
     #[arg(long, env = "CROSSFADE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     allow_any_target: bool,
@@ -81,7 +86,7 @@ pub struct ControllerArgs {
         value_name = "LEVEL",
         default_value = "info"
     )]
-    log: String,
+    log: Level,
     /// How logs are written
     #[arg(
         long,
@@ -95,7 +100,7 @@ pub struct ControllerArgs {
 impl ControllerArgs {
     /// How logs are wanted: level and format.
     #[must_use]
-    pub fn log(&self) -> (&str, LogFormat) {
+    pub fn log(&self) -> (&Level, LogFormat) {
         (&self.log, self.log_format)
     }
 
@@ -114,6 +119,7 @@ impl ControllerArgs {
             },
             namespace,
             admin: self.admin,
+            admin_hosts: Hosts::new(&self.cluster_domain, self.admin_host),
             dry_run: self.dry_run,
             lease: self.lease_name,
             lease_namespace: self.lease_namespace,

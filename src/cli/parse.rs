@@ -52,6 +52,14 @@ pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     }
 }
 
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("must be more than 0".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("is no whole number".to_owned()),
+    }
+}
+
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     match seconds_or_none(text)? {
         Duration::ZERO => Err("must be more than 0".to_owned()),
@@ -74,6 +82,13 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
     match name.parse::<Host>() {
         Ok(Host::Name(name)) => Ok(name),
         _ => Err("is no domain, as cluster.local is one".to_owned()),
+    }
+}
+
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    match text.parse::<Host>() {
+        Ok(Host::Name(name)) => Ok(name),
+        _ => Err("is no name of a host; addresses need not be named".to_owned()),
     }
 }
 

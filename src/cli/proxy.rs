@@ -12,10 +12,12 @@ pub use self::sections::LogFormat;
 use self::sections::{
     ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, TraceArgs, UpstreamArgs,
 };
-use super::parse::{address, path_prefix};
+use super::parse::{address, host_name, path_prefix};
 use crate::config::{Config, PlanSource};
+use crate::pages::Hosts;
 use crate::proxy::{Limits, ProxySettings, Routes};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
+use crate::telemetry::log::Level;
 use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream::{Lifetime, Settings};
@@ -29,6 +31,9 @@ pub struct ProxyArgs {
     /// Where metrics, health and the plan in force are shown; nothing there changes the split
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
+    /// A name by which the admin port may be asked for, beside addresses, localhost and names of the cluster
+    #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
+    admin_host: Vec<String>,
     /// The old generation: host:port, http://… or https://…; repeat it or separate by commas
     #[arg(
         long,
@@ -109,7 +114,7 @@ pub struct ProxyArgs {
 impl ProxyArgs {
     /// How logs are wanted: level, format, access lines.
     #[must_use]
-    pub fn log(&self) -> (&str, LogFormat, bool) {
+    pub fn log(&self) -> (&Level, LogFormat, bool) {
         (
             &self.life.log,
             self.life.log_format,
@@ -143,6 +148,7 @@ impl ProxyArgs {
         Ok(Config {
             listen: self.listen,
             admin: self.admin,
+            admin_hosts: Hosts::new(self.kube.domain(), self.admin_host),
             old: self.old,
             peers: self.old_peers,
             plan,
@@ -154,12 +160,16 @@ impl ProxyArgs {
                 max_requests: self.limits.max_requests,
                 max_body: self.limits.max_body_bytes,
                 replay_budget: self.limits.replay_budget_bytes,
+                body_timeout: self.limits.body_timeout,
                 comments: self.limits.keep_alive_comments,
             },
             limits: Limits {
                 max_head: self.limits.max_header_bytes as usize,
                 head_timeout: self.limits.head_timeout,
                 idle_timeout: self.limits.idle_timeout,
+                write_timeout: self.limits.write_timeout,
+                tunnel_idle_timeout: self.limits.tunnel_idle_timeout,
+                max_connections: self.limits.max_connections,
             },
             upstream: Settings {
                 protocol: upstream_protocol,

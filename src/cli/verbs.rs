@@ -83,11 +83,13 @@ impl Cli {
         match &mut cli.command {
             Command::Status(args) => args.settle(early, given)?,
             Command::Set(args) => args.edit.cluster.after(early, given),
-            Command::Pause(args) | Command::Resume(args) => args.cluster.after(early, given),
+            Command::Pause(args) | Command::Resume(args) | Command::DrainOld(args) => {
+                args.cluster.after(early, given);
+            }
             _ => {
                 if let Some(flag) = early.first() {
                     let message = format!(
-                        "{flag} before `{name}` means nothing: it is for status, set, pause and resume\n"
+                        "{flag} before `{name}` means nothing: it is for status, set, pause, resume and drain-old\n"
                     );
                     return Err(Error::raw(ErrorKind::ArgumentConflict, message));
                 }

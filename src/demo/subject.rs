@@ -26,9 +26,9 @@ pub struct Sample {
     pub observed: Option<f64>,
     /// Streams open now.
     pub open: [i64; 2],
-    /// From the request to its first content.
+    /// From the request to its first content, in the last minute.
     pub first_event: [Percentiles; 2],
-    /// From one event to the next.
+    /// From one event to the next, in the last minute.
     pub gap: [Percentiles; 2],
     /// Exchanges by generation, then by outcome: completed, truncated, failed, cancelled.
     pub outcomes: [[u64; 4]; 2],
@@ -38,7 +38,7 @@ pub struct Sample {
     pub epoch: u64,
 }
 
-/// Percentiles of a time; none where nothing was measured.
+/// Percentiles of a time; none where too little was measured to tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles {
     /// Median.

@@ -139,7 +139,11 @@ fn draw_share(
 }
 
 fn draw_figures(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
-    let title = Line::from(format!(" the proxy · plan {} ", scene.sample.epoch)).bold();
+    let title = Line::from(format!(
+        " the proxy, last minute · plan {} ",
+        scene.sample.epoch
+    ))
+    .bold();
     let block = Block::new()
         .borders(Borders::TOP | Borders::BOTTOM)
         .title(title);

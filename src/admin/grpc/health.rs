@@ -1,10 +1,9 @@
 //! The standard health service (`grpc.health.v1`): serving while `/readyz` says ready.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tonic::codegen::BoxStream;
 use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
@@ -14,6 +13,7 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use super::watcher;
 use crate::admin::Admin;
 use crate::lifecycle::Phase;
+use crate::pages::{Share, Shares};
 use crate::state_api::v1::proxy_server::ProxyServer;
 
 /// How often a watch looks.
@@ -21,11 +21,11 @@ const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
     admin: Admin,
-    watchers: Arc<Semaphore>,
+    watchers: Shares,
 }
 
 impl Health {
-    pub(super) fn new(admin: Admin, watchers: Arc<Semaphore>) -> Self {
+    pub(super) fn new(admin: Admin, watchers: Shares) -> Self {
         Self { admin, watchers }
     }
 }
@@ -72,7 +72,7 @@ impl health_server::Health for Health {
             admin: self.admin.clone(),
             is_known: is_known(&request.get_ref().service),
             told: None,
-            _permit: watcher(&self.watchers)?,
+            _share: watcher(&self.watchers, &request)?,
         };
         let statuses = stream::unfold(watching, Watching::next);
         Ok(Response::new(Box::pin(statuses)))
@@ -84,7 +84,7 @@ struct Watching {
     phases: watch::Receiver<Phase>,
     is_known: bool,
     told: Option<ServingStatus>,
-    _permit: OwnedSemaphorePermit,
+    _share: Share,
 }
 
 impl Watching {

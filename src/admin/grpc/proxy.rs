@@ -1,16 +1,15 @@
 //! The service `crossfade.v1.Proxy`: the state now, and whenever it changes.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream;
-use tokio::sync::Semaphore;
 use tonic::codegen::BoxStream;
 use tonic::{Request, Response, Status};
 
 use super::watcher;
 use crate::admin::Admin;
 use crate::admin::watching::Watching;
+use crate::pages::Shares;
 use crate::state_api::v1::proxy_server::Proxy;
 use crate::state_api::v1::{GetRequest, State, WatchRequest};
 
@@ -20,11 +19,11 @@ const SHORTEST: u32 = 100;
 
 pub(super) struct Reader {
     admin: Admin,
-    watchers: Arc<Semaphore>,
+    watchers: Shares,
 }
 
 impl Reader {
-    pub(super) fn new(admin: Admin, watchers: Arc<Semaphore>) -> Self {
+    pub(super) fn new(admin: Admin, watchers: Shares) -> Self {
         Self { admin, watchers }
     }
 }
@@ -46,7 +45,7 @@ impl Proxy for Reader {
             wanted => wanted.max(SHORTEST),
         };
         let interval = Duration::from_millis(interval.into());
-        let permit = watcher(&self.watchers)?;
+        let permit = watcher(&self.watchers, &request)?;
         let watching = Watching::new(self.admin.clone(), interval);
         let states = stream::unfold((watching, permit), async |(mut watching, permit)| {
             Some((Ok(watching.next().await?), (watching, permit)))

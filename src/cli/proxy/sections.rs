@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use clap::builder::BoolishValueParser;
 
-use crate::cli::parse::{domain, object_name, seconds, seconds_or_none};
+use crate::cli::parse::{count, domain, object_name, seconds, seconds_or_none};
 use crate::config::ClusterSource;
+use crate::telemetry::log::Level;
 use crate::telemetry::trace::Endpoint;
 use crate::upstream::Protocol;
 
@@ -41,6 +42,10 @@ pub(super) struct ClusterArgs {
 }
 
 impl ClusterArgs {
+    pub(super) fn domain(&self) -> &str {
+        &self.cluster_domain
+    }
+
     pub(super) fn source(&self) -> ClusterSource {
         let of_pod = || std::env::var("POD_NAMESPACE").ok();
         let namespace = self.kube_namespace.clone().or_else(of_pod);
@@ -147,7 +152,10 @@ pub(super) struct LimitArgs {
         default_value_t = 100_000
     )]
     pub(super) max_requests: usize,
-    /// Bytes that all request bodies kept for another attempt may take
+    /// Most connections of clients that are open at once; one more is closed at once
+    #[arg(long, env = "CROSSFADE_MAX_CONNECTIONS", value_name = "N", default_value_t = 100_000, value_parser = count)]
+    pub(super) max_connections: usize,
+    /// Bytes of memory that all that is held of requests and answers may take
     #[arg(
         long,
         env = "CROSSFADE_REPLAY_BUDGET_BYTES",
@@ -161,6 +169,15 @@ pub(super) struct LimitArgs {
     /// Time that a client's connection may rest between two requests
     #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "SECONDS", default_value = "90", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
+    /// Time that a request body may pause while more of it is wanted; for all of one up to 64 KiB. Beyond it 408
+    #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub(super) body_timeout: Duration,
+    /// Time that a client may read nothing of what it is sent; then its connection is reset
+    #[arg(long, env = "CROSSFADE_WRITE_TIMEOUT", value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    pub(super) write_timeout: Duration,
+    /// Time that nothing may pass either way after an upgrade (WebSocket)
+    #[arg(long, env = "CROSSFADE_TUNNEL_IDLE_TIMEOUT", value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
+    pub(super) tunnel_idle_timeout: Duration,
     /// Send a client that hears nothing for so long an SSE comment, between events [default: off]
     #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "SECONDS", value_parser = seconds)]
     pub(super) keep_alive_comments: Option<Duration>,
@@ -271,7 +288,7 @@ pub(super) struct LifeArgs {
         value_name = "LEVEL",
         default_value = "info"
     )]
-    pub(super) log: String,
+    pub(super) log: Level,
     /// How logs are written
     #[arg(
         long,
