@@ -1,0 +1,171 @@
+//! What a client asks for and how it behaves meanwhile, all from the numbers of its exchange.
+
+use std::time::Duration;
+
+use crate::draw::Draw;
+use crate::support::scripts::Family;
+use crate::wire::Id;
+
+/// One request and its client's behaviour.
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub id: Id,
+    pub kind: Kind,
+    /// Length of the body, in bytes.
+    pub length: usize,
+    pub framing: AskFraming,
+    /// Sends trailers, where the body is chunked.
+    pub trailers: bool,
+    /// Says `Expect: 100-continue` and waits for it for a while.
+    pub expects: bool,
+    /// Names a field of its own in `Connection`.
+    pub hop: bool,
+    pub sending: Sending,
+    pub leaving: Leaving,
+    pub reading: Reading,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Stream(Family),
+    Unary(Family),
+    /// What belongs to old alone.
+    Get,
+    Head,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskFraming {
+    None,
+    Length,
+    /// Chunks of so many bytes.
+    Chunked(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    AtOnce,
+    /// Pieces of so many bytes with pauses between, for the first few of them.
+    Slow(usize, Duration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    Stays,
+    /// Closes after so many bytes of the body.
+    InBody(usize),
+    /// Closes so long after the request.
+    After(Duration),
+    /// Ends its side of the connection after the request, and waits for the answer.
+    HalfCloses,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    Fast,
+    /// Reads of so many bytes with pauses between, for the first few of them.
+    Slow(usize, Duration),
+    /// Reads nothing for so long once it has the head.
+    Stalls(Duration),
+}
+
+impl Ask {
+    /// The `sequence`-th request of a client.
+    pub fn of(seed: u64, id: Id) -> Self {
+        let mut draw = Draw::of(&[seed, 1, id.0]);
+        let family = draw.pick(&Family::ALL);
+        let kind = match draw.within(0..=9) {
+            0..=5 => Kind::Stream(family),
+            6..=7 => Kind::Unary(family),
+            8 => Kind::Get,
+            _ => Kind::Head,
+        };
+        let has_body = matches!(kind, Kind::Stream(_) | Kind::Unary(_));
+        let length = match draw.within(0..=9) {
+            0..=5 => draw.within(90..=2_000),
+            6..=7 => draw.within(2_000..=40_000),
+            8 => draw.within(60_000..=70_000),
+            _ => draw.within(70_000..=300_000),
+        };
+        let framing = match draw.within(0..=3) {
+            0 if length < 4_000 => AskFraming::Chunked(1),
+            0 | 1 => AskFraming::Chunked(draw.within(7..=20_000)),
+            _ => AskFraming::Length,
+        };
+        let is_chunked = matches!(framing, AskFraming::Chunked(_));
+        let sending = if draw.percent(75) {
+            Sending::AtOnce
+        } else {
+            Sending::Slow(draw.within(1..=length), draw.millis(1..=30))
+        };
+        let leaving = match draw.within(0..=19) {
+            0 => Leaving::InBody(draw.within(0..=length)),
+            1 | 2 => Leaving::After(draw.millis(0..=120)),
+            3 => Leaving::HalfCloses,
+            _ => Leaving::Stays,
+        };
+        let reading = match draw.within(0..=9) {
+            0 => Reading::Slow(draw.within(1..=200), draw.millis(1..=10)),
+            1 => Reading::Stalls(draw.millis(50..=500)),
+            _ => Reading::Fast,
+        };
+        Self {
+            id,
+            kind,
+            length: if has_body { length } else { 0 },
+            framing: if has_body { framing } else { AskFraming::None },
+            trailers: has_body && is_chunked && draw.percent(20),
+            expects: has_body && draw.percent(15),
+            hop: draw.percent(10),
+            sending,
+            leaving,
+            reading,
+        }
+    }
+
+    /// The same of a client that can neither chunk nor half-close.
+    pub fn in_http10(mut self) -> Self {
+        if let AskFraming::Chunked(_) = self.framing {
+            self.framing = AskFraming::Length;
+            self.trailers = false;
+        }
+        self.expects = false;
+        self
+    }
+
+    /// The same over HTTP/2, which has no fields of a connection, and no half-close that could be taken for a client that left.
+    pub fn in_http2(mut self) -> Self {
+        self.expects = false;
+        self.hop = false;
+        if self.leaving == Leaving::HalfCloses {
+            self.leaving = Leaving::Stays;
+        }
+        self
+    }
+
+    pub fn method(&self) -> &'static str {
+        match self.kind {
+            Kind::Stream(_) | Kind::Unary(_) => "POST",
+            Kind::Get => "GET",
+            Kind::Head => "HEAD",
+        }
+    }
+
+    pub fn target(&self) -> String {
+        let path = match self.kind {
+            Kind::Stream(family) | Kind::Unary(family) => family.path(),
+            Kind::Get | Kind::Head => "/health",
+        };
+        format!("{path}?of={}", self.id)
+    }
+
+    pub fn body(&self) -> Vec<u8> {
+        let is_stream = matches!(self.kind, Kind::Stream(_));
+        crate::wire::request_body(self.id, is_stream, self.length)
+    }
+
+    /// Does the client do all that it takes to get an answer?
+    pub fn is_polite(&self) -> bool {
+        self.leaving == Leaving::Stays
+    }
+}

@@ -1,0 +1,366 @@
+//! One connection of an HTTP/1 client: requests go out, one or more at a time, while the answers are read.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::ask::{Ask, AskFraming, Kind, Leaving, Reading, Sending};
+use super::{Crowd, PATIENCE, Speech};
+use crate::http1::{Broken, Framing, Head, Reader};
+use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::support::upstream::Io;
+use crate::wire::{ANSWER, ID, LENGTH, Tag};
+
+/// How long a client waits for `100 Continue` before it sends the body all the same.
+const CONTINUE: Duration = Duration::from_millis(300);
+/// Most pauses of one request or answer.
+const PAUSES: usize = 12;
+
+type Connection = Box<dyn Io>;
+
+/// What the reading half tells the writing half about the exchange at hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
+enum Heard {
+    Nothing,
+    Continue,
+    Final,
+}
+
+/// What follows on the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Go,
+    /// Nothing more can be sent or read.
+    Stop,
+    /// The client has had enough and closes.
+    Leave,
+}
+
+/// Sends these requests over one connection, `depth` of them before the first answer, and reads the answers.
+pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usize, io: Connection) {
+    let (reader, mut writer) = tokio::io::split(io);
+    let mut reader = Reader::new(reader);
+    let mut previous = None;
+    for batch in asks.chunks(depth) {
+        if *crowd.over.borrow() {
+            return;
+        }
+        let mut batch = batch.to_vec();
+        if depth > 1 {
+            // Who waits for `100 Continue` does not pipeline.
+            batch.iter_mut().for_each(|ask| ask.expects = false);
+        }
+        let ledger = &crowd.ledger;
+        for ask in &batch {
+            ledger.ask(ask);
+            ledger.asked(ask.id, |asked| asked.previous = previous.replace(ask.id));
+        }
+        let both = exchange(ledger, speech, &batch, &mut reader, &mut writer);
+        let next = match timeout(PATIENCE, both).await {
+            Ok(next) => next,
+            Err(_) => {
+                ledger.violation(Some(batch[0].id), "its answer does not end in time");
+                Next::Leave
+            }
+        };
+        match next {
+            Next::Go if speech == Speech::Http11 => {}
+            Next::Leave => return mark_left(ledger, &batch),
+            Next::Go | Next::Stop => return surplus(ledger, &batch, &reader.buffer),
+        }
+    }
+}
+
+fn mark_left(ledger: &Ledger, batch: &[Ask]) {
+    for ask in batch {
+        ledger.asked(ask.id, |asked| asked.left = true);
+    }
+}
+
+/// Nothing may follow the last answer, but for the refusal of what followed the request.
+fn surplus(ledger: &Ledger, batch: &[Ask], rest: &[u8]) {
+    if !rest.is_empty() && !rest.starts_with(b"HTTP/1.1 408") {
+        let text = String::from_utf8_lossy(&rest[..rest.len().min(120)]).into_owned();
+        let id = batch.last().map(|ask| ask.id);
+        ledger.violation(id, format!("bytes behind the last answer: {text:?}"));
+    }
+}
+
+async fn exchange(
+    ledger: &Ledger,
+    speech: Speech,
+    batch: &[Ask],
+    reader: &mut Reader<ReadHalf<Connection>>,
+    writer: &mut WriteHalf<Connection>,
+) -> Next {
+    let (heard, hears) = watch::channel(Heard::Nothing);
+    let leaves = batch.iter().find_map(|ask| match ask.leaving {
+        Leaving::After(time) => Some(time),
+        _ => None,
+    });
+    let mut leave = std::pin::pin!(async {
+        match leaves {
+            Some(time) => sleep(time).await,
+            None => std::future::pending().await,
+        }
+    });
+    let mut sending = std::pin::pin!(send_all(ledger, speech, batch, writer, hears));
+    let mut reading = std::pin::pin!(read_all(ledger, speech, batch, reader, &heard));
+    let mut sent = None;
+    let mut read = None;
+    let half_closes = batch.iter().any(|ask| ask.leaving == Leaving::HalfCloses);
+    if half_closes {
+        // What is still open then is given up, whichever request it was.
+        mark_left(ledger, batch);
+    }
+    loop {
+        match (sent, read) {
+            (Some(Next::Leave), _) => return Next::Leave,
+            (_, Some(Next::Stop)) => return Next::Stop,
+            (Some(sent), Some(_)) => return sent,
+            _ => {}
+        }
+        tokio::select! {
+            next = &mut sending, if sent.is_none() => sent = Some(next),
+            next = &mut reading, if read.is_none() => read = Some(next),
+            () = &mut leave => return Next::Leave,
+        }
+    }
+}
+
+async fn send_all(
+    ledger: &Ledger,
+    speech: Speech,
+    batch: &[Ask],
+    writer: &mut WriteHalf<Connection>,
+    mut hears: watch::Receiver<Heard>,
+) -> Next {
+    for ask in batch {
+        ledger.asked(ask.id, |asked| asked.began = Some(Instant::now()));
+        match send(ledger, speech, ask, writer, &mut hears).await {
+            Ok(Next::Go) => {}
+            Ok(next) => return next,
+            Err(_) => return Next::Stop,
+        }
+    }
+    Next::Go
+}
+
+async fn send(
+    ledger: &Ledger,
+    speech: Speech,
+    ask: &Ask,
+    writer: &mut WriteHalf<Connection>,
+    hears: &mut watch::Receiver<Heard>,
+) -> io::Result<Next> {
+    let head = head(speech, ask);
+    let mut body = encode(ask);
+    let whole = body.len();
+    if let Leaving::InBody(most) = ask.leaving {
+        body.truncate(most);
+    }
+    if ask.expects {
+        write(writer, ask.sending, head.as_bytes()).await?;
+        let waiting = hears.wait_for(|heard| *heard > Heard::Nothing);
+        if let Ok(Ok(heard)) = timeout(CONTINUE, waiting).await
+            && *heard == Heard::Final
+        {
+            // The body is not wanted: without it no other request can follow.
+            return Ok(Next::Stop);
+        }
+        write(writer, ask.sending, &body).await?;
+    } else {
+        let bytes = [head.as_bytes(), &body].concat();
+        write(writer, ask.sending, &bytes).await?;
+    }
+    if let Leaving::InBody(_) = ask.leaving {
+        return Ok(Next::Leave);
+    }
+    ledger.asked(ask.id, |asked| asked.whole = body.len() == whole);
+    if ask.leaving == Leaving::HalfCloses {
+        writer.shutdown().await?;
+        return Ok(Next::Stop);
+    }
+    Ok(Next::Go)
+}
+
+async fn write(
+    writer: &mut WriteHalf<Connection>,
+    sending: Sending,
+    bytes: &[u8],
+) -> io::Result<()> {
+    match sending {
+        Sending::AtOnce => writer.write_all(bytes).await?,
+        Sending::Slow(width, pause) => {
+            let slow = bytes.len().min(width * PAUSES);
+            for piece in bytes[..slow].chunks(width) {
+                writer.write_all(piece).await?;
+                writer.flush().await?;
+                sleep(pause).await;
+            }
+            writer.write_all(&bytes[slow..]).await?;
+        }
+    }
+    writer.flush().await
+}
+
+fn head(speech: Speech, ask: &Ask) -> String {
+    let version = match speech {
+        Speech::Http10 => "HTTP/1.0",
+        Speech::Http11 | Speech::Http2 => "HTTP/1.1",
+    };
+    let mut head = format!(
+        "{} {} {version}\r\nhost: models.example\r\n{ID}: {}\r\n{LENGTH}: {}\r\ntraceparent: {}\r\n",
+        ask.method(),
+        ask.target(),
+        ask.id,
+        ask.length,
+        ask.id.traceparent()
+    );
+    match ask.framing {
+        AskFraming::None => {}
+        AskFraming::Length => head += &format!("content-length: {}\r\n", ask.length),
+        AskFraming::Chunked(_) => head += "transfer-encoding: chunked\r\n",
+    }
+    if ask.expects {
+        head += "expect: 100-continue\r\n";
+    }
+    if ask.trailers {
+        head += "te: trailers\r\n";
+    }
+    if ask.hop {
+        head += "connection: x-hop\r\nx-hop: not for the next one\r\n";
+    }
+    head + "\r\n"
+}
+
+/// The body as it goes over the wire.
+fn encode(ask: &Ask) -> Vec<u8> {
+    let body = ask.body();
+    let AskFraming::Chunked(size) = ask.framing else {
+        return body;
+    };
+    let mut bytes = Vec::new();
+    for chunk in body.chunks(size) {
+        bytes.extend(format!("{:x}\r\n", chunk.len()).bytes());
+        bytes.extend(chunk);
+        bytes.extend(b"\r\n");
+    }
+    bytes.extend(b"0\r\n");
+    if ask.trailers {
+        bytes.extend(format!("x-chaos-trailer: {}\r\n", ask.id).bytes());
+    }
+    bytes.extend(b"\r\n");
+    bytes
+}
+
+async fn read_all(
+    ledger: &Ledger,
+    speech: Speech,
+    batch: &[Ask],
+    reader: &mut Reader<ReadHalf<Connection>>,
+    heard: &watch::Sender<Heard>,
+) -> Next {
+    for ask in batch {
+        let end = match read(ledger, speech, ask, reader, heard).await {
+            Ok(Next::Go) => continue,
+            Ok(_) => return Next::Stop,
+            Err(Broken::Fin) => SeenEnd::Fin,
+            Err(Broken::Reset) => SeenEnd::Reset,
+            Err(Broken::Malformed(what)) => {
+                ledger.violation(Some(ask.id), format!("the client is sent {what}"));
+                SeenEnd::Fin
+            }
+        };
+        ledger.seen(ask.id, |seen| seen.end = Some(end));
+        return Next::Stop;
+    }
+    Next::Go
+}
+
+async fn read(
+    ledger: &Ledger,
+    speech: Speech,
+    ask: &Ask,
+    reader: &mut Reader<ReadHalf<Connection>>,
+    heard: &watch::Sender<Heard>,
+) -> Result<Next, Broken> {
+    reader.width = 64 * 1024;
+    let (status, head) = loop {
+        let head = reader.head().await?;
+        let status = status(&head)?;
+        if status >= 200 {
+            break (status, head);
+        }
+        ledger.seen(ask.id, |seen| seen.interim.push(status));
+        if speech == Speech::Http10 || !ask.expects {
+            ledger.violation(Some(ask.id), format!("{status} for nothing"));
+        }
+        heard.send_replace(Heard::Continue);
+    };
+    heard.send_replace(Heard::Final);
+    let bodiless = ask.kind == Kind::Head || matches!(status, 204 | 304);
+    let framing = match head.framing()? {
+        _ if bodiless => None,
+        Some(Framing::Chunked) if speech == Speech::Http10 => {
+            let what = "chunks in answer to HTTP/1.0".to_owned();
+            return Err(Broken::Malformed(what));
+        }
+        None => Some(Framing::UntilClose),
+        framed => framed,
+    };
+    ledger.seen(ask.id, |seen| {
+        seen.head = Some(SeenHead {
+            status,
+            generation: head.get("x-crossfade-generation").map(str::to_owned),
+            tag: head.get(ANSWER).and_then(Tag::parse),
+            is_events: head.get("content-type") == Some("text/event-stream"),
+        });
+    });
+    let mut pauses = PAUSES;
+    let pause = match ask.reading {
+        Reading::Fast => Duration::ZERO,
+        Reading::Slow(width, pause) => {
+            reader.width = width;
+            pause
+        }
+        Reading::Stalls(time) => {
+            sleep(time).await;
+            Duration::ZERO
+        }
+    };
+    reader.expect_body(framing);
+    while let Some(piece) = reader.piece().await? {
+        ledger.seen(ask.id, |seen| seen.body.extend(piece));
+        if pauses > 0 && !pause.is_zero() {
+            pauses -= 1;
+            sleep(pause).await;
+        } else {
+            reader.width = 64 * 1024;
+        }
+    }
+    let until_close = framing == Some(Framing::UntilClose);
+    let end = if until_close {
+        SeenEnd::Closed
+    } else {
+        SeenEnd::Whole
+    };
+    ledger.seen(ask.id, |seen| seen.end = Some(end));
+    let closes = until_close || head.get("connection") == Some("close");
+    Ok(if closes { Next::Stop } else { Next::Go })
+}
+
+fn status(head: &Head) -> Result<u16, Broken> {
+    let line = &head.first_line;
+    let rest = line
+        .strip_prefix("HTTP/1.1 ")
+        .or(line.strip_prefix("HTTP/1.0 "));
+    let digits = rest.and_then(|rest| rest.get(..3));
+    digits
+        .and_then(|digits| digits.parse().ok())
+        .filter(|status| (100..600).contains(status))
+        .ok_or_else(|| Broken::Malformed(format!("no status line: {line:?}")))
+}

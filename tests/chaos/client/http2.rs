@@ -1,0 +1,175 @@
+//! One connection of an HTTP/2 client: all its requests at once, each a stream of its own.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2::client::{ResponseFuture, SendRequest};
+use h2::{Reason, SendStream};
+use http::{HeaderMap, HeaderValue, Request};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::ask::{Ask, AskFraming, Leaving, Reading, Sending};
+use super::{Crowd, PATIENCE};
+use crate::draw::Draw;
+use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::support::upstream::Io;
+use crate::wire::{ANSWER, ID, LENGTH, Tag};
+
+/// Most pauses of one request or answer.
+const PAUSES: usize = 12;
+/// Windows that a client may start its streams with: hardly any, the usual one, and much.
+const WINDOWS: [u32; 3] = [2_000, 65_535, 1 << 20];
+
+/// What small frames may cost before the library ends the connection: more than there can be.
+const SMALL_FRAMES: usize = 1 << 30;
+
+/// Sends these requests over one connection and reads the answers.
+pub async fn converse(crowd: &Crowd, asks: Vec<Ask>, mut draw: Draw, io: Box<dyn Io>) {
+    let mut builder = h2::client::Builder::new();
+    builder
+        .initial_window_size(draw.pick(&WINDOWS))
+        .data_frame_budget(SMALL_FRAMES);
+    let Ok(Ok((sender, connection))) = timeout(PATIENCE, builder.handshake(io)).await else {
+        return;
+    };
+    // Dropped with this future, which closes the connection.
+    let mut driver = JoinSet::new();
+    driver.spawn(connection);
+    let mut exchanges = JoinSet::new();
+    for ask in asks {
+        let ledger = crowd.ledger.clone();
+        ledger.ask(&ask);
+        exchanges.spawn(exchange(ledger, ask, sender.clone()));
+    }
+    while exchanges.join_next().await.is_some() {}
+}
+
+async fn exchange(ledger: Ledger, ask: Ask, sender: SendRequest<Bytes>) {
+    let leaves = async {
+        match ask.leaving {
+            Leaving::After(time) => sleep(time).await,
+            _ => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = timeout(PATIENCE, ask_and_read(&ledger, &ask, sender)) => match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => ledger.seen(ask.id, |seen| seen.end = Some(SeenEnd::Reset)),
+            Err(_) => ledger.violation(Some(ask.id), "its answer does not end in time"),
+        },
+        () = leaves => ledger.asked(ask.id, |asked| asked.left = true),
+    }
+}
+
+async fn ask_and_read(
+    ledger: &Ledger,
+    ask: &Ask,
+    sender: SendRequest<Bytes>,
+) -> Result<(), h2::Error> {
+    let mut sender = sender.ready().await?;
+    ledger.asked(ask.id, |asked| asked.began = Some(Instant::now()));
+    let (response, stream) = sender.send_request(request(ask), ask.length == 0)?;
+    if ask.length == 0 {
+        ledger.asked(ask.id, |asked| asked.whole = true);
+    }
+    let sending = async {
+        if ask.length > 0 {
+            // An answer that comes before the request's end ends the sending; it is read all the same.
+            let _ = send(ledger, ask, stream).await;
+        }
+    };
+    let (read, ()) = tokio::join!(read(ledger, ask, response), sending);
+    read
+}
+
+fn request(ask: &Ask) -> Request<()> {
+    let mut request = Request::builder()
+        .method(ask.method())
+        .uri(format!("http://models.example{}", ask.target()))
+        .header(ID, ask.id.to_string())
+        .header(LENGTH, ask.length)
+        .header("traceparent", ask.id.traceparent());
+    if ask.framing == AskFraming::Length {
+        request = request.header("content-length", ask.length);
+    }
+    if ask.trailers {
+        request = request.header("te", "trailers");
+    }
+    request.body(()).expect("all parts are valid")
+}
+
+async fn send(ledger: &Ledger, ask: &Ask, mut stream: SendStream<Bytes>) -> Result<(), h2::Error> {
+    let body = ask.body();
+    let stop = match ask.leaving {
+        Leaving::InBody(most) => most,
+        _ => usize::MAX,
+    };
+    let (width, pause) = match ask.sending {
+        Sending::AtOnce => (usize::MAX, None),
+        Sending::Slow(width, pause) => (width, Some(pause)),
+    };
+    let mut sent = 0;
+    let mut pauses = 0;
+    while sent < body.len().min(stop) {
+        let wanted = (body.len().min(stop) - sent).min(width);
+        stream.reserve_capacity(wanted);
+        let granted = match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
+            Some(granted) => granted?.min(wanted),
+            None => return Ok(()),
+        };
+        stream.send_data(Bytes::copy_from_slice(&body[sent..sent + granted]), false)?;
+        sent += granted;
+        if let Some(pause) = pause.filter(|_| pauses < PAUSES) {
+            pauses += 1;
+            sleep(pause).await;
+        }
+    }
+    if stop < body.len() {
+        ledger.asked(ask.id, |asked| asked.left = true);
+        stream.send_reset(Reason::CANCEL);
+        return Ok(());
+    }
+    ledger.asked(ask.id, |asked| asked.whole = true);
+    if ask.trailers {
+        let mut trailers = HeaderMap::new();
+        let value = HeaderValue::from_str(&ask.id.to_string()).expect("digits");
+        trailers.insert("x-chaos-trailer", value);
+        return stream.send_trailers(trailers);
+    }
+    stream.send_data(Bytes::new(), true)
+}
+
+async fn read(ledger: &Ledger, ask: &Ask, response: ResponseFuture) -> Result<(), h2::Error> {
+    let (head, mut body) = response.await?.into_parts();
+    let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+    ledger.seen(ask.id, |seen| {
+        seen.head = Some(SeenHead {
+            status: head.status.as_u16(),
+            generation: text("x-crossfade-generation").map(str::to_owned),
+            tag: text(ANSWER).and_then(Tag::parse),
+            is_events: text("content-type") == Some("text/event-stream"),
+        });
+    });
+    let pause = match ask.reading {
+        Reading::Fast => None,
+        Reading::Slow(_, pause) => Some(pause),
+        Reading::Stalls(time) => {
+            sleep(time).await;
+            None
+        }
+    };
+    let mut pauses = 0;
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        ledger.seen(ask.id, |seen| seen.body.extend(&data));
+        if let Some(pause) = pause.filter(|_| pauses < PAUSES) {
+            pauses += 1;
+            sleep(pause).await;
+        }
+    }
+    body.trailers().await?;
+    ledger.seen(ask.id, |seen| seen.end = Some(SeenEnd::Whole));
+    Ok(())
+}

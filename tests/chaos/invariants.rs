@@ -1,0 +1,75 @@
+//! What must hold for each exchange and for the process, judged by what clients and servers wrote down.
+
+pub mod answers;
+pub mod counts;
+pub mod events;
+pub mod process;
+pub mod visits;
+
+use std::fmt::Write;
+
+use crate::ledger::{Book, Exchange, Violation};
+use crate::wire::Id;
+use counts::Line;
+
+/// What is known of the wave that an exchange was part of.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances {
+    /// The servers speak HTTP/2: what they have handed to their library may still be lost with its connection.
+    pub http2: bool,
+    /// The process was stopped meanwhile.
+    pub drains: bool,
+    /// A plan that allows other attempts was in force at some time.
+    pub failover: bool,
+}
+
+/// Everything that is wrong with an exchange.
+pub fn judge(
+    id: Id,
+    book: &Book,
+    exchange: &Exchange,
+    lines: &[Line],
+    circumstances: Circumstances,
+) -> Vec<Violation> {
+    let mut wrong = answers::judge(id, book, exchange, circumstances);
+    wrong.extend(visits::judge(exchange, lines, circumstances));
+    wrong.extend(counts::judge(exchange, lines, circumstances));
+    let violation = |what| Violation { id: Some(id), what };
+    wrong.into_iter().map(violation).collect()
+}
+
+/// All that is known of an exchange, for a person.
+pub fn trace(id: Id, exchange: &Exchange, lines: &[Line]) -> String {
+    let mut text = format!("exchange {id}: {:?}\n", exchange.ask);
+    let began = exchange.asked.began;
+    let _ = writeln!(text, "  client: {:?}", exchange.asked);
+    let seen = &exchange.seen;
+    let _ = writeln!(
+        text,
+        "  client saw: interim {:?}, {:?}, {} bytes, end {:?}",
+        seen.interim,
+        seen.head,
+        seen.body.len(),
+        seen.end
+    );
+    let tail = &seen.body[seen.body.len().saturating_sub(240)..];
+    let _ = writeln!(text, "    …{:?}", String::from_utf8_lossy(tail));
+    for (number, visit) in exchange.visits.iter().enumerate() {
+        let after = began.map(|began| visit.began.saturating_duration_since(began));
+        let _ = writeln!(
+            text,
+            "  visit {number}: server {} connection {} after {after:?}: request whole {} ({} of {} bytes), end {:?}, {:?}",
+            visit.server,
+            visit.connection,
+            visit.whole,
+            visit.body_bytes,
+            exchange.ask.length,
+            visit.end,
+            visit.deed
+        );
+    }
+    for line in lines {
+        let _ = writeln!(text, "  access: {}", line.text);
+    }
+    text
+}

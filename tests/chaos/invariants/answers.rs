@@ -1,0 +1,125 @@
+//! Answers: nobody gets a byte of another's, and each is whole or ends so that the client can tell.
+
+use super::{Circumstances, events};
+use crate::client::ask::Kind;
+use crate::ledger::{Book, Exchange, SeenEnd, SeenHead, Visit, VisitEnd};
+use crate::server::deed::{Answer, AnswerFraming, Fault};
+use crate::wire::{Id, Tag};
+
+pub fn judge(
+    id: Id,
+    book: &Book,
+    exchange: &Exchange,
+    circumstances: Circumstances,
+) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let seen = &exchange.seen;
+    let head_tag = seen.head.as_ref().and_then(|head| head.tag);
+    for tag in Tag::all_in(&seen.body).chain(head_tag) {
+        if tag.id != id {
+            wrong.push(format!("the client gets bytes of exchange {}", tag.id));
+            return wrong;
+        }
+        if tag.visit >= exchange.visits.len() {
+            wrong.push(format!("the client gets an answer of visit {}", tag.visit));
+            return wrong;
+        }
+    }
+    match &seen.head {
+        None => wrong.extend(silence(book, exchange, circumstances)),
+        Some(head) => match head.tag {
+            None => wrong.extend(own(exchange, head)),
+            Some(tag) if head.is_events => {
+                wrong.extend(events::judge(exchange, tag.visit, circumstances));
+            }
+            Some(tag) => {
+                let visit = &exchange.visits[tag.visit];
+                wrong.extend(plain(exchange, head, visit, circumstances));
+            }
+        },
+    }
+    wrong
+}
+
+/// Has the client done its part, so that it is owed a whole answer where a server gave one?
+pub fn is_owed(exchange: &Exchange, circumstances: Circumstances) -> bool {
+    exchange.ask.is_polite()
+        && exchange.asked.whole
+        && !exchange.asked.left
+        && !circumstances.drains
+}
+
+/// No head came.
+fn silence(book: &Book, exchange: &Exchange, circumstances: Circumstances) -> Option<String> {
+    let ended = matches!(exchange.seen.end, Some(SeenEnd::Fin | SeenEnd::Reset));
+    // Where an answer comes before its request's end, the connection may end with it.
+    let previous = exchange.asked.previous;
+    let after_body = previous
+        .and_then(|id| book.exchanges.get(&id))
+        .is_some_and(|previous| previous.ask.length > 0);
+    (ended && !after_body && is_owed(exchange, circumstances))
+        .then(|| "it gets no answer at all".into())
+}
+
+/// An answer of crossfade's own.
+fn own(exchange: &Exchange, head: &SeenHead) -> Option<String> {
+    let seen = &exchange.seen;
+    if head.status < 400 {
+        return Some(format!("a {} that no server gave", head.status));
+    }
+    let ended = matches!(seen.end, Some(SeenEnd::Whole | SeenEnd::Closed));
+    if !ended || exchange.ask.kind == Kind::Head {
+        return None;
+    }
+    let json: Result<serde_json::Value, _> = serde_json::from_slice(&seen.body);
+    let says_why = json.is_ok_and(|json| json["error"]["message"].is_string());
+    (!says_why).then(|| "an error of crossfade's own that says nothing".into())
+}
+
+/// An answer that is no event stream.
+fn plain(
+    exchange: &Exchange,
+    head: &SeenHead,
+    visit: &Visit,
+    circumstances: Circumstances,
+) -> Option<String> {
+    let seen = &exchange.seen;
+    if head.status != visit.deed.status() {
+        return Some(format!("{} of a {}", head.status, visit.deed.status()));
+    }
+    let answer: &[u8] = match exchange.ask.kind {
+        Kind::Head => b"",
+        _ => &visit.answer,
+    };
+    if !answer.starts_with(&seen.body) {
+        return Some("other bytes than its answer has".into());
+    }
+    // The end of what lasts until the close is a close, of whatever kind.
+    let is_told = visit.end != VisitEnd::Open
+        || !matches!(
+            visit.deed.answer,
+            Answer::Whole {
+                framing: AnswerFraming::UntilClose,
+                ..
+            }
+        );
+    match seen.end {
+        Some(SeenEnd::Whole | SeenEnd::Closed) if !is_told => None,
+        Some(SeenEnd::Whole | SeenEnd::Closed) if seen.body.len() < answer.len() => Some(format!(
+            "{} of {} bytes look like a whole answer",
+            seen.body.len(),
+            answer.len()
+        )),
+        Some(SeenEnd::Whole | SeenEnd::Closed) => (visit.end == VisitEnd::Cut
+            && !answer.is_empty()
+            && matches!(visit.deed.fault, Fault::Half(..)))
+        .then(|| "a cut became a clean end".into()),
+        Some(SeenEnd::Fin | SeenEnd::Reset) => {
+            let unexplained = visit.end == VisitEnd::Whole
+                && !circumstances.http2
+                && is_owed(exchange, circumstances);
+            unexplained.then(|| "a whole answer is cut".into())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,151 @@
+//! Counts: every exchange has one access line that says what happened, and the metrics are the sums of the lines.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::answers::is_owed;
+use super::{Circumstances, events};
+use crate::client::ask::Kind;
+use crate::ledger::{Exchange, SeenEnd, VisitEnd};
+use crate::server::deed::Answer;
+use crate::support::proxy::Metrics;
+use crate::wire::Id;
+
+/// An access line.
+#[derive(Clone, Debug)]
+pub struct Line {
+    pub status: u64,
+    pub attempts: u64,
+    pub outcome: String,
+    /// The side that answered in the end.
+    pub answered: String,
+    /// What the metric of requests is labelled with.
+    pub labels: [String; 4],
+    pub text: String,
+}
+
+const LABELS: [&str; 4] = ["generation", "reason", "class", "outcome"];
+
+impl Line {
+    /// The exchange and what is said of it, if `fields` are those of an exchange of this test.
+    pub fn of(fields: &Value) -> Option<(Id, Self)> {
+        let id = Id::of_trace(fields["trace_id"].as_str()?)?;
+        let word = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
+        let line = Self {
+            status: fields["status"].as_u64()?,
+            attempts: fields["attempts"].as_u64()?,
+            outcome: word("outcome"),
+            answered: word("answered"),
+            labels: LABELS.map(word),
+            text: fields.to_string(),
+        };
+        Some((id, line))
+    }
+}
+
+pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
+    let seen = &exchange.seen;
+    let routed = seen
+        .head
+        .as_ref()
+        .is_some_and(|head| head.generation.is_some());
+    let line = match lines {
+        [] if routed && !circumstances.drains => return Some("answered, but not counted".into()),
+        [] if !exchange.visits.is_empty() && !circumstances.drains => {
+            return Some("sent to a server, but not counted".into());
+        }
+        [] => return None,
+        [line] => line,
+        more => return Some(format!("counted {} times", more.len())),
+    };
+    // What is idempotent may be repeated on another connection within an attempt.
+    let is_idempotent = matches!(exchange.ask.kind, Kind::Get | Kind::Head);
+    let visits = exchange.visits.iter();
+    let read = visits
+        .filter(|visit| visit.end != VisitEnd::Refused)
+        .count();
+    if !is_idempotent && line.attempts < read as u64 {
+        return Some(format!(
+            "{} attempts are counted of {}",
+            line.attempts, read
+        ));
+    }
+    let head = seen.head.as_ref()?;
+    if routed && line.status != u64::from(head.status) {
+        return Some(format!("{} is counted as {}", head.status, line.status));
+    }
+    let possible = outcomes(exchange, circumstances)?;
+    let outcome = line.outcome.as_str();
+    (!possible.contains(&outcome)).then(|| format!("{outcome} is counted, not one of {possible:?}"))
+}
+
+/// What an exchange may count as, by what its client saw; `None` where a client that left has a say in it.
+fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'static [&'static str]> {
+    let head = exchange.seen.head.as_ref()?;
+    let ended = matches!(exchange.seen.end, Some(SeenEnd::Whole | SeenEnd::Closed));
+    if !is_owed(exchange, circumstances) {
+        return None;
+    }
+    if head.status >= 500 {
+        return Some(&["failed"]);
+    }
+    let tag = head.tag?;
+    if !head.is_events {
+        return Some(if ended {
+            &["completed"]
+        } else {
+            &["truncated"]
+        });
+    }
+    let followed = events::follow(exchange, tag.visit).ok()?;
+    let ended = ended && followed.closing.is_none();
+    let has_terminal = matches!(
+        exchange.visits[followed.visit].deed.answer,
+        Answer::Events { terminal: true, .. }
+    );
+    Some(match (ended, has_terminal) {
+        (true, true) => &["completed"],
+        (true, false) => &["truncated"],
+        // Complete in content, but the end of the framing did not come.
+        (false, _) if followed.closing.is_none() => &["completed", "truncated"],
+        (false, _) => &["truncated", "failed"],
+    })
+}
+
+/// Do the metrics add up to the lines?
+pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String> {
+    let mut wanted: BTreeMap<&[String; 4], f64> = BTreeMap::new();
+    for line in lines.values().flatten() {
+        *wanted.entry(&line.labels).or_default() += 1.0;
+    }
+    let name = "crossfade_requests_total";
+    for (labels, count) in &wanted {
+        let pairs: Vec<_> = LABELS
+            .into_iter()
+            .zip(labels.iter().map(String::as_str))
+            .collect();
+        let counted = metrics.sum(name, &pairs);
+        if counted != *count {
+            return Some(format!(
+                "{labels:?}: {counted} are counted, {count} have a line"
+            ));
+        }
+    }
+    let (all, lines) = (metrics.sum(name, &[]), wanted.values().sum::<f64>());
+    if all != lines {
+        return Some(format!("{all} are counted, {lines} have a line"));
+    }
+    let moved = wanted_moves(metrics);
+    moved.or_else(|| {
+        let open = metrics.sum("crossfade_open_streams", &[]);
+        (open != 0.0).then(|| format!("{open} streams are open when all is quiet"))
+    })
+}
+
+/// Saves cannot be more than the exchanges that ended well.
+fn wanted_moves(metrics: &Metrics) -> Option<String> {
+    let saves = metrics.sum("crossfade_saves_total", &[]);
+    let all = metrics.sum("crossfade_requests_total", &[]);
+    (saves > all).then(|| format!("{saves} saves of {all} requests"))
+}

@@ -1,0 +1,198 @@
+//! Event streams: whole events in their order, of one place from the first content on, and an end that tells the truth.
+
+use std::borrow::Cow;
+
+use super::Circumstances;
+use super::answers::is_owed;
+use crate::ledger::{Exchange, SeenEnd, VisitEnd};
+use crate::server::deed::{Answer, Fault};
+use crate::support::scripts::Family;
+use crate::wire::Tag;
+
+/// How far an event stream was followed.
+pub struct Followed {
+    /// The visit whose ids the client has.
+    first: usize,
+    /// The visit that the last event came from.
+    pub visit: usize,
+    /// How many of its events came, those before a switch among them.
+    pub events: usize,
+    /// Has any of them content?
+    pub committed: bool,
+    /// The error event that ends the stream.
+    pub closing: Option<String>,
+    /// The beginning of an event whose end did not come.
+    pub rest: usize,
+}
+
+pub fn judge(exchange: &Exchange, first: usize, circumstances: Circumstances) -> Option<String> {
+    let followed = match follow(exchange, first) {
+        Ok(followed) => followed,
+        Err(wrong) => return Some(wrong),
+    };
+    let visit = &exchange.visits[followed.visit];
+    let all = blocks(&visit.answer).0.len();
+    let is_complete = followed.events == all;
+    match exchange.seen.end {
+        Some(SeenEnd::Whole | SeenEnd::Closed) => {
+            if followed.closing.is_some() {
+                // Where the end of the connection is the only end there is, the event is what tells.
+                let is_clean = exchange.seen.end == Some(SeenEnd::Whole);
+                return is_clean.then(|| "an error event before a clean end".into());
+            }
+            if !is_complete || followed.rest > 0 {
+                let count = followed.events;
+                return Some(format!("{count} of {all} events look like a whole stream"));
+            }
+            // What ends by an event of its own is whole, however the connection ended.
+            let was_cut = visit.end == VisitEnd::Cut
+                && matches!(visit.deed.fault, Fault::Half(..))
+                && !ends_by_itself(&visit.deed.answer);
+            was_cut.then(|| "a cut became a clean end".into())
+        }
+        Some(SeenEnd::Fin | SeenEnd::Reset) => {
+            if exchange.seen.end == Some(SeenEnd::Fin) {
+                if followed.rest > 0 {
+                    return Some("half an event before the end".into());
+                }
+                let has_ended = is_complete && ends_by_itself(&visit.deed.answer);
+                if followed.closing.is_none() && !has_ended && is_owed(exchange, circumstances) {
+                    return Some("a cut without an error event".into());
+                }
+            }
+            let in_time = |event: &String| event.contains("in time") || event.contains("too long");
+            let unexplained = visit.end == VisitEnd::Whole
+                && !circumstances.http2
+                && is_owed(exchange, circumstances)
+                && !followed.closing.as_ref().is_some_and(in_time);
+            unexplained.then(|| "a whole stream is cut".into())
+        }
+        _ => None,
+    }
+}
+
+fn ends_by_itself(answer: &Answer) -> bool {
+    matches!(answer, Answer::Events { terminal: true, .. })
+}
+
+/// Follows what the client saw through the visits' events.
+///
+/// # Errors
+/// What does not belong there.
+pub fn follow(exchange: &Exchange, first: usize) -> Result<Followed, String> {
+    let (seen, rest) = blocks(&exchange.seen.body);
+    let mut followed = Followed {
+        first,
+        visit: first,
+        events: 0,
+        committed: false,
+        closing: None,
+        rest: rest.len(),
+    };
+    let mut answer = owned(exchange, first, first);
+    for block in seen {
+        if followed.closing.is_some() {
+            return Err("something follows the error event that ends it".into());
+        }
+        if block.starts_with(b":") || is_next(exchange, &answer, &mut followed, block) {
+            continue;
+        }
+        if switches(exchange, &mut followed, block) {
+            answer = owned(exchange, followed.first, followed.visit);
+            continue;
+        }
+        let text = String::from_utf8_lossy(block);
+        if !text.contains('~') && text.contains("error") {
+            followed.closing = Some(text.into_owned());
+            continue;
+        }
+        return Err(format!(
+            "after {} events of visit {}: {text:?}",
+            followed.events, followed.visit
+        ));
+    }
+    Ok(followed)
+}
+
+/// Is this the event that comes next in `answer`?
+fn is_next(exchange: &Exchange, answer: &[Vec<u8>], followed: &mut Followed, block: &[u8]) -> bool {
+    if answer.get(followed.events).is_none_or(|next| next != block) {
+        return false;
+    }
+    let visit = &exchange.visits[followed.visit];
+    followed.events += 1;
+    followed.committed |= followed.events > preambles(&visit.deed.answer);
+    true
+}
+
+fn owned(exchange: &Exchange, first: usize, visit: usize) -> Vec<Vec<u8>> {
+    let answer = as_continued(exchange, first, visit);
+    blocks(&answer).0.into_iter().map(<[u8]>::to_vec).collect()
+}
+
+/// Is this an event of a later visit, before which nothing is missing but what the client has in another form?
+fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool {
+    if followed.committed {
+        return false;
+    }
+    for (number, visit) in exchange.visits.iter().enumerate().skip(followed.visit + 1) {
+        // Where nothing went out the ids are the new one's own.
+        let first = if followed.events == 0 {
+            number
+        } else {
+            followed.first
+        };
+        let answer = as_continued(exchange, first, number);
+        let (all, _) = blocks(&answer);
+        let at = all
+            .iter()
+            .take(followed.events + 1)
+            .position(|known| *known == block);
+        if let Some(at) = at {
+            followed.first = first;
+            followed.visit = number;
+            followed.events = at + 1;
+            followed.committed = followed.events > preambles(&visit.deed.answer);
+            return true;
+        }
+    }
+    false
+}
+
+/// The answer of a visit in the form in which it goes on with that of the first one: Responses keep their ids.
+fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8]> {
+    let visit = &exchange.visits[number];
+    let responses = matches!(
+        visit.deed.answer,
+        Answer::Events {
+            family: Family::Responses,
+            ..
+        }
+    );
+    if number == first || !responses {
+        return Cow::Borrowed(&visit.answer);
+    }
+    let id = exchange.ask.id;
+    let [shown, own] = [first, number].map(|visit| format!("\"id\":\"{}\"", Tag { id, visit }));
+    let text = String::from_utf8_lossy(&visit.answer);
+    Cow::Owned(text.replace(&own, &shown).into_bytes())
+}
+
+/// How many events without content an answer begins with.
+fn preambles(answer: &Answer) -> usize {
+    match answer {
+        Answer::Events { family, .. } => family.preamble("").matches("\n\n").count(),
+        Answer::Whole { .. } => 0,
+    }
+}
+
+/// The whole events of a text, and what follows them.
+fn blocks(text: &[u8]) -> (Vec<&[u8]>, &[u8]) {
+    let mut blocks = Vec::new();
+    let mut rest = text;
+    while let Some(at) = memchr::memmem::find(rest, b"\n\n") {
+        blocks.push(&rest[..at + 2]);
+        rest = &rest[at + 2..];
+    }
+    (blocks, rest)
+}

@@ -1,0 +1,53 @@
+//! Requests: nothing is sent twice that may have been read, but where the failover policy says so.
+
+use super::counts::Line;
+use super::{Circumstances, events};
+use crate::client::ask::Kind;
+use crate::ledger::{Exchange, VisitEnd};
+
+/// Servers below this number are old, the others new.
+pub const OLD: usize = 2;
+
+pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
+    let read: Vec<_> = exchange
+        .visits
+        .iter()
+        .enumerate()
+        .filter(|(_, visit)| visit.end != VisitEnd::Refused)
+        .collect();
+    let is_post = matches!(exchange.ask.kind, Kind::Stream(_) | Kind::Unary(_));
+    let of_old = read.iter().filter(|(_, visit)| visit.server < OLD).count();
+    let of_new = read.len() - of_old;
+    if is_post && (of_old > 1 || of_new > 1) {
+        return Some(format!("sent {of_old} times to old, {of_new} to new"));
+    }
+    if !is_post && (of_new > 0 || of_old > 2) {
+        return Some(format!(
+            "not to be split, sent {of_old} times to old, {of_new} to new"
+        ));
+    }
+    if is_post && !circumstances.failover && read.len() > 1 {
+        return Some("sent twice although nothing is to be tried again".into());
+    }
+    let head = exchange.seen.head.as_ref()?;
+    let first = head.tag?.visit;
+    let committed = if head.is_events {
+        let followed = events::follow(exchange, first).ok()?;
+        followed.committed.then_some(followed.visit)?
+    } else if head.status < 500 && head.status != 404 {
+        first
+    } else {
+        return None;
+    };
+    // A busy server may read a request only after it was given up for another place, which then answers first.
+    let given_up = |server: usize| {
+        let generation = if server < OLD { "old" } else { "new" };
+        lines
+            .iter()
+            .any(|line| line.labels[0] == generation && line.answered != generation)
+    };
+    let again = read
+        .iter()
+        .any(|(number, visit)| *number > committed && !given_up(visit.server));
+    again.then(|| format!("sent again after visit {committed} had answered"))
+}

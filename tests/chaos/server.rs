@@ -1,0 +1,141 @@
+//! Model servers that behave as their numbers say, check all that reaches them, and write it down.
+
+pub mod check;
+pub mod deed;
+pub mod http1;
+pub mod http2;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::client::ask::Ask;
+use crate::ledger::Ledger;
+use deed::Deed;
+
+/// What all servers of a round have in common.
+pub struct Scene {
+    pub seed: u64,
+    /// Do the servers speak HTTP/2, by prior knowledge?
+    pub http2: bool,
+    pub ledger: Ledger,
+}
+
+impl Scene {
+    /// What server `number` does with this visit.
+    pub fn deed(&self, number: usize, ask: &Ask, visit: usize) -> Deed {
+        // The first wave only warms up.
+        Deed::of(self.seed, number, ask, visit, ask.id.wave() == 0)
+    }
+}
+
+/// A running server at an address of its own, which it keeps while it is down.
+pub struct Server {
+    pub address: SocketAddr,
+    /// Is it up? And a count, so that going down and up at once is seen.
+    up: watch::Sender<(bool, usize)>,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    pub async fn start(number: usize, scene: Arc<Scene>) -> Self {
+        // An address that no client in the system is given by chance, so that it is free again when the server comes back.
+        let process = std::process::id();
+        let host = [127, 64 + number as u8, (process >> 8) as u8, process as u8];
+        let listener = TcpListener::bind(SocketAddr::from((host, 0)))
+            .await
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let (up, commands) = watch::channel((true, 0));
+        let task = tokio::spawn(run(number, scene, listener, commands));
+        Self { address, up, task }
+    }
+
+    /// Closes its listener and all connections.
+    pub fn stop(&self) {
+        self.up.send_modify(|(up, count)| {
+            *up = false;
+            *count += 1;
+        });
+    }
+
+    pub fn resume(&self) {
+        self.up.send_modify(|(up, _)| *up = true);
+    }
+
+    /// `host:port`, as the program takes it.
+    pub fn url(&self) -> String {
+        self.address.to_string()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn run(
+    number: usize,
+    scene: Arc<Scene>,
+    listener: TcpListener,
+    mut commands: watch::Receiver<(bool, usize)>,
+) {
+    let address = listener.local_addr().unwrap();
+    let mut listener = Some(listener);
+    let mut connections = JoinSet::new();
+    let mut count = 0;
+    loop {
+        let accept = async {
+            match &listener {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            accepted = accept => {
+                let Ok((stream, _)) = accepted else { continue };
+                count += 1;
+                connections.spawn(serve(number, count, scene.clone(), stream));
+            }
+            Some(_) = connections.join_next() => {}
+            changed = commands.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                let (up, _) = *commands.borrow_and_update();
+                listener = None;
+                connections.shutdown().await;
+                if up {
+                    listener = Some(bind_again(address).await);
+                }
+            }
+        }
+    }
+}
+
+/// Listens at an address that was given up a moment ago.
+async fn bind_again(address: SocketAddr) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
+async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    if scene.http2 {
+        http2::serve(number, connection, scene, stream).await;
+    } else {
+        http1::serve(number, connection, &scene, stream).await;
+    }
+}
+
+/// How long a server waits for a request's body that does not come.
+pub const BODY_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,75 @@
+//! What a request must look like when it reaches a server: exactly as its client sent it, but for what a gateway owes.
+
+use crate::client::ask::{Ask, AskFraming};
+use crate::http1::{Broken, Framing, Head, is_token};
+use crate::ledger::Ledger;
+use crate::wire::{ID, Id, LENGTH};
+
+/// What is wrong, and with which exchange as far as one can tell.
+pub type Wrong = (Option<Id>, String);
+
+/// Method and target.
+pub type Line<'a> = (&'a str, &'a str);
+
+/// Fields that concern one connection only.
+const HOP_BY_HOP: [&str; 6] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "upgrade",
+    "x-hop",
+    "trailer",
+];
+
+pub fn request_line(head: &Head) -> Result<Line<'_>, Wrong> {
+    let words: Vec<_> = head.first_line.split(' ').collect();
+    match words[..] {
+        [method, target, "HTTP/1.1"] if is_token(method) && target.starts_with('/') => {
+            Ok((method, target))
+        }
+        _ => Err((None, "no request line".into())),
+    }
+}
+
+/// The exchange that a head belongs to, with the number of this visit.
+pub fn head(ledger: &Ledger, line: Line<'_>, head: &Head) -> Result<(Ask, usize), Wrong> {
+    let id = head.get(ID).and_then(Id::parse);
+    let known = id.and_then(|id| ledger.known(id));
+    let Some((ask, visit)) = known else {
+        return Err((id, "a request that nobody sent".into()));
+    };
+    let wrong = |what: String| Err((id, what));
+    if line != (ask.method(), &ask.target()) {
+        return wrong("another request line than was sent".into());
+    }
+    for name in [ID, LENGTH, "host"] {
+        if head.count(name) != 1 {
+            return wrong(format!("{} fields {name}", head.count(name)));
+        }
+    }
+    if let Some(name) = HOP_BY_HOP.iter().find(|name| head.count(name) > 0) {
+        return wrong(format!("{name} was passed on"));
+    }
+    if head.count("expect") > usize::from(ask.expects) {
+        return wrong("an expectation that nobody has".into());
+    }
+    Ok((ask, visit))
+}
+
+/// How the body of a request over HTTP/1.1 is framed.
+pub fn framing(ask: &Ask, head: &Head) -> Result<Option<Framing>, String> {
+    let framing = head.framing().map_err(|broken| match broken {
+        Broken::Malformed(what) => what,
+        other => format!("{other:?}"),
+    })?;
+    match (ask.framing, framing) {
+        (AskFraming::None, None | Some(Framing::Length(0))) => Ok(None),
+        (AskFraming::Length | AskFraming::Chunked(_), Some(Framing::Length(length)))
+            if length == ask.length =>
+        {
+            Ok(framing)
+        }
+        (AskFraming::Length | AskFraming::Chunked(_), Some(Framing::Chunked)) => Ok(framing),
+        (asked, framing) => Err(format!("{asked:?} became {framing:?}")),
+    }
+}

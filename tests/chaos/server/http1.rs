@@ -1,0 +1,380 @@
+//! One connection of an HTTP/1.1 server: each request is checked to the last byte, and answered as its deed says.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::deed::{After, Answer, AnswerFraming, Break, Deed, Fault};
+use super::{BODY_PATIENCE, Scene};
+use crate::client::ask::{Ask, Kind};
+use crate::http1::{Broken, Head, Reader};
+use crate::ledger::{Ledger, Visit, VisitEnd};
+use crate::server::check;
+use crate::wire::{ANSWER, Tag};
+
+/// Most pauses of one answer.
+const PAUSES: usize = 12;
+
+/// What became of a request's body, and of what must not follow it.
+enum Reading {
+    /// The other side went away.
+    Gone,
+    Malformed(String),
+    /// Something came before the answer was complete.
+    Surplus,
+}
+
+/// What is done with the connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Go,
+    Close,
+    Reset,
+    /// Closes after so long, whatever comes meanwhile.
+    Vanish(Duration),
+}
+
+/// Serves a connection to its end.
+pub async fn serve(number: usize, connection: usize, scene: &Scene, mut stream: TcpStream) {
+    let mut resets = false;
+    let (reader, mut writer) = stream.split();
+    let mut reader = Reader::new(reader);
+    loop {
+        let head = match reader.head().await {
+            Ok(head) => head,
+            Err(Broken::Malformed(what)) => {
+                let what = format!("server {number}, connection {connection}: a head with {what}");
+                scene.ledger.violation(None, what);
+                break;
+            }
+            // What was cut off is the last one.
+            Err(_) => break,
+        };
+        match one(number, connection, scene, head, &mut reader, &mut writer).await {
+            Next::Go => {}
+            Next::Close => break,
+            Next::Reset => {
+                resets = true;
+                break;
+            }
+            Next::Vanish(time) => {
+                sleep(time).await;
+                break;
+            }
+        }
+    }
+    if resets {
+        let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    }
+}
+
+async fn one(
+    number: usize,
+    connection: usize,
+    scene: &Scene,
+    head: Head,
+    reader: &mut Reader<ReadHalf<'_>>,
+    writer: &mut WriteHalf<'_>,
+) -> Next {
+    let ledger = &scene.ledger;
+    let found = check::request_line(&head).and_then(|line| check::head(ledger, line, &head));
+    let (ask, visit) = match found {
+        Ok(found) => found,
+        Err((id, what)) => {
+            let what = format!("server {number}, connection {connection}: {what}: {head:?}");
+            ledger.violation(id, what);
+            return Next::Close;
+        }
+    };
+    let framing = match check::framing(&ask, &head) {
+        Ok(framing) => framing,
+        Err(what) => {
+            ledger.violation(Some(ask.id), what);
+            return Next::Close;
+        }
+    };
+    let deed = scene.deed(number, &ask, visit);
+    let tag = Tag { id: ask.id, visit };
+    let answer = deed.body(tag);
+    ledger.visit(
+        ask.id,
+        Visit {
+            server: number,
+            connection,
+            began: Instant::now(),
+            deed: deed.clone(),
+            whole: false,
+            body_bytes: 0,
+            answer: answer.clone(),
+            end: VisitEnd::Open,
+        },
+    );
+    reader.expect_body(framing);
+    let (comes, has_come) = watch::channel(false);
+    let reading = read(ledger, tag, &ask, reader, &comes);
+    let expects = head.get("expect").is_some();
+    let playing = play(
+        ledger,
+        &deed,
+        tag,
+        &ask,
+        expects,
+        answer,
+        writer,
+        has_come.clone(),
+    );
+    let next = answer_while_reading(ledger, tag, &deed, reading, playing, has_come).await;
+    if next != Next::Go {
+        // What was not read may take the end of the answer with it.
+        ledger.visited(tag, |visit| {
+            if !visit.whole && visit.end == VisitEnd::Whole {
+                visit.end = VisitEnd::Cut;
+            }
+        });
+    }
+    next
+}
+
+async fn answer_while_reading(
+    ledger: &Ledger,
+    tag: Tag,
+    deed: &Deed,
+    reading: impl Future<Output = Reading>,
+    playing: impl Future<Output = io::Result<Next>>,
+    mut has_come: watch::Receiver<bool>,
+) -> Next {
+    let mut reading = std::pin::pin!(reading);
+    let mut playing = std::pin::pin!(playing);
+    let ended = |reading: Reading| {
+        match reading {
+            Reading::Gone => {}
+            Reading::Malformed(what) => ledger.violation(Some(tag.id), what),
+            Reading::Surplus => {
+                let what = "bytes follow the request before its answer is complete";
+                ledger.violation(Some(tag.id), what);
+            }
+        }
+        Next::Close
+    };
+    let next = tokio::select! {
+        biased;
+        played = &mut playing => played.unwrap_or(Next::Close),
+        read = &mut reading, if !deed.leaves_body => return ended(read),
+    };
+    if next != Next::Go || *has_come.borrow() {
+        return next;
+    }
+    // The answer was early: the rest of the request comes before the next one.
+    let rest = async {
+        tokio::select! {
+            biased;
+            _ = has_come.wait_for(|come| *come) => Next::Go,
+            read = &mut reading => match read {
+                // The answer is complete by now.
+                Reading::Surplus => Next::Go,
+                read => ended(read),
+            },
+        }
+    };
+    timeout(BODY_PATIENCE, rest).await.unwrap_or(Next::Close)
+}
+
+/// Reads the request's body, which must be the one that the client sends, and watches for what must not come.
+async fn read(
+    ledger: &Ledger,
+    tag: Tag,
+    ask: &Ask,
+    reader: &mut Reader<ReadHalf<'_>>,
+    comes: &watch::Sender<bool>,
+) -> Reading {
+    let wanted = ask.body();
+    let mut read = 0;
+    loop {
+        match reader.piece().await {
+            Ok(Some(piece)) => {
+                if wanted.get(read..read + piece.len()) != Some(&piece[..]) {
+                    let shown = String::from_utf8_lossy(&piece[..piece.len().min(80)]).into_owned();
+                    return Reading::Malformed(format!(
+                        "from byte {read} on its body at the server is another one: {shown:?}"
+                    ));
+                }
+                read += piece.len();
+                ledger.visited(tag, |visit| visit.body_bytes = read);
+            }
+            Ok(None) if read == wanted.len() => break,
+            Ok(None) => {
+                return Reading::Malformed(format!("its body ends cleanly after {read} bytes"));
+            }
+            Err(Broken::Malformed(what)) => {
+                return Reading::Malformed(format!("its body has {what}"));
+            }
+            Err(_) => return Reading::Gone,
+        }
+    }
+    ledger.visited(tag, |visit| visit.whole = true);
+    comes.send_replace(true);
+    if !reader.buffer.is_empty() {
+        return Reading::Surplus;
+    }
+    match reader.fill().await {
+        Ok(()) => Reading::Surplus,
+        Err(_) => Reading::Gone,
+    }
+}
+
+/// Answers as the deed says.
+#[expect(clippy::too_many_arguments)]
+async fn play(
+    ledger: &Ledger,
+    deed: &Deed,
+    tag: Tag,
+    ask: &Ask,
+    expects: bool,
+    answer: Vec<u8>,
+    writer: &mut WriteHalf<'_>,
+    mut has_come: watch::Receiver<bool>,
+) -> io::Result<Next> {
+    if expects && !deed.early {
+        writer.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+    }
+    for status in &deed.interim {
+        let interim = format!("HTTP/1.1 {status} Interim\r\nx-chaos-interim: {tag}\r\n\r\n");
+        writer.write_all(interim.as_bytes()).await?;
+    }
+    if !deed.early && has_come.wait_for(|come| *come).await.is_err() {
+        return Ok(Next::Close);
+    }
+    sleep(deed.wait).await;
+    let cut = |how| break_off(ledger, tag, how);
+    if let Fault::NoAnswer(how) = deed.fault {
+        return Ok(cut(how).await);
+    }
+    let head = head(deed, tag);
+    if let Fault::HalfHead(how) = deed.fault {
+        writer.write_all(&head.as_bytes()[..head.len() / 2]).await?;
+        return Ok(cut(how).await);
+    }
+    let (pieces, framing) = encode(deed, ask, &answer);
+    let mut bytes = head.into_bytes();
+    if pieces.is_empty() {
+        if deed.fault == Fault::Twice && framing != AnswerFraming::UntilClose {
+            bytes.extend(second(tag));
+        }
+        writer.write_all(&bytes).await?;
+        return Ok(finish(ledger, tag, deed));
+    }
+    // The head goes out with the first piece, as most servers do it.
+    let length: usize = pieces.iter().map(Vec::len).sum();
+    let mut left = match deed.fault {
+        Fault::Half(percent, _) => (length * percent / 100).min(length - 1),
+        _ => usize::MAX,
+    };
+    let count = pieces.len();
+    for (index, piece) in pieces.into_iter().enumerate() {
+        let here = piece.len().min(left);
+        left -= here;
+        bytes.extend(&piece[..here]);
+        if index + 1 == count && deed.fault == Fault::Twice && framing != AnswerFraming::UntilClose
+        {
+            bytes.extend(second(tag));
+        }
+        writer.write_all(&std::mem::take(&mut bytes)).await?;
+        if left == 0 {
+            break;
+        }
+        if index < PAUSES && index + 1 < count && !deed.pause.is_zero() {
+            sleep(deed.pause).await;
+        }
+    }
+    match deed.fault {
+        // An early end of what lasts until the close could not be told from the right one.
+        Fault::Half(_, Break::Fin) if framing == AnswerFraming::UntilClose => {
+            Ok(cut(Break::Reset).await)
+        }
+        Fault::Half(_, how) => Ok(cut(how).await),
+        _ => Ok(finish(ledger, tag, deed)),
+    }
+}
+
+async fn break_off(ledger: &Ledger, tag: Tag, how: Break) -> Next {
+    if let Break::Silence(time) = how {
+        sleep(time).await;
+    }
+    ledger.visited(tag, |visit| visit.end = VisitEnd::Cut);
+    match how {
+        Break::Fin => Next::Close,
+        Break::Reset | Break::Silence(_) => Next::Reset,
+    }
+}
+
+fn finish(ledger: &Ledger, tag: Tag, deed: &Deed) -> Next {
+    ledger.visited(tag, |visit| visit.end = VisitEnd::Whole);
+    match deed.after {
+        After::Keeps => Next::Go,
+        After::Closes => Next::Close,
+        After::Vanishes(time) => Next::Vanish(time),
+    }
+}
+
+fn head(deed: &Deed, tag: Tag) -> String {
+    let mut head = format!("HTTP/1.1 {} Chaos\r\n{ANSWER}: {tag}\r\n", deed.status());
+    if deed.after == After::Closes {
+        head += "connection: close\r\n";
+    }
+    match deed.answer {
+        Answer::Events { .. } => {
+            head += "content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n";
+        }
+        Answer::Whole {
+            length, framing, ..
+        } => {
+            head += "content-type: application/octet-stream\r\n";
+            match framing {
+                AnswerFraming::Length => head += &format!("content-length: {length}\r\n"),
+                AnswerFraming::Chunked => head += "transfer-encoding: chunked\r\n",
+                AnswerFraming::UntilClose => {}
+            }
+        }
+    }
+    head + "\r\n"
+}
+
+/// The body of the answer in the pieces in which it goes over the wire.
+fn encode(deed: &Deed, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming) {
+    let framing = match deed.answer {
+        Answer::Events { .. } => AnswerFraming::Chunked,
+        Answer::Whole { framing, .. } => framing,
+    };
+    if ask.kind == Kind::Head {
+        return (Vec::new(), framing);
+    }
+    let slices = answer.chunks(deed.width);
+    let pieces = match framing {
+        AnswerFraming::Chunked => {
+            let chunk = |slice: &[u8]| {
+                let mut piece = format!("{:x}\r\n", slice.len()).into_bytes();
+                piece.extend(slice);
+                piece.extend(b"\r\n");
+                piece
+            };
+            slices.map(chunk).chain([b"0\r\n\r\n".to_vec()]).collect()
+        }
+        _ => slices.map(<[u8]>::to_vec).collect(),
+    };
+    (pieces, framing)
+}
+
+/// An answer that nobody asked for.
+fn second(tag: Tag) -> Vec<u8> {
+    let body = format!("{tag} a second time");
+    format!(
+        "HTTP/1.1 200 Again\r\n{ANSWER}: {tag}\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .into_bytes()
+}

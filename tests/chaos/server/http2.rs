@@ -1,0 +1,295 @@
+//! One connection of an HTTP/2 server: each stream is checked to the last byte, and answered as its deed says.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream};
+use http::{HeaderMap, Request, Response};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::Scene;
+use super::check;
+use super::deed::{After, Answer, AnswerFraming, Break, Deed, Fault};
+use crate::client::ask::{Ask, Kind};
+use crate::draw::Draw;
+use crate::http1::Head;
+use crate::ledger::{Ledger, Visit, VisitEnd};
+use crate::wire::{ANSWER, Id, Tag};
+
+/// Windows that a server may start its streams with: hardly any, the usual one, and much.
+///
+/// None is below the protocol's default: of a body that came before the client had seen such a window, h2 as a server gives
+/// nothing back.
+const WINDOWS: [u32; 3] = [65_535, 100_000, 1 << 20];
+/// Cannot be used up by bodies that are not read: that would stop the other streams of the connection, whatever the proxy does.
+const CONNECTION_WINDOW: u32 = 16 << 20;
+/// Streams that it takes at a time.
+const STREAMS: [u32; 3] = [1, 3, 100];
+/// What small frames may cost before the library ends the connection: more than there can be.
+const SMALL_FRAMES: usize = 1 << 30;
+/// Most pauses of one answer.
+const PAUSES: usize = 12;
+/// Every code that RFC 9113 §7 knows.
+const CODES: u32 = 13;
+
+/// What is done with the connection after a stream.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Go,
+    /// Says GOAWAY and takes no more streams.
+    GoAway,
+    /// Closes it, with all that is open on it.
+    Close,
+}
+
+/// Serves a connection to its end.
+pub async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: TcpStream) {
+    let mut draw = Draw::of(&[scene.seed, 8, number as u64, connection as u64]);
+    let mut builder = h2::server::Builder::new();
+    builder
+        .initial_window_size(draw.pick(&WINDOWS))
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(draw.pick(&STREAMS))
+        .data_frame_budget(SMALL_FRAMES);
+    let Ok(mut connected) = builder.handshake::<_, Bytes>(stream).await else {
+        return;
+    };
+    let mut streams = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = connected.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    streams.spawn(one(number, connection, scene.clone(), request, respond));
+                }
+                Some(Err(_)) | None => return,
+            },
+            Some(next) = streams.join_next() => match next {
+                Ok(Next::Close) => return,
+                Ok(Next::GoAway) => connected.graceful_shutdown(),
+                Ok(Next::Go) | Err(_) => {}
+            },
+        }
+    }
+}
+
+async fn one(
+    number: usize,
+    connection: usize,
+    scene: Arc<Scene>,
+    request: Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Next {
+    let ledger = &scene.ledger;
+    let (parts, body) = request.into_parts();
+    let target = parts.uri.path_and_query().map_or("", |path| path.as_str());
+    let head = head(
+        &parts.headers,
+        parts.uri.authority().map(|host| host.as_str()),
+    );
+    let (ask, visit) = match check::head(ledger, (parts.method.as_str(), target), &head) {
+        Ok(found) => found,
+        Err((id, what)) => {
+            ledger.violation(id, format!("server {number}: {what}: {parts:?}"));
+            return Next::Close;
+        }
+    };
+    let deed = scene.deed(number, &ask, visit);
+    let tag = Tag { id: ask.id, visit };
+    let answer = deed.body(tag);
+    ledger.visit(
+        ask.id,
+        Visit {
+            server: number,
+            connection,
+            began: Instant::now(),
+            deed: deed.clone(),
+            whole: false,
+            body_bytes: 0,
+            answer: answer.clone(),
+            end: VisitEnd::Open,
+        },
+    );
+    let (comes, has_come) = watch::channel(false);
+    let reading = read(ledger, tag, &ask, body, &comes);
+    let playing = play(&scene, &deed, &ask, tag, answer, &mut respond, has_come);
+    let mut playing = std::pin::pin!(playing);
+    let played = tokio::select! {
+        biased;
+        played = &mut playing => played,
+        never = reading => never,
+    };
+    played.unwrap_or(Next::Go)
+}
+
+/// The fields of a request in the form in which they are checked.
+fn head(headers: &HeaderMap, authority: Option<&str>) -> Head {
+    let fields = headers.iter().map(|(name, value)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.to_string(), value)
+    });
+    let host = authority.map(|host| ("host".to_owned(), host.to_owned()));
+    Head {
+        first_line: String::new(),
+        fields: host.into_iter().chain(fields).collect(),
+    }
+}
+
+/// Reads the request's body, which must be the one that the client sends. Comes back only where it breaks.
+async fn read(
+    ledger: &Ledger,
+    tag: Tag,
+    ask: &Ask,
+    mut body: RecvStream,
+    comes: &watch::Sender<bool>,
+) -> Result<Next, h2::Error> {
+    let wanted = ask.body();
+    let mut read = 0;
+    while let Some(data) = body.data().await {
+        let data = data?;
+        body.flow_control().release_capacity(data.len())?;
+        if wanted.get(read..read + data.len()) != Some(&data[..]) {
+            let what = format!("from byte {read} on its body at the server is another one");
+            ledger.violation(Some(tag.id), what);
+            return Ok(Next::Close);
+        }
+        read += data.len();
+        ledger.visited(tag, |visit| visit.body_bytes = read);
+    }
+    body.trailers().await?;
+    if read < wanted.len() {
+        let what = format!("its body ends cleanly after {read} bytes");
+        ledger.violation(Some(tag.id), what);
+        return Ok(Next::Close);
+    }
+    ledger.visited(tag, |visit| visit.whole = true);
+    comes.send_replace(true);
+    std::future::pending().await
+}
+
+/// Answers as the deed says.
+async fn play(
+    scene: &Scene,
+    deed: &Deed,
+    ask: &Ask,
+    tag: Tag,
+    answer: Vec<u8>,
+    respond: &mut SendResponse<Bytes>,
+    mut has_come: watch::Receiver<bool>,
+) -> Result<Next, h2::Error> {
+    let ledger = &scene.ledger;
+    let ends = |end| ledger.visited(tag, |visit| visit.end = end);
+    for status in &deed.interim {
+        let interim = Response::builder().status(*status).body(());
+        respond.send_informational(interim.expect("a status"))?;
+    }
+    if !deed.early && has_come.wait_for(|come| *come).await.is_err() {
+        return Ok(Next::Go);
+    }
+    sleep(deed.wait).await;
+    match deed.fault {
+        Fault::NoAnswer(how) => {
+            ends(VisitEnd::Cut);
+            return Ok(break_off(respond, how, code(scene, tag)).await);
+        }
+        // There are no half heads; instead it says that it has done nothing.
+        Fault::HalfHead(_) => {
+            ends(VisitEnd::Refused);
+            respond.send_reset(Reason::REFUSED_STREAM);
+            return Ok(Next::Go);
+        }
+        _ => {}
+    }
+    let is_empty = ask.kind == Kind::Head || answer.is_empty();
+    let mut stream = respond.send_response(response(deed, tag), is_empty)?;
+    if is_empty {
+        ends(VisitEnd::Whole);
+        return Ok(after(deed));
+    }
+    let stop = match deed.fault {
+        Fault::Half(percent, _) => (answer.len() * percent / 100).min(answer.len() - 1),
+        _ => answer.len(),
+    };
+    let mut sent = 0;
+    let mut pauses = 0;
+    while sent < stop {
+        let wanted = (stop - sent).min(deed.width);
+        stream.reserve_capacity(wanted);
+        let granted = match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
+            Some(granted) => granted?.min(wanted),
+            None => return Ok(Next::Go),
+        };
+        let is_last = sent + granted == answer.len();
+        if is_last {
+            ends(VisitEnd::Whole);
+        }
+        stream.send_data(
+            Bytes::copy_from_slice(&answer[sent..sent + granted]),
+            is_last,
+        )?;
+        sent += granted;
+        if pauses < PAUSES && !deed.pause.is_zero() {
+            pauses += 1;
+            sleep(deed.pause).await;
+        }
+    }
+    if let Fault::Half(_, how) = deed.fault {
+        if let Break::Silence(time) = how {
+            sleep(time).await;
+        }
+        ends(VisitEnd::Cut);
+        if how == Break::Fin {
+            return Ok(Next::Close);
+        }
+        stream.send_reset(code(scene, tag));
+        return Ok(Next::Go);
+    }
+    Ok(after(deed))
+}
+
+async fn break_off(respond: &mut SendResponse<Bytes>, how: Break, code: Reason) -> Next {
+    match how {
+        Break::Fin => return Next::Close,
+        Break::Reset => {}
+        Break::Silence(time) => sleep(time).await,
+    }
+    respond.send_reset(code);
+    Next::Go
+}
+
+/// Any code but the one that says that nothing was done.
+fn code(scene: &Scene, tag: Tag) -> Reason {
+    let Tag { id: Id(id), visit } = tag;
+    let mut draw = Draw::of(&[scene.seed, 9, id, visit as u64]);
+    match Reason::from(draw.within(0..=CODES as usize) as u32) {
+        Reason::REFUSED_STREAM => Reason::INTERNAL_ERROR,
+        code => code,
+    }
+}
+
+fn after(deed: &Deed) -> Next {
+    match deed.after {
+        After::Keeps => Next::Go,
+        After::Closes | After::Vanishes(_) => Next::GoAway,
+    }
+}
+
+fn response(deed: &Deed, tag: Tag) -> Response<()> {
+    let mut response = Response::builder()
+        .status(deed.status())
+        .header(ANSWER, tag.to_string());
+    match deed.answer {
+        Answer::Events { .. } => response = response.header("content-type", "text/event-stream"),
+        Answer::Whole {
+            length,
+            framing: AnswerFraming::Length,
+            ..
+        } => response = response.header("content-length", length),
+        Answer::Whole { .. } => {}
+    }
+    response.body(()).expect("all parts are valid")
+}

@@ -1,0 +1,287 @@
+//! One round: a proxy, its servers and plan, and several waves of clients. After each wave all must be quiet again, and what
+//! was written down must hold.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use crate::client::Crowd;
+use crate::draw::Draw;
+use crate::invariants::counts::{self, Line};
+use crate::invariants::process::{Held, descriptors};
+use crate::invariants::{self, Circumstances};
+use crate::ledger::{Book, Ledger};
+use crate::plan;
+use crate::server::{Scene, Server};
+use crate::support::tls::Authority;
+use crate::support::{PlanFile, Proxy};
+use crate::wire::Id;
+
+/// Clients of a wave.
+const CLIENTS: usize = 24;
+/// Servers of both generations.
+const SERVERS: usize = 4;
+/// How long it may take until all is quiet.
+const QUIET: Duration = Duration::from_secs(15);
+/// `--drain`, in seconds, and what may come on top of it on a busy machine.
+const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN_SLACK: Duration = Duration::from_secs(4);
+
+/// What a round came to.
+#[derive(Default)]
+pub struct Report {
+    pub exchanges: usize,
+    pub visits: usize,
+    pub whole: usize,
+    /// What must not be, each with all that is known of it.
+    pub problems: Vec<String>,
+}
+
+/// In how many of 100 rounds the servers speak HTTP/2: `CHAOS_HTTP2`, 40 by default.
+fn http2_percent() -> usize {
+    let given = std::env::var("CHAOS_HTTP2").ok();
+    given.map_or(40, |text| text.parse().expect("CHAOS_HTTP2 is a number"))
+}
+
+/// The program: the release build where one is named.
+fn program() -> PathBuf {
+    let named = std::env::var_os("CROSSFADE_BIN");
+    named
+        .unwrap_or_else(|| env!("CARGO_BIN_EXE_crossfade").into())
+        .into()
+}
+
+struct World {
+    seed: u64,
+    scene: Arc<Scene>,
+    servers: Vec<Server>,
+    plan: PlanFile,
+    proxy: Proxy,
+    /// Present where clients speak TLS.
+    tls: Option<[Arc<rustls::ClientConfig>; 2]>,
+    /// Does the plan in force allow other attempts?
+    failover: bool,
+    report: Report,
+}
+
+/// Plays the round of this seed.
+pub async fn round(seed: u64) -> Report {
+    let mut draw = Draw::of(&[seed, 0]);
+    let ledger = Ledger::default();
+    let threads = draw.within(1..=2).to_string();
+    let waves = draw.within(2..=3);
+    let http2 = draw.percent(http2_percent());
+    let authority = draw.percent(30).then(Authority::new);
+    let scene = Arc::new(Scene {
+        seed,
+        http2,
+        ledger,
+    });
+    let mut servers = Vec::new();
+    for number in 0..SERVERS {
+        servers.push(Server::start(number, scene.clone()).await);
+    }
+    let new: Vec<_> = servers[SERVERS / 2..].iter().collect();
+    let (first, failover) = plan::text(seed, 0, &new);
+    let plan = PlanFile::new(&first);
+    let urls: Vec<_> = servers.iter().map(Server::url).collect();
+    let file = plan.as_str();
+    let drain = DRAIN.as_secs().to_string();
+    let mut args = vec![
+        "--old",
+        &urls[0],
+        "--old",
+        &urls[1],
+        "--plan",
+        &file,
+        "--threads",
+        &threads,
+        "--drain",
+        &drain,
+    ];
+    if http2 {
+        args.extend(["--upstream-protocol", "http2"]);
+    }
+    let files = authority.as_ref().map(|authority| authority.issue("proxy"));
+    if let Some(files) = &files {
+        args.extend(["--tls-cert", files.cert(), "--tls-key", files.key()]);
+    }
+    let tls = authority
+        .as_ref()
+        .map(|authority| ["http/1.1", "h2"].map(|protocol| authority.client(&[protocol], None)));
+    let proxy = Proxy::start_of(&program(), &args, &[]).await;
+    let mut world = World {
+        seed,
+        scene,
+        servers,
+        plan,
+        proxy,
+        tls,
+        failover,
+        report: Report::default(),
+    };
+    world.waves(waves).await;
+    if world.report.problems.is_empty() {
+        world.drain(waves + 1).await;
+    }
+    world.report
+}
+
+impl World {
+    async fn waves(&mut self, waves: usize) {
+        let empty = Held::at_first_by(&self.proxy).await;
+        let mut warm = None;
+        for wave in 0..=waves {
+            let (over, is_over) = watch::channel(false);
+            let mut clients = self.clients(wave, &is_over);
+            let time = plan::wave_time(self.seed, wave);
+            let stop = async {
+                sleep(time).await;
+                over.send_replace(true);
+            };
+            let mut failover = self.failover;
+            // The first wave only warms up.
+            if wave == 0 {
+                stop.await;
+            } else {
+                let disturb =
+                    plan::disturb(self.seed, wave, &self.plan, &self.servers, is_over.clone());
+                let (plans, ()) = tokio::join!(disturb, stop);
+                failover |= plans.contains(&true);
+                self.failover = plans.last().copied().unwrap_or(self.failover);
+            }
+            while let Some(ended) = clients.join_next().await {
+                ended.expect("a client does not panic");
+            }
+            let before = Held {
+                memory: warm.map_or(u64::MAX >> 1, |held: Held| held.memory),
+                ..empty
+            };
+            self.quiet(&before).await;
+            let circumstances = Circumstances {
+                http2: self.scene.http2,
+                drains: false,
+                failover,
+            };
+            let book = self.scene.ledger.close();
+            self.judge(&book, circumstances);
+            if !self.report.problems.is_empty() {
+                return;
+            }
+            if wave == 1 {
+                warm = Some(Held::by(&self.proxy));
+            }
+        }
+    }
+
+    fn clients(&self, wave: usize, over: &watch::Receiver<bool>) -> JoinSet<()> {
+        let crowd = Crowd {
+            seed: self.seed,
+            wave,
+            address: self.proxy.address,
+            tls: self.tls.clone(),
+            ledger: self.scene.ledger.clone(),
+            over: over.clone(),
+        };
+        (0..CLIENTS)
+            .map(|number| crowd.clone().client(number))
+            .collect()
+    }
+
+    /// Waits until nothing is open any more and the counts add up.
+    async fn quiet(&mut self, before: &Held) {
+        for server in &self.servers {
+            server.stop();
+            server.resume();
+        }
+        let deadline = Instant::now() + QUIET;
+        loop {
+            let problem = match counts::sums(&self.proxy.metrics().await, &self.lines()) {
+                None => Held::by(&self.proxy).beyond(before),
+                problem => problem,
+            };
+            let Some(problem) = problem else { return };
+            if Instant::now() > deadline {
+                let open = descriptors(&self.proxy);
+                self.report
+                    .problems
+                    .push(format!("{problem}; open are {open:?}"));
+                return;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// All access lines so far.
+    fn lines(&self) -> BTreeMap<Id, Vec<Line>> {
+        let mut lines: BTreeMap<Id, Vec<Line>> = BTreeMap::new();
+        for (id, line) in self.proxy.access().iter().filter_map(Line::of) {
+            lines.entry(id).or_default().push(line);
+        }
+        lines
+    }
+
+    fn judge(&mut self, book: &Book, circumstances: Circumstances) {
+        let lines = self.lines();
+        let of = |id: Id| lines.get(&id).map_or(&[][..], Vec::as_slice);
+        let mut violations = book.violations.clone();
+        for (id, exchange) in &book.exchanges {
+            violations.extend(invariants::judge(
+                *id,
+                book,
+                exchange,
+                of(*id),
+                circumstances,
+            ));
+            self.report.visits += exchange.visits.len();
+            self.report.whole += usize::from(exchange.seen.is_whole());
+        }
+        self.report.exchanges += book.exchanges.len();
+        let mut by_exchange: BTreeMap<Option<Id>, Vec<String>> = BTreeMap::new();
+        for violation in violations {
+            by_exchange
+                .entry(violation.id)
+                .or_default()
+                .push(violation.what);
+        }
+        for (id, wrong) in by_exchange {
+            let known = id.and_then(|id| Some((id, book.exchanges.get(&id)?)));
+            let trace = known.map(|(id, exchange)| invariants::trace(id, exchange, of(id)));
+            let text = format!("{}\n{}", wrong.join("; "), trace.unwrap_or_default());
+            self.report.problems.push(text);
+        }
+    }
+
+    /// Ends the process while clients go on.
+    async fn drain(&mut self, wave: usize) {
+        let (over, is_over) = watch::channel(false);
+        let mut clients = self.clients(wave, &is_over);
+        sleep(Draw::of(&[self.seed, 7]).millis(50..=500)).await;
+        self.proxy.terminate();
+        let began = Instant::now();
+        while self.proxy.ended().is_none() {
+            if began.elapsed() > DRAIN + DRAIN_SLACK {
+                let problem = format!("the drain of {DRAIN:?} has not ended");
+                self.report.problems.push(problem);
+                return;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        over.send_replace(true);
+        while let Some(ended) = clients.join_next().await {
+            ended.expect("a client does not panic");
+        }
+        let circumstances = Circumstances {
+            http2: self.scene.http2,
+            drains: true,
+            failover: true,
+        };
+        let book = self.scene.ledger.close();
+        self.judge(&book, circumstances);
+    }
+}
