@@ -28,7 +28,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 .PHONY: test
 test: prepare fmt clippy unit deny ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
-	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make audit"
+	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit"
 
 .PHONY: prepare
 prepare: ## install what the tests need, or say what is missing
@@ -90,6 +90,20 @@ fuzz: ## run each fuzz target for FUZZ_SECONDS (20)
 	  cargo fuzz run "$$target" "fuzz/corpus/$$target" "tests/corpus/$$target" -- \
 	    -max_total_time=$(FUZZ_SECONDS)
 	done
+
+# A failing seed is named with the command that plays its round again.
+SECONDS := 600
+SEED := random
+HTTP2 := 40
+.PHONY: chaos
+chaos: build ## invariants under random faults; SECONDS=3600 SEED=0x1f
+	CROSSFADE_BIN="$(TARGET)/release/crossfade" CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) CHAOS_HTTP2=$(HTTP2) \
+	  cargo test --locked --test chaos -- --nocapture no_invariant
+
+.PHONY: differential
+differential: build ## odd requests through crossfade, HAProxy and Envoy; WRITE=--write writes the table anew
+	@benches/install.sh
+	tests/differential/run.py $(WRITE) "$(TARGET)/release/crossfade"
 
 .PHONY: bench
 bench: ## speed and memory beside HAProxy, nginx and Envoy, half an hour; ARGS="--only tokens --rounds 3"

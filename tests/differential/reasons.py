@@ -1,0 +1,86 @@
+"""Why crossfade differs from HAProxy or Envoy, request by request."""
+
+_STRICT_LINE = "RFC 9112 §3 allows one space between the parts of the line; crossfade repairs nothing"
+_LINE_END = "RFC 9112 §2.2 lets a recipient take LF for CRLF; servers differ about it, so crossfade refuses it"
+_FOLDED = "RFC 9112 §5.2: a gateway refuses a folded line or joins it; crossfade refuses it"
+_HOST = "RFC 9112 §3.2: a request with a missing, repeated or invalid Host is answered by 400"
+_VERSION = "crossfade speaks HTTP/1.0, HTTP/1.1 and HTTP/2; another version in the line is answered by 505"
+_ABSOLUTE = "RFC 9112 §3.2.2: crossfade sends the origin form, with Host from the target, as Envoy does"
+_SCHEME = "crossfade takes absolute targets of http and https only, with a host and without a user"
+_TARGET = "RFC 3986 does not allow these characters in a target"
+_OCTETS = "octets from 0x80 on are not of RFC 3986, but clients send them; crossfade passes valid UTF-8 as it is"
+_CONTROL = "RFC 9110 §5.5 does not allow control characters in a value"
+_LENGTH = "RFC 9112 §6.3: crossfade takes one Content-Length of decimal digits that fits 64 bits, and nothing else"
+_BOTH = "RFC 9112 §6.1: both lengths may be an attempt at smuggling; crossfade refuses it, as Envoy does"
+_SHORT = "the whole body had come before the request was sent on, so crossfade gives it a length; the bytes are the same"
+_CHUNKS = "RFC 9112 §7.1: crossfade refuses what the grammar of chunks does not allow, or what is beyond its bounds"
+_TRAILERS = "crossfade and Envoy take trailers off here; of such a request crossfade also drops `te`"
+_HOP = "RFC 9110 §7.6.1: crossfade takes off fields that concern one connection; HAProxy passes some of them on"
+_EXPECT = "crossfade answers `100-continue` itself where the body has come already, so nobody waits for it"
+_UNKNOWN_EXPECT = "RFC 9110 §10.1.1: an expectation that is not known is answered by 417"
+_HTTP10 = "RFC 9110 §2.5: a gateway sends its own version, so HTTP/1.0 goes on as HTTP/1.1; Envoy does not serve HTTP/1.0 as configured here"
+_METHOD = "RFC 9110 §9.1: methods are case-sensitive tokens and the server judges them; Envoy knows a closed set"
+_CONNECT = "crossfade is a gateway and opens no tunnels for CONNECT"
+_EMPTY = "RFC 9110 §8.6: a POST without content says `content-length: 0`, as Envoy also does"
+
+_BY_REASON = {
+    _METHOD: ["lower-case method", "unknown method"],
+    _STRICT_LINE: ["two spaces after the method", "tab after the method", "space behind the version"],
+    _VERSION: ["two spaces before the version", "HTTP/1.2", "HTTP/2.0 in the line", "HTTP/3.0 in the line"],
+    _LINE_END: [
+        "bare LF first", "value with a bare LF", "all ends are LF", "one end is LF", "the last end is LF",
+        "end of CR CR LF", "value with a bare CR",
+    ],
+    _ABSOLUTE: [
+        "absolute form", "absolute form, other host", "absolute form, upper-case scheme", "absolute form without a path",
+        "absolute form, https",
+    ],
+    _SCHEME: ["absolute form, ftp", "absolute form, user", "absolute form, empty host", "asterisk of GET"],
+    _CONNECT: ["CONNECT"],
+    _OCTETS: ["UTF-8"],
+    _TARGET: ["braces and pipes", "angle brackets"],
+    _HOST: [
+        "absolute form, no Host", "no Host", "empty Host", "two Hosts, alike", "two Hosts", "Host with a comma",
+        "Host with a bad port", "Host with a port too large", "Host with a user", "Host with a path", "Host with a space",
+        "Host of half an IPv6", "Host in UTF-8",
+    ],
+    _CONTROL: ["value with NUL", "value with BEL", "value with DEL"],
+    _FOLDED: ["folded", "folded by a tab", "folded length", "folded trailer"],
+    _EMPTY: ["POST without a length"],
+    _LENGTH: [
+        "same length twice", "same length in a list", "length with leading zeros", "length of 2^64", "length of 2^64 + 3",
+    ],
+    _BOTH: ["chunked and a length", "a length and chunked, a request in the body"],
+    _SHORT: [
+        "chunked", "Chunked in upper case", "coding of a GET", "chunk extension", "quoted chunk extension",
+        "chunk size with a space", "chunk size with leading zeros", "last chunk of zeros",
+    ],
+    _CHUNKS: [
+        "chunk extension with NUL", "chunk extension of 8 KiB", "chunk size of 20 zeros", "chunk end of LF",
+        "chunk size ended by LF", "chunk longer than its size",
+    ],
+    _TRAILERS: ["trailer", "trailer of a length", "trailer of a coding", "trailer of a host", "trailer of credentials"],
+    _HOP: [
+        "connection-listed field", "Connection twice", "Keep-Alive", "Proxy-Connection", "TE: trailers",
+        "Upgrade without Connection", "Upgrade to h2c",
+    ],
+    _EXPECT: ["Expect", "Expect in upper case", "Expect twice", "Expect of a GET"],
+    _UNKNOWN_EXPECT: ["unknown Expect", "empty Expect"],
+    _HTTP10: [
+        "HTTP/1.0", "HTTP/1.0 without Host", "HTTP/1.0 with keep-alive", "HTTP/1.0 with Expect",
+        "HTTP/1.0 POST without a length",
+    ],
+    "RFC 9112 §6.1 does not allow transfer codings in HTTP/1.0": ["chunked in HTTP/1.0"],
+    "Envoy is not asked about `*` by the route `/` of this run; crossfade sends it to old": ["asterisk of OPTIONS"],
+    "larger than `--max-body-bytes`": ["length of 2^63"],
+    "what follows the body is a request of the method `cGET`; Envoy knows a closed set of methods": [
+        "body longer than its length"
+    ],
+    "crossfade, like HAProxy, does not let Connection take off what a gateway needs itself": [
+        "connection lists Host", "connection lists a length", "connection lists X-Forwarded-For",
+    ],
+    "upgrades pass; Envoy is not configured to let them": ["Upgrade to WebSocket"],
+    "Envoy adds a length to an OPTIONS without content": ["Max-Forwards of 0"],
+}
+
+REASONS = {name: reason for reason, names in _BY_REASON.items() for name in names}
