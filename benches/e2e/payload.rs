@@ -23,10 +23,24 @@ pub enum Ask {
     Short,
     /// The same to a prompt of 400 KiB.
     Big,
+    /// The same to longer and longer bodies: 4 KiB, 100 KiB, 1 MiB, 4 MiB.
+    Body4K,
+    Body100K,
+    Body1M,
+    Body4M,
 }
 
 impl Ask {
-    pub const ALL: [Self; 4] = [Self::Paced, Self::Flood, Self::Short, Self::Big];
+    pub const ALL: [Self; 8] = [
+        Self::Paced,
+        Self::Flood,
+        Self::Short,
+        Self::Big,
+        Self::Body4K,
+        Self::Body100K,
+        Self::Body1M,
+        Self::Body4M,
+    ];
 
     pub fn letter(self) -> char {
         match self {
@@ -34,6 +48,10 @@ impl Ask {
             Self::Flood => 'f',
             Self::Short => 's',
             Self::Big => 'b',
+            Self::Body4K => 'k',
+            Self::Body100K => 'h',
+            Self::Body1M => 'm',
+            Self::Body4M => 'l',
         }
     }
 
@@ -52,6 +70,10 @@ impl Ask {
             Self::Paced | Self::Flood => 512,
             Self::Short => 1024,
             Self::Big => 400 * 1024,
+            Self::Body4K => 4 * 1024,
+            Self::Body100K => 100 * 1024,
+            Self::Body1M => 1024 * 1024,
+            Self::Body4M => 4 * 1024 * 1024,
         }
     }
 }
@@ -60,7 +82,7 @@ impl Ask {
 pub struct Payload {
     event: [u8; EVENT],
     reply: Vec<u8>,
-    prompts: [Vec<u8>; 4],
+    prompts: [Vec<u8>; Ask::ALL.len()],
     event_at: [usize; 3],
     reply_at: usize,
 }

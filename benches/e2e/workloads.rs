@@ -33,6 +33,14 @@ pub enum Workload {
     Idle,
     Connect,
     Prompt,
+    #[value(name = "body-4k")]
+    Body4K,
+    #[value(name = "body-100k")]
+    Body100K,
+    #[value(name = "body-1m")]
+    Body1M,
+    #[value(name = "body-4m")]
+    Body4M,
     TokensH2,
     TokensTls,
     TokensH2Tls,
@@ -53,6 +61,10 @@ impl Workload {
             Self::Idle => "idle",
             Self::Connect => "connect",
             Self::Prompt => "prompt",
+            Self::Body4K => "body-4k",
+            Self::Body100K => "body-100k",
+            Self::Body1M => "body-1m",
+            Self::Body4M => "body-4m",
             Self::TokensH2 => "tokens-h2",
             Self::TokensTls => "tokens-tls",
             Self::TokensH2Tls => "tokens-h2-tls",
@@ -73,6 +85,10 @@ impl Workload {
             Self::Idle => "9,000 streams with an event each 10 s",
             Self::Connect => "500 new connections per second, a stream of 5 events each",
             Self::Prompt => "20 prompts of 400 KiB per second beside 100 streams × 50 events/s",
+            Self::Body4K => "4 KiB in, 1 KiB out, 2,000 per second over 64 connections",
+            Self::Body100K => "100 KiB in, 1 KiB out, 500 per second over 32 connections",
+            Self::Body1M => "1 MiB in, 1 KiB out, 100 per second over 16 connections",
+            Self::Body4M => "4 MiB in, 1 KiB out, 25 per second over 8 connections",
             Self::TokensH2 => "tokens over HTTP/2, 10 connections of 50 streams",
             Self::TokensTls => "tokens over TLS 1.3",
             Self::TokensH2Tls => "tokens over HTTP/2 and TLS 1.3",
@@ -100,6 +116,9 @@ impl Workload {
             | Self::TwoThreads => &[M::CpuEvent, M::Events],
             Self::Short => &[M::PerCore, M::Rate],
             Self::ShortRate => &[M::CpuRequest, M::ReplyP50, M::ReplyP99, M::Rate],
+            Self::Body4K | Self::Body100K | Self::Body1M | Self::Body4M => {
+                &[M::CpuRequest, M::ReplyP50, M::ReplyP99, M::Rate]
+            }
             Self::Idle => &[M::Memory, M::CpuEvent, M::LatencyP50],
             Self::Connect => &[M::FirstP50, M::FirstP99, M::CpuRequest],
             Self::Prompt => &[
@@ -145,10 +164,22 @@ impl Workload {
         matches!(self, Self::Flood1Behind | Self::Flood16Behind)
     }
 
+    /// What each request sends, the time between two, and the connections for them, where the size of a body is measured.
+    fn bodies(self) -> Option<(Ask, Duration, usize)> {
+        match self {
+            Self::Body4K => Some((Ask::Body4K, Duration::from_micros(500), 64)),
+            Self::Body100K => Some((Ask::Body100K, Duration::from_millis(2), 32)),
+            Self::Body1M => Some((Ask::Body1M, Duration::from_millis(10), 16)),
+            Self::Body4M => Some((Ask::Body4M, Duration::from_millis(40), 8)),
+            _ => None,
+        }
+    }
+
     /// Paced streams and the time between two events of one.
     fn streams(self) -> (u64, Duration) {
         match self {
             _ if self.is_flood() => (64, Duration::from_millis(20)),
+            _ if self.bodies().is_some() => (0, Duration::from_millis(20)),
             Self::Short | Self::ShortRate => (0, Duration::from_millis(20)),
             Self::Idle => (9000, Duration::from_secs(10)),
             Self::Connect => (u64::MAX, Duration::from_millis(20)),
@@ -299,6 +330,10 @@ fn load(workload: Workload, engine: &mut Engine, streams: u64, interval: Duratio
         Workload::Prompt => interval * 11 / 100,
         _ => interval * 51 / 500,
     };
+    if let Some((ask, every, connections)) = workload.bodies() {
+        engine.connect_idle(connections);
+        return engine.open(opener(ask, Way::Pooled, every, u64::MAX));
+    }
     match workload {
         _ if workload.is_flood() => {
             engine.open(opener(Ask::Flood, keep, Duration::from_millis(1), streams));
