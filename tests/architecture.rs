@@ -23,16 +23,19 @@ const FLOORS: &[(u8, &str)] = &[
     (1, "resource"),
     (1, "guard"),
     (1, "request_body"),
+    (1, "files"),
     (1, "transport"),
     (1, "tls"),
     (1, "lifecycle"),
     (1, "state_api"),
     (1, "telemetry"),
+    (0, "memory"),
     (0, "split"),
     (0, "rollout"),
     (0, "rescue"),
     (0, "sse"),
     (0, "http1"),
+    (0, "printable"),
 ];
 
 /// What a pure room must not name outside its tests: clocks, randomness, tasks, sockets, files, logs, metrics.

@@ -33,6 +33,22 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             &["proxy", "--old", "a:1", "--new", "b:1", "--split", "-1"],
             "-1",
         ),
+        (
+            &["proxy", "--old", "a:1", "--max-connections", "0"],
+            "--max-connections <N>': must be more than 0",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--body-timeout", "0"],
+            "--body-timeout",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--write-timeout", "0"],
+            "--write-timeout <SECONDS>': must be more than 0",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--tunnel-idle-timeout", "x"],
+            "--tunnel-idle-timeout <SECONDS>': is no number of seconds",
+        ),
         (&["controller", "--lease-seconds", "1"], "6..=300"),
         (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),
         (&["controller", "--resolve", "new=1.1.1.1:80"], "HOST:PORT"),
@@ -136,6 +152,15 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             ],
             "--no-such-flag",
         ),
+        (&["proxy", "--old", "a:1", "--log", "inof"], "'inof'"),
+        (&["proxy", "--old", "a:1", "--log", "info,h2"], "'h2'"),
+        (&["controller", "--log", "crossfade=loud"], "loud"),
+        (&["log-level", "loud"], "'loud'"),
+        (
+            &["proxy", "--old", "a:1", "--admin-host", "10.0.0.1"],
+            "--admin-host",
+        ),
+        (&["controller", "--admin-host", "a b"], "--admin-host"),
         (&["no-such-command"], "no-such-command"),
         (&[], "proxy"),
         (&["check"], "FILE"),
@@ -375,6 +400,92 @@ fn check_judges_several_files_and_names_each() {
     let (status, stdout, stderr) = texts(&run(&["check", "/no/such.yaml"]));
     assert_eq!(status, Some(1), "{stdout}{stderr}");
     assert!((stdout + &stderr).contains("/no/such.yaml"));
+}
+
+/// Does a text hold what steers a terminal, or turns the order of reading?
+fn steers(text: &str) -> bool {
+    text.replace('\n', "").contains(|c: char| {
+        c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    })
+}
+
+/// In every place of a manifest that is repeated to people, what steers a terminal and what begins a line.
+fn hostile_manifest() -> String {
+    let evil = r"\e[2J\u009b2J\u0085\u202e\u2028\r\nplan: good: forged\n";
+    let text = format!("\"{evil}\": 1\npaused: \"{evil}\"\nprobe: {{path: \"/{evil}\"}}");
+    manifest("new:8000", 3, 1, &text).replace("new:8000", &format!("{evil}new:8000"))
+}
+
+#[test]
+fn check_prints_nothing_that_steers_a_terminal_or_forges_a_line() {
+    let file = PlanFile::new(&hostile_manifest());
+    let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+    assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
+    let said = stdout + &stderr;
+    assert!(!steers(&said), "{said:?}");
+    assert!(!said.contains("\nplan: good"), "{said}");
+    assert!(
+        said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_that_strangers_say_steers_a_terminal_or_forges_a_line_of_the_log() {
+    let old = Upstream::start(healthy("old")).await;
+    for format in ["text", "json"] {
+        let plan = PlanFile::new(&manifest("new:8000", 1, 1, ""));
+        let flags = ["--log-format", format, "--log", "debug"];
+        let proxy = Proxy::planned(&old, &plan, &flags).await;
+        plan.write(&hostile_manifest());
+        eventually("it is refused", async || {
+            proxy.lines().iter().any(|line| line.contains("u009b2J"))
+        })
+        .await;
+        let headers = [("x-session-id", "\u{9b}2J\u{202e}")];
+        client::post(proxy.address, CHAT, &headers, STREAMING).await;
+        eventually("an access line", async || {
+            proxy.lines().iter().any(|line| line.contains("attempts"))
+        })
+        .await;
+        for line in proxy.lines() {
+            assert!(!steers(&line) && !line.starts_with("plan:"), "{line:?}");
+        }
+        let page = proxy.plan().await;
+        assert!(!steers(&page), "{page:?}");
+    }
+}
+
+#[test]
+fn check_reads_plain_files_of_a_bounded_size_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let large = directory.path().join("large");
+    fs::write(&large, vec![b'\n'; (1 << 20) + 1]).unwrap();
+    for (path, why) in [
+        ("/dev/zero", "no plain file"),
+        (pipe.to_str().unwrap(), "no plain file"),
+        (directory.path().to_str().unwrap(), "no plain file"),
+        (large.to_str().unwrap(), "larger than 1048576 bytes"),
+    ] {
+        let (status, stdout, stderr) = texts(&run(&["check", path]));
+        assert_eq!(status, Some(1), "{stdout}{stderr}");
+        assert!(stderr.contains(path) && stderr.contains(why), "{stderr}");
+        let args = [
+            "proxy",
+            "--old",
+            "a:1",
+            "--plan",
+            path,
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let (status, _, stderr) = texts(&run(&args));
+        assert_eq!(status, Some(1), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+    }
 }
 
 #[test]

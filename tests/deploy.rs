@@ -143,6 +143,40 @@ fn assert_right(pod: &Value) {
     assert_eq!(security["runAsNonRoot"], true);
 }
 
+/// The memory limits in a manifest, in bytes.
+fn memory_limits(manifest: &str) -> Vec<u64> {
+    let limits = manifest.split("limits: {memory: ").skip(1);
+    limits
+        .map(|text| {
+            let (mib, _) = text.split_once("Mi}").expect("a limit in MiB");
+            mib.parse::<u64>().unwrap() << 20
+        })
+        .collect()
+}
+
+#[test]
+fn every_sidecars_memory_limit_fits_the_memory_budget() {
+    let budget = crossfade::proxy::ProxySettings::default().replay_budget as u64;
+    // As tests/memory.rs measures it, for as many connections as the manifests say.
+    let needed = budget + (64 << 20) + 8192 * (16 << 10);
+    for name in [
+        "sidecar/sidecar.yaml",
+        "sidecar-container/sidecar.yaml",
+        "examples/dgd-container.yaml",
+        "examples/dgd-v1alpha1.yaml",
+        "examples/dgd-v1beta1.yaml",
+    ] {
+        let manifest = fs::read_to_string(deploy().join(name)).unwrap();
+        assert!(
+            !manifest.contains("CROSSFADE_REPLAY_BUDGET_BYTES"),
+            "{name}"
+        );
+        let limits = memory_limits(&manifest);
+        assert_eq!(limits.len(), 1, "{name}");
+        assert!(limits[0] >= needed, "{name}: {} < {needed}", limits[0]);
+    }
+}
+
 #[test]
 fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
     let cluster = Cluster::api_server();
@@ -157,6 +191,19 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
         "--timeout=30s",
     ]);
     judged(&cluster, &kustomize(&cluster, &deploy().join("monitoring")));
+    let policy = fs::read_to_string(deploy().join("network-policy/admin.yaml")).unwrap();
+    let policy = judged(&cluster, &policy).remove(0);
+    let opened = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
+    let is_open = |port: i64| {
+        opened
+            .iter()
+            .filter(|range| range["protocol"] == "TCP")
+            .any(|range| {
+                (range["port"].as_i64().unwrap()..=range["endPort"].as_i64().unwrap())
+                    .contains(&port)
+            })
+    };
+    assert!(is_open(8000) && is_open(8080) && !is_open(9464) && is_open(9465));
 
     let example = |name: &str| fs::read_to_string(deploy().join("examples").join(name)).unwrap();
     let update = judged(&cluster, &example("update.yaml")).remove(0);
@@ -175,7 +222,10 @@ fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
         let items = judged(&cluster, &plain_with(&cluster, component));
         let template = &of_kind(&items, "Deployment")["spec"]["template"];
         assert_right(&template["spec"]);
-        assert_eq!(&template["metadata"]["labels"][GRAPH], source);
+        let labels = &template["metadata"]["labels"];
+        assert_eq!(&labels[GRAPH], source);
+        // Without it neither proxies nor frontends are found.
+        assert_eq!(labels["nvidia.com/dynamo-component-type"], "frontend");
     }
     for version in ["v1beta1", "v1alpha1", "container"] {
         let text = example(&format!("dgd-{version}.yaml"));
@@ -291,6 +341,7 @@ fn the_controllers_service_account_may_see_workers_write_updates_and_hold_its_le
         ("watch", "pods", "default"),
         ("watch", "endpointslices.discovery.k8s.io", "default"),
         ("watch", "deployments.apps", "default"),
+        ("watch", "ingresses.networking.k8s.io", "default"),
         ("create", events, "default"),
         ("create", "leases.coordination.k8s.io", "crossfade"),
         ("update", lease, "crossfade"),
@@ -310,6 +361,7 @@ fn the_controllers_service_account_may_see_workers_write_updates_and_hold_its_le
         ("create", "pods/exec", "default"),
         ("create", "pods/portforward", "default"),
         ("patch", "deployments.apps", "default"),
+        ("patch", "ingresses.networking.k8s.io", "default"),
         ("update", "leases.coordination.k8s.io/another", "crossfade"),
         ("update", lease, "default"),
         ("list", "leases.coordination.k8s.io", "crossfade"),

@@ -382,8 +382,16 @@ async fn watchers_that_do_not_listen_do_not_hold_the_process() {
         }
     };
     assert!(matches!(busy, Error::Busy), "{busy:?}");
-    assert_eq!(watchings.len(), 64);
+    assert_eq!(watchings.len(), 8);
     client.get().await.unwrap();
+    // Who comes from elsewhere has a share of its own.
+    let other = other_address(&proxy).await;
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        others.push(watch_from(other.clone()).await.unwrap());
+    }
+    let busy = watch_from(other).await.unwrap_err();
+    assert_eq!(busy.code(), Code::ResourceExhausted);
     // A place is free again when a watch is dropped.
     watchings.pop();
     let again = until("a place", async || client.watch(DEADLINE).await.ok()).await;
@@ -396,6 +404,25 @@ async fn watchers_that_do_not_listen_do_not_hold_the_process() {
         "{:?}",
         asked.elapsed()
     );
+}
+
+/// A connection from another address of this machine than all others.
+async fn other_address(proxy: &Proxy) -> Channel {
+    let admin = proxy.admin;
+    let connect = tower::service_fn(move |_: http::Uri| async move {
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.bind("127.0.0.2:0".parse().unwrap())?;
+        let stream = socket.connect(admin).await?;
+        Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+    });
+    let endpoint = tonic::transport::Endpoint::from_static("http://localhost");
+    endpoint.connect_with_connector(connect).await.unwrap()
+}
+
+async fn watch_from(channel: Channel) -> Result<impl std::fmt::Debug, Status> {
+    let service = String::new();
+    let request = HealthCheckRequest { service };
+    HealthClient::new(channel).watch(request).await
 }
 
 async fn health(channel: &Channel, service: &str) -> Result<ServingStatus, Status> {

@@ -75,6 +75,49 @@ async fn a_client_that_leaves_while_its_body_is_read_for_affinity_gives_its_perm
 }
 
 #[tokio::test]
+async fn an_error_says_which_side_failed_and_why_but_not_where_it_is() {
+    let (old, new) = ("127.0.0.1:9", "127.0.0.1:1");
+    for path in [CHAT, MESSAGES, MODELS] {
+        let proxy = Proxy::start(&["--old", old, "--new", new, "--split", "50"]).await;
+        let answer = match path {
+            MODELS => client::get(proxy.address, path).await,
+            path => client::post(proxy.address, path, &[], STREAMING).await,
+        };
+        assert_eq!(answer.status, 502);
+        let said = answer.text();
+        for word in ["old: ", "new: ", "connection refused"] {
+            assert!(said.contains(word), "{said}");
+        }
+        assert!(
+            !said.contains("127.0.0.1") && !said.contains("os error"),
+            "{said}"
+        );
+        let why = proxy.access_line(1).await["why"].to_string();
+        assert!(why.contains(old) && why.contains(new), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_that_is_kept_goes_into_no_file_of_somebody_else() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let directory = tempfile::tempdir().unwrap();
+    let state = directory.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let victim = directory.path().join("victim");
+    std::fs::write(&victim, "precious").unwrap();
+    std::os::unix::fs::symlink(&victim, state.join("last-good-plan.new")).unwrap();
+    let flags = ["--state-dir", state.to_str().unwrap()];
+    let _proxy = Proxy::planned(&old, &mostly_new(&new, ""), &flags).await;
+    let kept = state.join("last-good-plan.json");
+    eventually("it is kept", async || kept.exists()).await;
+    assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+    assert!(!kept.is_symlink() && !state.join("last-good-plan.new").exists());
+    let mode = std::os::unix::fs::PermissionsExt::mode(&kept.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[tokio::test]
 async fn the_time_that_a_client_takes_for_its_body_is_not_the_model_servers() {
     let slow = Script::new().sse().pause(100).events(&chat_text("old"));
     let old = Upstream::always(slow).await;

@@ -135,6 +135,70 @@ async fn a_connection_that_the_upstream_closed_while_idle_costs_no_request() {
     assert_eq!(old.count(), 1);
 }
 
+/// A server that breaks off its second request, which comes on the connection of the first, after it has read it.
+async fn breaks_the_second(breaks: Script) -> Upstream {
+    let count = std::sync::atomic::AtomicUsize::new(0);
+    Upstream::start(
+        move |request| match count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            1 => breaks.clone(),
+            _ => healthy("old")(request),
+        },
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_post_that_the_server_may_have_read_is_not_sent_to_it_again() {
+    for (name, breaks) in [
+        ("a reset", Script::new().reset()),
+        ("an end", Script::new().eof()),
+        (
+            "a reset after a sign of life",
+            Script::new().raw("HTTP/1.1 102 Processing\r\n\r\n").reset(),
+        ),
+        (
+            "an end amid the head",
+            Script::new()
+                .raw("HTTP/1.1 200 OK\r\ncontent-le")
+                .pause(5)
+                .eof(),
+        ),
+    ] {
+        for path in [CHAT, "/v1/embeddings", "/anything"] {
+            let old = breaks_the_second(breaks.clone()).await;
+            let proxy = Proxy::before(&old, &[]).await;
+            proxy.chat().await.assert_is(chat_text("old"));
+            let response = client::post(proxy.address, path, &[], UNARY).await;
+            assert_eq!(response.status, 502, "{name}, {path}");
+            let seen = old.requests();
+            assert_eq!(seen.len(), 2, "{name}, {path}");
+            assert_eq!(seen[0].connection, seen[1].connection, "{name}, {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_get_is_sent_once_more_unless_the_server_has_begun_to_answer() {
+    for (breaks, status, count) in [
+        (Script::new().reset(), 200, 3),
+        (Script::new().eof(), 200, 3),
+        (Script::new().raw("HTTP/1.1 102 Pro").eof(), 502, 2),
+        (
+            Script::new()
+                .raw("HTTP/1.1 103 Early Hints\r\n\r\n")
+                .reset(),
+            502,
+            2,
+        ),
+    ] {
+        let old = breaks_the_second(breaks).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        let response = client::get(proxy.address, "/health").await;
+        assert_eq!((response.status, old.count()), (status, count));
+    }
+}
+
 #[tokio::test]
 async fn a_chunked_request_body_arrives_whole() {
     let old = Upstream::start(healthy("old")).await;
@@ -300,6 +364,58 @@ async fn interim_answers_of_the_upstream_do_not_end_the_exchange() {
     proxy.chat().await.assert_is(chat_text("old"));
 }
 
+/// What a server sends for ever costs a thread only turns: others are served, and a client that leaves is noticed.
+#[tokio::test]
+async fn a_server_that_floods_is_left_and_others_are_served() {
+    let interim = "HTTP/1.1 102 Processing\r\n\r\n".repeat(100);
+    let extension = format!("1;{}\r\nx\r\n", "e".repeat(1000)).repeat(16);
+    let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (name, first, flood, status) in [
+        ("interim answers", "", interim, 502),
+        ("chunk extensions", head, extension, 200),
+    ] {
+        let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let script = Script::new()
+            .raw(first)
+            .step(Step::Flood(flood.into(), 4000, sent.clone()));
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(CHAT, &[], UNARY).await;
+        let response = client.response().await;
+        assert_eq!(response.status, status, "{name}");
+        if status == 200 {
+            assert!(response.end.is_unclean(), "{name}");
+        }
+        eventually("the server is left", async || old.last().is_gone()).await;
+        let most = 4 << 20;
+        let sent = sent.load(std::sync::atomic::Ordering::Relaxed);
+        assert!(sent < most, "{name}: {sent}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_is_noticed_while_the_server_floods() {
+    // Comments are no content, so the answer is held, and each of them is read for nothing.
+    let comment = format!(":{}\n\n", "c".repeat(1000)).repeat(30);
+    let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let script = Script::new()
+        .sse()
+        .step(Step::Flood(comment.into(), 4000, sent));
+    let old = Upstream::start(move |request| match request.target.as_str() {
+        CHAT => script.clone(),
+        _ => status(200),
+    })
+    .await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let client = client::open_chat(proxy.address).await;
+    let first = old.request(1).await;
+    // Others on the same thread go on.
+    assert_eq!(client::get(proxy.address, "/nowhere").await.status, 200);
+    drop(client);
+    eventually("the server is left", async || first.is_gone()).await;
+}
+
 #[tokio::test]
 async fn http_1_0_gets_an_answer_that_ends_with_the_connection() {
     let old = Upstream::start(healthy("old")).await;
@@ -323,6 +439,308 @@ async fn http_1_0_gets_an_answer_that_ends_with_the_connection() {
         "{}",
         seen.head
     );
+}
+
+fn http_1_0(path: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n{body}")
+}
+
+/// To a client that waits for the end of the connection every end but a reset means that the answer is whole.
+#[tokio::test]
+async fn an_answer_that_is_cut_for_http_1_0_ends_by_a_reset() {
+    let begun = || Script::new().sse().chunk(content("old", 0));
+    let whole = || Script::new().head(200, &[]).chunk("begun");
+    let until_close = || {
+        Script::new()
+            .head(200, &[("connection", "close")])
+            .chunk("begun")
+    };
+    let authority = tls::Authority::new();
+    let files = authority.issue("server");
+    for (name, script, begins) in [
+        ("a stream that is reset", begun().reset(), content("old", 0)),
+        ("a stream that ends", begun().eof(), content("old", 0)),
+        ("an answer that is reset", whole().reset(), "begun".into()),
+        ("an answer that ends", whole().eof(), "begun".into()),
+        ("one until the close", until_close().reset(), "begun".into()),
+    ] {
+        let old = Upstream::always(script).await;
+        for with_tls in [false, true] {
+            let flags = ["--tls-cert", files.cert(), "--tls-key", files.key()];
+            let flags = if with_tls { &flags[..] } else { &[] };
+            let proxy = Proxy::before(&old, flags).await;
+            let mut client = if with_tls {
+                let config = authority.client(&["http/1.1"], None);
+                Client::over(tls::connect(proxy.address, config).await.unwrap())
+            } else {
+                Client::connect(proxy.address).await
+            };
+            client.send(http_1_0(CHAT, STREAMING)).await;
+            let response = client.response().await;
+            assert!(response.text().starts_with(&begins), "{name}");
+            assert_eq!(response.end, End::Reset, "{name}, TLS {with_tls}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn so_does_one_whose_client_half_closed_or_whose_proxy_died() {
+    let script = Script::new().sse().chunk(content("old", 0)).hang();
+    let old = Upstream::always(script).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.send(http_1_0(CHAT, STREAMING)).await;
+    client.head().await;
+    client.until(&content("old", 0)).await;
+    client.half_close().await;
+    client.body().await;
+    assert_eq!(client.end, Some(End::Reset));
+    let mut client = Client::connect(proxy.address).await;
+    client.send(http_1_0(CHAT, STREAMING)).await;
+    client.head().await;
+    client.until(&content("old", 0)).await;
+    proxy.signal(libc::SIGKILL);
+    client.body().await;
+    assert_eq!(client.end, Some(End::Reset));
+}
+
+#[tokio::test]
+async fn a_tunnel_that_is_cut_ends_by_a_reset() {
+    let switch =
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let upgrade =
+        "GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    for (ends, end) in [
+        (Script::new().reset(), End::Reset),
+        (Script::new().eof(), End::Eof),
+    ] {
+        let script = Script::new().raw(switch).raw("begun").then(ends);
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.send(upgrade).await;
+        assert_eq!(client.head().await.status, 101);
+        assert_eq!(client.exactly(5).await, b"begun");
+        if end == End::Eof {
+            client.half_close().await;
+        }
+        assert_eq!(client.until_closed().await.1, end);
+    }
+}
+
+#[tokio::test]
+async fn a_request_without_a_host_is_given_that_of_the_server() {
+    let old = Upstream::start(healthy("old")).await;
+    for protocol in ["http1", "http2"] {
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.send("GET /health HTTP/1.0\r\n\r\n").await;
+        client.response().await.assert_is("old: GET /health");
+        let hosts: Vec<_> = old.last().all("host").map(str::to_owned).collect();
+        if protocol == "http1" {
+            assert_eq!(hosts, [old.url()]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_has_no_content_has_no_length() {
+    for length in ["5", "0"] {
+        let script = Script::new().head(204, &[("content-length", length)]);
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        for _ in 0..2 {
+            client.get("/x", &[]).await;
+            let response = client.response().await;
+            assert_eq!(response.status, 204);
+            assert_eq!(response.header("content-length"), None);
+        }
+        let client = client::http2::Client::connect(proxy.address).await;
+        let response = client.get("/x").await;
+        assert_eq!(response.status, 204);
+        assert_eq!(response.header("content-length"), None);
+    }
+}
+
+#[tokio::test]
+async fn trailers_reach_the_server_however_the_body_was_read() {
+    let old = Upstream::start(healthy("old")).await;
+    let rest = "0\r\nx-sum: 1\r\nhost: b\r\nauthorization: c\r\nx-crossfade-guard: d\r\n\r\n";
+    for protocol in ["http1", "http2"] {
+        for affinity in [&[][..], &["--affinity-body-field", "user"]] {
+            let flags = [&["--upstream-protocol", protocol][..], affinity].concat();
+            let proxy = Proxy::before(&old, &flags).await;
+            for pauses in [false, true] {
+                let mut client = Client::connect(proxy.address).await;
+                let chunk = format!("{:x}\r\n{UNARY}\r\n", UNARY.len());
+                let head = format!(
+                    "POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+                );
+                if pauses {
+                    let before = old.count();
+                    client.send(head + &chunk).await;
+                    if affinity.is_empty() {
+                        old.request(before + 1).await;
+                    }
+                    client.send(rest).await;
+                } else {
+                    client.send(head + &chunk + rest).await;
+                }
+                client.response().await.assert_is(unary_text("old"));
+                let wanted = [("x-sum".to_owned(), "1".to_owned())];
+                let seen = old.last();
+                assert_eq!(seen.body(), UNARY.as_bytes());
+                assert_eq!(seen.trailers(), wanted, "{protocol} {affinity:?} {pauses}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn trailers_of_an_answer_that_belong_into_a_head_are_left_out() {
+    let trailers = [
+        ("x-sum", "1"),
+        ("content-length", "5"),
+        ("transfer-encoding", "chunked"),
+        ("set-cookie", "a=b"),
+        ("x-crossfade-generation", "new"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .to_vec();
+    for code in [200, 404] {
+        let script = Script::new()
+            .head(code, &[])
+            .chunk("{}")
+            .step(Step::End(trailers.clone()));
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+        assert_eq!((response.status, response.text()), (code, "{}".into()));
+        assert_eq!(response.end, End::Clean);
+        assert_eq!(
+            response.trailers.0,
+            [("x-sum".into(), "1".into())],
+            "{code}"
+        );
+    }
+}
+
+/// More than all buffers on the way hold.
+const MUCH: usize = 64 << 20;
+
+/// A server that sends an answer of `MUCH` bytes at once, and reads what is to be read of the request only if it `reads`.
+async fn talks_while_it_listens(
+    reads: bool,
+) -> (std::net::SocketAddr, tokio::sync::watch::Receiver<usize>) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (count, counted) = tokio::sync::watch::channel(0);
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mut reader, mut writer) = stream.into_split();
+        let mut piece = vec![0; 64 * 1024];
+        let _ = reader.read(&mut piece).await;
+        let reading = tokio::spawn(async move {
+            while reads
+                && let Ok(read) = reader.read(&mut piece).await
+                && read > 0
+            {
+                count.send_modify(|count| *count += read);
+            }
+            std::future::pending::<()>().await;
+        });
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {MUCH}\r\n\r\n");
+        let _ = writer.write_all(head.as_bytes()).await;
+        for _ in 0..MUCH / 65_536 {
+            let _ = writer.write_all(&[b'a'; 65_536]).await;
+        }
+        let _ = reading.await;
+    });
+    (address, counted)
+}
+
+#[tokio::test]
+async fn a_request_is_sent_on_while_its_client_does_not_read_the_answer() {
+    let (address, mut counted) = talks_while_it_listens(true).await;
+    let proxy = Proxy::start(&[
+        "--old",
+        &address.to_string(),
+        "--new",
+        "127.0.0.1:9",
+        "--split",
+        "0",
+    ])
+    .await;
+    let mut client = Client::connect_narrow(proxy.address).await;
+    client
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {MUCH}\r\n\r\n"
+        ))
+        .await;
+    for _ in 0..MUCH / 65_536 {
+        client.send([b'x'; 65_536]).await;
+    }
+    within(
+        "all is sent",
+        counted.wait_for(|count| *count > MUCH - 65_536),
+    )
+    .await
+    .unwrap();
+    assert_eq!(client.response().await.body.len(), MUCH);
+}
+
+#[tokio::test]
+async fn so_it_is_for_a_client_that_speaks_http2() {
+    let (address, mut counted) = talks_while_it_listens(true).await;
+    let proxy = Proxy::start(&[
+        "--old",
+        &address.to_string(),
+        "--new",
+        "127.0.0.1:9",
+        "--split",
+        "0",
+    ])
+    .await;
+    let client = client::http2::Client::connect(proxy.address).await;
+    let unread = client.post(CHAT, &[], vec![b'x'; MUCH]).await;
+    within(
+        "all is sent",
+        counted.wait_for(|count| *count > MUCH - 65_536),
+    )
+    .await
+    .unwrap();
+    assert_eq!(unread.response().await.body.len(), MUCH);
+}
+
+#[tokio::test]
+async fn an_answer_is_read_on_while_its_server_does_not_read_the_request() {
+    let (address, _) = talks_while_it_listens(false).await;
+    let proxy = Proxy::start(&[
+        "--old",
+        &address.to_string(),
+        "--new",
+        "127.0.0.1:9",
+        "--split",
+        "0",
+    ])
+    .await;
+    let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
+    let (reader, mut writer) = stream.into_split();
+    let sending = tokio::spawn(async move {
+        use tokio::io::AsyncWriteExt;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {MUCH}\r\n\r\n");
+        let _ = writer.write_all(head.as_bytes()).await;
+        for _ in 0..MUCH / 65_536 {
+            let _ = writer.write_all(&[b'x'; 65_536]).await;
+        }
+        std::future::pending::<()>().await;
+    });
+    let mut client = Client::over(tokio::io::join(reader, tokio::io::sink()));
+    assert_eq!(client.response().await.body.len(), MUCH);
+    sending.abort();
 }
 
 #[tokio::test]
@@ -579,4 +997,122 @@ async fn an_answer_that_nobody_asked_for_spoils_only_its_connection() {
         client.post(CHAT, &[], UNARY).await;
         client.response().await.assert_is("{}");
     }
+}
+
+/// Refusals that a server may send before it has read the request's body, whatever the form of the answer.
+fn early_answers() -> Vec<(&'static str, Script)> {
+    let stream = [("content-type", "text/event-stream")];
+    vec![
+        ("a refusal", status(401)),
+        ("one without content", Script::new().json(401, "")),
+        ("one in chunks", Script::new().head(401, &[]).chunk("no")),
+        (
+            "one with trailers",
+            Script::new()
+                .head(401, &[])
+                .chunk("no")
+                .step(Step::End(vec![("x-sum".into(), "1".into())])),
+        ),
+        (
+            "one that closes",
+            Script::new().head(401, &[("content-length", "0"), ("connection", "close")]),
+        ),
+        ("204", Script::new().head(204, &[])),
+        (
+            "304",
+            Script::new().raw("HTTP/1.1 304 Not Modified\r\n\r\n"),
+        ),
+        ("a 404", Script::new().json(404, "{\"detail\":\"no\"}")),
+        ("an empty 404", Script::new().json(404, "")),
+        ("a 503", status(503)),
+        (
+            "a stream",
+            Script::new().head(200, &stream).events(&chat_text("old")),
+        ),
+        (
+            "hints before it",
+            Script::new()
+                .raw("HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n")
+                .then(status(401)),
+        ),
+    ]
+}
+
+/// What was left unsent of a request is the beginning of the next one on its connection: whoever comes next would be read
+/// as that body, and get the answer to what stands in it.
+#[tokio::test]
+async fn a_connection_whose_request_was_not_sent_to_its_end_is_never_reused() {
+    let framings = ["content-length: 100000", "transfer-encoding: chunked"];
+    let expectations = ["expect: 100-continue\r\n", ""];
+    for (name, answer) in early_answers() {
+        for framing in framings {
+            for expects in expectations {
+                let early = answer.clone().leaving_the_body();
+                let old = Upstream::start(move |request| match request.header("x-early") {
+                    Some(_) => early.clone(),
+                    None => healthy("old")(request),
+                })
+                .await;
+                let proxy = Proxy::before(&old, &[]).await;
+                let mut client = Client::connect(proxy.address).await;
+                client
+                    .send(format!(
+                        "POST {CHAT} HTTP/1.1\r\nhost: a\r\nx-early: 1\r\n{expects}{framing}\r\n\r\n"
+                    ))
+                    .await;
+                if expects.is_empty() {
+                    // The body begins and does not end.
+                    client.send("6\r\nbegun!\r\n").await;
+                }
+                let head = client.head().await;
+                assert!(head.status >= 200, "{name}: {}", head.status);
+                client.rest(head).await;
+                // What another client asks is not read as the rest of that body.
+                let other = client::post(proxy.address, CHAT, &[], STREAMING).await;
+                other.assert_is(chat_text("old"));
+                let seen = old.requests();
+                let what = format!("{name}, {framing}, {expects:?}");
+                assert_eq!(seen.len(), 2, "{what}");
+                assert_ne!(seen[0].connection, seen[1].connection, "{what}");
+                assert_eq!(seen[1].body(), STREAMING.as_bytes(), "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_was_promised_by_100_and_broken_off_ends_its_connection() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client
+        .send(format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 400\r\n\r\n"
+        ))
+        .await;
+    assert_eq!(client.head().await.status, 100);
+    client.send("begun!").await;
+    let first = old.request(1).await;
+    eventually("the body begins", async || first.body_length() > 0).await;
+    drop(client);
+    eventually("its connection ends", async || first.is_gone()).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    assert_ne!(old.last().connection, first.connection);
+}
+
+#[tokio::test]
+async fn a_connection_does_not_switch_protocols_before_the_request_has_ended() {
+    let switch =
+        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n";
+    let early = Script::new().raw(switch).step(Step::Echo);
+    let old = Upstream::always(early.leaving_the_body()).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client
+        .send(
+            "GET /v1/realtime HTTP/1.1\r\nhost: a\r\nconnection: upgrade\r\nupgrade: websocket\r\ncontent-length: 100000\r\n\r\n",
+        )
+        .await;
+    client.send("begun!").await;
+    assert_eq!(client.response().await.status, 502);
 }

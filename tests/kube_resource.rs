@@ -252,6 +252,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         ),
         (json!({"strict": "yes"}), "must be of type boolean"),
         (json!({"oldDraining": 1}), "must be of type boolean"),
+        (json!({"drainOld": 1}), "must be of type boolean"),
         (
             json!({"newFrontendService": "https://new", "tls": {"caFile": ""}}),
             "should be at least 1 chars long",

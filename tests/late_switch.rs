@@ -515,7 +515,6 @@ async fn a_dying_generation_does_not_double_the_load() {
     let saved = metrics.sum("crossfade_saves_total", &[("cause", "unavailable")]);
     let counted = metrics.sum("crossfade_retries_refused_total", &[]);
     assert!(saved <= 20.0, "{saved} retries at 1 %");
-    // An endpoint that was ejected is not asked at all, which costs nothing.
     assert!(
         refused as f64 <= counted,
         "{refused} refused, {counted} counted"
@@ -667,6 +666,77 @@ async fn a_stream_whose_preamble_is_out_is_saved_without_a_second_one_or_ends_ho
     }
 }
 
+/// The events of a stream, one by one.
+fn events(stream: &str) -> Vec<&str> {
+    stream.split_inclusive("\n\n").collect()
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_elsewhere_after_any_part_of_its_opening_went_out() {
+    for family in Family::ALL {
+        let (opening, whole) = (family.preamble("new"), family.stream("old", 3));
+        let opening = events(&opening);
+        for sent in 0..=opening.len() {
+            for hold in ["0", "0.05"] {
+                let gate = Gate::closed();
+                let begun = opening[..sent].concat();
+                let script = stream_of(&begun).wait(&gate).reset();
+                let new = Upstream::always(script).await;
+                let old = Upstream::start(healthy("old")).await;
+                let lines = format!("failover: {{holdSeconds: {hold}}}");
+                let proxy = Proxy::planned(&old, &mostly_new(&new, &lines), &[]).await;
+                let mut client = Client::connect(proxy.address).await;
+                client.post(family.path(), &[], STREAMING).await;
+                client.head().await;
+                if sent > 0 {
+                    client.until(&begun).await;
+                }
+                gate.open();
+                let rest = String::from_utf8(client.body().await).unwrap();
+                let mut expected = events(&whole)[sent..].concat();
+                if family == Family::Responses && sent > 0 {
+                    // The client knows this answer by the id of the first stream.
+                    for key in ["id", "item_id"] {
+                        let [own, known] = ["old", "new"].map(|id| format!("\"{key}\":\"{id}\""));
+                        expected = expected.replace(&own, &known);
+                    }
+                }
+                assert_eq!(rest, expected, "{family:?} after {sent}");
+                assert_eq!(client.end, Some(End::Clean), "{family:?} after {sent}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_continued_elsewhere_ends_with_an_error() {
+    let tool = |name: &str, tool: &str| {
+        family_stream(name).replace(
+            r#""type":"text","text":"""#,
+            &format!(r#""type":"tool_use","id":"{name}","name":"{tool}","input":{{}}"#),
+        )
+    };
+    let gate = Gate::closed();
+    let began = events(&tool("new", "forecast"))[..2].concat();
+    let new = Upstream::always(stream_of(&began).wait(&gate).reset()).await;
+    let old = Upstream::always(stream_of(&tool("old", "history"))).await;
+    let plan = mostly_new(&new, "failover: {holdSeconds: 0}");
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(MESSAGES, &[], STREAMING).await;
+    client.head().await;
+    client.until(&began).await;
+    gate.open();
+    let rest = String::from_utf8(client.body().await).unwrap();
+    assert!(rest.starts_with("event: error\n"), "{rest}");
+    assert!(client.end.unwrap().is_unclean());
+    proxy.outcomes("failed", 1).await;
+}
+
+fn family_stream(name: &str) -> String {
+    Family::Messages.stream(name, 2)
+}
+
 #[tokio::test]
 async fn an_http2_client_is_saved_as_well() {
     for (cause, _, script) in failures()
@@ -682,7 +752,7 @@ async fn an_http2_client_is_saved_as_well() {
 }
 
 #[tokio::test]
-async fn a_whole_second_generation_that_dies_is_rested_and_comes_back() {
+async fn a_whole_second_generation_that_dies_is_asked_less_and_comes_back() {
     let new_script = std::sync::Arc::new(std::sync::Mutex::new(status(503)));
     let new = Upstream::start({
         let script = new_script.clone();

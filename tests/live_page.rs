@@ -82,7 +82,7 @@ async fn who_opens_it_late_sees_what_happened_before() {
     let proxy = Proxy::planned(&old, &plan, &[]).await;
     let samples = async |proxy: &Proxy| {
         let mut client = Client::connect(proxy.admin).await;
-        client.get("/live", &[]).await;
+        client.get("/live", &[("host", "localhost")]).await;
         client.head().await;
         let event = client.until("\n\n").await;
         let data = event.lines().find_map(|line| line.strip_prefix("data: "));
@@ -156,7 +156,7 @@ async fn nothing_that_a_request_carried_is_on_it() {
     let page = browser.value("document.documentElement.outerHTML").await;
     assert!(!page.as_str().unwrap().contains(SECRET));
     let mut live = Client::connect(proxy.admin).await;
-    live.get("/live", &[]).await;
+    live.get("/live", &[("host", "localhost")]).await;
     live.head().await;
     assert!(!live.until("\n\n").await.contains(SECRET));
 }
@@ -211,7 +211,12 @@ async fn its_policy_lets_nothing_else_in_and_text_stays_text() {
     let old = Upstream::start(healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     let mut client = Client::connect(proxy.admin).await;
-    client.get("/", &[("accept", "text/html,*/*;q=0.8")]).await;
+    client
+        .get(
+            "/",
+            &[("host", "localhost"), ("accept", "text/html,*/*;q=0.8")],
+        )
+        .await;
     let head = client.head().await;
     let policy = head.headers.get("content-security-policy").unwrap();
     assert!(

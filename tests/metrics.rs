@@ -142,7 +142,7 @@ async fn the_time_to_the_first_event_is_that_of_the_first_content() {
         .chunk(role("old"))
         .pause(120)
         .chunk(content("old", 0))
-        .pause(60)
+        .pause(200)
         .chunk(content("old", 1))
         .chunk(DONE);
     let old = Upstream::always(script).await;
@@ -297,10 +297,15 @@ async fn an_ejected_endpoint_is_no_healthy_one() {
             .sum("crossfade_pool_endpoints", &labels)
     };
     assert_eq!(count("healthy").await, 1.0);
-    for _ in 0..4 {
+    // Three answers are no reason: any client may provoke them.
+    for _ in 0..3 {
         proxy.chat().await;
     }
-    assert_eq!(count("healthy").await, 0.0);
+    assert_eq!(count("healthy").await, 1.0);
+    for _ in 0..7 {
+        proxy.chat().await;
+    }
+    assert_eq!(count("ejected").await, 1.0);
 }
 
 #[tokio::test]
@@ -326,4 +331,64 @@ async fn a_probe_finds_a_dead_generation_before_a_request_does() {
     assert!(new.requests().iter().all(|request| request.method == "GET"));
     empty.store(false, std::sync::atomic::Ordering::Relaxed);
     proxy.serves("new").await;
+}
+
+/// Reads a stream; the gaps between the pieces in which it came, in seconds, ascending.
+async fn measured_gaps(proxy: &Proxy) -> Vec<f64> {
+    let mut client = client::open_chat(proxy.address).await;
+    client.head().await;
+    let mut times = Vec::new();
+    while client.piece().await.is_some() {
+        times.push(std::time::Instant::now());
+    }
+    let mut gaps: Vec<f64> = times
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).as_secs_f64())
+        .collect();
+    gaps.sort_by(f64::total_cmp);
+    gaps
+}
+
+#[tokio::test]
+async fn what_is_told_of_the_last_minutes_is_what_clients_measured() {
+    let paced = |millis: u64| {
+        move |_: &Received| {
+            let script = Script::new().sse().events(&role("old"));
+            let script = (0..60).fold(script, |script, index| {
+                script.events(&content("old", index)).pause(millis)
+            });
+            script.events("data: [DONE]\n\n").end()
+        }
+    };
+    let told = |proxy: &Proxy, window: &str| {
+        let address = proxy.admin.to_string();
+        let output = rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
+        let look: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        look["total"]["old"][window].clone()
+    };
+    let old = Upstream::start(paced(30)).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    assert_eq!(
+        told(&proxy, "lastMinute")["gap"]["p50"],
+        serde_json::Value::Null
+    );
+    let gaps = measured_gaps(&proxy).await;
+    proxy.outcomes("completed", 1).await;
+    let median = gaps[gaps.len() / 2];
+    for window in ["lastMinute", "lastFiveMinutes"] {
+        let recent = told(&proxy, window);
+        let p50 = recent["gap"]["p50"].as_f64().unwrap();
+        assert!(
+            (p50 / median - 1.0).abs() < 0.1,
+            "{window}: {p50} for {median}"
+        );
+        // One first token is too little to tell anything of them.
+        assert_eq!(recent["firstEvent"]["count"], 1);
+        assert_eq!(recent["firstEvent"]["p50"], serde_json::Value::Null);
+        assert_eq!(recent["outcomes"]["completed"], 1);
+    }
+    let text = rig::proxy::run(&["status", "--proxy", &proxy.admin.to_string()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("not enough data"), "{text}");
+    assert!(text.contains("LAST 5 MINUTES"), "{text}");
 }

@@ -290,3 +290,252 @@ async fn requests_one_after_another_use_one_connection_of_their_thread() {
     }
     assert_eq!((old.count(), old.connections()), (40, 1));
 }
+
+/// Answers 503 to whoever asks for it.
+fn on_demand(name: &'static str) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
+    let answer = healthy(name);
+    move |received| match received.header("x-fail") {
+        Some(_) => status(503),
+        None => answer(received),
+    }
+}
+
+async fn plan_page(proxy: &Proxy) -> serde_json::Value {
+    serde_json::from_str(&proxy.plan().await).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_that_makes_old_answer_with_errors_moves_nobody_else() {
+    for attempts in [3, 30, 80] {
+        let old = Upstream::start(on_demand("old")).await;
+        let new = Upstream::start(healthy("new")).await;
+        let proxy = Proxy::split(&old, &new, 5).await;
+        for _ in 0..attempts {
+            client::post(proxy.address, CHAT, &[("x-fail", "1")], STREAMING).await;
+        }
+        let mut by_new = 0;
+        for _ in 0..40 {
+            let response = proxy.chat().await;
+            assert_eq!((response.status, response.end), (200, End::Clean));
+            by_new += usize::from(response.generation() == "new");
+        }
+        assert!(by_new <= 3, "{by_new} of 40 by new after {attempts}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_makes_one_of_two_servers_fail_takes_away_no_more_than_one() {
+    let (a, b) = (
+        Upstream::start(on_demand("old")).await,
+        Upstream::start(on_demand("old")).await,
+    );
+    let new = Upstream::start(healthy("new")).await;
+    let (a_url, b_url, new_url) = (a.url(), b.url(), new.url());
+    let proxy = Proxy::start(&[
+        "--old", &a_url, "--old", &b_url, "--new", &new_url, "--split", "5",
+    ])
+    .await;
+    for _ in 0..100 {
+        client::post(proxy.address, CHAT, &[("x-fail", "1")], STREAMING).await;
+    }
+    let mut by_new = 0;
+    for _ in 0..40 {
+        by_new += usize::from(proxy.chat().await.generation() == "new");
+    }
+    assert!(by_new <= 3, "{by_new} of 40 by new");
+}
+
+#[tokio::test]
+async fn who_answered_is_told_beside_who_was_assigned() {
+    let old = Upstream::always(status(503)).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split(&old, &new, 5).await;
+    for _ in 0..20 {
+        assert_eq!(proxy.chat().await.generation(), "new");
+    }
+    let page = plan_page(&proxy).await;
+    assert!(page["split"]["observed"].as_f64().unwrap() <= 0.1, "{page}");
+    eventually("all are counted by who answered", async || {
+        plan_page(&proxy).await["split"]["answered"] == 1.0
+    })
+    .await;
+    let metrics = proxy.metrics().await;
+    let answered = metrics.sum("crossfade_split_ratio", &[("kind", "answered")]);
+    assert_eq!(answered, 1.0);
+}
+
+#[tokio::test]
+async fn a_server_that_takes_requests_and_never_answers_is_ejected() {
+    let hung = Upstream::always(Script::new().hang()).await;
+    let silent = Upstream::always(Script::new().sse().hang()).await;
+    for bad in [&hung, &silent] {
+        let (a, b) = (
+            Upstream::start(healthy("old")).await,
+            Upstream::start(healthy("old")).await,
+        );
+        let new = Upstream::start(healthy("new")).await;
+        let flags = [a.url(), b.url(), bad.url()].map(|url| ["--old".to_owned(), url]);
+        let mut args: Vec<&str> = flags.iter().flatten().map(String::as_str).collect();
+        let url = new.url();
+        args.extend([
+            "--new",
+            &url,
+            "--split",
+            "1",
+            "--first-event-timeout",
+            "0.1",
+        ]);
+        let proxy = Proxy::start(&args).await;
+        eventually("it is ejected", async || {
+            assert_eq!(proxy.chat().await.status, 200);
+            !is_healthy(&proxy, bad.address).await
+        })
+        .await;
+        assert!(is_healthy(&proxy, a.address).await && is_healthy(&proxy, b.address).await);
+    }
+}
+
+#[tokio::test]
+async fn a_generation_that_never_answers_is_not_asked_each_time() {
+    for script in [Script::new().hang(), Script::new().sse().hang()] {
+        let old = Upstream::always(script).await;
+        let new = Upstream::start(healthy("new")).await;
+        let flags = ["--first-event-timeout", "0.1"];
+        let proxy = Proxy::split_with(&old, &new, 1, &flags).await;
+        for _ in 0..20 {
+            proxy.chat().await.assert_is(chat_text("new"));
+        }
+        assert!(old.count() < 20, "asked each of {} times", old.count());
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_does_not_eject() {
+    let old = Upstream::always(Script::new().hang()).await;
+    let proxy = Proxy::before(
+        &old,
+        &["--first-event-timeout", "30", "--head-timeout", "30"],
+    )
+    .await;
+    for asked in 1..=10 {
+        let client = client::open_chat(proxy.address).await;
+        eventually("it is asked", async || old.count() == asked).await;
+        drop(client);
+        eventually("it is cancelled", async || old.last().is_gone()).await;
+    }
+    assert!(is_healthy(&proxy, old.address).await);
+}
+
+#[tokio::test]
+async fn every_move_away_from_a_dead_generation_is_charged_to_the_retry_budget() {
+    let (_socket, dead) = refusing();
+    let new = Upstream::start(healthy("new")).await;
+    let lines = "failover: {retryBudgetPercent: 1}";
+    let plan = mostly_old(&new, lines);
+    let (dead, plan) = (dead.to_string(), plan.as_str());
+    let proxy = Proxy::start(&["--old", &dead, "--plan", &plan]).await;
+    let mut by_new = 0;
+    for _ in 0..100 {
+        let response = proxy.chat().await;
+        by_new += usize::from(response.status == 200);
+        assert!(matches!(response.status, 200 | 502), "{}", response.text());
+    }
+    // The bucket of 1 % holds three, and earns some for the requests and the seconds.
+    assert!((3..=10).contains(&by_new), "{by_new} moved");
+    let metrics = proxy.metrics().await;
+    assert!(metrics.sum("crossfade_retries_refused_total", &[]) >= 90.0);
+}
+
+#[tokio::test]
+async fn a_process_without_descriptors_does_not_eject_servers_nor_move_requests() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split_with(&old, &new, 1, &["--threads", "1"]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(CHAT, &[], r#"{"close":true}"#).await;
+    client.response().await;
+    let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid()))
+        .unwrap()
+        .count();
+    let mut others = Vec::new();
+    for _ in 0..8 {
+        let mut other = Client::connect(proxy.address).await;
+        other.get("/livez-of-nobody", &[]).await;
+        other.response().await;
+        others.push(other);
+    }
+    let (asked, moved) = (old.count(), new.count());
+    proxy.limit_descriptors(Some(open as u64));
+    let mut refused = 0;
+    let gate: Vec<_> = others.iter_mut().collect();
+    for other in gate {
+        other.post(CHAT, &[], STREAMING).await;
+    }
+    for other in &mut others {
+        refused += usize::from(other.response().await.status == 503);
+    }
+    assert!(refused > 0, "asked {} times", old.count() - asked);
+    proxy.limit_descriptors(None);
+    assert_eq!(new.count(), moved);
+    assert!(is_healthy(&proxy, old.address).await);
+    proxy.chat().await.assert_is(chat_text("old"));
+    let said = async || {
+        let lines = proxy.access();
+        let refused = lines.iter().find(|line| line["status"] == 503)?;
+        refused["why"].as_str().map(str::to_owned)
+    };
+    let why = until("it says why", said).await;
+    assert!(why.contains("this host cannot open"), "{why}");
+}
+
+#[tokio::test]
+async fn a_model_server_is_asked_not_to_compress_what_may_be_a_stream() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let accept = [("accept-encoding", "gzip, br")];
+    for (path, expected) in [(CHAT, "identity"), ("/v1/embeddings", "identity")] {
+        client::post(proxy.address, path, &accept, UNARY).await;
+        assert_eq!(
+            old.last().all("accept-encoding").collect::<Vec<_>>(),
+            [expected]
+        );
+    }
+    client::post(proxy.address, CHAT, &[], UNARY).await;
+    assert_eq!(old.last().header("accept-encoding"), None);
+    client::post(proxy.address, "/tokenize", &accept, UNARY).await;
+    assert_eq!(old.last().header("accept-encoding"), Some("gzip, br"));
+}
+
+#[tokio::test]
+async fn a_stream_that_is_compressed_all_the_same_passes_as_it_is_and_is_counted() {
+    let headers = [
+        ("content-type", "text/event-stream"),
+        ("content-encoding", "gzip"),
+    ];
+    let script = Script::new()
+        .head(200, &headers)
+        .chunk("any bytes")
+        .chunk("more")
+        .end();
+    let old = Upstream::always(script).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for _ in 0..2 {
+        let response = proxy.chat().await;
+        assert_eq!(
+            (response.text(), response.end),
+            ("any bytesmore".into(), End::Clean)
+        );
+        assert_eq!(response.header("content-encoding"), Some("gzip"));
+    }
+    let labels = [("generation", "old")];
+    proxy
+        .counts("crossfade_encoded_streams_total", &labels, 2.0)
+        .await;
+    let logged = proxy.stderr().matches("compresses event streams").count()
+        + proxy
+            .lines()
+            .iter()
+            .filter(|line| line.contains("compresses event streams"))
+            .count();
+    assert_eq!(logged, 1);
+}

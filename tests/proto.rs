@@ -233,8 +233,10 @@ fn state_of_0_1_0() -> v1::State {
         }),
         first_event: Some(histogram([1, 2, 4], 1.5)),
         gap: Some(histogram([300, 70_000, 5_000_000_000], 0.25)),
-        // It came after 0.1.0.
+        // These came after 0.1.0.
         stream_duration: None,
+        last_minute: None,
+        last_five_minutes: None,
     };
     v1::State {
         time: time(1_760_000_000, 500_000_000),
@@ -273,6 +275,8 @@ fn state_of_0_1_0() -> v1::State {
             refused_total: 2,
             source_lost_for: lasts(20, 1),
             remarks: Vec::new(),
+            // Came later.
+            earlier_requests_that_may_reach_old: None,
         }),
         assigned_last_minute: Some(v1::Requests { old: 75, new: 25 }),
         split_total: Some(v1::Requests { old: 750, new: 250 }),
@@ -283,6 +287,7 @@ fn state_of_0_1_0() -> v1::State {
         rejected_requests: [("loop".into(), 6)].into(),
         // Came later.
         assigned_last_five_seconds: None,
+        answered_last_minute: None,
     }
 }
 

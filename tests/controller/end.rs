@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::stage::{Stage, resource, updates};
 use crate::rig::*;
@@ -35,6 +36,8 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         .await;
     assert_eq!(object["spec"]["oldDraining"], true);
     assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
+    let missing = object["status"]["missingForDeletion"].to_string();
+    assert!(missing.contains("spec.clientService"), "{missing}");
     assert_eq!(
         object["status"]["frontends"],
         json!({"total": 1, "applied": 1})
@@ -43,14 +46,148 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         stage.happens(reason).await;
     }
     stage.delete(&slices, "clients-1").await;
+    // An endpoint of which nobody knows whether it is one of new's.
     stage
         .create(&slices, "clients-2", slice("new-frontend-0"))
         .await;
     stage
-        .until("up", "safe", |object| {
-            object["status"]["safeToDeleteOld"] == true
+        .until("up", "waiting for a frontend of new", |object| {
+            let missing = object["status"]["missingForDeletion"].to_string();
+            missing.contains("ready frontend of new") && !missing.contains("have left")
         })
         .await;
+    let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;
+    stage.frontend_of_new("new-frontend-0").await;
+    let object = stage.until("up", "safe", is_safe).await;
+    let time = |field: &str| -> Timestamp {
+        let time = object["status"][field].as_str();
+        time.unwrap_or_else(|| panic!("{object}")).parse().unwrap()
+    };
+    let lasts = time("validUntil").duration_since(time("observedAt"));
+    assert_eq!(lasts.as_secs(), 90);
+    // Another Service that leads to old, an Ingress to that which goes with it.
+    let other = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "legacy"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
+    });
+    stage.create(&slices, "legacy-1", other).await;
+    let is_not = |object: &Value| {
+        let missing = object["status"]["missingForDeletion"].to_string();
+        missing.contains("Service legacy") && object["status"]["safeToDeleteOld"] == false
+    };
+    let object = stage.until("up", "not safe any more", is_not).await;
+    assert_eq!(
+        object["status"]["lastOldWorkerDispensable"], true,
+        "{object}"
+    );
+    stage.delete(&slices, "legacy-1").await;
+    stage.until("up", "safe again", is_safe).await;
+    // What cannot be used is not looked at, and promises nothing.
+    stage
+        .edit(
+            "up",
+            json!({"newFrontendService": "https://a:1,http://b:2"}),
+        )
+        .await;
+    let object = stage
+        .until("up", "refused", |object| {
+            object["status"]["phase"] == "Degraded"
+        })
+        .await;
+    assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
+    assert_eq!(
+        object["status"]["lastOldWorkerDispensable"], false,
+        "{object}"
+    );
+}
+
+#[tokio::test]
+async fn nobody_found_is_no_end_and_is_told() {
+    let mut stage = Stage::set().await;
+    for i in 0..4 {
+        stage.worker("old", i, "worker").await;
+        stage.worker("new", i, "worker").await;
+    }
+    // As a Deployment whose pods do not say what they are: neither frontends nor workers.
+    for name in ["any-frontend-0", "any-frontend-1"] {
+        let labels = json!({"nvidia.com/dynamo-graph-deployment-name": "old"});
+        stage.pod(name, labels, json!([])).await;
+        stage.pod_ready(name, true).await;
+    }
+    stage
+        .update(
+            "up",
+            json!({"clientService": "clients", "models": ["tiny"]}),
+        )
+        .await;
+    let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    stage.frontend_of_new("new-frontend-0").await;
+    let slice = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.0.1"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
+    });
+    stage.create(&slices, "clients-1", slice).await;
+    let controller = stage.controller(&[]).await;
+    stage
+        .edit(
+            "up",
+            json!({"trafficSplitPercent": 100, "weights": null, "paused": true}),
+        )
+        .await;
+    let is_told = |object: &Value| {
+        let conditions = object["status"]["conditions"].as_array();
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|is| {
+            is["type"] == "Degraded" && is["reason"] == "NoProxy" && is["status"] == "True"
+        })
+    };
+    let object = stage.until("up", "told", is_told).await;
+    assert_eq!(object["status"]["old"]["workers"], "4/4", "{object}");
+    stage.keeps(&controller, "up", 100).await;
+    let object = stage.get("up").await;
+    assert!(is_told(&object), "{object}");
+    assert_eq!(object["spec"]["oldDraining"], false, "{object}");
+    assert_eq!(object["status"]["phase"], "Degraded", "{object}");
+    assert_eq!(object["status"]["safeToDeleteOld"], false, "{object}");
+    assert_eq!(
+        object["status"]["lastOldWorkerDispensable"], false,
+        "{object}"
+    );
+    // With a proxy it ends.
+    stage.proxy("up").await;
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert!(!is_told(&object), "{object}");
+}
+
+#[tokio::test]
+async fn a_person_empties_old_while_it_has_workers_and_then_its_last_worker_may_go() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    stage.edit("up", json!({"drainOld": true})).await;
+    let object = stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 100, "{object}");
+    stage
+        .until("up", "the last worker may go", |object| {
+            object["status"]["lastOldWorkerDispensable"] == true
+        })
+        .await;
+    assert_eq!(stage.get("up").await["status"]["old"]["workers"], "4/4");
+    stage.edit("up", json!({"drainOld": false})).await;
+    stage.splits("up", 4, 1).await;
+    assert_eq!(
+        stage.get("up").await["status"]["lastOldWorkerDispensable"],
+        false
+    );
 }
 
 #[tokio::test]

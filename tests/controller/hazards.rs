@@ -70,6 +70,13 @@ async fn old_may_not_go_while_one_of_its_frontends_has_no_proxy() {
         "{object}"
     );
     stage.delete(&pods(), "old-frontend-bare").await;
+    stage.delete(&slices, "clients-1").await;
+    stage.frontend_of_new("new-frontend-0").await;
+    let slice = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.0.1"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
+    });
+    stage.create(&slices, "clients-2", slice).await;
     let object = stage
         .until("up", "safe", |object| {
             object["status"]["safeToDeleteOld"] == true

@@ -380,9 +380,12 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
             .delete(&super::stage::pods(), &format!("aaaaaaaa-{i}"))
             .await;
     }
+    // It would be complete if anybody had a proxy here.
     let object = stage
-        .until("up", "complete", |object| {
-            object["status"]["phase"] == "Complete"
+        .until("up", "all to new", |object| {
+            let said = object["status"]["message"].as_str().unwrap_or_default();
+            object["spec"]["trafficSplitPercent"] == 100
+                && said.contains("no frontend of old was found")
         })
         .await;
     assert_eq!(object["status"]["old"]["workers"], "0/0", "{object}");

@@ -340,6 +340,15 @@ impl Stage {
         self.pod_ready(&name, true).await;
     }
 
+    /// A ready frontend of new.
+    pub async fn frontend_of_new(&self, name: &str) {
+        let labels = json!({
+            "nvidia.com/dynamo-graph-deployment-name": "new", "nvidia.com/dynamo-component-type": "frontend",
+        });
+        self.pod(name, labels, json!([])).await;
+        self.pod_ready(name, true).await;
+    }
+
     pub async fn delete(&self, kind: &ApiResource, name: &str) {
         let params = DeleteParams::default().grace_period(0);
         self.api(kind).delete(name, &params).await.unwrap();

@@ -130,7 +130,9 @@ impl Browser {
 
     /// The text of what a selector finds first; empty where there is nothing.
     pub async fn text(&mut self, selector: &str) -> String {
-        let found = format!("document.querySelector({selector:?})?.innerText ?? ''");
+        let found = format!(
+            "((found) => found?.innerText || found?.textContent || '')(document.querySelector({selector:?}))"
+        );
         self.value(&found).await.as_str().unwrap().to_owned()
     }
 

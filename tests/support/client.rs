@@ -450,7 +450,7 @@ fn framing(status: u16, headers: &Headers) -> Framing {
 fn head(method: &str, path: &str, headers: &[(&str, &str)], length: usize) -> Vec<u8> {
     let mut head = format!("{method} {path} HTTP/1.1\r\n");
     if !headers.iter().any(|(name, _)| *name == "host") {
-        head += "host: models.example\r\n";
+        head += "host: localhost\r\n";
     }
     for (name, value) in headers {
         head += &format!("{name}: {value}\r\n");

@@ -13,7 +13,7 @@ pub type Figures = BTreeMap<String, String>;
 
 /// All figures on the page, as people read them.
 pub async fn figures(browser: &mut Browser) -> Figures {
-    let all = "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((found) => [found.dataset.figure, found.innerText]))";
+    let all = "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((found) => [found.dataset.figure, found.textContent]))";
     serde_json::from_value(browser.value(all).await).unwrap()
 }
 
@@ -48,12 +48,6 @@ pub fn expected(metrics: &Metrics) -> Figures {
             ("firstEvent", "crossfade_time_to_first_event_seconds"),
             ("gap", "crossfade_inter_event_seconds"),
         ] {
-            let buckets = buckets(metrics, &format!("{name}_bucket"), side);
-            for (quantile, q) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-                let seconds = crossfade::telemetry::quantile(&buckets, q);
-                let told = seconds.map_or("–".to_owned(), time);
-                is(&format!("{side}.{figure}.{quantile}"), told);
-            }
             let count = sum(&format!("{name}_count"), &[label]);
             is(&format!("{side}.{figure}.count"), count.to_string());
         }
@@ -77,35 +71,4 @@ pub fn expected(metrics: &Metrics) -> Figures {
         is(&format!("split.{kind}"), format!("{:.1} %", share * 100.0));
     }
     figures
-}
-
-/// The buckets of a histogram of one side, over all proxies, in their order.
-fn buckets(metrics: &Metrics, name: &str, side: &str) -> Vec<(f64, u64)> {
-    let mut buckets: Vec<(f64, u64)> = Vec::new();
-    for (labels, count) in metrics.of(name) {
-        if labels["generation"] != side {
-            continue;
-        }
-        let (bound, count) = (labels["le"].parse().unwrap(), count as u64);
-        match buckets.iter_mut().find(|(known, _)| *known == bound) {
-            Some((_, all)) => *all += count,
-            None => buckets.push((bound, count)),
-        }
-    }
-    buckets
-}
-
-/// A time in seconds as the page writes it.
-fn time(seconds: f64) -> String {
-    let (value, unit) = match seconds < 1.0 {
-        true => (seconds * 1000.0, "ms"),
-        false => (seconds, "s"),
-    };
-    let digits = (2 - value.log10().floor() as i32).max(0) as usize;
-    let text = format!("{value:.digits$}");
-    let text = match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.'),
-        false => &text,
-    };
-    format!("{text} {unit}")
 }

@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::client::{self, Response};
+use super::client::{self, Client, Response};
 use super::upstream::Upstream;
 use super::wait::{PATIENCE, eventually, until};
 
@@ -21,7 +21,19 @@ pub struct Proxy {
     pub address: SocketAddr,
     pub admin: SocketAddr,
     stdout: Arc<Mutex<Vec<String>>>,
+    reading: Arc<(Mutex<Reading>, Condvar)>,
     stderr: Arc<Mutex<String>>,
+}
+
+/// What becomes of the lines that a proxy writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// They are read.
+    On,
+    /// They stay in the pipe, until it is full and the proxy's writes block.
+    Stopped,
+    /// The pipe is closed once there is one more line.
+    Closed,
 }
 
 /// What a proxy in a test gets when the test does not say otherwise.
@@ -145,12 +157,21 @@ impl Proxy {
         }
         let mut child = command.spawn().unwrap();
         let stdout = Arc::new(Mutex::new(Vec::new()));
+        let reading = Arc::new((Mutex::new(Reading::On), Condvar::new()));
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         std::thread::spawn({
-            let stdout = stdout.clone();
+            let (stdout, reading) = (stdout.clone(), reading.clone());
             move || {
                 for line in lines.map_while(Result::ok) {
                     stdout.lock().unwrap().push(line);
+                    let (wanted, changed) = &*reading;
+                    let wanted = wanted.lock().unwrap();
+                    let wanted = changed
+                        .wait_while(wanted, |wanted| *wanted == Reading::Stopped)
+                        .unwrap();
+                    if *wanted == Reading::Closed {
+                        return;
+                    }
                 }
             }
         });
@@ -171,6 +192,7 @@ impl Proxy {
             address: SocketAddr::from(([0, 0, 0, 0], 0)),
             admin: SocketAddr::from(([0, 0, 0, 0], 0)),
             stdout,
+            reading,
             stderr,
         };
         (proxy.address, proxy.admin) = until("the proxy says `serving`", async || {
@@ -190,6 +212,12 @@ impl Proxy {
     /// The lines it wrote so far.
     pub fn lines(&self) -> Vec<String> {
         self.stdout.lock().unwrap().clone()
+    }
+
+    /// Goes on reading its lines, or stops, or closes the pipe.
+    pub fn read(&self, reading: Reading) {
+        *self.reading.0.lock().unwrap() = reading;
+        self.reading.1.notify_all();
     }
 
     pub fn stderr(&self) -> String {
@@ -219,7 +247,11 @@ impl Proxy {
 
     /// GET on the admin port.
     pub async fn admin(&self, path: &str) -> Response {
-        client::get(self.admin, path).await
+        let mut client = Client::connect(self.admin).await;
+        let host = self.admin.to_string();
+        let headers = [("host", &*host), ("connection", "close")];
+        client.get(path, &headers).await;
+        client.response().await
     }
 
     /// What `/plan` says, as text: what it says about may be anywhere in it.
@@ -323,13 +355,32 @@ impl Proxy {
         status.code()
     }
 
+    /// The processor time that it has taken so far.
+    pub fn processor_time(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        let ticks: u64 = fields
+            .skip(11)
+            .take(2)
+            .map(|ticks| ticks.parse::<u64>().unwrap())
+            .sum();
+        // `CLK_TCK` is 100 on every Linux.
+        Duration::from_millis(ticks * 10)
+    }
+
     /// Its resident memory in bytes.
     pub fn memory(&self) -> u64 {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most that its resident memory has been, in bytes.
+    pub fn memory_peak(&self) -> u64 {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status
-            .lines()
-            .find(|line| line.starts_with("VmRSS:"))
-            .unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
         let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
         kib * 1024
     }
@@ -339,6 +390,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+        self.read(Reading::Closed);
         if std::thread::panicking() {
             let lines = self.lines();
             for line in &lines[lines.len().saturating_sub(40)..] {

@@ -11,6 +11,7 @@
 pub mod api_server;
 pub mod client;
 pub mod collector;
+pub mod frames;
 pub mod plan_file;
 pub mod proxy;
 pub mod scripts;

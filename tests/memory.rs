@@ -1,0 +1,350 @@
+//! However clients and model servers behave, the process holds no more than its memory budget, 64 MiB for itself, and 16 KiB
+//! for each connection of a client.
+
+#[path = "support/rig.rs"]
+mod rig;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rig::*;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+const MIB: u64 = 1024 * 1024;
+/// What each attack is made against, in bytes.
+const BUDGET: u64 = 8 * MIB;
+
+/// What a model server does with each connection.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Reads all that comes and never answers.
+    ReadsOn,
+    /// Reads a head and then nothing.
+    ReadsHead,
+    /// Reads a head and answers with this beginning, then so many bytes, then nothing.
+    Sends(&'static str, u64),
+}
+
+/// A model server that keeps nothing of what it is sent.
+struct Server {
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(async move {
+            let mut open = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                open.spawn(serve(stream, manner));
+            }
+        });
+        Self { address, accepting }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, manner: Manner) {
+    let mut buffer = vec![0; 16 * 1024];
+    let mut seen = Vec::<u8>::new();
+    loop {
+        match stream.read(&mut buffer).await {
+            Ok(count @ 1..) if !matches!(manner, Manner::ReadsOn) => {
+                seen.extend(&buffer[..count]);
+                if seen.windows(4).any(|window| window == b"\r\n\r\n") {
+                    break;
+                }
+            }
+            Ok(1..) => {}
+            _ => return,
+        }
+    }
+    if let Manner::Sends(beginning, count) = manner {
+        let _ = stream.write_all(beginning.as_bytes()).await;
+        let piece = [b'x'; 16 * 1024];
+        let mut left = usize::try_from(count).unwrap();
+        while left > 0 {
+            let here = left.min(piece.len());
+            if stream.write_all(&piece[..here]).await.is_err() {
+                return;
+            }
+            left -= here;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// A proxy in front of a server of this manner, with what it held before the attack.
+struct Stage {
+    proxy: Proxy,
+    before: u64,
+    servers: [Server; 2],
+}
+
+impl Stage {
+    async fn set(manner: Manner, more: &[&str]) -> Self {
+        let servers = [Server::start(manner).await, Server::start(manner).await];
+        let [old, new] = servers.each_ref().map(|server| server.address.to_string());
+        let budget = BUDGET.to_string();
+        let mut flags = vec!["--old", &old, "--new", &new, "--split", "50"];
+        flags.extend(["--replay-budget-bytes", &budget, "--no-access-log"]);
+        flags.extend(more);
+        let proxy = Proxy::start(&flags).await;
+        let response = client::get(proxy.admin, "/metrics").await;
+        assert_eq!(response.status, 200);
+        Self {
+            before: proxy.memory(),
+            proxy,
+            servers,
+        }
+    }
+
+    /// Lets `count` clients connect and send `bytes`, as far as they are taken. Then none held more than it may.
+    async fn attack(&self, count: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Vec<TcpStream> {
+        let mut sending = JoinSet::new();
+        for number in 0..count {
+            let bytes = bytes(number);
+            let address = self.proxy.address;
+            sending.spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                let mut left = &bytes[..];
+                // What stands still for a while will not go on.
+                while !left.is_empty() {
+                    let writing = stream.write(left);
+                    match tokio::time::timeout(Duration::from_secs(2), writing).await {
+                        Ok(Ok(written)) => left = &left[written..],
+                        _ => break,
+                    }
+                }
+                stream
+            });
+            if number % 64 == 63 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let streams = sending.join_all().await;
+        self.settled().await;
+        self.assert_bounded(count).await;
+        streams
+    }
+
+    /// Waits until the process has nothing more to do with what it got.
+    async fn settled(&self) {
+        let mut last = self.cpu();
+        let mut rests = 0;
+        eventually("the proxy has come to rest", async || {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = self.cpu();
+            let quiet = std::mem::replace(&mut last, now) + 1 >= now;
+            rests = if quiet { rests + 1 } else { 0 };
+            rests == 3
+        })
+        .await;
+    }
+
+    /// Its time on processors so far, in hundredths of a second.
+    fn cpu(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.proxy.pid())).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        let times = fields.skip(11).take(2);
+        times.map(|field| field.parse::<u64>().unwrap()).sum()
+    }
+
+    async fn assert_bounded(&self, connections: u64) {
+        let peak = self.proxy.memory_peak();
+        let bound = self.before + BUDGET + 64 * MIB + connections * 16 * 1024;
+        let used = self
+            .proxy
+            .metrics()
+            .await
+            .sum("crossfade_memory_bytes", &[("kind", "used")]);
+        eprintln!(
+            "before {} MiB, at most {} MiB, bound {} MiB, used {:.1} MiB",
+            self.before / MIB,
+            peak / MIB,
+            bound / MIB,
+            used / MIB as f64,
+        );
+        assert!(
+            peak <= bound,
+            "held {} MiB, may hold {} MiB",
+            peak / MIB,
+            bound / MIB
+        );
+    }
+
+    /// All that was charged is given back once clients and servers have gone.
+    async fn gives_back(self) {
+        // A client whose bytes are not taken cannot be seen to have gone.
+        drop(self.servers);
+        let labels = [("kind", "used")];
+        self.proxy
+            .counts("crossfade_memory_bytes", &labels, 0.0)
+            .await;
+    }
+
+    async fn refused(&self, purpose: &str) -> f64 {
+        let labels = [("purpose", purpose)];
+        let metrics = self.proxy.metrics().await;
+        metrics.sum("crossfade_memory_refused_total", &labels)
+    }
+}
+
+fn chunked() -> Vec<u8> {
+    format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").into_bytes()
+}
+
+fn sized(length: u64, here: u64) -> Vec<u8> {
+    let mut bytes =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n").into_bytes();
+    bytes.resize(bytes.len() + usize::try_from(here).unwrap(), b'x');
+    bytes
+}
+
+#[tokio::test]
+async fn bodies_in_chunks_of_one_byte_cost_about_their_length() {
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage
+        .attack(4, |_| [chunked(), b"1\r\nx\r\n".repeat(1_000_000)].concat())
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn chunk_extensions_are_not_held() {
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let chunk = format!("1;{}\r\nx\r\n", "e".repeat(1000));
+    let streams = stage
+        .attack(8, |_| {
+            [chunked(), chunk.repeat(24_000).into_bytes()].concat()
+        })
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn bodies_read_for_their_affinity_share_the_budget_and_those_beyond_it_pass_without() {
+    let flags = ["--affinity-body-field", "user"];
+    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let streams = stage.attack(300, |_| sized(MIB, MIB - 1)).await;
+    assert!(stage.refused("affinity").await > 0.0);
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn small_bodies_whose_model_server_does_not_answer_share_the_budget() {
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage.attack(2000, |_| sized(64_000, 64_000)).await;
+    assert!(stage.refused("request_body").await > 0.0);
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn bodies_that_a_model_server_does_not_read_share_the_budget() {
+    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let streams = stage.attack(400, |_| sized(16 * MIB, 8 * MIB)).await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn no_body_is_gathered_for_a_request_over_the_limit_of_requests() {
+    let flags = ["--max-requests", "10"];
+    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let mut streams = stage.attack(2000, |_| sized(64_000, 1000)).await;
+    let used = stage.proxy.metrics().await;
+    let used = used.sum("crossfade_memory_bytes", &[("kind", "used")]);
+    assert!(used < 10.0 * 80_000.0, "{used}");
+    let mut refused = 0;
+    for stream in &mut streams {
+        let mut head = [0; 12];
+        let reading = stream.read_exact(&mut head);
+        let read = tokio::time::timeout(Duration::from_millis(20), reading).await;
+        refused += usize::from(matches!(read, Ok(Ok(_))) && head.ends_with(b"503"));
+    }
+    assert_eq!(refused, 1990);
+}
+
+#[tokio::test]
+async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
+    let stage = Stage::set(Manner::Sends(HEAD, 900_000), &[]).await;
+    let streams = stage.attack(400, |_| sized(2, 2)).await;
+    // Whose event is held gets nothing yet.
+    let mut reading = JoinSet::new();
+    for mut stream in streams {
+        reading.spawn(async move {
+            let reading = stream.read_exact(&mut [0; 1000]).await.map(|_| stream);
+            reading.unwrap()
+        });
+    }
+    let mut passed = Vec::new();
+    within("most half events pass", async {
+        while passed.len() < 380 {
+            passed.push(reading.join_next().await.unwrap().unwrap());
+        }
+    })
+    .await;
+    assert!(stage.refused("event").await > 0.0);
+    stage.assert_bounded(400).await;
+    drop((reading, passed));
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn answers_that_clients_do_not_read_share_the_budget() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
+    let stage = Stage::set(Manner::Sends(HEAD, 10 * MIB), &[]).await;
+    let streams = stage.attack(800, |_| sized(2, 2)).await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn half_heads_share_the_budget() {
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage
+        .attack(2000, |_| {
+            format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(60_000)).into_bytes()
+        })
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn uploads_over_http2_share_the_budget() {
+    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let mut uploads = JoinSet::new();
+    for _ in 0..64 {
+        let client = Arc::new(client::http2::Client::connect(stage.proxy.address).await);
+        for _ in 0..4 {
+            let client = client.clone();
+            uploads.spawn(async move {
+                let _ = client.send("POST", CHAT, &[], vec![b'x'; 2 << 20]).await;
+            });
+        }
+    }
+    stage
+        .proxy
+        .counts("crossfade_open_streams", &[], 256.0)
+        .await;
+    stage.settled().await;
+    stage.assert_bounded(64).await;
+    uploads.abort_all();
+    stage.gives_back().await;
+}
