@@ -380,15 +380,15 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
             .delete(&super::stage::pods(), &format!("aaaaaaaa-{i}"))
             .await;
     }
-    // It would be complete if anybody had a proxy here.
-    let object = stage
+    // It would be complete if anybody had a proxy here. The split is written before the status is.
+    stage
         .until("up", "all to new", |object| {
             let said = object["status"]["message"].as_str().unwrap_or_default();
             object["spec"]["trafficSplitPercent"] == 100
+                && object["status"]["old"]["workers"] == "0/0"
                 && said.contains("no frontend of old was found")
         })
         .await;
-    assert_eq!(object["status"]["old"]["workers"], "0/0", "{object}");
 }
 
 #[tokio::test]

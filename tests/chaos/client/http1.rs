@@ -35,6 +35,8 @@ enum Next {
     Go,
     /// Nothing more can be sent or read.
     Stop,
+    /// A write met the end of the connection, which the next read then takes for a clean one.
+    Broken,
     /// The client has had enough and closes.
     Leave,
 }
@@ -69,7 +71,7 @@ pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usiz
         match next {
             Next::Go if speech == Speech::Http11 => {}
             Next::Leave => return mark_left(ledger, &batch),
-            Next::Go | Next::Stop => return surplus(ledger, &batch, &reader.buffer),
+            Next::Go | Next::Stop | Next::Broken => return surplus(ledger, &batch, &reader.buffer),
         }
     }
 }
@@ -119,7 +121,19 @@ async fn exchange(
     loop {
         match (sent, read) {
             (Some(Next::Leave), _) => return Next::Leave,
-            (_, Some(Next::Stop)) => return Next::Stop,
+            (_, Some(Next::Stop)) => {
+                if sent == Some(Next::Broken) {
+                    // The kernel tells of a reset once, and the write was told.
+                    for ask in batch {
+                        ledger.seen(ask.id, |seen| {
+                            if seen.end == Some(SeenEnd::Closed) {
+                                seen.end = Some(SeenEnd::Reset);
+                            }
+                        });
+                    }
+                }
+                return Next::Stop;
+            }
             (Some(sent), Some(_)) => return sent,
             _ => {}
         }
@@ -143,7 +157,7 @@ async fn send_all(
         match send(ledger, speech, ask, writer, &mut hears).await {
             Ok(Next::Go) => {}
             Ok(next) => return next,
-            Err(_) => return Next::Stop,
+            Err(_) => return Next::Broken,
         }
     }
     Next::Go
