@@ -1,7 +1,7 @@
 //! crossfade fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
 //!
 //! This page is the architecture: which rooms there are, how a request walks through them, and what must not be done.
-//! How to run it is in the README.
+//! How to run it is in the README and in `docs/`.
 //!
 //! # Rooms by floor
 //!

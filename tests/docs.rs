@@ -1,4 +1,4 @@
-//! What the README says is what the program does: metrics, flags, causes and the plan file.
+//! What the documentation says is what the program does: metrics, causes, spans and the plan file.
 
 #[path = "support/rig.rs"]
 mod rig;
@@ -15,6 +15,14 @@ use rig::*;
 use serde_json::Value;
 
 const README: &str = include_str!("../README.md");
+/// The pages with tables that the program is held against.
+const PAGES: &str = concat!(
+    include_str!("../docs/behaviour.md"),
+    include_str!("../docs/failures.md"),
+    include_str!("../docs/plans.md"),
+    include_str!("../docs/controller.md"),
+    include_str!("../docs/observability.md"),
+);
 const METRICS: &str = include_str!("../src/telemetry/metrics/names.rs");
 const SPANS: &str = include_str!("../src/telemetry/trace/span.rs");
 const EVERY_FIELD: &str = include_str!("corpus/plan/good/every-field.yaml");
@@ -23,7 +31,7 @@ const EVERY_FIELD: &str = include_str!("corpus/plan/good/every-field.yaml");
 fn rows(head: &str) -> Vec<Vec<&'static str>> {
     let mut rows = Vec::new();
     let mut inside = false;
-    for line in README.lines() {
+    for line in PAGES.lines() {
         let Some(cells) = line.strip_prefix("| ") else {
             inside = false;
             continue;
@@ -105,7 +113,7 @@ async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
 
 #[test]
 fn the_closed_sets_of_labels_are_told() {
-    let causes = rows("when | then | with no refuge");
+    let causes = rows("when | then | without a fallback");
     let causes = set(causes
         .iter()
         .flat_map(|row| code(row.get(3).unwrap_or(&""))));
@@ -121,7 +129,7 @@ fn the_closed_sets_of_labels_are_told() {
     let all = Reason::ALL.map(Reason::as_str).into_iter();
     assert_eq!(reasons, set(all.filter(|reason| *reason != "failover")));
 
-    let closed = README.split("Label sets are closed").nth(1).unwrap();
+    let closed = PAGES.split("Label sets are closed").nth(1).unwrap();
     let closed = set(code(closed.split("\n\n").next().unwrap()));
     for name in Api::ALL
         .map(Api::as_str)
@@ -130,59 +138,6 @@ fn the_closed_sets_of_labels_are_told() {
     {
         assert!(closed.contains(name), "{name}");
     }
-}
-
-/// Each flag with the name of its value, and its default.
-type Flags = BTreeMap<String, String>;
-
-fn flags_of_help(subcommand: &str) -> Flags {
-    let output = run(&[subcommand, "--help"]);
-    assert!(output.status.success());
-    let help = String::from_utf8(output.stdout).unwrap();
-    let mut flags = Flags::new();
-    let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
-    for line in help.lines().map(str::trim) {
-        if line.starts_with("--") {
-            // Where all flags are short, their texts begin beside them.
-            let (flag, text) = line.split_once("  ").unwrap_or((line, ""));
-            texts.push((flag.replace(['<', '>'], ""), vec![text.trim()]));
-        } else if let Some((_, text)) = texts.last_mut() {
-            text.push(line);
-        }
-    }
-    for (flag, text) in texts {
-        let text = text.join(" ");
-        let default = text.split("[default: ").nth(1);
-        let default = default.map_or("", |rest| rest.split(']').next().unwrap());
-        flags.insert(flag, default.trim_matches('"').to_owned());
-    }
-    flags
-}
-
-#[test]
-fn the_tables_of_flags_are_what_help_says() {
-    let (proxy, controller) = README
-        .split_once("| flag of the controller |")
-        .and_then(|(before, rest)| {
-            let (table, after) = rest.split_once("\n\n")?;
-            Some((format!("{before}{after}"), table))
-        })
-        .unwrap();
-    assert_eq!(flags_told(&proxy), flags_of_help("proxy"));
-    // Where a default depends on what is around, the table says so in its own words.
-    let names = |flags: Flags| flags.into_keys().collect::<BTreeSet<_>>();
-    let told = names(flags_told(controller));
-    assert_eq!(told, names(flags_of_help("controller")));
-}
-
-fn flags_told(text: &str) -> Flags {
-    text.lines()
-        .filter_map(|line| {
-            let (flag, rest) = line.strip_prefix("| `--")?.split_once("` | ")?;
-            let default = rest.split('|').next()?.trim().replace('`', "");
-            Some((format!("--{flag}"), default))
-        })
-        .collect()
 }
 
 #[test]
@@ -209,8 +164,9 @@ fn the_attributes_of_spans_are_told() {
 }
 
 #[test]
-fn the_plans_in_the_readme_are_good() {
-    let blocks: Vec<&str> = README
+fn the_plans_on_the_pages_are_good() {
+    let text = [README, PAGES].concat();
+    let blocks: Vec<&str> = text
         .split("```yaml\n")
         .skip(1)
         .map(|rest| rest.split("```").next().unwrap())
@@ -250,7 +206,7 @@ fn the_table_of_plan_fields_is_the_schema() {
         .collect();
     assert_eq!(table, fields);
 
-    let paragraph = README
+    let paragraph = PAGES
         .split("\n\n")
         .find(|text| text.starts_with("Accepted, but only"));
     let mut told = set(code(paragraph.unwrap()));

@@ -210,7 +210,7 @@ fn labels(text: &str, name: &str) -> Vec<String> {
 #[test]
 fn the_reference_is_what_the_program_says() {
     let mut text = String::from(
-        "# Reference\n\nMade from the program itself by `make reference`; do not edit. The prose is in the [README](../README.md).\n\n",
+        "# Reference\n\nMade from the program itself by `make reference`; do not edit. See the [other pages](README.md) for explanations.\n\n",
     );
     flags(&mut text);
     fields(&mut text);
