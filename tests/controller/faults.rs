@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::live_page::{event, reader};
+use super::live_page::{reader, told_of};
 use super::stage::{Controller, Stage, pods};
 use crate::cluster::Cluster;
 use crate::rig::*;
@@ -28,8 +28,9 @@ async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
     let killed = Instant::now();
     stage.worker("new", 1, "worker").await;
     let object = stage.splits("up", 2, 1).await;
+    // It holds for 6 s from its last renewal, and is renewed every 2 s, or a little later on a busy machine.
     assert!(
-        killed.elapsed() >= Duration::from_secs(4),
+        killed.elapsed() >= Duration::from_secs(2),
         "before the lease could run out"
     );
     assert_eq!(object["status"]["old"]["roles"]["worker"]["fullSize"], 4);
@@ -43,7 +44,8 @@ async fn one_of_two_replicas_leads_and_the_other_goes_on_where_it_died() {
     leads(&third).await;
 }
 
-async fn leads(controller: &Controller) {
+/// Waits until it leads and is ready.
+pub async fn leads(controller: &Controller) {
     let deadline = Instant::now() + super::stage::PATIENCE;
     while !controller.leads().await {
         assert!(Instant::now() < deadline, "never leads");
@@ -74,7 +76,7 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
     })
     .await;
     // When its workers have lasted, and not when everything is looked at once more.
-    assert!(begun.elapsed() < Duration::from_secs(20));
+    assert!(begun.elapsed() < Duration::from_secs(28));
     eventually("what cannot be followed is said, too", async || {
         controller
             .said()
@@ -113,8 +115,8 @@ async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_tol
         said.contains("old-frontend-mute (does not answer)"),
         "{said}"
     );
-    let object = stage.get("up").await;
-    assert_eq!(object["status"]["frontends"]["total"], 2);
+    let both = |object: &Value| object["status"]["frontends"]["total"] == 2;
+    stage.until("up", "both are counted", both).await;
     // A loss waits for nobody.
     stage.delete(&pods(), "new-worker-0").await;
     stage.splits("up", 1, 0).await;
@@ -204,12 +206,18 @@ async fn after_the_api_server_was_away_the_controller_goes_on() {
     assert_eq!(controller.page("/livez").await, 200);
     stage.proxies[0].serves("old").await;
     // The page shows the proxies as ever, with all that was before.
-    let page = event(&mut reader(&controller).await).await;
-    assert_eq!(page["controller"]["role"], "unsure");
-    assert_eq!(page["proxies"][0]["answers"], true);
-    assert_eq!(page["state"]["phase"], "ready");
-    let mut samples = page["samples"].as_array().unwrap().iter();
-    assert!(samples.any(|sample| sample["phase"] == "Progressing"));
+    let mut reader = reader(&controller).await;
+    // Each sample is told once.
+    let mut has_progressed = false;
+    told_of(&mut reader, |page| {
+        let mut samples = page["samples"].as_array().into_iter().flatten();
+        has_progressed |= samples.any(|sample| sample["phase"] == "Progressing");
+        page["controller"]["role"] == "unsure"
+            && page["proxies"][0]["answers"] == true
+            && page["state"]["phase"] == "ready"
+            && has_progressed
+    })
+    .await;
     told(&server, "start").await;
     leads(&controller).await;
     assert_eq!(stage.get("up").await["metadata"]["generation"], generation);

@@ -491,7 +491,7 @@ async fn an_endpoint_of_two_address_families_is_one() {
     let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
     let place = format!("{name}={}", stage.new.address);
     let args = ["--namespace", &stage.namespace, "--resolve", &place];
-    let _controller = Controller::start(&stage.kubeconfig, &args).await;
+    let controller = Controller::start(&stage.kubeconfig, &args).await;
     let slices = resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     for (family, address) in [("IPv4", "10.9.0.1"), ("IPv6", "fd00::1")] {
         let endpoint = json!({
@@ -505,10 +505,10 @@ async fn an_endpoint_of_two_address_families_is_one() {
         let name = format!("new-frontend-{}", family.to_lowercase());
         stage.create(&slices, &name, slice).await;
     }
-    let object = stage
-        .until("up", "ready", |object| {
-            object["status"]["new"]["readyFrontends"].as_u64() > Some(0)
-        })
-        .await;
-    assert_eq!(object["status"]["new"]["readyFrontends"], 1, "{object}");
+    let one = |object: &Value| object["status"]["new"]["readyFrontends"] == 1;
+    stage.until("up", "ready", one).await;
+    // By now it has seen both slices.
+    stage.keeps(&controller, "up", 0).await;
+    let object = stage.get("up").await;
+    assert!(one(&object), "{object}");
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -31,6 +31,19 @@ pub async fn event(reader: &mut Client) -> Value {
     let event = reader.until("\n\n").await;
     let data = event.lines().find_map(|line| line.strip_prefix("data: "));
     serde_json::from_str(data.unwrap()).unwrap()
+}
+
+/// Reads until something that is so is told.
+pub async fn told_of(reader: &mut Client, mut is_so: impl FnMut(&Value) -> bool) -> Value {
+    let mut told = Value::Null;
+    let deadline = Instant::now() + super::stage::PATIENCE;
+    while Instant::now() < deadline {
+        told = event(reader).await;
+        if is_so(&told) {
+            return told;
+        }
+    }
+    panic!("never told: {told}");
 }
 
 /// Two proxies that have half of the split each way.
@@ -91,7 +104,8 @@ fn watches(proxy: &Proxy) -> usize {
 
 async fn shows(browser: &mut Browser, wanted: &Figures) {
     let mut shown = Figures::new();
-    for _ in 0..200 {
+    let deadline = Instant::now() + super::stage::PATIENCE;
+    while Instant::now() < deadline {
         shown = figures(browser).await;
         if shown == *wanted {
             return;
@@ -353,18 +367,16 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
         controller.page("/readyz").await == 200
     })
     .await;
-    let mut reader = reader(&controller).await;
-    let first = event(&mut reader).await;
     assert_eq!(asked.load(Ordering::Relaxed), 0, "before somebody looked");
-    assert_eq!(first["controller"]["role"], "stands by");
-    assert_eq!(first["controller"]["leader"], "another-pod");
-    loop {
-        let told = event(&mut reader).await;
-        if told["proxies"][0]["answers"] == false {
-            assert!(told["proxies"][0]["silence"].is_string(), "{told}");
-            break;
-        }
-    }
+    let mut reader = reader(&controller).await;
+    told_of(&mut reader, |told| {
+        let (controller, proxy) = (&told["controller"], &told["proxies"][0]);
+        controller["role"] == "stands by"
+            && controller["leader"] == "another-pod"
+            && proxy["answers"] == false
+            && proxy["silence"].is_string()
+    })
+    .await;
     assert!(asked.load(Ordering::Relaxed) > 0);
     drop(reader);
     eventually("nobody is asked any more", async || {

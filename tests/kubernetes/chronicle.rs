@@ -98,7 +98,7 @@ impl Chronicle {
     /// From the first news of a worker after `since` to the moment when the last proxy had this split in force, which may be
     /// heard of a little later than of what follows from it; none where that was not seen.
     pub async fn took(&self, since: Instant, ready: bool, weights: [u32; 2]) -> Option<Duration> {
-        for _ in 0..50 {
+        for _ in 0..300 {
             let took = self.found(since, ready, weights);
             if took.is_some() {
                 return took;

@@ -8,7 +8,7 @@ use serde_json::{Deserializer, Value};
 use tempfile::NamedTempFile;
 
 use crate::load::{Load, Shape, assert_all_well};
-use crate::stage::{SETTLE, Stage, within_patience};
+use crate::stage::{DRAIN, SETTLE, Stage, within_patience};
 
 const SHORT: Shape = Shape {
     words: 5,
@@ -98,7 +98,7 @@ async fn a_deleted_pod_ends_after_its_last_stream_and_the_frontend_before_the_si
     assert_all_well(&load.finish());
     // Longer than it settles and shorter than its drain limit: the streams decided.
     assert!(took > Duration::from_secs(SETTLE + 6), "{took:?}");
-    assert!(took < Duration::from_secs(45), "{took:?}");
+    assert!(took < Duration::from_secs(SETTLE + DRAIN), "{took:?}");
     let last = watched.last();
     let main = &state(&last, "containerStatuses", "main")["terminated"];
     let sidecar = &state(&last, "initContainerStatuses", "crossfade")["terminated"];

@@ -90,15 +90,23 @@ impl Rollout {
         .await
     }
 
-    /// Waits for an Event about the update: what it says.
+    /// Waits for an Event about the update.
     pub async fn happens(&self, reason: &str) -> String {
+        self.happens_with(reason, "").await
+    }
+
+    /// Waits for an Event about the update that says this: all that it says.
+    pub async fn happens_with(&self, reason: &str, text: &str) -> String {
         let mut said = None;
         within_patience(reason, async || {
             let events = self.stage.cluster.get(&["events"]);
             let mut events = events["items"].as_array().expect("a list").iter().rev();
             let uid = &self.get(UPDATE)["metadata"]["uid"];
-            let event = events
-                .find(|event| event["reason"] == reason && event["involvedObject"]["uid"] == *uid);
+            let event = events.find(|event| {
+                let said = event["message"].as_str().unwrap_or_default();
+                let is_about = event["involvedObject"]["uid"] == *uid;
+                event["reason"] == reason && is_about && said.contains(text)
+            });
             said = event.map(|event| event["message"].to_string());
             said.is_some()
         })

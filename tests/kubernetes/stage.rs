@@ -19,7 +19,7 @@ pub const SHELL: &str = "test.local/shell:1";
 
 /// Seconds, in the pods of the tests; those of `deploy/` are for real life.
 pub const SETTLE: u64 = 2;
-const DRAIN: u64 = 60;
+pub const DRAIN: u64 = 60;
 const GRACE: u64 = 70;
 
 /// How long a cluster may take for something.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a condition may take to come true.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a condition may take to come true, on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(3);
 
