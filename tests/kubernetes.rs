@@ -29,6 +29,8 @@ mod rollout;
 mod contest;
 #[path = "kubernetes/ends.rs"]
 mod ends;
+#[path = "kubernetes/examples.rs"]
+mod examples;
 #[path = "kubernetes/fade.rs"]
 mod fade;
 #[path = "kubernetes/faults.rs"]
@@ -53,6 +55,7 @@ mod spread;
 mod without_api_server;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The program under test: `make test` names the release build.
 fn program() -> PathBuf {
@@ -72,5 +75,13 @@ fn the_scenarios_hold_in_a_cluster_with_real_dynamo() {
         stage::SHELL,
         &shell,
     );
-    cluster::run_scenarios(&[crossfade, shell]);
+    let stand_in = directory.join("dynamo-stand-in");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/stand_in.c");
+    let mut compiler = Command::new("gcc");
+    let compiler = compiler.args(["-static", "-Os", "-o"]).arg(&stand_in);
+    let compiled = compiler.arg(source).status().expect("a C compiler");
+    assert!(compiled.success());
+    let dynamo = directory.join("dynamo-image.tar");
+    cluster::image(&stand_in, "/usr/bin/python3", stage::STAND_IN, &dynamo);
+    cluster::run_scenarios(&[crossfade, shell, dynamo]);
 }

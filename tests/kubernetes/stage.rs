@@ -13,9 +13,10 @@ use crate::cluster::Cluster;
 use crate::dynamo::Dynamo;
 use crate::rig;
 
-/// The image under test, and one with nothing but a shell.
+/// The image under test, one with nothing but a shell, and one that stands in for Dynamo's.
 pub const IMAGE: &str = "test.local/crossfade:1";
 pub const SHELL: &str = "test.local/shell:1";
+pub const STAND_IN: &str = "test.local/dynamo:1";
 
 /// Seconds, in the pods of the tests; those of `deploy/` are for real life.
 pub const SETTLE: u64 = 2;
@@ -299,7 +300,7 @@ fn images() -> String {
 }
 
 /// A directory with these files and directories in it.
-fn copied(sources: &[PathBuf]) -> TempDir {
+pub fn copied(sources: &[PathBuf]) -> TempDir {
     let directory = tempfile::tempdir().expect("a directory");
     let mut command = std::process::Command::new("cp");
     let command = command.arg("-r").args(sources).arg(directory.path());

@@ -1,0 +1,95 @@
+// Stands in for `python3` in images of Dynamo: `python3 -m dynamo.frontend` answers as a frontend with one model does, at
+// DYN_HTTP_PORT; any other module waits, as a worker. A prompt with `words=N each_ms=M` is answered by N words, each M ms after
+// the one before, that name the generation: old for the Dynamo namespace dynamo-v1 (or dgd-old's), new for any other.
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static void end(int signal) { _exit(signal == SIGTERM ? 0 : 1); }
+
+static void say(int to, const char *text) {
+    for (size_t left = strlen(text); left;) {
+        ssize_t sent = write(to, text, left);
+        if (sent <= 0) _exit(0);
+        text += sent, left -= (size_t)sent;
+    }
+}
+
+static void chunk(int to, const char *text) {
+    char framed[1024];
+    snprintf(framed, sizeof framed, "%zx\r\n%s\r\n", strlen(text), text);
+    say(to, framed);
+}
+
+static void answer(int peer, const char *name) {
+    static char in[1 << 16];
+    size_t have = 0, whole = sizeof in - 1;
+    char *body = NULL;
+    while (have < whole) {
+        ssize_t got = read(peer, in + have, sizeof in - 1 - have);
+        if (got <= 0) _exit(0);
+        in[have += (size_t)got] = 0;
+        if (!body && (body = strstr(in, "\r\n\r\n"))) {
+            body += 4;
+            char *length = strcasestr(in, "\r\ncontent-length:");
+            size_t more = length && length < body ? strtoul(length + 17, NULL, 10) : 0;
+            whole = (size_t)(body - in) + more;
+        }
+    }
+    if (strncmp(in, "POST", 4)) {
+        char *text = strncmp(in, "GET /v1/models ", 15)
+            ? "{\"status\":\"healthy\"}"
+            : "{\"object\":\"list\",\"data\":[{\"id\":\"Qwen/Qwen3-0.6B\",\"object\":\"model\"}]}";
+        char head[256];
+        snprintf(head, sizeof head,
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %zu\r\n\r\n",
+            strlen(text));
+        say(peer, head);
+        say(peer, text);
+        return;
+    }
+    int words = 1, pause = 0;
+    char *asked = strstr(body, "words=");
+    if (asked) sscanf(asked, "words=%d each_ms=%d", &words, &pause);
+    say(peer, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n");
+    for (int word = 0; word <= words; word++) {
+        char event[512], delta[64] = "";
+        if (word < words) snprintf(delta, sizeof delta, "\"content\":\"%s%s:%d\"", word ? " " : "", name, word);
+        snprintf(event, sizeof event,
+            "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"Qwen/Qwen3-0.6B\","
+            "\"choices\":[{\"index\":0,\"delta\":{%s},\"finish_reason\":%s}]}\n\n",
+            delta, word < words ? "null" : "\"stop\"");
+        chunk(peer, event);
+        usleep((useconds_t)pause * 1000);
+    }
+    chunk(peer, "data: [DONE]\n\n");
+    say(peer, "0\r\n\r\n");
+}
+
+int main(int count, char **args) {
+    signal(SIGTERM, end);
+    int is_frontend = 0;
+    for (int i = 1; i < count; i++) is_frontend |= !strcmp(args[i], "dynamo.frontend");
+    if (!is_frontend) for (;;) pause();
+    const char *port = getenv("DYN_HTTP_PORT"), *space = getenv("DYN_NAMESPACE");
+    const char *name = space && (strstr(space, "v1") || strstr(space, "dgd-old")) ? "old" : "new";
+    struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(port ? port : "8000"))};
+    int yes = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(listener, (struct sockaddr *)&here, sizeof here) || listen(listener, 1024)) return perror("listen"), 1;
+    signal(SIGCHLD, SIG_IGN);
+    for (;;) {
+        int peer = accept(listener, NULL, NULL);
+        if (peer < 0) continue;
+        if (!fork()) {
+            answer(peer, name);
+            _exit(0);
+        }
+        close(peer);
+    }
+}
