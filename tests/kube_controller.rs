@@ -16,6 +16,8 @@ mod end;
 mod faults;
 #[path = "controller/hazards.rs"]
 mod hazards;
+#[path = "controller/holes.rs"]
+mod holes;
 #[path = "controller/kinds.rs"]
 mod kinds;
 #[path = "controller/live_page.rs"]

@@ -230,6 +230,16 @@ async fn the_override_header_chooses_only_where_it_is_enabled() {
 }
 
 #[tokio::test]
+async fn old_that_drains_takes_nothing_by_the_override_header_either() {
+    let (old, new) = pair().await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    let proxy = Proxy::planned(&old, &plan, &["--override-header", "x-generation"]).await;
+    let seen = generations(&proxy, 3, &[("x-generation", "old")], UNARY).await;
+    assert_eq!(seen, ["new"; 3]);
+    assert_eq!(proxy.access_line(1).await["reason"], "weighted");
+}
+
+#[tokio::test]
 async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 100).await;

@@ -77,6 +77,7 @@ mod tests {
                 frontends: Sides::default(),
                 proxies: Vec::new(),
                 clients: Default::default(),
+                updates_to_old: None,
                 is_current: true,
                 lengths: Lengths::default(),
             };

@@ -231,6 +231,7 @@ impl Eyes {
             frontends,
             proxies,
             clients: self.clients(held, &pods),
+            updates_to_old: self.updates_to_old(held, &pods, updates),
             is_current: self.shelves.are_current(),
             lengths,
         };

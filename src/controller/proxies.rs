@@ -121,7 +121,10 @@ impl Heard {
 
     /// What it says now, if it answers.
     pub fn report(&self) -> Option<Report> {
-        self.state.as_ref().ok().map(|state| Report::from(&**state))
+        let state = self.state.as_ref().ok()?;
+        // Who does not tell of both generations may have streams on either.
+        let is_whole = state.old.is_some() && state.new.is_some();
+        is_whole.then(|| Report::from(&**state))
     }
 }
 
@@ -167,6 +170,22 @@ async fn watch(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_does_not_tell_of_both_generations_has_told_nothing() {
+        let heard = |state: State| Heard {
+            state: Ok(Arc::new(state)),
+            at: None,
+        };
+        let mut state = State {
+            old: Some(Default::default()),
+            new: Some(Default::default()),
+            ..State::default()
+        };
+        assert!(heard(state.clone()).report().is_some());
+        state.old = None;
+        assert_eq!(heard(state).report(), None);
+    }
 
     #[test]
     fn lengths_are_counted_bucket_by_bucket_and_nonsense_is_left_out() {

@@ -129,14 +129,18 @@ fn missing(seen: &Seen, decision: &Decision) -> Vec<String> {
         return Vec::new();
     }
     let told = decision.missing.iter().map(|evidence| {
-        let ways = seen.observation.clients.other_ways.as_ref();
-        match (evidence, ways) {
-            (Evidence::NoOtherWayToOld, Some(ways)) => cut_to(
-                &format!("these lead to the frontends of old: {}", ways.join(", ")),
-                1024,
-            ),
-            _ => evidence.missing().to_owned(),
-        }
+        let seen = &seen.observation;
+        let (ways, updates) = (&seen.clients.other_ways, &seen.updates_to_old);
+        let (what, found) = match (evidence, ways, updates) {
+            (Evidence::NoOtherWayToOld, Some(ways), _) => ("these", ways),
+            (Evidence::NoUpdateToOld, _, Some(updates)) => ("these updates", updates),
+            _ => return evidence.missing().to_owned(),
+        };
+        let found = found.join(", ");
+        cut_to(
+            &format!("{what} lead to the frontends of old: {found}"),
+            1024,
+        )
     });
     told.collect()
 }

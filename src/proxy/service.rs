@@ -367,6 +367,8 @@ impl<O: OldSide> Proxy<O> {
                 names,
                 self.shared.settings.override_header.as_ref(),
             )
+            // Old that drains takes nothing, whoever asks for it: its workers may be gone.
+            .filter(|wanted| *wanted == Generation::New || world.may_reach_old())
             .filter(|_| world.new.is_some()),
             guarded,
             pinned: traits::is_pinned(headers),

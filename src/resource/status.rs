@@ -3,6 +3,7 @@
 //! The doc comments are what `kubectl explain` prints. Must not know how any of it is found out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -107,6 +108,9 @@ pub enum Promise {
     Expired,
 }
 
+/// So far may the controller's clock be ahead of a reader's.
+const SKEW: Duration = Duration::from_secs(30);
+
 impl DynamoUpdateConfigStatus {
     /// What is known at `now` of `safeToDeleteOld`; none if nobody has said anything.
     #[must_use]
@@ -121,7 +125,10 @@ impl DynamoUpdateConfigStatus {
     }
 
     fn promise(&self, said: Option<bool>, now: Timestamp) -> Option<Promise> {
-        let is_valid = self.valid_until.as_ref().is_some_and(|until| now < until.0);
+        // What was said by a clock that is far ahead would hold for far too long.
+        let latest = now.checked_add(SKEW).unwrap_or(Timestamp::MAX);
+        let is_said = self.observed_at.as_ref().is_none_or(|at| at.0 <= latest);
+        let is_valid = is_said && self.valid_until.as_ref().is_some_and(|until| now < until.0);
         Some(match said? {
             false => Promise::DoesNotHold,
             true if is_valid => Promise::Holds,

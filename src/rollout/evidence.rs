@@ -15,7 +15,7 @@ pub enum Evidence {
     Complete,
     /// The split in the resource gives all to new, and this step leaves it so.
     AllToNew,
-    /// New can serve, so that nobody needs old back.
+    /// New was heard to serve, so that nobody needs old back.
     NewServes,
     /// A proxy of old's frontends answers.
     ProxySeen,
@@ -28,6 +28,8 @@ pub enum Evidence {
     NoLateRequest,
     /// No stream runs on old.
     NoStreamOnOld,
+    /// No update, this one or another, has old's frontends for its new ones.
+    NoUpdateToOld,
     /// No stream of either generation runs through the pods of old's frontends.
     NoStreamThroughOldPods,
     /// `clientService` leads to a ready frontend of new.
@@ -40,7 +42,7 @@ pub enum Evidence {
 
 impl Evidence {
     /// What must be seen before the last worker of old may go.
-    pub const FOR_LAST_WORKER: [Self; 9] = [
+    pub const FOR_LAST_WORKER: [Self; 10] = [
         Self::CurrentView,
         Self::Complete,
         Self::AllToNew,
@@ -50,6 +52,7 @@ impl Evidence {
         Self::NoFallbackToOld,
         Self::NoLateRequest,
         Self::NoStreamOnOld,
+        Self::NoUpdateToOld,
     ];
 
     /// What must be seen beside that before old may be deleted, its frontends too.
@@ -73,7 +76,7 @@ impl Evidence {
             Self::CurrentView => "the API server was not heard of late",
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not give all to new",
-            Self::NewServes => "new cannot serve",
+            Self::NewServes => "new was not heard to serve",
             Self::ProxySeen => "no proxy of old's frontends answers",
             Self::NoNewRequestOnOld => {
                 "not every frontend of old has a proxy that gives old no request"
@@ -83,6 +86,9 @@ impl Evidence {
                 "open requests of an earlier split may still be sent to old, or a proxy does not say whether there are any"
             }
             Self::NoStreamOnOld => "streams run on old",
+            Self::NoUpdateToOld => {
+                "it is not seen that no update sends requests to the frontends of old"
+            }
             Self::NoStreamThroughOldPods => "streams run through the pods of old's frontends",
             Self::ClientsReachNew => {
                 "spec.clientService is not seen to lead to a ready frontend of new"
@@ -113,12 +119,16 @@ impl Case<'_> {
             Evidence::CurrentView => seen.is_current,
             Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
-            Evidence::NewServes => self.sight.obstacles.is_empty(),
+            Evidence::NewServes => self.sight.obstacles.is_empty() && !self.sight.is_presumed,
             Evidence::ProxySeen => proxies.heard > 0,
             Evidence::NoNewRequestOnOld => proxies.have_left_old(),
             Evidence::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),
             Evidence::NoLateRequest => proxies.may_reach_old == Some(0),
             Evidence::NoStreamOnOld => proxies.open.is_some_and(|open| open.old == 0),
+            Evidence::NoUpdateToOld => {
+                let updates = seen.updates_to_old.as_ref();
+                updates.is_some_and(Vec::is_empty)
+            }
             Evidence::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
             Evidence::ClientsReachNew => seen.clients.reach_new == Some(true),
             Evidence::ClientsLeftOld => seen.clients.reach_old == Some(false),

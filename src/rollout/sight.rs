@@ -21,7 +21,7 @@ pub(super) struct Sight<'a> {
     /// What keeps new from serving.
     pub obstacles: Vec<Obstacle>,
     /// Is new only taken to serve, because it did when it was last heard? Then it keeps what it has and gains nothing.
-    is_presumed: bool,
+    pub is_presumed: bool,
     pub proxies: Proxies,
     /// When the ready proxies are waited for no longer.
     pub ack_deadline: Moment,

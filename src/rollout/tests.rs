@@ -102,6 +102,7 @@ impl Scene {
                 },
                 proxies: vec![proxy("a"), proxy("b")],
                 clients: Clients::default(),
+                updates_to_old: Some(Vec::new()),
                 is_current: true,
                 lengths: Lengths::default(),
             },

@@ -53,7 +53,7 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
     stage
         .until("up", "waiting for a frontend of new", |object| {
             let missing = object["status"]["missingForDeletion"].to_string();
-            missing.contains("ready frontend of new") && !missing.contains("have left")
+            missing.contains("ready frontend of new") && missing.contains("have left")
         })
         .await;
     let is_safe = |object: &Value| object["status"]["safeToDeleteOld"] == true;

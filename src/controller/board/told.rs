@@ -216,6 +216,13 @@ mod tests {
                 json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:01Z"}),
                 json!(true),
             ),
+            // Said by a clock an hour ahead.
+            (
+                json!({
+                    "safeToDeleteOld": true, "observedAt": "2026-01-01T01:01:00Z", "validUntil": "2026-01-01T01:02:30Z",
+                }),
+                json!("unknown"),
+            ),
         ] {
             let mut update = (*object(json!({}))).clone();
             update.data["status"] = status;

@@ -61,6 +61,52 @@ impl Eyes {
         }
     }
 
+    /// The updates that send requests to the frontends of old as to their new ones, if that is known; as for [`Self::clients`].
+    pub(super) fn updates_to_old(
+        &self,
+        held: &Held,
+        old: &[Object],
+        updates: &[Object],
+    ) -> Option<Vec<String>> {
+        if !held.memory().phase.old_drains() {
+            return None;
+        }
+        let own = |update: &&Object| update.metadata.uid == held.identity.uid;
+        let mut found = Vec::new();
+        if self.leads_to_any(held, old).ok()? {
+            found.push("this one, by spec.newFrontendService".to_owned());
+        }
+        for update in updates.iter().filter(|update| !own(update)) {
+            let Ok(other) = Held::read(update, &self.settings) else {
+                // What cannot be used moves nothing.
+                continue;
+            };
+            let source = other.spec.source_deployment.as_deref().unwrap_or_default();
+            let is_meant = other.spec.target_deployment == held.spec.source_deployment;
+            let leads = is_meant || self.leads_to_any(&other, old).ok()?;
+            // Without frontends there is nobody who would send anything.
+            if leads
+                && other.plan.weights.new_weight() > 0
+                && !self.frontend_pods(&other.key, source).ok()?.is_empty()
+            {
+                found.push(other.key.name);
+            }
+        }
+        Some(found)
+    }
+
+    /// Is a pod of `old` behind a target of this update?
+    fn leads_to_any(&self, update: &Held, old: &[Object]) -> Result<bool, Unseen> {
+        let names = pod_names(old);
+        for target in &update.plan.new {
+            let mut behind = self.behind(target)?.into_iter().flatten();
+            if behind.any(|endpoint| endpoint.pod.is_some_and(|pod| names.contains(pod.as_str()))) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Does the Service lead to a ready frontend of new, and to any of old?
     fn client_service(
         &self,
@@ -75,32 +121,36 @@ impl Eyes {
         };
         let new = self.pods_of_new(held)?;
         let names = pod_names(old);
-        let reach_old = endpoints.iter().any(|endpoint| match &endpoint.pod {
-            Some(pod) => names.contains(pod.as_str()),
-            // One that names no pod could be any.
-            None => true,
+        // What is not known to be new's could be old's, whatever its labels say by now.
+        let reach_old = endpoints.iter().any(|endpoint| {
+            let pod = endpoint.pod.as_ref();
+            pod.is_none_or(|pod| names.contains(pod.as_str()) || !new.contains_key(pod))
         });
-        let is_new = |pod: &Option<String>| pod.as_ref().is_some_and(|pod| new.contains(pod));
+        let is_ready = |pod: &String| new.get(pod) == Some(&true);
         let reach_new = endpoints
             .iter()
-            .any(|endpoint| endpoint.ready && is_new(&endpoint.pod));
+            .any(|endpoint| endpoint.ready && endpoint.pod.as_ref().is_some_and(is_ready));
         Ok((Some(reach_new), Some(reach_old)))
     }
 
-    /// The names of the pods of new's frontends that are ready: those behind its Services, and those labelled as such.
-    fn pods_of_new(&self, held: &Held) -> Result<BTreeSet<String>, Unseen> {
-        let mut names = BTreeSet::new();
+    /// The pods of new's frontends by name, and whether each is ready: those behind its Services, and those labelled as such.
+    fn pods_of_new(&self, held: &Held) -> Result<BTreeMap<String, bool>, Unseen> {
+        let mut pods = BTreeMap::new();
+        let mut note = |pod: String, ready: bool| *pods.entry(pod).or_insert(false) |= ready;
         for target in &held.plan.new {
-            let found = self.behind(target)?.unwrap_or_default();
-            let ready = found.into_iter().filter(|endpoint| endpoint.ready);
-            names.extend(ready.filter_map(|endpoint| endpoint.pod));
+            for endpoint in self.behind(target)?.into_iter().flatten() {
+                if let Some(pod) = endpoint.pod {
+                    note(pod, endpoint.ready);
+                }
+            }
         }
         if let Some(target) = &held.spec.target_deployment {
-            let pods = old::frontends_by_name(&self.shelves, &held.key.namespace, target)?;
-            let ready = pods.iter().filter(|pod| pod_is_ready(pod));
-            names.extend(ready.filter_map(|pod| pod.metadata.name.clone()));
+            for pod in old::frontends_by_name(&self.shelves, &held.key.namespace, target)? {
+                let ready = pod_is_ready(&pod);
+                note(pod.metadata.name.clone().unwrap_or_default(), ready);
+            }
         }
-        Ok(names)
+        Ok(pods)
     }
 
     /// What else leads to frontends of old: Services that old does not bring with it, and Ingresses and HTTPRoutes to any.

@@ -123,6 +123,11 @@ impl World {
                 };
                 seen.clients.other_ways = any().map(|is_none| way(!is_none));
                 seen.is_current = !draw.one_in(8);
+                seen.updates_to_old = match draw.below(8) {
+                    0 => None,
+                    1 => Some(vec!["another".to_owned()]),
+                    _ => Some(Vec::new()),
+                };
             }
             // Somebody writes the split that is there, which is theirs from now on.
             8 => seen.split_is_ours = false,

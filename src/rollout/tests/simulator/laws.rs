@@ -261,8 +261,14 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
     }
     if decision.last_old_worker_dispensable {
         assert!(seen.is_current && to == Phase::Complete && seen.superseded_by.is_none());
+        let new = &seen.frontends.new;
+        assert!(
+            !new.unheard && new.endpoints > 0 && new.models.contains(MODEL),
+            "new was heard to serve"
+        );
         assert!(all_drain && old_streams == Some(0));
         assert!(every(|state| state.may_reach_old == Some(0)));
+        assert!(seen.updates_to_old.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(decision.split, None);
     }
     if decision.safe_to_delete_old {

@@ -20,7 +20,7 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
-    let holes: [Hole; 22] = [
+    let holes: [Hole; 25] = [
         (
             "a watch that was not heard of late",
             |scene| scene.seen.is_current = false,
@@ -39,6 +39,11 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
         (
             "new cannot serve any more",
             |scene| scene.seen.frontends.new.endpoints = 0,
+            NewServes,
+        ),
+        (
+            "new was not heard, though it served when it was",
+            |scene| scene.seen.frontends.new.unheard = true,
             NewServes,
         ),
         (
@@ -116,6 +121,16 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
             "a stream on old",
             |scene| state(scene).open_streams.old = 1,
             NoStreamOnOld,
+        ),
+        (
+            "another update sends its share to old",
+            |scene| scene.seen.updates_to_old = Some(vec!["back".into()]),
+            NoUpdateToOld,
+        ),
+        (
+            "it is not known which updates send to old",
+            |scene| scene.seen.updates_to_old = None,
+            NoUpdateToOld,
         ),
         (
             "a stream of new through old's pods",
