@@ -584,6 +584,31 @@ async fn a_proxy_that_stood_still_beyond_the_first_event_limit_gives_up_nothing_
     }
 }
 
+/// RFC 9110 §10.1.1: it need not send its body any more, so another place would wait for it as long as the client for the end.
+#[tokio::test]
+async fn a_client_that_got_an_answer_instead_of_100_continue_is_not_moved_to_where_its_body_is_wanted()
+ {
+    let gate = Gate::closed();
+    let script = stream_of(": waiting\n\n").wait(&gate).reset();
+    let new = Upstream::always(script.leaving_the_body()).await;
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::planned(&old, &mostly_new(&new, ""), &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    let expects = "host: a\r\nexpect: 100-continue\r\ncontent-length: 100";
+    client
+        .send(format!("POST {CHAT} HTTP/1.1\r\n{expects}\r\n\r\n"))
+        .await;
+    let head = client.head().await;
+    assert_eq!(head.status, 200);
+    client.until(": waiting\n\n").await;
+    gate.open();
+    let rest = client.rest(head).await;
+    let text = rest.text();
+    assert!(text.contains("\"code\":502"), "{text}");
+    assert!(rest.end.is_unclean());
+    assert_eq!((old.count(), new.count()), (0, 1));
+}
+
 #[tokio::test]
 async fn the_side_that_is_given_up_is_cancelled() {
     for protocol in PROTOCOLS {

@@ -75,6 +75,8 @@ pub type Retrying = Pin<Box<dyn Future<Output = Retried> + Send>>;
 pub trait Again: Send {
     /// Where to go after a failure, if anywhere; takes it out of the retry budget.
     fn refuge(&mut self, cause: Cause) -> Option<Place>;
+    /// The same for a client that has the head of an answer already.
+    fn refuge_behind_head(&mut self, cause: Cause) -> Option<Place>;
     /// Tries `place`, after a failure for which [`Again::refuge`] named it.
     fn again(self: Box<Self>, exchange: Exchange, place: Place, cause: Cause) -> Retrying;
     /// When the present attempt must have shown content.
@@ -94,6 +96,16 @@ impl<O: OldSide> Again for Tries<O> {
         self.body.again()?;
         // Every move is charged, also where nothing was sent: it adds load to the other generation.
         self.proxy.shared.may_retry(&self.world).then_some(place)
+    }
+
+    fn refuge_behind_head(&mut self, cause: Cause) -> Option<Place> {
+        // RFC 9110 §10.1.1: a client that gets a final status code instead of 100 may never send the body that another place
+        // would wait for.
+        let lacks_body = self.head.expects_continue && self.body.is_untouched();
+        if lacks_body {
+            return None;
+        }
+        self.refuge(cause)
     }
 
     fn again(mut self: Box<Self>, mut exchange: Exchange, place: Place, cause: Cause) -> Retrying {

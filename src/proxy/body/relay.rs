@@ -270,7 +270,7 @@ impl Relay {
     fn broke(&mut self, why: &str) -> Bytes {
         self.failed(Failure::Answer, why);
         if let Some(tries) = &mut self.tries
-            && let Some(place) = tries.refuge(Cause::Broken)
+            && let Some(place) = tries.refuge_behind_head(Cause::Broken)
         {
             self.retry(place, Cause::Broken);
             return Bytes::new();
@@ -419,7 +419,7 @@ impl Relay {
             Due::FirstEvent => {
                 self.failed(Failure::Silence, "sent no first event in time");
                 if let Some(tries) = &mut self.tries
-                    && let Some(place) = tries.refuge(Cause::Deadline)
+                    && let Some(place) = tries.refuge_behind_head(Cause::Deadline)
                 {
                     self.retry(place, Cause::Deadline);
                     return Poll::Ready(Bytes::new());

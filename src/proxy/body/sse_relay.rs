@@ -258,7 +258,7 @@ impl SseRelay {
             Meaning::Error { code } => {
                 let cause = Cause::of_error_event(code);
                 if let (Some(tries), Some(cause)) = (tries, cause)
-                    && let Some(place) = tries.refuge(cause)
+                    && let Some(place) = tries.refuge_behind_head(cause)
                 {
                     return Early::Retry(place, cause);
                 }
