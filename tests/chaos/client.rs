@@ -18,8 +18,8 @@ use crate::support::upstream::Io;
 use crate::wire::Id;
 use ask::Ask;
 
-/// Longest time that a client waits for anything.
-pub const PATIENCE: Duration = Duration::from_secs(8);
+/// Longest time that a client waits for anything: more than a busy machine needs for an answer in windows of 2 KB.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What all clients of a wave have in common.
 #[derive(Clone)]

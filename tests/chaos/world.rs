@@ -27,10 +27,10 @@ const CLIENTS: usize = 24;
 /// Servers of both generations.
 const SERVERS: usize = 4;
 /// How long it may take until all is quiet.
-const QUIET: Duration = Duration::from_secs(15);
+const QUIET: Duration = Duration::from_secs(40);
 /// `--drain`, in seconds, and what may come on top of it on a busy machine.
 const DRAIN: Duration = Duration::from_secs(2);
-const DRAIN_SLACK: Duration = Duration::from_secs(4);
+const DRAIN_SLACK: Duration = Duration::from_secs(15);
 
 /// What a round came to.
 #[derive(Default)]

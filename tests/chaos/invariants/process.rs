@@ -33,10 +33,9 @@ impl Held {
 
     /// By a process that serves nobody yet, once it watches its plan.
     pub async fn at_first_by(proxy: &Proxy) -> Self {
+        // Its thread begins when all that it needs is open.
         eventually("the plan is watched", async || {
-            descriptors(proxy)
-                .iter()
-                .any(|name| name.contains("inotify"))
+            threads(proxy).iter().any(|name| name.starts_with("notify"))
         })
         .await;
         Self::by(proxy)
@@ -49,6 +48,14 @@ impl Held {
             || self.memory > before.memory + MEMORY;
         is_more.then(|| format!("when all is quiet it holds {self:?}, before {before:?}"))
     }
+}
+
+/// The names of a process's threads, cut by the kernel after 15 bytes.
+fn threads(proxy: &Proxy) -> Vec<String> {
+    let directory = fs::read_dir(format!("/proc/{}/task", proxy.pid()));
+    let entries = directory.into_iter().flatten().filter_map(Result::ok);
+    let names = entries.filter_map(|entry| fs::read_to_string(entry.path().join("comm")).ok());
+    names.collect()
 }
 
 /// What the descriptors of a process stand for.
