@@ -14,6 +14,8 @@ pub use buffer::Buffer;
 
 /// What one holder may hold uncharged, in bytes.
 pub const FREE: usize = 4 * 1024;
+/// What received data may take beyond the limit, in bytes, together: a sender whose window is open cannot be told to wait.
+const OVERDRAFT: usize = 16 * 1024 * 1024;
 /// The cost of a piece beside its bytes: its handle, its reference count, the allocator's own, in bytes.
 const PIECE: usize = 128;
 
@@ -120,12 +122,12 @@ impl Budget {
         }
     }
 
-    fn take(&self, bytes: usize, purpose: Purpose) -> bool {
+    fn take(&self, bytes: usize, purpose: Purpose, limit: usize) -> bool {
         let taken = self
             .used
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
-                used.checked_add(bytes).filter(|used| *used <= self.limit)
+                used.checked_add(bytes).filter(|used| *used <= limit)
             });
         match taken {
             Ok(before) => self.note(before + bytes),
@@ -163,11 +165,22 @@ impl Charge {
     /// Makes it `bytes`. False, and unchanged, when `budget` has too little left for the growth.
     #[must_use]
     pub fn resize(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
+        self.grow(budget, bytes, purpose, budget.limit)
+    }
+
+    /// As [`Charge::resize`], for what has come because it could not be told to wait: all such may take 16 MiB beyond the limit.
+    #[must_use]
+    pub fn overdraw(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
+        let limit = budget.limit.saturating_add(OVERDRAFT);
+        self.grow(budget, bytes, purpose, limit)
+    }
+
+    fn grow(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose, limit: usize) -> bool {
         if bytes <= self.bytes {
             self.shrink(bytes);
             return true;
         }
-        let taken = budget.take(bytes - self.bytes, purpose);
+        let taken = budget.take(bytes - self.bytes, purpose, limit);
         if taken {
             self.budget.get_or_insert_with(|| Arc::clone(budget));
             self.bytes = bytes;
@@ -269,6 +282,15 @@ mod tests {
         charge.force(&budget, 100);
         assert_eq!(budget.used(), 100);
         assert!(!budget.is_tight());
+    }
+
+    #[test]
+    fn what_has_come_may_exceed_the_limit_by_so_much() {
+        let budget = Budget::new(1000);
+        let mut charge = Charge::default();
+        assert!(charge.overdraw(&budget, 1000 + OVERDRAFT, Purpose::Answer));
+        assert!(!charge.overdraw(&budget, 1001 + OVERDRAFT, Purpose::Answer));
+        assert_eq!(charge.bytes(), 1000 + OVERDRAFT);
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub enum Fault {
     TooLarge,
     #[error("the request body did not come in time")]
     TooSlow,
+    /// It came before it was read, and the memory budget has no room for it.
+    #[error("too much memory is in use here")]
+    NoMemory,
     /// The client's connection or framing broke.
     #[error("the client broke the request body off")]
     Broken,

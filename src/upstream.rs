@@ -76,6 +76,9 @@ pub enum Error {
     /// With the heads of interim answers (1xx) that came before it.
     #[error("the response head is too large, interim ones included")]
     HeadTooLarge,
+    /// The memory budget has no room for what has come of the response head.
+    #[error("too much memory is in use here")]
+    NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] ::h2::Error),
     /// Of a generation that is a service in this process.
@@ -128,6 +131,7 @@ impl Error {
             Self::NoEndpoint
             | Self::Ejected
             | Self::Exhausted { .. }
+            | Self::NoMemory
             | Self::RequestBody(_)
             | Self::Local(_) => None,
         }
@@ -162,6 +166,7 @@ impl Error {
             Self::HeadTimeout(_) => "timed out before the response",
             Self::Head(_) => "the response head cannot be used",
             Self::HeadTooLarge => "the response head is too large",
+            Self::NoMemory => "too much memory is in use here",
             Self::Http2(_) => "HTTP/2 error before the response",
             Self::Local(_) => "the service failed",
         }

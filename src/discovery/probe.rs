@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header::HOST};
 use http_body_util::{BodyExt, Limited};
 
+use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::resource::{Probe, Question};
 use crate::snapshot::World;
@@ -134,6 +135,7 @@ async fn get(
     let outgoing = Outgoing {
         head: &head,
         extra: None,
+        memory: &Budget::new(2 * MAX_LIST),
     };
     let response = pool.send_to(endpoint, outgoing, RequestBody::empty()).await;
     let response = response.map_err(|error| match error {

@@ -174,6 +174,7 @@ impl<O: OldSide> Tries<O> {
                     return Err(Error::BodyTooLarge(self.proxy.shared.settings.max_body));
                 }
                 Some(Fault::TooSlow) => return Err(Error::BodyTimeout),
+                Some(Fault::NoMemory) => return Err(Error::NoMemory),
                 Some(Fault::Broken) => return Err(Error::RequestBody),
                 None => {}
             }
@@ -210,7 +211,7 @@ impl<O: OldSide> Tries<O> {
             upstream::Error::Exhausted {
                 here_only: true, ..
             } => Cause::LocalPorts,
-            upstream::Error::Exhausted { .. } => Cause::Local,
+            upstream::Error::Exhausted { .. } | upstream::Error::NoMemory => Cause::Local,
             error if error.nothing_sent() => Cause::Connect,
             upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
             _ => Cause::Broken,
@@ -228,6 +229,7 @@ impl<O: OldSide> Tries<O> {
         let outgoing = Outgoing {
             head: &self.head,
             extra,
+            memory: &self.proxy.shared.memory,
         };
         let terms = Terms {
             fail_fast: self.fail_fast(),

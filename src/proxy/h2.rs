@@ -14,7 +14,9 @@ use http::header::HOST;
 use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::time::Sleep;
+use tower::BoxError;
 
 use self::connection::{Open, Seat};
 use super::body::{Cut, SplitBody};
@@ -25,24 +27,21 @@ use super::server::Limits;
 use super::service::{OldSide, Proxy};
 use crate::http1::host_is_valid;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
-use crate::memory::Budget;
-use crate::request_body::RequestBody;
+use crate::memory::{Budget, Purpose};
+use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
-use crate::transport::h2::{Counted, Received, Sending, prepare};
+use crate::transport::h2::{Broken, Counted, Received, SMALL_FRAMES, Sending, prepare};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, lend};
 
 /// Streams that a client may have open on one connection; clients open another one beyond it.
 const MAX_STREAMS: u32 = 128;
 /// What a stream takes of a request's body before it is read, in bytes (RFC 9113 §6.9.2: the value before any SETTINGS).
-const STREAM_WINDOW: u32 = 65_535;
+pub(super) const STREAM_WINDOW: u32 = 65_535;
 /// The window of a connection, in bytes, cannot be used up by uploads that are not read, so that none of them stops
-/// another. It is the most that the bodies of a connection hold which no request has read yet: 8 MiB.
+/// another.
 const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
-/// Bounds how many small DATA frames wait to be read in a connection, each of which costs some 300 bytes: so many bytes
-/// may all that wait lack to 256 each.
-const SMALL_FRAMES: usize = 2 * 1024 * 1024;
 /// Bytes that wait per stream for a client that does not read.
 const SEND_BUFFER: usize = 16 * 1024;
 /// Streams that a client may reset before they were looked at (CVE-2023-44487).
@@ -61,7 +60,8 @@ pub async fn run<O: OldSide>(
     transport: Rewound<WriteTimeout>,
     lifecycle: Lifecycle,
 ) {
-    let (transport, traffic) = Counted::new(transport);
+    let memory = Arc::clone(&proxy.shared().memory);
+    let (transport, traffic) = Counted::new(transport, &memory);
     let handshake = Builder::new()
         .max_concurrent_streams(MAX_STREAMS)
         .initial_window_size(STREAM_WINDOW)
@@ -83,8 +83,10 @@ pub async fn run<O: OldSide>(
         let (proxy, client) = (proxy.clone(), Arc::clone(&client));
         tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request)));
     };
-    if let Err(error) =
-        connection::serve(handshake, traffic, &open, &limits, &lifecycle, serve).await
+    if let Err(error) = connection::serve(
+        handshake, traffic, &open, &limits, &lifecycle, &memory, serve,
+    )
+    .await
     {
         tracing::debug!(error, "an HTTP/2 connection of a client ended");
     }
@@ -161,7 +163,7 @@ async fn answer<O: OldSide>(
             let limit = proxy.shared().body_limit();
             tokio::select! {
                 // Boxed: its state is large, and this task would keep the room for it as long as the stream lives.
-                answer = Box::pin(proxy.handle(with_body(request, limit), Some(client), None)) => answer,
+                answer = Box::pin(proxy.handle(with_body(request, limit, &memory), Some(client), None)) => answer,
                 () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
             }
         }
@@ -179,9 +181,17 @@ async fn answer<O: OldSide>(
 }
 
 /// The request with a body that ends only as its stream does, and must keep coming.
-fn with_body(request: Request<RecvStream>, limit: Arc<BodyLimit>) -> Request<RequestBody> {
+fn with_body(
+    request: Request<RecvStream>,
+    limit: Arc<BodyLimit>,
+    memory: &Arc<Budget>,
+) -> Request<RequestBody> {
     let (head, stream) = request.into_parts();
-    let body = Received::new(stream, &head.headers);
+    let body = Received::new(stream, &head.headers, memory, Purpose::RequestBody);
+    let body = body.map_err(|error| match error {
+        Broken::NoMemory => BoxError::from(Fault::NoMemory),
+        Broken::Stream(error) => error.into(),
+    });
     Request::from_parts(head, RequestBody::stream(Paced::new(body, limit)))
 }
 

@@ -151,7 +151,11 @@ async fn ask_for_ever<O: OldSide>(
 ) -> Result<List, Failed> {
     let body = RequestBody::empty();
     let extra = tries.guard.as_ref().filter(|_| place != Place::Old);
-    let outgoing = Outgoing { head, extra };
+    let outgoing = Outgoing {
+        head,
+        extra,
+        memory: &tries.proxy.shared.memory,
+    };
     let terms = Terms {
         fail_fast: FailFast::IfEjected,
         deadline: None,

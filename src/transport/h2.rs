@@ -4,20 +4,25 @@
 //! Not hyper's, for which a reset without error is the end of a body (RFC 9113 §8.1 allows such a reset only behind a
 //! whole answer, but it also comes when a server behind a gateway has died).
 
-use std::io::{self, IoSlice};
+mod counted;
+mod received;
+mod window;
+
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::{Ping, PingPong, Reason, RecvStream, SendStream};
+use h2::{Ping, PingPong, Reason, SendStream};
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue};
-use http_body::{Body, Frame, SizeHint};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use http_body::Body;
 use tokio::time::{Instant, Sleep};
+
+pub use self::counted::{Counted, SMALL_FRAMES, Traffic};
+pub use self::received::{Broken, Received};
+pub use self::window::Window;
 
 /// Fields that belong to one connection of HTTP/1.1 and make a message of HTTP/2 malformed (RFC 9113 §8.2.2).
 const OF_CONNECTION: [HeaderName; 6] = [
@@ -39,65 +44,6 @@ pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
         && !headers.contains_key(CONTENT_LENGTH)
     {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
-    }
-}
-
-/// The body that a stream receives. It ends only by END_STREAM: a reset of any code is an error, as is a length other
-/// than the one announced (h2 checks that).
-pub struct Received {
-    stream: RecvStream,
-    left: Option<u64>,
-    data_ended: bool,
-}
-
-impl Received {
-    /// The body of a message with these fields.
-    #[must_use]
-    pub fn new(stream: RecvStream, headers: &HeaderMap) -> Self {
-        let length = headers.get(CONTENT_LENGTH);
-        Self {
-            stream,
-            left: length.and_then(|length| length.to_str().ok()?.parse().ok()),
-            data_ended: false,
-        }
-    }
-}
-
-impl Body for Received {
-    type Data = Bytes;
-    type Error = h2::Error;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
-        let this = self.get_mut();
-        if !this.data_ended {
-            match ready!(this.stream.poll_data(cx)) {
-                Some(Ok(data)) => {
-                    let length = data.len();
-                    this.left = this.left.map(|left| left.saturating_sub(length as u64));
-                    this.stream.flow_control().release_capacity(length)?;
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
-                }
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => this.data_ended = true,
-            }
-        }
-        let trailers = ready!(this.stream.poll_trailers(cx));
-        Poll::Ready(trailers.map(|map| map.map(Frame::trailers)).transpose())
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.stream.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self.left {
-            _ if self.is_end_stream() => SizeHint::with_exact(0),
-            Some(left) => SizeHint::with_exact(left),
-            None => SizeHint::default(),
-        }
     }
 }
 
@@ -207,100 +153,6 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 }
             }
         }
-    }
-}
-
-/// The bytes that passed over a connection so far.
-#[derive(Debug, Default)]
-pub struct Traffic {
-    received: AtomicU64,
-    sent: AtomicU64,
-}
-
-impl Traffic {
-    #[must_use]
-    pub fn received(&self) -> u64 {
-        self.received.load(Ordering::Relaxed)
-    }
-
-    #[must_use]
-    pub fn sent(&self) -> u64 {
-        self.sent.load(Ordering::Relaxed)
-    }
-}
-
-/// A transport whose traffic is counted.
-pub struct Counted<T> {
-    transport: T,
-    traffic: Arc<Traffic>,
-}
-
-impl<T> Counted<T> {
-    pub fn new(transport: T) -> (Self, Arc<Traffic>) {
-        let traffic = Arc::<Traffic>::default();
-        let counted = Self {
-            transport,
-            traffic: Arc::clone(&traffic),
-        };
-        (counted, traffic)
-    }
-
-    fn sent(&self, written: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(bytes)) = written {
-            self.traffic
-                .sent
-                .fetch_add(*bytes as u64, Ordering::Relaxed);
-        }
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Counted<T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.transport).poll_read(cx, buffer);
-        let bytes = buffer.filled().len() - before;
-        self.traffic
-            .received
-            .fetch_add(bytes as u64, Ordering::Relaxed);
-        read
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Counted<T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.transport).poll_write(cx, bytes);
-        self.sent(&written);
-        written
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.transport).poll_write_vectored(cx, slices);
-        self.sent(&written);
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.transport.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.transport).poll_shutdown(cx)
     }
 }
 

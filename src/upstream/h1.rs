@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HOST, UPGRADE};
-use http::{Method, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body::Body;
 
 use super::endpoint::Lease;
 use super::{Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
+use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
 use crate::transport::{Rewound, Transport, turn, with_write_buffer};
 pub use incoming::Incoming;
@@ -51,7 +52,7 @@ pub(super) async fn exchange(
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
     let unread = Unread::before(&transport);
     let mut sender = begin(&transport, outgoing, lease.address, body, waits);
-    let outcome = drive(&mut transport, &mut sender, &unread, &outgoing.head.method).await;
+    let outcome = drive(&mut transport, &mut sender, &unread, outgoing).await;
     let (head, rest) = match outcome {
         Ok(found) => found,
         Err(error) => {
@@ -109,7 +110,7 @@ fn encode(
     framing: Framing,
     waits: bool,
 ) {
-    let Outgoing { head, extra } = outgoing;
+    let Outgoing { head, extra, .. } = outgoing;
     http1::request_line(out, &head.method, &head.uri);
     let mut has_host = false;
     for (name, value) in &head.headers {
@@ -129,16 +130,60 @@ fn encode(
     http1::request_end(out, &head.method, waits, framing);
 }
 
+/// What was read of a head.
+#[derive(Default)]
+struct Gathered {
+    bytes: BytesMut,
+    /// It was moved out of the read buffer that all connections of a thread share.
+    apart: bool,
+    charge: Charge,
+}
+
+impl Gathered {
+    fn add(&mut self, bytes: BytesMut, memory: &Arc<Budget>) -> Result<(), Error> {
+        if self.bytes.is_empty() {
+            self.bytes = bytes;
+            self.apart = false;
+            return Ok(());
+        }
+        let length = self.bytes.len() + bytes.len();
+        if length > self.bytes.capacity() {
+            let capacity = length.max(self.bytes.capacity() * 2);
+            self.charge(capacity, memory)?;
+        }
+        self.bytes.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// It will stay for a while.
+    fn keep(&mut self, memory: &Arc<Budget>) -> Result<(), Error> {
+        if !self.apart {
+            self.bytes = BytesMut::from(&self.bytes[..]);
+            self.apart = true;
+        }
+        self.charge(self.bytes.capacity(), memory)
+    }
+
+    fn charge(&mut self, capacity: usize, memory: &Arc<Budget>) -> Result<(), Error> {
+        let wanted = if capacity > FREE { cost(capacity) } else { 0 };
+        match self.charge.overdraw(memory, wanted, Purpose::Head) {
+            true => Ok(()),
+            false => Err(Error::NoMemory),
+        }
+    }
+}
+
 /// Writes and reads until the head of the answer is there.
 async fn drive(
     transport: &mut Transport,
     sender: &mut Sender,
     unread: &Unread,
-    method: &Method,
+    outgoing: Outgoing<'_>,
 ) -> Result<(ResponseHead, BytesMut), Error> {
     let patience = sender.is_held().then(|| tokio::time::sleep(CONTINUE_WAIT));
     let mut patience = std::pin::pin!(patience);
-    let mut gathered = BytesMut::new();
+    let method = &outgoing.head.method;
+    let mut gathered = Gathered::default();
     // Length of the interim heads that came.
     let mut passed = 0;
     std::future::poll_fn(|cx| {
@@ -168,7 +213,7 @@ async fn drive(
             let bytes = bytes.map_err(|error| {
                 let has_ended = error.kind() == io::ErrorKind::UnexpectedEof;
                 let why = sender.error().unwrap_or(error);
-                if passed > 0 || !gathered.is_empty() {
+                if passed > 0 || !gathered.bytes.is_empty() {
                     Error::Broken(why)
                 } else if has_ended && unread.is_certain(transport, sender.written()) {
                     Error::Unread(why)
@@ -176,31 +221,30 @@ async fn drive(
                     Error::Silent(why)
                 }
             })?;
-            if gathered.is_empty() {
-                gathered = bytes;
-            } else {
-                gathered.extend_from_slice(&bytes);
-            }
-            while let Some(head) = http1::parse_response(&gathered, method).map_err(Error::Head)? {
-                let rest = gathered.split_off(head.length);
+            gathered.add(bytes, outgoing.memory)?;
+            while let Some(head) =
+                http1::parse_response(&gathered.bytes, method).map_err(Error::Head)?
+            {
+                let rest = gathered.bytes.split_off(head.length);
                 let interim = head.status.is_informational()
                     && head.status != StatusCode::SWITCHING_PROTOCOLS;
                 if !interim {
                     return Poll::Ready(Ok((head, rest)));
                 }
                 passed += head.length;
-                gathered = rest;
+                gathered.bytes = rest;
                 if head.status == StatusCode::CONTINUE {
                     patience.set(None);
                     sender.go_on();
                 }
-                if gathered.is_empty() {
+                if gathered.bytes.is_empty() {
                     break;
                 }
             }
-            if passed + gathered.len() > MAX_HEAD {
+            if passed + gathered.bytes.len() > MAX_HEAD {
                 return Poll::Ready(Err(Error::HeadTooLarge));
             }
+            gathered.keep(outgoing.memory)?;
         }
     })
     .await

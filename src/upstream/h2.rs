@@ -23,6 +23,7 @@ use self::link::{Link, Stream};
 use super::endpoint::Lease;
 use super::pool::Connector;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
+use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
 use crate::transport::h2::{Received, Sending, Sent, prepare};
@@ -61,7 +62,7 @@ async fn over_new(
 ) -> Result<Result<Response<UpstreamBody>, Failed>, Error> {
     let (transport, _, life) = connector.connect().await?;
     lease.life = life;
-    let link = link::begin(lease.id, transport, life).await?;
+    let link = link::begin(lease.id, transport, life, outgoing.memory).await?;
     Ok(over(lease, link, outgoing, body).await)
 }
 
@@ -72,7 +73,7 @@ pub(super) async fn send_over(
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, Error> {
-    let link = link::begin(lease.id, transport, lease.life).await?;
+    let link = link::begin(lease.id, transport, lease.life, outgoing.memory).await?;
     let sent = over(lease, link, outgoing, body).await;
     sent.map_err(Failed::into)
 }
@@ -145,7 +146,7 @@ async fn over(
         }
     };
     let incoming = Incoming {
-        received: Received::new(received, &head.headers),
+        received: Received::new(received, &head.headers, outgoing.memory, Purpose::Answer),
         held: Some(Held {
             _upload: upload.map(Upload::go_on),
             _stream: stream,
@@ -247,6 +248,7 @@ impl Incoming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ::h2::Error>>> {
         let frame = ready!(Pin::new(&mut self.received).poll_frame(cx));
+        let frame = frame.map(|frame| frame.map_err(Into::into));
         if frame.is_none() {
             self.held = None;
         }

@@ -1,7 +1,11 @@
 //! The head of a request as a model server gets it.
 
+use std::sync::Arc;
+
 use http::header::{HOST, HeaderName, HeaderValue, VIA};
 use http::{HeaderMap, Method, Uri};
+
+use crate::memory::Budget;
 
 pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -70,4 +74,6 @@ impl Head {
 pub struct Outgoing<'a> {
     pub head: &'a Head,
     pub extra: Option<&'a (HeaderName, HeaderValue)>,
+    /// What is held of the answer, until it is read, is charged to this.
+    pub memory: &'a Arc<Budget>,
 }

@@ -13,9 +13,11 @@ use futures_util::task::AtomicWaker;
 use http::Request;
 use tokio::time::Sleep;
 
+use super::STREAM_WINDOW;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
+use crate::memory::Budget;
 use crate::proxy::server::Limits;
-use crate::transport::h2::{Counted, KeepAlive, Traffic};
+use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, deadline};
 
@@ -74,6 +76,8 @@ struct Connection<'a, S> {
     /// Since when all is over but for the last frame.
     over_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
+    memory: &'a Budget,
+    window: Window,
 }
 
 /// Serves a connection to its end: each request goes to `serve`.
@@ -86,6 +90,7 @@ pub(super) async fn serve(
     open: &Open,
     limits: &Limits,
     lifecycle: &Lifecycle,
+    memory: &Arc<Budget>,
     serve: impl FnMut(Request<RecvStream>, SendResponse<Bytes>),
 ) -> Result<(), String> {
     let begins_by = Instant::now() + limits.head_timeout;
@@ -114,6 +119,8 @@ pub(super) async fn serve(
         leaving_since: None,
         over_since: None,
         timer: Box::pin(tokio::time::sleep_until(begins_by.into())),
+        memory,
+        window: Window::new(STREAM_WINDOW),
     };
     std::future::poll_fn(|cx| connection.poll(cx)).await
 }
@@ -124,6 +131,10 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         if self.leaving_since.is_none() && self.watch.poll(cx) >= Phase::Draining {
             self.leave();
         }
+        let inner = &mut self.inner;
+        self.window.fit(self.memory, |size| {
+            inner.set_initial_window_size(size).is_ok()
+        });
         self.open.connection.register(cx.waker());
         loop {
             if let Poll::Ready(ended) = self.poll_streams(cx) {

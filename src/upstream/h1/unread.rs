@@ -45,6 +45,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::super::exchange;
+    use crate::memory::Budget;
     use crate::request_body::RequestBody;
     use crate::transport::Transport;
     use crate::upstream::endpoint::{Endpoint, Lease};
@@ -71,6 +72,7 @@ mod tests {
         let outgoing = Outgoing {
             head: &head,
             extra: None,
+            memory: &Budget::new(1 << 20),
         };
         let lease = Lease::new(Arc::new(Endpoint::new(address, None, false)));
         let body = RequestBody::whole(body.into());

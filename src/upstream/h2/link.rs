@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 
+use crate::memory::Budget;
 use crate::transport::Transport;
-use crate::transport::h2::{Counted, KeepAlive, Traffic};
+use crate::transport::h2::{Counted, KeepAlive, SMALL_FRAMES, Traffic, Window};
 use crate::upstream::Error;
 use crate::upstream::lifetime::Life;
 
@@ -24,9 +25,6 @@ const STREAM_WINDOW: u32 = 32 * 1024;
 /// The window of a connection, in bytes, cannot be used up by streams that nobody reads. It is the most that the answers
 /// of a connection hold: 3.1 MiB.
 const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
-/// Bounds how many small DATA frames wait in a connection, each of which costs some 300 bytes: so many bytes may all that
-/// wait lack to 256 each. Streams of 28-byte frames, of which none is read, stay below it.
-const SMALL_FRAMES: usize = 8 * CONNECTION_WINDOW as usize;
 /// Largest head of an answer, in bytes, as over HTTP/1.1.
 const MAX_HEAD: u32 = 64 * 1024;
 /// Bytes of a request's body that a stream holds while the server's window, or the socket, is full.
@@ -126,8 +124,9 @@ pub(super) async fn begin(
     endpoint: u64,
     transport: Transport,
     mut life: Life,
+    memory: &Arc<Budget>,
 ) -> Result<Link, Error> {
-    let (transport, traffic) = Counted::new(transport);
+    let (transport, traffic) = Counted::new(transport, memory);
     let (sender, connection) = Builder::new()
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -150,7 +149,12 @@ pub(super) async fn begin(
         life,
     };
     // Supervised by its streams: they see the error that ends it.
-    tokio::spawn(drive(connection, traffic, Arc::clone(&link.load)));
+    tokio::spawn(drive(
+        connection,
+        traffic,
+        Arc::clone(&link.load),
+        Arc::clone(memory),
+    ));
     if !last {
         let kept = Kept {
             link: link.clone(),
@@ -165,9 +169,14 @@ async fn drive(
     mut connection: Connection<Counted<Transport>>,
     traffic: Arc<Traffic>,
     load: Arc<Load>,
+    memory: Arc<Budget>,
 ) {
     let mut keep_alive = KeepAlive::new(connection.ping_pong(), traffic);
+    let mut window = Window::new(STREAM_WINDOW);
     let ended = std::future::poll_fn(|cx| {
+        window.fit(&memory, |size| {
+            connection.set_initial_window_size(size).is_ok()
+        });
         if let Poll::Ready(ended) = std::pin::Pin::new(&mut connection).poll(cx) {
             return Poll::Ready(ended.err().map(|error| error.to_string()));
         }
