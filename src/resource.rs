@@ -7,6 +7,7 @@
 
 mod crd;
 mod judge;
+mod lenient;
 mod manifest;
 mod plan;
 mod problems;
@@ -25,6 +26,7 @@ use serde_json::Value as Json;
 
 pub use self::{
     crd::{crd, crd_yaml},
+    lenient::read_status,
     manifest::{API_VERSION, Identity, KIND, Manifest},
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},

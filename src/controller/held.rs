@@ -12,7 +12,7 @@ use super::{Key, Settings};
 use crate::k8s::Object;
 use crate::resource::{
     DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, Reach, Update,
-    WorkerSourceSpec,
+    WorkerSourceSpec, read_status,
 };
 use crate::rollout::{self, Memory, Role, Sides};
 use crate::split::Weights;
@@ -28,7 +28,7 @@ pub(super) struct Held {
     pub spec: DynamoUpdateConfigSpec,
     pub plan: Plan,
     pub status: DynamoUpdateConfigStatus,
-    /// What is wrong with what should be remembered, if it cannot be read.
+    /// The parts of the memory that cannot be read, if there are any.
     pub forgotten: Option<String>,
     /// Is the controller the last who wrote the split?
     pub split_is_ours: bool,
@@ -65,15 +65,18 @@ pub(super) fn identity(object: &DynamicObject) -> Identity {
     }
 }
 
-/// The status, and what is wrong with it if it cannot be read: then it is as good as none.
-pub(super) fn status(object: &DynamicObject) -> (DynamoUpdateConfigStatus, Option<String>) {
-    let Some(status) = object.data.get("status") else {
-        return Default::default();
-    };
-    match serde_json::from_value(status.clone()) {
-        Ok(status) => (status, None),
-        Err(error) => (DynamoUpdateConfigStatus::default(), Some(error.to_string())),
-    }
+/// The status, and which parts of it cannot be read.
+pub(super) fn status(object: &DynamicObject) -> (DynamoUpdateConfigStatus, Vec<String>) {
+    let status = object.data.get("status");
+    status.map(read_status).unwrap_or_default()
+}
+
+/// Which parts of the memory are lost, by the paths of what cannot be read of a status. All else is written anew anyway.
+fn forgotten(lost: &[String]) -> Option<String> {
+    const MEMORY: &str = "status.memory";
+    let of_memory = |path: &&String| MEMORY.starts_with(&***path) || path.starts_with(MEMORY);
+    let lost: Vec<&str> = lost.iter().filter(of_memory).map(String::as_str).collect();
+    (!lost.is_empty()).then(|| lost.join(", "))
 }
 
 impl Held {
@@ -89,14 +92,14 @@ impl Held {
             anywhere: settings.any_target,
         };
         let (manifest, plan) = update(object).plan(&reach)?;
-        let (status, forgotten) = status(object);
+        let (status, lost) = status(object);
         Ok(Self {
             identity: identity(object),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
             spec: manifest.spec,
             plan,
             status,
-            forgotten,
+            forgotten: forgotten(&lost),
             split_is_ours: is_ours(object),
             key,
         })

@@ -136,12 +136,13 @@ impl Controller {
         };
         let wake_at = wake_at.into_iter().chain(figures).min();
         let mut events = events(&held.identity, &decision);
-        if let Some(problem) = &held.forgotten {
+        if let Some(lost) = &held.forgotten {
             self.metrics.errors.with_label_values(&["memory"]).inc();
-            events.insert(0, forgotten(&held.identity, problem));
+            events.insert(0, forgotten(&held.identity, lost));
         }
         Job {
-            write_status: self.is_news(&held.key, &held.status, &status),
+            write_status: held.forgotten.is_some()
+                || self.is_news(&held.key, &held.status, &status),
             version: held.version,
             found: Some(found),
             wanted,
@@ -335,10 +336,10 @@ impl Controller {
     }
 }
 
-/// What is told when nothing is remembered of what should be.
-fn forgotten(about: &Identity, problem: &str) -> Notice {
+/// What is told when something that should be remembered is lost.
+fn forgotten(about: &Identity, lost: &str) -> Notice {
     let note = format!(
-        "the status cannot be read, so what was remembered in it is forgotten, such as the full size of old: {problem}"
+        "parts of the status cannot be read, so what was remembered in them is forgotten: {lost}"
     );
     Notice {
         about: about.clone(),
