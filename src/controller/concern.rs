@@ -17,19 +17,30 @@ pub(super) struct Concerns {
     /// Those that count by what the frontends see, by namespace.
     metadata: HashMap<String, BTreeSet<Key>>,
     /// Which edit of each update is known.
-    known: HashMap<Key, Option<i64>>,
+    known: HashMap<Key, Known>,
+}
+
+/// An update as it was last taken in.
+struct Known {
+    generation: Option<i64>,
+    source: Option<String>,
 }
 
 impl Concerns {
-    /// Takes in an update. Is it new, or another edit?
-    pub fn learn(&mut self, key: &Key, update: &Object) -> bool {
+    /// Takes in an update. If it is new or another edit: the `sourceDeployment`s for which another update may rule by it,
+    /// the one that it named before and the one that it names now.
+    pub fn learn(&mut self, key: &Key, update: &Object) -> Option<BTreeSet<String>> {
         let generation = update.metadata.generation;
-        if self.known.get(key) == Some(&generation) {
-            return false;
+        let before = self.known.get(key);
+        if before.is_some_and(|known| known.generation == generation) {
+            return None;
         }
-        self.forget(key);
-        self.known.insert(key.clone(), generation);
         let spec = &update.data["spec"];
+        let source = spec["sourceDeployment"].as_str().map(str::to_owned);
+        let mut sources = self.forget(key);
+        sources.extend(source.clone());
+        let known = Known { generation, source };
+        self.known.insert(key.clone(), known);
         let service = spec["newFrontendService"].as_str().unwrap_or_default();
         let services = service.split(',').map(str::trim);
         let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
@@ -56,13 +67,14 @@ impl Concerns {
             let place = (key.namespace.clone(), name.to_owned());
             self.names.entry(place).or_default().insert(key.clone());
         }
-        true
+        Some(sources)
     }
 
-    pub fn forget(&mut self, key: &Key) {
-        if self.known.remove(key).is_none() {
-            return;
-        }
+    /// Leaves out an update that is gone. The `sourceDeployment` that it named, if it named one.
+    pub fn forget(&mut self, key: &Key) -> BTreeSet<String> {
+        let Some(known) = self.known.remove(key) else {
+            return BTreeSet::new();
+        };
         self.names.retain(|_, keys| {
             keys.remove(key);
             !keys.is_empty()
@@ -71,6 +83,7 @@ impl Concerns {
         for keys in self.metadata.values_mut() {
             keys.remove(key);
         }
+        known.source.into_iter().collect()
     }
 
     /// How many updates there are.
@@ -128,6 +141,27 @@ mod tests {
     }
 
     #[test]
+    fn an_edit_concerns_the_source_that_it_leaves_and_the_one_that_it_names() {
+        let key = Key {
+            namespace: "a".into(),
+            name: "up".into(),
+        };
+        let mut concerns = Concerns::default();
+        let mut edit = |generation: i64, source: Option<&str>| {
+            let metadata = json!({"name": "up", "namespace": "a", "generation": generation});
+            let update = object(metadata, json!({"sourceDeployment": source}));
+            let sources = concerns.learn(&key, &update)?;
+            Some(sources.into_iter().collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(edit(1, Some("old")).as_deref(), Some("old"));
+        assert_eq!(edit(1, Some("old")), None);
+        assert_eq!(edit(2, Some("other")).as_deref(), Some("old other"));
+        assert_eq!(edit(3, None).as_deref(), Some("other"));
+        assert_eq!(edit(4, Some("old")).as_deref(), Some("old"));
+        assert_eq!(concerns.forget(&key), ["old".to_owned()].into());
+    }
+
+    #[test]
     fn an_object_concerns_who_knows_its_name_or_labels_in_its_namespace() {
         let key = |namespace: &str| Key {
             namespace: namespace.into(),
@@ -143,8 +177,9 @@ mod tests {
                 json!({"name": "up", "namespace": namespace, "generation": 1}),
                 spec.clone(),
             );
-            assert!(concerns.learn(&key(namespace), &update));
-            assert!(!concerns.learn(&key(namespace), &update), "the same edit");
+            assert!(concerns.learn(&key(namespace), &update).is_some());
+            let again = concerns.learn(&key(namespace), &update);
+            assert_eq!(again, None, "the same edit");
         }
         for (name, labels, is_concerned) in [
             ("old", json!({}), true),

@@ -2,7 +2,7 @@
 //!
 //! Must not know how anything is observed, decided or written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -221,32 +221,32 @@ impl Controller {
         let key = held::key(object);
         let kind = DynamoUpdateConfig::api_resource();
         let there = self.eyes.shelves.one(&kind, &key.namespace, &key.name);
-        let is_edit = match there {
+        let sources = match there {
             Ok(Some(update)) => {
                 self.queue.wake(key.clone(), now);
                 self.concerns.learn(&key, &update)
             }
-            _ => {
-                self.forget(&key);
-                true
-            }
+            _ => Some(self.forget(&key)),
         };
         let count = i64::try_from(self.concerns.len()).unwrap_or(i64::MAX);
         self.metrics.updates.set(count);
-        if !is_edit {
+        let Some(mut sources) = sources else {
             return;
-        }
+        };
+        let source = object.data["spec"]["sourceDeployment"].as_str();
+        sources.extend(source.map(str::to_owned));
         // It may rule now, or no longer.
-        let source = &object.data["spec"]["sourceDeployment"];
         for update in self.updates(Some(&key.namespace)) {
-            if update.data["spec"]["sourceDeployment"] == *source {
+            let source = update.data["spec"]["sourceDeployment"].as_str();
+            if source.is_some_and(|source| sources.contains(source)) {
                 self.queue.wake(held::key(&update), now);
             }
         }
     }
 
-    fn forget(&mut self, key: &Key) {
-        self.concerns.forget(key);
+    /// Leaves out an update that is gone; for which `sourceDeployment` may another one rule now?
+    fn forget(&mut self, key: &Key) -> BTreeSet<String> {
+        let sources = self.concerns.forget(key);
         self.queue.forget(key);
         self.pauses.forget(key);
         self.eyes.leave(key);
@@ -255,6 +255,7 @@ impl Controller {
         self.told.remove(key);
         self.contested.remove(key);
         self.dry.remove(key);
+        sources
     }
 
     fn look_at_next(&mut self) {
