@@ -21,9 +21,14 @@ const RENEW: u32 = 25;
 /// The pause after an error, doubled with each, half of it chance.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
-/// A kind that was listed has to be unknown to the API server for so long to be taken for gone: one that begins anew does not
-/// know all kinds at once.
+/// A kind has to be unknown to the API server for so long to be taken for gone: one that begins anew does not know all kinds
+/// at once.
 const GONE: Duration = Duration::from_secs(30);
+/// A kind that was never listed is taken to be absent sooner, when the API server has been unknowing for so long and says
+/// that it is ready (`/readyz`), which it is when its definitions are served.
+const ABSENT: Duration = Duration::from_secs(2);
+/// How long the API server may take to say so.
+const READY: Duration = Duration::from_secs(5);
 
 /// Who was heard so long ago may have changed unseen. A watch is begun anew, and heard by that, far more often.
 const CURRENT: Duration = Duration::from_secs(60);
@@ -174,7 +179,8 @@ impl Shelves {
                 Scope::All => Api::all_with(client, kind),
                 Scope::Namespace(name) => Api::namespaced_with(client, name, kind),
             };
-            tokio::spawn(Arc::clone(&shelf).fill(api, self.told.clone()));
+            let filling = Arc::clone(&shelf).fill(api, self.client.clone(), self.told.clone());
+            tokio::spawn(filling);
             shelf
         });
         Arc::clone(shelf)
@@ -182,6 +188,11 @@ impl Shelves {
 }
 
 impl State {
+    /// Has the API server only said that it does not know the kind?
+    const fn may_be_absent(&self) -> bool {
+        !self.listed && self.unknown_since.is_some()
+    }
+
     fn is_current(&self, now: Instant) -> bool {
         let is_heard = |at: Instant| now.saturating_duration_since(at) < CURRENT;
         !self.listed || self.absent || (self.refused.is_none() && self.heard.is_some_and(is_heard))
@@ -205,7 +216,12 @@ impl Shelf {
         }
     }
 
-    async fn fill(self: Arc<Self>, api: Api<DynamicObject>, told: mpsc::UnboundedSender<Changed>) {
+    async fn fill(
+        self: Arc<Self>,
+        api: Api<DynamicObject>,
+        client: Client,
+        told: mpsc::UnboundedSender<Changed>,
+    ) {
         let begin = || {
             Box::pin(watcher(
                 api.clone(),
@@ -215,6 +231,8 @@ impl Shelf {
         let mut events = begin();
         let mut listed = Vec::new();
         let mut failures = 0;
+        // Has the API server said that it is ready, before it was asked last?
+        let mut was_ready = false;
         loop {
             match events.next().await {
                 Some(Ok(event)) => {
@@ -227,7 +245,9 @@ impl Shelf {
                     }
                 }
                 Some(Err(error)) => {
-                    let (anew, gone) = self.fails(&error, Instant::now());
+                    let (anew, gone) = self.fails(&error, was_ready, Instant::now());
+                    let is_open = self.state().may_be_absent();
+                    was_ready = is_open && is_ready(&client).await;
                     if anew {
                         events = begin();
                     }
@@ -290,7 +310,8 @@ impl Shelf {
     }
 
     /// Notes an error. Must the watch begin anew, by listing, and which objects are gone by it?
-    fn fails(&self, error: &watcher::Error, now: Instant) -> (bool, Vec<Object>) {
+    /// `was_ready` before it was asked, by what the API server says of itself?
+    fn fails(&self, error: &watcher::Error, was_ready: bool, now: Instant) -> (bool, Vec<Object>) {
         let code = match error {
             watcher::Error::InitialListFailed(ClientError::Api(status))
             | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code,
@@ -310,11 +331,17 @@ impl Shelf {
             return (true, Vec::new());
         }
         let before = state.refused.take();
-        let is_gone = code == 404 && (!state.listed || now.duration_since(since) >= GONE);
+        let unknown_for = now.duration_since(since);
+        let is_absent = !state.listed && was_ready && unknown_for >= ABSENT;
+        let is_gone = code == 404 && (is_absent || unknown_for >= GONE);
         if is_gone {
             let objects = std::mem::take(&mut state.objects);
             (state.listed, state.absent) = (true, true);
             return (true, differing(&objects, &Objects::new()));
+        }
+        // Not yet refused: the API server may only be beginning.
+        if code == 404 && !state.listed {
+            return (true, Vec::new());
         }
         let cause = crate::state_api::whole(error);
         if before.is_none() && state.listed && code != 0 {
@@ -348,6 +375,15 @@ impl Shelf {
         }
         Arc::new(object)
     }
+}
+
+/// Does the API server say that it serves all it has?
+async fn is_ready(client: &Client) -> bool {
+    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
+        return false;
+    };
+    let asked = tokio::time::timeout(READY, client.request_text(request)).await;
+    matches!(asked, Ok(Ok(_)))
 }
 
 /// A client that tells `shelf` of each answer that grants what was asked: a watch that goes on after an error has no event
@@ -447,17 +483,37 @@ mod tests {
 
     #[test]
     fn a_kind_that_was_never_there_is_empty_and_one_that_was_is_gone_after_a_while() {
-        let (now, never) = (Instant::now(), shelf());
-        assert!(never.check(&never.state()).is_err());
-        assert!(never.fails(&refusal(404), now).0);
-        assert!(never.check(&never.state()).is_ok());
-        assert!(never.state().refused.is_none(), "which is nothing to tell");
+        let now = Instant::now();
+        for (was_ready, after, is_empty) in [
+            (true, Duration::ZERO, false),
+            (true, ABSENT / 2, false),
+            (true, ABSENT, true),
+            // One that is not ready yet, or may not be asked.
+            (false, ABSENT, false),
+            (false, GONE / 2, false),
+            (false, GONE, true),
+        ] {
+            let never = shelf();
+            assert!(never.fails(&refusal(404), was_ready, now).0);
+            let unseen = never.check(&never.state());
+            assert_eq!(unseen, Err(Unseen::NotYet("teapots".to_owned())));
+            assert!(never.state().may_be_absent());
+            assert!(never.fails(&refusal(404), was_ready, now + after).0);
+            let is_listed = never.check(&never.state()).is_ok();
+            assert_eq!(is_listed, is_empty, "{was_ready} {after:?}");
+            assert!(never.state().refused.is_none(), "which is nothing to tell");
+        }
 
         let shelf = listed();
-        assert!(shelf.fails(&refusal(404), now).1.is_empty());
-        assert!(shelf.fails(&refusal(404), now + GONE / 2).1.is_empty());
+        assert!(shelf.fails(&refusal(404), true, now).1.is_empty());
+        assert!(
+            shelf
+                .fails(&refusal(404), true, now + GONE / 2)
+                .1
+                .is_empty()
+        );
         assert_eq!(count(&shelf), 1);
-        let (_, gone) = shelf.fails(&refusal(404), now + GONE);
+        let (_, gone) = shelf.fails(&refusal(404), true, now + GONE);
         assert_eq!(
             (gone.len(), count(&shelf)),
             (1, 0),
@@ -468,9 +524,9 @@ mod tests {
     #[test]
     fn an_answer_in_between_begins_the_wait_anew() {
         let (now, shelf) = (Instant::now(), listed());
-        shelf.fails(&refusal(404), now);
+        shelf.fails(&refusal(404), true, now);
         shelf.is_heard();
-        shelf.fails(&refusal(404), now + GONE);
+        shelf.fails(&refusal(404), true, now + GONE);
         assert_eq!(count(&shelf), 1);
     }
 
@@ -482,14 +538,17 @@ mod tests {
             refusal(410),
         ] {
             let (now, shelf) = (Instant::now(), listed());
-            shelf.fails(&other, now);
+            shelf.fails(&other, true, now);
             let later = now + GONE + GONE / 30;
-            assert!(shelf.fails(&refusal(404), later).1.is_empty(), "{other}");
+            assert!(
+                shelf.fails(&refusal(404), true, later).1.is_empty(),
+                "{other}"
+            );
             assert_eq!(count(&shelf), 1, "{other}");
-            shelf.fails(&other, later + GONE / 2);
-            shelf.fails(&refusal(404), later + GONE);
+            shelf.fails(&other, true, later + GONE / 2);
+            shelf.fails(&refusal(404), true, later + GONE);
             assert_eq!(count(&shelf), 1, "{other}");
-            shelf.fails(&refusal(404), later + 2 * GONE);
+            shelf.fails(&refusal(404), true, later + 2 * GONE);
             assert_eq!(count(&shelf), 0, "{other}");
         }
     }
@@ -541,11 +600,63 @@ mod tests {
         assert!(shelves.all(&teapots).unwrap().is_empty());
     }
 
+    /// An API server that begins: it knows no kind but the third time that it is asked, and is ready only then.
+    fn beginning_api_server(lists: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let refused = |code: u16| {
+                let text =
+                    json!({"status": "Failure", "message": "no", "reason": "No", "code": code});
+                (code, text.to_string())
+            };
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.contains("watch=");
+            let item = json!({
+                "apiVersion": "a.b/v1", "kind": "Teapot", "metadata": {"name": "a", "namespace": "n"},
+            });
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": [item]});
+            let (status, text) = match request.uri().path() {
+                "/readyz" if lists.load(Ordering::SeqCst) < 3 => refused(500),
+                "/readyz" => (200, "ok".to_owned()),
+                _ if is_watch => (200, String::new()),
+                _ if lists.fetch_add(1, Ordering::SeqCst) < 2 => refused(404),
+                _ => (200, list.to_string()),
+            };
+            let first = (!text.is_empty()).then(|| Ok(Frame::data(text.into())));
+            let rest = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let rest = stream::iter(first).chain(rest.take(usize::from(is_watch)));
+            let answer = Response::builder().status(status);
+            let answer = answer.body(StreamBody::new(rest)).unwrap();
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_not_empty_because_the_api_server_does_not_know_it_yet() {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let (told, _changes) = mpsc::unbounded_channel();
+        let shelves = Shelves {
+            client: beginning_api_server(lists),
+            scope: Scope::All,
+            told,
+            shelves: Mutex::default(),
+        };
+        let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
+        let found = loop {
+            match shelves.all(&teapots) {
+                Ok(found) => break found,
+                Err(unseen) => assert_eq!(unseen, Unseen::NotYet("teapots".to_owned())),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        assert_eq!(found.len(), 1);
+    }
+
     #[test]
     fn what_is_refused_after_it_was_listed_stays_and_is_stale() {
         let (now, shelf) = (Instant::now(), listed());
-        shelf.fails(&refusal(403), now);
-        shelf.fails(&refusal(403), now + 10 * GONE);
+        shelf.fails(&refusal(403), true, now);
+        shelf.fails(&refusal(403), true, now + 10 * GONE);
         assert_eq!(count(&shelf), 1);
         assert!(shelf.check(&shelf.state()).is_ok() && shelf.state().refused.is_some());
         shelf.is_heard();
