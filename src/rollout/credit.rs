@@ -10,6 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{Moment, Ratio};
 
+/// A side that loses what it gained less than so long ago flaps. So long ago is long enough to begin anew.
+const FLAPPING: Duration = Duration::from_secs(600);
+/// What has flapped must last for no longer than this, where `stableSeconds` is not longer itself.
+const LONGEST: Duration = Duration::from_secs(120);
+/// Doublings that are told apart.
+const MAX_FLAPS: u32 = 16;
+
 /// How many rises are told apart. Beyond that the youngest are taken as one.
 const MAX_RISES: usize = 16;
 
@@ -23,6 +30,19 @@ pub struct Credit {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub rises: Vec<Rise>,
+    /// How often in a row what had just been gained was lost again. Each after the first doubles the time that a gain must
+    /// last.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[schemars(range(max = 16))]
+    pub flaps: u32,
+    /// When something was gained last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gained: Option<Moment>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 /// A capacity that does not count yet.
@@ -41,14 +61,39 @@ impl Credit {
         Self {
             capacity,
             rises: Vec::new(),
+            flaps: 0,
+            gained: None,
         }
+    }
+
+    /// `capacity` from now on, without waiting, by what is known of how it flaps.
+    pub(super) fn put(&mut self, capacity: Ratio) {
+        self.capacity = capacity;
+        self.rises.clear();
+    }
+
+    /// How long a gain must last, where `stable` is how long it must of a side that does not flap.
+    #[must_use]
+    pub fn patience(&self, stable: Duration) -> Duration {
+        let doubled = stable.saturating_mul(1 << self.flaps.saturating_sub(1).min(MAX_FLAPS));
+        doubled.min(LONGEST.max(stable))
     }
 
     /// Takes in what is seen now; was anything lost?
     pub(super) fn see(&mut self, seen: Ratio, now: Moment) -> bool {
         if seen <= self.capacity {
             let lost = seen < self.capacity;
-            *self = Self::of(seen);
+            if lost {
+                let just_gained = |gained: Moment| now.since(gained) < FLAPPING;
+                let flaps = self.gained.take().map(just_gained);
+                self.flaps = match flaps {
+                    Some(true) => (self.flaps + 1).min(MAX_FLAPS),
+                    Some(false) => 0,
+                    // One loss after the other is one.
+                    None => self.flaps,
+                };
+            }
+            self.put(seen);
             return lost;
         }
         let kept = self.rises.partition_point(|rise| rise.capacity <= seen);
@@ -72,17 +117,19 @@ impl Credit {
 
     /// Counts what has lasted for `stable`.
     pub(super) fn gain(&mut self, now: Moment, stable: Duration) {
-        let lasted = |rise: &Rise| now.since(rise.since) >= stable;
+        let patience = self.patience(stable);
+        let lasted = |rise: &Rise| now.since(rise.since) >= patience;
         if let Some(last) = self.rises.iter().rposition(lasted) {
             self.capacity = self.rises[last].capacity;
             self.rises.drain(..=last);
+            self.gained = Some(now);
         }
     }
 
     /// Would something count now, if it were allowed to?
     pub(super) fn lasted(&self, now: Moment, stable: Duration) -> bool {
         let rise = self.rises.first();
-        rise.is_some_and(|rise| now.since(rise.since) >= stable)
+        rise.is_some_and(|rise| now.since(rise.since) >= self.patience(stable))
     }
 
     /// Takes moments that lie ahead of `now` for now.
@@ -90,6 +137,7 @@ impl Credit {
         for rise in &mut self.rises {
             rise.since = rise.since.min(now);
         }
+        self.gained = self.gained.map(|gained| gained.min(now));
     }
 }
 
@@ -148,6 +196,47 @@ mod tests {
             (12, 3, 3),
             (13, 0, 0),
         ]);
+    }
+
+    #[test]
+    fn what_comes_and_goes_again_and_again_must_last_for_twice_as_long_each_time() {
+        let mut credit = Credit::of(Ratio::ZERO);
+        let (mut gains, mut counted) = (Vec::new(), quarters(0));
+        // Ready for half a minute, away for ten seconds, for twenty minutes.
+        for second in 0..1200 {
+            credit.see(quarters(u64::from(second % 40 < 30)), at(second));
+            credit.gain(at(second), STABLE);
+            if credit.capacity > counted {
+                gains.push(second);
+            }
+            counted = credit.capacity;
+        }
+        assert_eq!(gains, [5, 45, 90, 140], "then never within half a minute");
+        // It counts again when it has lasted for longer, though never for longer than two minutes.
+        credit.see(quarters(1), at(1200));
+        credit.gain(at(1239), STABLE);
+        assert_eq!(credit.capacity, quarters(0));
+        credit.gain(at(1240), STABLE);
+        assert_eq!(credit.capacity, quarters(1));
+        credit.flaps = MAX_FLAPS;
+        assert_eq!(credit.patience(STABLE), LONGEST);
+        assert_eq!(credit.patience(2 * LONGEST), 2 * LONGEST);
+        assert_eq!(credit.patience(Duration::ZERO), Duration::ZERO);
+    }
+
+    #[test]
+    fn one_loss_after_a_long_time_is_no_flapping_nor_is_a_side_that_is_taken_away_bit_by_bit() {
+        let mut credit = Credit::of(Ratio::ZERO);
+        credit.see(quarters(4), at(0));
+        credit.gain(at(5), STABLE);
+        credit.see(quarters(3), at(700));
+        assert_eq!(credit.flaps, 0);
+        credit.see(quarters(4), at(701));
+        credit.gain(at(706), STABLE);
+        for (lost, second) in [(3, 710), (2, 711), (1, 712)] {
+            credit.see(quarters(lost), at(second));
+        }
+        assert_eq!(credit.flaps, 1);
     }
 
     #[test]

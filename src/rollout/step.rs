@@ -71,7 +71,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
     let (mut rule, mut aim) = rules::decide(&view(&sight, &memory, &credit));
     if aim == Aim::AtOnce(Weights::ALL_OLD) {
         // Else new, back for a moment, would take all from an old side that serves but has not lasted yet.
-        credit.old = Credit::of(sight.usable().old);
+        credit.old.put(sight.usable().old);
         // An old side that counts again may fall under another rule.
         (rule, aim) = rules::decide(&view(&sight, &memory, &credit));
     }

@@ -81,7 +81,7 @@ pub(super) fn all(
     }
     for (side, credit) in credits(memory) {
         if let Some(rise) = credit.rises.first() {
-            let until = rise.since.after(sight.settings.stable);
+            let until = rise.since.after(credit.patience(sight.settings.stable));
             if until > sight.now {
                 wait(WaitFor::Stability(side), rise.since, Some(until));
             }

@@ -168,6 +168,8 @@ proptest! {
                 capacity: Ratio::new(of, whole).unwrap(),
                 since: Moment::from_unix_millis(since),
             }],
+            flaps: sizes.0,
+            gained: Some(Moment::from_unix_millis(since)),
         };
         let [old, old_whole, new, new_whole] = parts;
         scene.memory.credit = Some(Sides { old: credit(old, old_whole), new: credit(new, new_whole) });
