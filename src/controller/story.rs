@@ -179,7 +179,13 @@ pub(super) fn refused(
         status.last_transition_time = Some(Time(now));
     }
     let accepted = reason != "Invalid";
-    for (kind, holds) in [(condition::ACCEPTED, accepted), (condition::DEGRADED, true)] {
+    for (kind, holds) in [
+        (condition::ACCEPTED, accepted),
+        (condition::DEGRADED, true),
+        (condition::READY, false),
+        (condition::RECONCILING, false),
+        (condition::STALLED, true),
+    ] {
         let told = Condition {
             type_: kind.to_owned(),
             status: if holds { "True" } else { "False" }.to_owned(),

@@ -85,7 +85,8 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
     /// What holds of the update, with reasons: Accepted, NewFrontendReady, Progressing, Paused,
-    /// Complete, Degraded.
+    /// Complete, Degraded; and, for tools that know nothing of updates, one of Ready (complete or held),
+    /// Reconciling and Stalled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = 16),
@@ -178,6 +179,12 @@ pub mod condition {
     pub const COMPLETE: &str = "Complete";
     /// Something keeps the update from going on.
     pub const DEGRADED: &str = "Degraded";
+    /// It is complete, or held, and nothing is wrong. One of this and the next two holds.
+    pub const READY: &str = "Ready";
+    /// It moves, or will when what it waits for comes.
+    pub const RECONCILING: &str = "Reconciling";
+    /// It does not get on by itself.
+    pub const STALLED: &str = "Stalled";
 }
 
 /// A split of requests.

@@ -38,6 +38,12 @@ pub enum ConditionKind {
     Complete,
     /// Something is not as it should be.
     Degraded,
+    /// Nothing moves and nothing is wrong: it is complete, or held. The first of the three of kstatus, of which one holds.
+    Ready,
+    /// It moves, or will when what it waits for comes.
+    Reconciling,
+    /// It does not get on by itself.
+    Stalled,
 }
 
 impl ConditionKind {
@@ -51,6 +57,9 @@ impl ConditionKind {
             Self::Paused => "Paused",
             Self::Complete => "Complete",
             Self::Degraded => "Degraded",
+            Self::Ready => "Ready",
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
         }
     }
 }
@@ -123,7 +132,7 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
     } else {
         "old still has a part in it"
     };
-    vec![
+    let mut all = vec![
         condition(
             Accepted,
             !is_superseded,
@@ -144,7 +153,30 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
         condition(Paused, is_held, holder, held),
         condition(Complete, is_complete, tale.phase.as_str(), complete),
         degraded(tale),
-    ]
+    ];
+    all.extend(standard(&all, is_held));
+    all
+}
+
+/// The conditions by which tools that know nothing of updates wait for one or take it for failed (kstatus of
+/// kubernetes-sigs/cli-utils): exactly one of them holds.
+fn standard(all: &[Condition], is_held: bool) -> [Condition; 3] {
+    use ConditionKind::{Accepted, Complete, Degraded, Progressing, Ready, Reconciling, Stalled};
+    let of = |kind| all.iter().find(|condition| condition.kind == kind);
+    let told = |kind, holds| of(kind).filter(|condition| condition.holds == holds);
+    let stalled = told(Accepted, false).or(told(Degraded, true));
+    let settled = told(Complete, true).or_else(|| of(ConditionKind::Paused).filter(|_| is_held));
+    let (holding, why) = match (stalled, settled) {
+        (Some(why), _) => (Stalled, Some(why)),
+        (None, Some(why)) => (Ready, Some(why)),
+        (None, None) => (Reconciling, of(Progressing)),
+    };
+    [Ready, Reconciling, Stalled].map(|kind| Condition {
+        kind,
+        holds: kind == holding,
+        reason: why.map_or(kind.as_str(), |why| why.reason),
+        message: why.map_or_else(String::new, |why| why.message.clone()),
+    })
 }
 
 const fn reason(obstacle: &Obstacle) -> &'static str {

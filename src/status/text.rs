@@ -5,6 +5,7 @@
 mod recent;
 mod rows;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 use super::Look;
@@ -140,7 +141,11 @@ impl Page {
                 &format!("this is of edit {seen}: the controller has not seen edit {newest} yet"),
             );
         }
-        let holding = status.conditions.iter().filter(|one| one.status == "True");
+        // What is for tools only repeats the others.
+        let for_tools = [condition::READY, condition::RECONCILING, condition::STALLED];
+        let is_for_people = |one: &&Condition| !for_tools.contains(&one.type_.as_str());
+        let holding = status.conditions.iter().filter(is_for_people);
+        let holding = holding.filter(|one| one.status == "True");
         let holding: Vec<String> = holding
             .map(|one| match one.reason == one.type_ {
                 true => one.type_.clone(),

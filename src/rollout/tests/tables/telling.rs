@@ -53,3 +53,37 @@ fn new_that_crashes_half_way_is_a_fault_and_new_that_is_taken_back_is_none() {
     taken_back.seen.workers.new.clear();
     assert!(!holds(&taken_back.settle(), ConditionKind::Degraded).0);
 }
+
+#[test]
+fn tools_that_know_nothing_of_updates_are_told_whether_it_is_ready_moves_or_is_stuck() {
+    let standard = |decision: &Decision| -> Vec<_> {
+        use ConditionKind::{Ready, Reconciling, Stalled};
+        let kinds = [Ready, Reconciling, Stalled].into_iter();
+        let holding = kinds.filter_map(|kind| match holds(decision, kind) {
+            (true, reason) => Some((kind, reason)),
+            (false, _) => None,
+        });
+        holding.collect()
+    };
+    let mut scene = Scene::of_four();
+    let moves = (ConditionKind::Reconciling, "NewCannotServe");
+    assert_eq!(standard(&scene.step()), [moves]);
+    let mut scene = Scene::settled(4, 2);
+    let moves = (ConditionKind::Reconciling, "Capacity");
+    assert_eq!(standard(&scene.step()), [moves]);
+    scene.settings.paused = true;
+    assert_eq!(standard(&scene.step()), [(ConditionKind::Ready, "Paused")]);
+    scene.settings.paused = false;
+    scene.settings.cap_percent = Some(10);
+    assert_eq!(standard(&scene.settle()), [(ConditionKind::Ready, "Cap")]);
+    scene.settings.cap_percent = None;
+    scene.new_ready(0);
+    let stuck = (ConditionKind::Stalled, "NewCannotServe");
+    assert_eq!(standard(&scene.settle()), [stuck]);
+    scene.new_ready(4).scale_old(0).settle();
+    let done = (ConditionKind::Ready, "Complete");
+    assert_eq!(standard(&scene.settle()), [done]);
+    scene.seen.superseded_by = Some("another".to_owned());
+    let stuck = (ConditionKind::Stalled, "Superseded");
+    assert_eq!(standard(&scene.step()), [stuck]);
+}
