@@ -18,6 +18,7 @@ mod concern;
 mod dry;
 mod held;
 mod job;
+mod limits;
 mod look;
 mod lookout;
 mod metrics;

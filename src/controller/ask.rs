@@ -19,20 +19,57 @@ use crate::resource::Target;
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport;
 
-/// Largest answer that is read, in bytes.
-const MAX_ANSWER: usize = 4 * 1024 * 1024;
+/// Largest list of models that is read, in bytes.
+pub(super) const MAX_LIST: usize = 512 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the name cannot be resolved")]
+    #[error("could not be asked, as its name cannot be resolved")]
     Name(#[source] std::io::Error),
+    #[error("could not be asked from here")]
+    Local(#[source] std::io::Error),
     #[error("cannot be reached")]
     Unreachable(#[source] std::io::Error),
     #[error("answers no HTTP")]
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("does not answer in time")]
     Late,
+}
+
+impl Error {
+    /// Does it say nothing of who was asked, because the question never came so far?
+    pub const fn is_unasked(&self) -> bool {
+        matches!(self, Self::Name(_) | Self::Local(_))
+    }
+
+    fn of_connect(error: std::io::Error) -> Self {
+        match is_local(&error) {
+            true => Self::Local(error),
+            false => Self::Unreachable(error),
+        }
+    }
+}
+
+/// Is it this host that has no descriptor, no memory, no port or no way (`errno(3)`)?
+fn is_local(error: &std::io::Error) -> bool {
+    const LOCAL: [i32; 12] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        libc::EAGAIN,
+        libc::EADDRNOTAVAIL,
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::EHOSTUNREACH,
+        libc::EAFNOSUPPORT,
+        libc::EACCES,
+        libc::EPERM,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| LOCAL.contains(&code))
 }
 
 /// A frontend, and how it is reached.
@@ -57,7 +94,8 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// GET `path`, or POST `body` to it, within `patience`.
+    /// GET `path`, or POST `body` to it, within `patience`. Of the answer's body `most` bytes are read; with 0, none is
+    /// waited for.
     ///
     /// # Errors
     /// Why there is no answer.
@@ -66,8 +104,9 @@ impl Place {
         path: &str,
         body: Option<String>,
         patience: Duration,
+        most: usize,
     ) -> Result<(StatusCode, Bytes), Error> {
-        let asking = tokio::time::timeout(patience, self.exchange(path, body));
+        let asking = tokio::time::timeout(patience, self.exchange(path, body, most));
         asking.await.unwrap_or(Err(Error::Late))
     }
 
@@ -75,6 +114,7 @@ impl Place {
         &self,
         path: &str,
         body: Option<String>,
+        most: usize,
     ) -> Result<(StatusCode, Bytes), Error> {
         let address = match self.address {
             Some(address) => address,
@@ -82,7 +122,7 @@ impl Place {
         };
         let stream = TcpStream::connect(address)
             .await
-            .map_err(Error::Unreachable)?;
+            .map_err(Error::of_connect)?;
         let method = if body.is_some() {
             Method::POST
         } else {
@@ -96,7 +136,7 @@ impl Place {
             .body(Full::new(Bytes::from(body.unwrap_or_default())))
             .map_err(|error| Error::Http(error.into()))?;
         match &self.tls {
-            None => send(TokioIo::new(stream), request).await,
+            None => send(TokioIo::new(stream), request, most).await,
             Some((config, name)) => {
                 if let Err(error) = config.refresh() {
                     let error = &error as &dyn std::error::Error;
@@ -106,7 +146,8 @@ impl Place {
                 config.alpn_protocols = vec![b"http/1.1".to_vec()];
                 let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
                 let stream = connector.connect(name.clone(), stream).await;
-                send(TokioIo::new(stream.map_err(Error::Unreachable)?), request).await
+                let stream = stream.map_err(Error::Unreachable)?;
+                send(TokioIo::new(stream), request, most).await
             }
         }
     }
@@ -120,7 +161,11 @@ impl Place {
     }
 }
 
-async fn send<S>(stream: S, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), Error>
+async fn send<S>(
+    stream: S,
+    request: Request<Full<Bytes>>,
+    most: usize,
+) -> Result<(StatusCode, Bytes), Error>
 where
     S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
 {
@@ -131,7 +176,10 @@ where
     let exchange = async {
         let answer = sender.send_request(request).await.map_err(wrong)?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+        if most == 0 {
+            return Ok((status, Bytes::new()));
+        }
+        let body = Limited::new(answer.into_body(), most).collect().await;
         Ok((status, body.map_err(Error::Http)?.to_bytes()))
     };
     let mut connection = std::pin::pin!(connection);

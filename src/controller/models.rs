@@ -4,13 +4,16 @@
 //! Must not know who wants to know.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use serde_json::{Value as Json, json};
+use serde::Deserialize;
+use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::ask::Place;
+use super::ask::{MAX_LIST, Place};
+use super::limits::{Kept, Share};
 use super::lookout::Teller;
 
 /// From one question to the next.
@@ -21,6 +24,12 @@ const PROBE: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(60);
 /// One answer that is missing may have been lost: so many in a row have not.
 const MISSED: u32 = 2;
+/// Of how many models one frontend is asked: the first in the order of their names. And the longest name, in bytes.
+const MAX_MODELS: usize = 512;
+pub(super) const MAX_ID: usize = 512;
+/// How many models one frontend is tried with at once, and how much of an answer is read, in bytes.
+const TRIALS: usize = 2;
+const MAX_TRIAL: usize = 64 * 1024;
 
 /// What is known of a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,18 +38,32 @@ pub(super) struct Served {
     pub models: BTreeSet<String>,
     /// Is there a model that is being tried for the first time?
     pub is_trying: bool,
+    /// How many models it lists beyond those that are asked for.
+    pub left_out: usize,
     /// Why it cannot be asked.
     pub trouble: Option<String>,
+    /// Is that trouble none of the frontend's, as no question has come to it? Then the rest is what was known before.
+    pub is_unasked: bool,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+struct Missing {
+    why: String,
+    is_unasked: bool,
 }
 
 /// Asks `place`, again and again, and tells what it serves.
-pub(super) async fn follow(place: Place, teller: Teller<Served>) {
+pub(super) async fn follow(place: Place, share: Share, teller: Teller<Served>) {
+    let share = Arc::new(share);
     let mut reading = Reading::default();
     let mut trials = Trials::default();
+    // Lives as long as what it is the room of.
+    let mut kept = None;
     loop {
-        let answer = served(&place, &mut trials).await;
-        if let Err(trouble) = &answer {
-            tracing::debug!(trouble, "a frontend does not answer");
+        let answer = served(&place, &share, &mut trials, &mut kept).await;
+        if let Err(missing) = &answer {
+            tracing::debug!(trouble = missing.why, "a frontend does not answer");
         }
         if let Some((served, is_news)) = reading.take(answer) {
             teller.tell(served, is_news);
@@ -49,6 +72,17 @@ pub(super) async fn follow(place: Place, teller: Teller<Served>) {
             () = tokio::time::sleep(INTERVAL) => {}
             () = trials.next() => {}
         }
+    }
+}
+
+impl Served {
+    /// The same but for the words of a trouble.
+    fn is_as_good_as(&self, other: &Self) -> bool {
+        self.trouble.is_some() == other.trouble.is_some()
+            && self.is_trying == other.is_trying
+            && self.is_unasked == other.is_unasked
+            && self.left_out == other.left_out
+            && self.models == other.models
     }
 }
 
@@ -64,7 +98,7 @@ impl Reading {
     ///
     /// No answer, or at first one without a model, is believed when it is the second in a row: an answer can get lost, and
     /// who has just begun serves nothing for a moment.
-    fn take(&mut self, answer: Result<Served, String>) -> Option<(Served, bool)> {
+    fn take(&mut self, answer: Result<Served, Missing>) -> Option<(Served, bool)> {
         let lacks = |served: &Served| served.models.is_empty() && !served.is_trying;
         let is_missing = answer
             .as_ref()
@@ -73,53 +107,81 @@ impl Reading {
         if is_missing && self.missed < MISSED {
             return None;
         }
-        let served = answer.unwrap_or_else(|trouble| Served {
-            trouble: Some(trouble),
-            ..Served::default()
+        let served = answer.unwrap_or_else(|missing| Served {
+            trouble: Some(missing.why),
+            is_unasked: missing.is_unasked,
+            // Nothing was heard that would speak against it.
+            ..match &self.last {
+                Some(last) if missing.is_unasked => last.clone(),
+                _ => Served::default(),
+            }
         });
-        let essence = |served: &Served| {
-            (
-                served.models.clone(),
-                served.is_trying,
-                served.trouble.is_some(),
-            )
-        };
-        let is_news = self.last.as_ref().map(essence) != Some(essence(&served));
+        let is_news = self
+            .last
+            .as_ref()
+            .is_none_or(|last| !last.is_as_good_as(&served));
         self.last = Some(served.clone());
         Some((served, is_news))
     }
 }
 
 /// What a frontend serves, or in whose way what is.
-async fn served(place: &Place, trials: &mut Trials) -> Result<Served, String> {
-    let ask = async |path: &str| {
-        let answer = place.ask(path, None, PATIENCE).await;
-        answer.map_err(|error| match std::error::Error::source(&error) {
-            Some(cause) => format!("{} {error}: {cause}", place.target),
-            None => format!("{} {error}", place.target),
+async fn served(
+    place: &Place,
+    share: &Arc<Share>,
+    trials: &mut Trials,
+    kept: &mut Option<Kept>,
+) -> Result<Served, Missing> {
+    let ask = async |path: &str, most: usize| {
+        let _turn = share.question().await;
+        let answer = place.ask(path, None, PATIENCE, most).await;
+        answer.map_err(|error| Missing {
+            why: match std::error::Error::source(&error) {
+                Some(cause) => format!("{} {error}: {cause}", place.target),
+                None => format!("{} {error}", place.target),
+            },
+            is_unasked: error.is_unasked(),
         })
     };
-    let (status, body) = ask("/v1/models").await?;
+    let (status, body) = ask("/v1/models", MAX_LIST).await?;
     if status != StatusCode::OK {
         let (target, code) = (&place.target, status.as_u16());
-        return Err(format!("{target} answers /v1/models with status {code}"));
+        return Err(Missing {
+            why: format!("{target} answers /v1/models with status {code}"),
+            is_unasked: false,
+        });
     }
-    let listed = ids(&body);
+    let mut listed = ids(&body);
+    drop(body);
+    let count = listed.len();
+    // What was there before makes room first.
+    *kept = None;
+    let room = kept.insert(share.keep(count.min(MAX_MODELS))).count();
+    listed.truncate(room);
+    listed.shrink_to_fit();
     trials.keep(&listed);
-    let mut served = Served::default();
+    let mut served = Served {
+        left_out: count - listed.len(),
+        ..Served::default()
+    };
+    let mut without_page = Vec::new();
     for model in listed {
         let path = format!("/v1/models/{}/ready", in_path(&model));
-        let is_served = match ask(&path).await?.0 {
-            StatusCode::OK => Some(true),
+        match ask(&path, 0).await?.0 {
+            StatusCode::OK => _ = served.models.insert(model),
             // No such page: an older frontend.
             StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
-            | StatusCode::NOT_IMPLEMENTED => trials.of(place, &model),
-            _ => Some(false),
-        };
-        served.is_trying |= is_served.is_none();
-        if is_served == Some(true) {
-            served.models.insert(model);
+            | StatusCode::NOT_IMPLEMENTED => without_page.push(model),
+            _ => {}
+        }
+    }
+    trials.begin(place, share, &without_page);
+    for model in without_page {
+        match trials.known(&model) {
+            Some(true) => _ = served.models.insert(model),
+            Some(false) => {}
+            None => served.is_trying = true,
         }
     }
     Ok(served)
@@ -130,23 +192,36 @@ async fn served(place: &Place, trials: &mut Trials) -> Result<Served, String> {
 struct Trials {
     /// Which answered, or did not, and when.
     known: HashMap<String, (bool, Instant)>,
-    running: JoinSet<(String, bool)>,
+    running: JoinSet<(String, Option<bool>)>,
     tried: BTreeSet<String>,
 }
 
 impl Trials {
-    /// Does a model answer? None if that is not known yet.
-    fn of(&mut self, place: &Place, model: &str) -> Option<bool> {
-        let known = self.known.get(model).copied();
-        let lasts = |(answers, since): (bool, Instant)| answers && since.elapsed() < PROVEN;
-        if !known.is_some_and(lasts) && self.tried.insert(model.to_owned()) {
-            let (place, model) = (place.clone(), model.to_owned());
+    /// Tries those of `models` that are not proven, as many as may be tried at once, and first who was tried longest ago.
+    fn begin(&mut self, place: &Place, share: &Arc<Share>, models: &[String]) {
+        let lasts = |(answers, since): &(bool, Instant)| *answers && since.elapsed() < PROVEN;
+        let mut due: Vec<_> = models
+            .iter()
+            .filter(|model| !self.tried.contains(*model))
+            .map(|model| (self.known.get(model), model))
+            .filter(|(known, _)| !known.is_some_and(lasts))
+            .collect();
+        due.sort_by_key(|(known, _)| known.map(|(_, since)| *since));
+        let free = TRIALS.saturating_sub(self.tried.len());
+        for (_, model) in due.into_iter().take(free) {
+            self.tried.insert(model.clone());
+            let (place, share, model) = (place.clone(), Arc::clone(share), model.clone());
             self.running.spawn(async move {
+                let _turn = share.trial().await;
                 let answers = answers(&place, &model).await;
                 (model, answers)
             });
         }
-        known.map(|(answers, _)| answers)
+    }
+
+    /// Does a model answer? None if that is not known yet.
+    fn known(&self, model: &str) -> Option<bool> {
+        self.known.get(model).map(|(answers, _)| *answers)
     }
 
     /// Waits until one has ended; for ever if none runs.
@@ -154,7 +229,9 @@ impl Trials {
         match self.running.join_next().await {
             Some(Ok((model, answers))) => {
                 self.tried.remove(&model);
-                self.known.insert(model, (answers, Instant::now()));
+                if let Some(answers) = answers {
+                    self.known.insert(model, (answers, Instant::now()));
+                }
             }
             Some(Err(_)) => self.tried.clear(),
             None => std::future::pending().await,
@@ -163,34 +240,49 @@ impl Trials {
 
     /// What is no longer listed is to be proven anew.
     fn keep(&mut self, listed: &[String]) {
+        let listed: BTreeSet<_> = listed.iter().collect();
         self.known.retain(|model, _| listed.contains(model));
     }
 }
 
-/// Does the model answer a request of one token?
-async fn answers(place: &Place, model: &str) -> bool {
+/// Does the model answer a request of one token? None if it could not be asked.
+async fn answers(place: &Place, model: &str) -> Option<bool> {
     let chat =
         json!({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "ping"}]});
     let completion = json!({"model": model, "max_tokens": 1, "prompt": "ping"});
+    let mut answers = Some(false);
     for (path, body) in [
         ("/v1/chat/completions", chat),
         ("/v1/completions", completion),
     ] {
-        let answer = place.ask(path, Some(body.to_string()), PROBE).await;
-        if answer.is_ok_and(|(status, _)| status.is_success()) {
-            return true;
+        let asked = place.ask(path, Some(body.to_string()), PROBE, MAX_TRIAL);
+        match asked.await {
+            Ok((status, _)) if status.is_success() => return Some(true),
+            Err(error) if error.is_unasked() => answers = None,
+            Ok(_) | Err(_) => {}
         }
     }
     // Who refuses at once is asked again no sooner than who answers.
     tokio::time::sleep(INTERVAL).await;
-    false
+    answers
 }
 
+/// The models of a list, in the order of their names. Names that are too long are none.
 fn ids(list: &[u8]) -> Vec<String> {
-    let list: Json = serde_json::from_slice(list).unwrap_or_default();
-    let models = list["data"].as_array().into_iter().flatten();
-    let ids = models.filter_map(|model| model["id"].as_str());
-    ids.map(str::to_owned).collect()
+    #[derive(Default, Deserialize)]
+    struct List {
+        data: Vec<Model>,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        id: Option<String>,
+    }
+    let list: List = serde_json::from_slice(list).unwrap_or_default();
+    let ids = list.data.into_iter().filter_map(|model| model.id);
+    let mut ids: Vec<String> = ids.filter(|id| id.len() <= MAX_ID).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
 }
 
 /// A model's name within a path: slashes are a part of it (`org/model`), and all else that is special is escaped.
@@ -224,7 +316,10 @@ mod tests {
                 models: models.split_whitespace().map(str::to_owned).collect(),
                 ..Served::default()
             });
-            let told = reading.take(served.map_err(|()| "late".to_owned()));
+            let told = reading.take(served.map_err(|()| Missing {
+                why: "late".to_owned(),
+                is_unasked: false,
+            }));
             told.map_or_else(
                 || ".".to_owned(),
                 |(served, _)| match (served.models.into_iter().next(), served.trouble) {
@@ -254,5 +349,37 @@ mod tests {
             [".", "a", "-", "a"]
         );
         assert_eq!(told(&[Ok(""), Ok("")]), [".", "-"]);
+    }
+
+    #[test]
+    fn who_could_not_be_asked_serves_what_was_known_before() {
+        let mut reading = Reading::default();
+        let missing = || {
+            Err(Missing {
+                why: "Too many open files".to_owned(),
+                is_unasked: true,
+            })
+        };
+        let serves = Served {
+            models: ["a".to_owned()].into(),
+            ..Served::default()
+        };
+        reading.take(Ok(serves.clone()));
+        assert_eq!(reading.take(missing()), None);
+        let (told, is_news) = reading.take(missing()).unwrap();
+        assert!(is_news && told.is_unasked && told.trouble.is_some());
+        assert_eq!(told.models, serves.models);
+        assert!(!reading.take(missing()).unwrap().1);
+        // Heard again.
+        assert_eq!(reading.take(Ok(serves.clone())), Some((serves, true)));
+    }
+
+    #[test]
+    fn a_list_is_read_in_order_without_what_no_model_is_called() {
+        let long = "x".repeat(MAX_ID + 1);
+        let list =
+            json!({"data": [{"id": "b"}, {"id": "a", "more": [1]}, {"id": "b"}, {}, {"id": long}]});
+        assert_eq!(ids(list.to_string().as_bytes()), ["a", "b"]);
+        assert_eq!(ids(b"["), [""; 0]);
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::held::{self, Held};
+use super::limits::Limits;
 use super::lookout::Lookouts;
 use super::models::Served;
 use super::proxies::{self, Heard, Report};
@@ -88,6 +89,7 @@ pub(super) struct Eyes {
     settings: Arc<Settings>,
     proxies: Lookouts<Heard>,
     models: Lookouts<Served>,
+    limits: Limits,
     trust: Trust,
     /// The proxies of each update, as they were last looked for.
     followers: Mutex<HashMap<Key, Arc<[Follower]>>>,
@@ -105,6 +107,7 @@ impl Eyes {
             settings,
             proxies: Lookouts::new(wake.clone()),
             models: Lookouts::new(wake),
+            limits: Limits::default(),
             trust: Trust::default(),
             followers: Mutex::default(),
         }

@@ -19,6 +19,8 @@ pub enum Obstacle {
     OldModelsUnknown,
     /// These models are not served there.
     ModelsMissing(Vec<String>),
+    /// It lists so many models more than are asked for, and one that is missing may be among them.
+    ListTooLong(usize),
     /// It serves no model at all, and nobody says which it should.
     NoModel,
     /// These roles have no ready worker.
@@ -42,6 +44,10 @@ impl fmt::Display for Obstacle {
             Self::NoAnswer(trouble) => {
                 write!(f, "its frontend cannot be asked for its models: {trouble}")
             }
+            Self::ListTooLong(count) => write!(
+                f,
+                "it lists {count} models more than are asked for, which are the first in the order of their names"
+            ),
             Self::NotYet => f.write_str("its frontends were not heard yet"),
             Self::OldModelsUnknown => f.write_str(
                 "no frontend of old has told its models: see that it can be asked, or state them in spec.models",
@@ -110,6 +116,9 @@ pub fn gate(
     let missing: Vec<String> = models.difference(&frontends.models).cloned().collect();
     if !missing.is_empty() {
         obstacles.push(Obstacle::ModelsMissing(missing));
+        if frontends.left_out > 0 {
+            obstacles.push(Obstacle::ListTooLong(frontends.left_out));
+        }
     } else if frontends.models.is_empty() {
         obstacles.push(Obstacle::NoModel);
     }

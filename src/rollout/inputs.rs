@@ -116,6 +116,8 @@ pub struct Frontends {
     pub endpoints: u32,
     /// Models that are really served: asked for, not only listed.
     pub models: BTreeSet<String>,
+    /// How many models one of them lists beyond those that it is asked for.
+    pub left_out: usize,
     /// Why they cannot be asked, in a person's words.
     pub trouble: Option<String>,
     /// Is there one that has not been heard yet? Then `models` is what is proven so far, and what is missing is not known to

@@ -12,6 +12,10 @@ use super::{
 };
 use crate::split::Weights;
 
+/// How many models of old are remembered: the status of an object has a size of its own. The first in the order of their
+/// names, as these are what frontends are asked for.
+const MAX_MODELS: usize = 512;
+
 /// What a controller that starts anew must know, and all it must know. Its own default is that of an update just accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -108,9 +112,13 @@ impl Memory {
         let old = &seen.frontends.old;
         if old.unheard || old.trouble.is_some() {
             // Who says nothing now may serve more.
-            self.models.extend(old.models.iter().cloned());
+            for model in &old.models {
+                if self.models.len() < MAX_MODELS {
+                    self.models.insert(model.clone());
+                }
+            }
         } else if !old.models.is_empty() {
-            self.models.clone_from(&old.models);
+            self.models = old.models.iter().take(MAX_MODELS).cloned().collect();
         }
         let generation = seen.resource_generation;
         if self

@@ -186,6 +186,7 @@ const fn reason(obstacle: &Obstacle) -> &'static str {
         Obstacle::NotYet => "NotYet",
         Obstacle::OldModelsUnknown => "OldModelsUnknown",
         Obstacle::ModelsMissing(_) => "ModelsMissing",
+        Obstacle::ListTooLong(_) => "ListTooLong",
         Obstacle::NoModel => "NoModel",
         Obstacle::NoWorkers(_) | Obstacle::NothingKnown => "NoWorkers",
     }

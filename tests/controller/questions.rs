@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::stage::Stage;
+use super::stage::{Controller, PATIENCE, Stage};
 use crate::rig::tls::Authority;
 use crate::rig::*;
 
@@ -96,4 +97,88 @@ async fn the_files_of_tls_must_be_at_the_controller_and_are_read_again_when_they
     stage.splits("up", 1, 0).await;
     std::fs::write(own.file(), own_certificate).unwrap();
     stage.splits("up", 4, 1).await;
+}
+
+/// Frontends of a namespace that list 20,000 models, say of none whether it is ready, and answer no request.
+async fn hoard() -> Upstream {
+    let ids: Vec<_> = (0..20_000)
+        .map(|i| json!({"id": format!("m{i}")}))
+        .collect();
+    let list = json!({"data": ids}).to_string();
+    Upstream::start(move |received| match received.target.as_str() {
+        MODELS => Script::new().json(200, &list),
+        CHAT | COMPLETIONS => Script::new().pause(600_000),
+        _ => empty_404(),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_namespace_with_20000_models_takes_nothing_from_another() {
+    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = server.unwrap();
+    let mut greedy = Stage::on(&server).await;
+    greedy.new = hoard().await;
+    let mut other = Stage::on(&server).await;
+    other.begin(json!({})).await;
+    other.worker("new", 0, "worker").await;
+    let args = [
+        "--all-namespaces",
+        "--lease-namespace",
+        &other.namespace,
+        "--allow-any-target",
+    ];
+    let controller = Controller::start(&other.kubeconfig, &args).await;
+    other.splits("up", 4, 1).await;
+    let before = (controller.memory(), controller.descriptors());
+    greedy.begin(json!({})).await;
+    greedy.worker("new", 0, "worker").await;
+    let tried = || {
+        let asked = greedy.new.requests();
+        asked.iter().filter(|asked| asked.target == CHAT).count()
+    };
+    let mut most = before;
+    let deadline = Instant::now() + PATIENCE;
+    while tried() == 0 {
+        assert!(Instant::now() < deadline, "no model is tried");
+        most.0 = most.0.max(controller.memory());
+        most.1 = most.1.max(controller.descriptors());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for _ in 0..40 {
+        most.0 = most.0.max(controller.memory());
+        most.1 = most.1.max(controller.descriptors());
+        let object = other.get("up").await;
+        assert_eq!(object["spec"]["trafficSplitPercent"], 20, "{object}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let more = (most.0 - before.0, most.1 - before.1);
+    eprintln!("{} KiB and {} descriptors more", more.0, more.1);
+    assert!(more.0 < 64 * 1024, "{} KiB more", more.0);
+    assert!(more.1 < 100, "{} descriptors more", more.1);
+    // It still follows.
+    other.worker("new", 1, "worker").await;
+    other.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn who_has_no_descriptor_left_to_ask_with_takes_nothing_away() {
+    let stage = Stage::begun(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    let usual = controller.limit_descriptors(controller.descriptors() as u64 - 2);
+    let object = stage
+        .until("up", "told", |object| {
+            let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
+            conditions.any(|told| {
+                let said = told["message"].as_str().unwrap();
+                told["reason"] == "NoAnswer" && said.contains("Too many open files")
+            })
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 20, "{object}");
+    controller.limit_descriptors(usual);
+    stage.worker("new", 1, "worker").await;
+    stage.splits("up", 2, 1).await;
 }

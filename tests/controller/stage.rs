@@ -144,6 +144,38 @@ impl Controller {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
+    /// How many files and sockets it has open.
+    pub fn descriptors(&self) -> usize {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
+        open.unwrap().count()
+    }
+
+    /// Lets it open files and sockets only below this number, and tells what it was.
+    pub fn limit_descriptors(&self, below: u64) -> u64 {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: the limits are ours, and so is the child, which was not yet waited for.
+        let done = unsafe {
+            libc::prlimit(pid, libc::RLIMIT_NOFILE, std::ptr::null(), &raw mut limit) == 0 && {
+                let wanted = libc::rlimit {
+                    rlim_cur: below,
+                    ..limit
+                };
+                libc::prlimit(
+                    pid,
+                    libc::RLIMIT_NOFILE,
+                    &raw const wanted,
+                    std::ptr::null_mut(),
+                ) == 0
+            }
+        };
+        assert!(done, "{}", std::io::Error::last_os_error());
+        limit.rlim_cur
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

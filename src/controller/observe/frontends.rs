@@ -20,6 +20,9 @@ use crate::rollout::{Frontends, Sides};
 use crate::state_api::whole;
 use crate::tls::{ClientFiles, Reloading, server_name};
 
+/// How many frontends of a generation are asked for one update: those of a rollout are alike.
+const MAX_ASKED: usize = 128;
+
 impl Eyes {
     /// What the frontends of both sides can do.
     pub(super) fn frontends(
@@ -33,6 +36,9 @@ impl Eyes {
         let port = &self.settings.frontend_port;
         for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
             old.endpoints += 1;
+            if places.len() >= MAX_ASKED {
+                continue;
+            }
             let target = old::address_of(pod, port).and_then(|address| address.parse().ok());
             let Some(target) = target else {
                 let name = pod.metadata.name.as_deref().unwrap_or_default();
@@ -40,7 +46,7 @@ impl Eyes {
                 continue;
             };
             let served = self.served(held, self.place(target, None), &mut places, early_until);
-            old.unheard |= served.as_ref().is_none_or(|served| served.is_trying);
+            old.unheard |= served.as_ref().is_none_or(is_open);
             let served = served.unwrap_or_default();
             old.models.extend(served.models);
             old.trouble = served.trouble.or(old.trouble);
@@ -61,13 +67,17 @@ impl Eyes {
                     Vec::new()
                 }
             };
-            for place in places_of_new {
+            for place in places_of_new.into_iter().take(MAX_ASKED) {
                 let served = self.served(held, place, &mut places, early_until);
-                new.unheard |= served.as_ref().is_none_or(|served| served.is_trying);
-                let Some(served) = served.filter(|served| !served.is_trying) else {
+                new.unheard |= served.as_ref().is_none_or(is_open);
+                let Some(served) = served else {
                     continue;
                 };
                 new.trouble = served.trouble.or(new.trouble);
+                if served.is_trying || served.is_unasked {
+                    continue;
+                }
+                new.left_out = new.left_out.max(served.left_out);
                 common = Some(match common {
                     None => served.models,
                     Some(common) => common.intersection(&served.models).cloned().collect(),
@@ -86,10 +96,16 @@ impl Eyes {
         places: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Option<Served> {
-        let name = place.to_string();
-        let heard = self
-            .models
-            .hear(&held.key, &name, |teller| models::follow(place, teller));
+        // Each namespace asks for itself, and by its own part of what may be asked.
+        let namespace = &held.key.namespace;
+        let name = format!("{place} for {namespace}");
+        let share = self.limits.share(namespace);
+        let heard = match share {
+            Some(share) => self.models.hear(&held.key, &name, |teller| {
+                models::follow(place, share, teller)
+            }),
+            None => Ok(self.models.heard(&name)?),
+        };
         places.insert(name);
         heard
             .inspect_err(|since| _ = Seen::misses(early_until, *since))
@@ -170,6 +186,11 @@ impl Eyes {
         };
         old::endpoints(&self.shelves, &namespace, &service, target.port)
     }
+}
+
+/// Is it not known yet what it serves?
+const fn is_open(served: &Served) -> bool {
+    served.is_trying || served.is_unasked
 }
 
 /// Name and namespace of the Service that a target is.

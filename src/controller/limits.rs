@@ -1,0 +1,239 @@
+//! How much the controller asks frontends at once, so that no target and no namespace takes the part of the others.
+//!
+//! A namespace is somebody's own, and what its frontends answer is whatever it likes. Its updates share one part of the
+//! sockets, of the time and of the memory; what goes beyond it waits, and was not heard for so long. Must not know what is
+//! asked.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// Questions with a short answer that are open at once: in all, and for one namespace. Each is one socket and at most
+/// [`super::ask::MAX_LIST`] bytes.
+const QUESTIONS: (usize, usize) = (128, 16);
+/// The same of requests by which models are tried, as these may take long.
+const TRIALS: (usize, usize) = (64, 8);
+/// Time between two questions of one namespace, if it asks without a pause, and how far it may get ahead of that.
+const PACE: Duration = Duration::from_millis(2);
+const BURST: Duration = Duration::from_secs(1);
+/// Frontends that are asked for the updates of one namespace.
+const TARGETS: usize = 1024;
+/// Model ids that are kept of all frontends: in all, and of one namespace. An id has at most
+/// [`super::models::MAX_ID`] bytes.
+const MODELS: (usize, usize) = (131_072, 16_384);
+
+/// The whole, divided into namespaces.
+#[derive(Clone)]
+pub(super) struct Limits(Arc<Whole>);
+
+struct Whole {
+    questions: Arc<Semaphore>,
+    trials: Arc<Semaphore>,
+    models: AtomicUsize,
+    namespaces: Mutex<HashMap<String, Weak<Part>>>,
+}
+
+/// The part of one namespace.
+struct Part {
+    whole: Arc<Whole>,
+    questions: Arc<Semaphore>,
+    trials: Arc<Semaphore>,
+    /// When the next question may be asked, if no pause is taken.
+    next: Mutex<Instant>,
+    targets: AtomicUsize,
+    models: AtomicUsize,
+}
+
+/// The place of one target within the part of its namespace, for as long as it is asked.
+pub(super) struct Share(Arc<Part>);
+
+/// A question that is open.
+pub(super) struct Turn {
+    _of_namespace: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
+/// Model ids that are kept.
+pub(super) struct Kept {
+    count: usize,
+    part: Arc<Part>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self(Arc::new(Whole {
+            questions: Arc::new(Semaphore::new(QUESTIONS.0)),
+            trials: Arc::new(Semaphore::new(TRIALS.0)),
+            models: AtomicUsize::new(0),
+            namespaces: Mutex::default(),
+        }))
+    }
+}
+
+impl Limits {
+    /// For one target more of `namespace`; none if it has as many as it may.
+    pub fn share(&self, namespace: &str) -> Option<Share> {
+        let known = self.0.namespaces.lock();
+        let mut known = known.unwrap_or_else(PoisonError::into_inner);
+        let part = known.get(namespace).and_then(Weak::upgrade);
+        let part = part.unwrap_or_else(|| {
+            known.retain(|_, part| part.strong_count() > 0);
+            let part = Arc::new(Part {
+                whole: Arc::clone(&self.0),
+                questions: Arc::new(Semaphore::new(QUESTIONS.1)),
+                trials: Arc::new(Semaphore::new(TRIALS.1)),
+                next: Mutex::new(Instant::now()),
+                targets: AtomicUsize::new(0),
+                models: AtomicUsize::new(0),
+            });
+            known.insert(namespace.to_owned(), Arc::downgrade(&part));
+            part
+        });
+        (take(&part.targets, 1, TARGETS) == 1).then(|| Share(part))
+    }
+}
+
+impl Part {
+    /// When the next question may be asked.
+    fn slot(&self, now: Instant) -> Instant {
+        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let earliest = now.checked_sub(BURST).unwrap_or(now);
+        *next = (*next).max(earliest) + PACE;
+        *next
+    }
+}
+
+impl Share {
+    /// Waits until a question may be asked. The wait is the controller's own and no fault of who is asked.
+    pub async fn question(&self) -> Turn {
+        tokio::time::sleep_until(self.0.slot(Instant::now())).await;
+        turn(&self.0.questions, &self.0.whole.questions).await
+    }
+
+    /// Waits until a model may be tried.
+    pub async fn trial(&self) -> Turn {
+        turn(&self.0.trials, &self.0.whole.trials).await
+    }
+
+    /// Room for as many model ids as there is, `count` at most.
+    pub fn keep(&self, count: usize) -> Kept {
+        let part = &self.0;
+        let own = take(&part.models, count, MODELS.1);
+        let count = take(&part.whole.models, own, MODELS.0);
+        part.models.fetch_sub(own - count, Ordering::Relaxed);
+        Kept {
+            count,
+            part: Arc::clone(part),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.0.targets.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Kept {
+    /// For how many there is room.
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.part.models.fetch_sub(self.count, Ordering::Relaxed);
+        let whole = &self.part.whole.models;
+        whole.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+/// First that of the namespace, so that who waits for it keeps nothing from others.
+async fn turn(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Turn {
+    let one = async |semaphore: &Arc<Semaphore>| {
+        let permit = Arc::clone(semaphore).acquire_owned().await;
+        permit.expect("it is never closed")
+    };
+    Turn {
+        _of_namespace: one(namespace).await,
+        _of_all: one(all).await,
+    }
+}
+
+/// Adds to `taken` what is wanted and there is, and tells how much that was.
+fn take(taken: &AtomicUsize, wanted: usize, most: usize) -> usize {
+    let mut got = 0;
+    let _ = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
+        got = wanted.min(most.saturating_sub(taken));
+        Some(taken + got)
+    });
+    got
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_namespace_that_has_all_its_part_keeps_nothing_from_another() {
+        let limits = Limits::default();
+        let (greedy, other) = (limits.share("a").unwrap(), limits.share("b").unwrap());
+        let mut open = Vec::new();
+        for _ in 0..QUESTIONS.1 {
+            open.push(greedy.question().await);
+        }
+        let one_more = tokio::time::timeout(Duration::from_millis(100), greedy.question());
+        assert!(one_more.await.is_err());
+        drop(other.question().await);
+        open.clear();
+        drop(greedy.question().await);
+    }
+
+    #[test]
+    fn questions_without_a_pause_have_a_pace() {
+        let share = Limits::default().share("a").unwrap();
+        let begun = Instant::now();
+        let mut last = begun;
+        for _ in 0..5000 {
+            last = share.0.slot(begun);
+        }
+        assert!(last >= begun + PACE * 5000 - BURST, "{:?}", last - begun);
+        // After a pause there is a burst again.
+        let later = last + BURST * 2;
+        assert!(share.0.slot(later) < later);
+    }
+
+    #[test]
+    fn ids_are_kept_as_long_as_there_is_room_and_room_comes_back() {
+        let limits = Limits::default();
+        let shares: Vec<_> = (0..9)
+            .map(|i| limits.share(&i.to_string()).unwrap())
+            .collect();
+        let kept: Vec<_> = shares.iter().map(|share| share.keep(20_000)).collect();
+        let counts: Vec<_> = kept.iter().map(Kept::count).collect();
+        assert_eq!(
+            counts,
+            [
+                16_384, 16_384, 16_384, 16_384, 16_384, 16_384, 16_384, 16_384, 0
+            ]
+        );
+        drop(kept);
+        assert_eq!(shares[8].keep(20_000).count(), MODELS.1);
+        assert_eq!(shares[8].keep(20_000).count(), MODELS.1);
+    }
+
+    #[test]
+    fn a_namespace_has_so_many_targets_and_no_more() {
+        let limits = Limits::default();
+        let shares: Vec<_> = std::iter::from_fn(|| limits.share("a")).collect();
+        assert_eq!(shares.len(), TARGETS);
+        assert!(limits.share("b").is_some());
+        drop(shares);
+        assert!(limits.share("a").is_some());
+    }
+}
