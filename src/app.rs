@@ -29,7 +29,7 @@ use crate::resource::Problems;
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept;
-use crate::upstream::idle;
+use crate::upstream;
 
 /// How often each thread writes its access lines and looks after its connections.
 const TICK: Duration = Duration::from_millis(200);
@@ -267,7 +267,7 @@ async fn look_after(metrics: Arc<Metrics>) {
         access::flush();
         ticks += 1;
         if ticks.is_multiple_of(10) {
-            idle::sweep(now);
+            upstream::sweep(now);
         }
     }
 }

@@ -20,6 +20,7 @@ pub mod status;
 mod target;
 mod tree;
 mod update;
+mod weights;
 mod yaml;
 
 use serde_json::Value as Json;
@@ -34,11 +35,12 @@ pub use self::{
     schema::schema,
     spec::{
         AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfig, DynamoUpdateConfigSpec,
-        FailoverSpec, ProbeSpec, TlsSpec, WORKER_KINDS, WeightsSpec, WorkerSourceSpec, WorkersSpec,
+        FailoverSpec, ProbeSpec, TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
     status::DynamoUpdateConfigStatus,
     target::{Host, Target, TargetError, parse_targets},
     update::{Update, is_lifted},
+    weights::WeightsSpec,
     yaml::MAX_BYTES,
 };
 

@@ -51,6 +51,25 @@ pub enum Error {
     Conflict(String),
 }
 
+/// What the API server or the way to it says, beside what was tried.
+fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
+    let what = what.to_owned();
+    move |error| match error {
+        kube::Error::Api(status) if status.code == 403 => Error::Forbidden {
+            what,
+            message: status.message,
+        },
+        kube::Error::Api(status) => Error::Refused {
+            what,
+            message: status.message,
+        },
+        error => Error::Api {
+            what,
+            source: Box::new(error),
+        },
+    }
+}
+
 /// What one proxy said of itself, or why it did not.
 #[derive(Clone, Debug)]
 pub struct Asked {

@@ -9,7 +9,7 @@ mod endpoint;
 mod h1;
 mod h2;
 mod head;
-pub mod idle;
+mod idle;
 mod lifetime;
 mod outlier;
 mod pool;
@@ -24,7 +24,7 @@ pub use pool::{FailFast, Pool, Protocol, Resolved, Settings, Terms};
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a request got no response head.
 #[derive(Debug, thiserror::Error)]
@@ -171,6 +171,13 @@ impl Error {
             Self::Local(_) => "the service failed",
         }
     }
+}
+
+/// Closes connections that were idle for long, are too old, or lead to an endpoint that is gone. Call it now and then on each
+/// thread.
+pub fn sweep(now: Instant) {
+    h2::sweep(now);
+    idle::sweep(now);
 }
 
 /// A few words for people: the error and its causes.

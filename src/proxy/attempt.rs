@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
+use super::backend::{OldSide, Proxy};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
-use super::service::{OldSide, Proxy};
 use crate::memory::{Budget, Buffer, Purpose};
 use crate::request_body::{Fault, RequestBody};
 use crate::rescue::{Cause, Place, Tried, refuge};
@@ -235,14 +235,10 @@ impl<O: OldSide> Tries<O> {
             fail_fast: self.fail_fast(),
             deadline: self.first_event_deadline(),
         };
-        if self.place == Place::Old {
-            let old = &self.proxy.old;
-            return old.send(&self.world, outgoing, body, terms).await;
-        }
-        match self.world.pool(self.place) {
-            Some(pool) => pool.send(outgoing, body, terms).await,
-            None => Err(upstream::Error::NoEndpoint),
-        }
+        let sent = self
+            .proxy
+            .send_to(self.place, &self.world, outgoing, body, terms);
+        sent.await
     }
 
     /// Is it of use to leave a pool untried whose endpoints are all ejected? Only if there is somewhere else to go; and new

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
-use super::service::Permit;
+use super::context::Permit;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
 use crate::rescue::Cause;

@@ -14,12 +14,13 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode, Version};
 use tokio::io::AsyncWriteExt;
 
+use super::backend::{OldSide, Proxy};
 use super::body::SplitBody;
+use super::context::{Permit, Shared};
 use super::error;
 use super::head::Client;
+use super::limits::Limits;
 use super::prefetch::prefetch;
-use super::server::Limits;
-use super::service::{OldSide, Permit, Proxy, Shared};
 use super::tunnel::{Idle, Tunnel};
 use crate::http1::RequestHead;
 use crate::lifecycle::{Phase, Watch};

@@ -19,12 +19,12 @@ use tokio::time::Sleep;
 use tower::BoxError;
 
 use self::connection::{Open, Seat};
+use super::backend::{OldSide, Proxy};
 use super::body::{Cut, SplitBody};
 use super::body_timeout::{BodyLimit, Paced};
 use super::error;
 use super::head::Client;
-use super::server::Limits;
-use super::service::{OldSide, Proxy};
+use super::limits::Limits;
 use crate::http1::host_is_valid;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::{Budget, Purpose};

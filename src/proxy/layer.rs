@@ -11,9 +11,10 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
+use super::backend::{OldSide, Proxy};
 use super::body::SplitBody;
 use super::body_timeout::Paced;
-use super::service::{OldSide, Proxy, Shared};
+use super::context::Shared;
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::transport::deadline;

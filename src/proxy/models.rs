@@ -11,9 +11,10 @@ use serde_json::Value;
 
 use super::SplitBody;
 use super::attempt::Tries;
+use super::backend::OldSide;
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
-use super::service::{OldSide, refuse};
+use super::respond::refuse;
 use crate::memory::{Buffer, Purpose};
 use crate::request_body::RequestBody;
 use crate::rescue::Place;
@@ -160,17 +161,10 @@ async fn ask_for_ever<O: OldSide>(
         fail_fast: FailFast::IfEjected,
         deadline: None,
     };
-    let sent = match (place, tries.world.pool(place)) {
-        (Place::Old, _) => {
-            tries
-                .proxy
-                .old
-                .send(&tries.world, outgoing, body, terms)
-                .await
-        }
-        (_, Some(pool)) => pool.send(outgoing, body, terms).await,
-        (_, None) => Err(crate::upstream::Error::NoEndpoint),
-    };
+    let sent = tries
+        .proxy
+        .send_to(place, &tries.world, outgoing, body, terms)
+        .await;
     let (parts, mut body) = sent
         .map_err(|error| Failed {
             place,

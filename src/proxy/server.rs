@@ -12,13 +12,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsStream};
 use tokio_util::task::TaskTracker;
 
-use super::connections::Seat;
+use super::backend::{OldSide, Proxy};
+use super::context::Seat;
 use super::h1::Connection;
 use super::h2;
 use super::head::Client;
+use super::limits::Limits;
 #[cfg(target_os = "linux")]
 use super::listener::ignore_newcomers;
-use super::service::{OldSide, Proxy};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::memory::FREE;
 use crate::telemetry::Timeout;
@@ -37,36 +38,6 @@ const HANDSHAKES: Duration = Duration::from_millis(100);
 const LAST_CALL: Duration = Duration::from_secs(10);
 /// How long a drain waits for the first bytes of a connection that has sent nothing yet.
 const GRACE: Duration = Duration::from_secs(1);
-
-/// Bounds on clients.
-#[derive(Clone, Debug)]
-pub struct Limits {
-    /// Largest request head, in bytes.
-    pub max_head: usize,
-    /// Time that a head, or a TLS handshake, may take.
-    pub head_timeout: Duration,
-    /// Time that a connection may rest between two requests.
-    pub idle_timeout: Duration,
-    /// Time that a client may leave what it is sent unread.
-    pub write_timeout: Duration,
-    /// Time that nothing may pass through a tunnel (`Upgrade`).
-    pub tunnel_idle_timeout: Duration,
-    /// Most connections that are open at once.
-    pub max_connections: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            max_head: 64 * 1024,
-            head_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(90),
-            write_timeout: Duration::from_secs(300),
-            tunnel_idle_timeout: Duration::from_secs(3600),
-            max_connections: 100_000,
-        }
-    }
-}
 
 /// Serves clients on one socket until the process drains and the last connection has ended.
 pub async fn serve<O: OldSide>(

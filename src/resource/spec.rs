@@ -27,7 +27,7 @@ pub use self::{
     proxies::{AffinitySpec, DEFAULT_AFFINITY_HEADERS, FailoverSpec, ProbeSpec, TlsSpec},
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},
 };
-use super::{rules, status::DynamoUpdateConfigStatus};
+use super::{rules, status::DynamoUpdateConfigStatus, weights::WeightsSpec};
 
 /// An update that moves the traffic of an old generation of frontends to a new one.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
@@ -211,17 +211,4 @@ impl DynamoUpdateConfigSpec {
         .filter_map(|(field, given)| given.then_some(field))
         .collect()
     }
-}
-
-/// The split as an exact ratio, for example `{old: 3, new: 1}`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-#[schemars(extend("x-kubernetes-validations" = rules::weights()))]
-pub struct WeightsSpec {
-    /// The part of the old generation. Not both parts may be 0.
-    #[schemars(range(min = 0, max = 1_000_000_000))]
-    pub old: u32,
-    /// The part of the new generation. Not both parts may be 0.
-    #[schemars(range(min = 0, max = 1_000_000_000))]
-    pub new: u32,
 }

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::spec::WeightsSpec;
+use super::weights::WeightsSpec;
 use crate::rollout::Memory;
 
 /// Where the update stands. Written by the controller; without one it stays empty.

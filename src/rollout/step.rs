@@ -12,8 +12,8 @@ use super::{
     evidence::Case,
     rules::{self, Aim, View, at_most, is_more},
     sight::Sight,
-    tell::{self, Tale},
-    wait, words,
+    tell, wait,
+    words::{self, Tale},
 };
 use crate::split::Weights;
 

@@ -3,12 +3,10 @@
 //! Decides nothing. Whatever is said holds no times, so that a status changes only when something happens.
 
 use super::{
-    Memory, Obstacle, Phase, Rule, Wait,
+    Obstacle, Phase, Rule,
     gate::listed,
-    sight::Sight,
-    words::{lag, message, share, unmeasured, why, without_proxy},
+    words::{Tale, lag, message, share, unmeasured, why, without_proxy},
 };
-use crate::split::Weights;
 
 /// A condition of the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,22 +71,6 @@ pub struct Event {
     pub reason: &'static str,
     /// In a person's words.
     pub message: String,
-}
-
-/// A step, as far as it is told.
-pub(super) struct Tale<'a> {
-    pub sight: &'a Sight<'a>,
-    pub before: &'a Memory,
-    pub memory: &'a Memory,
-    pub rule: Rule,
-    pub phase: Phase,
-    /// The split after this step.
-    pub next: Weights,
-    pub waiting_for: &'a [Wait],
-    /// Is an edit taken back for the first time?
-    pub contested: bool,
-    /// Have proxies been waited for in vain for the first time?
-    pub lag_is_new: bool,
 }
 
 /// All conditions, always in the same order.

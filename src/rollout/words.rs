@@ -3,12 +3,28 @@
 //! Must not know what becomes of them, nor name a time.
 
 use super::{
-    Capacity, Phase, Ratio, Role, RoleCapacity, Rule,
+    Capacity, Memory, Phase, Ratio, Role, RoleCapacity, Rule, Wait,
     gate::{listed, without_workers},
     rules::at_most,
-    tell::Tale,
+    sight::Sight,
 };
 use crate::split::Weights;
+
+/// A step, as far as it is told.
+pub(super) struct Tale<'a> {
+    pub sight: &'a Sight<'a>,
+    pub before: &'a Memory,
+    pub memory: &'a Memory,
+    pub rule: Rule,
+    pub phase: Phase,
+    /// The split after this step.
+    pub next: Weights,
+    pub waiting_for: &'a [Wait],
+    /// Is an edit taken back for the first time?
+    pub contested: bool,
+    /// Have proxies been waited for in vain for the first time?
+    pub lag_is_new: bool,
+}
 
 /// The whole in one line: the split, why, and what is waited for.
 pub(super) fn message(tale: &Tale) -> String {

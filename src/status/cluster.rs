@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ObjectMeta;
 use kube::{Client, Config};
 
-use super::{Error, Happened, Look, Verb, change, doors};
+use super::{Error, Happened, Look, Verb, api, change, doors};
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::whole;
 
@@ -212,25 +212,6 @@ fn happened(event: Event) -> Happened {
         warning: event.type_.as_deref() == Some("Warning"),
         reason: event.reason.unwrap_or_default(),
         note: event.message.unwrap_or_default(),
-    }
-}
-
-/// What the API server or the way to it says, beside what was tried.
-pub(super) fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
-    let what = what.to_owned();
-    move |error| match error {
-        kube::Error::Api(status) if status.code == 403 => Error::Forbidden {
-            what,
-            message: status.message,
-        },
-        kube::Error::Api(status) => Error::Refused {
-            what,
-            message: status.message,
-        },
-        error => Error::Api {
-            what,
-            source: Box::new(error),
-        },
     }
 }
 

@@ -8,9 +8,8 @@ use kube::Client;
 use kube::api::{Api, ListParams};
 use kube::core::ObjectMeta;
 
-use super::cluster::api;
 use super::proxies::{PATIENCE, counted};
-use super::{Asked, Error, Other};
+use super::{Asked, Error, Other, api};
 use crate::resource::Identity;
 use crate::state_api::{self, v1, whole};
 

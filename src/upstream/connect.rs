@@ -3,18 +3,42 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, TlsStream};
 
+use super::lifetime::{Life, Lifetime};
 use super::{Endpoint, Error};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::{Transport, deadline, keep_alive};
 
+/// What it takes to open a connection to an endpoint.
+pub(super) struct Connector<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) tls: Option<&'a Arc<Reloading<ClientFiles>>>,
+    /// What is offered by ALPN: only HTTP/2, only HTTP/1.1, or both.
+    pub(super) http2: Option<bool>,
+    /// How long it may take.
+    pub(super) limit: Duration,
+    pub(super) lifetime: Lifetime,
+}
+
+impl Connector<'_> {
+    /// A connection, whether HTTP/2 was agreed on, and the life it has before it.
+    pub(super) async fn connect(&self) -> Result<(Transport, bool, Life), Error> {
+        let (transport, http2) = connect(self.endpoint, self.tls, self.http2, self.limit).await?;
+        let life = match self.endpoint.shared {
+            true => self.lifetime.begin(Instant::now(), fastrand::u32(..)),
+            false => Life::ENDLESS,
+        };
+        Ok((transport, http2, life))
+    }
+}
+
 /// A new connection, and whether HTTP/2 was agreed on by ALPN.
-pub(super) async fn connect(
+async fn connect(
     endpoint: &Endpoint,
     tls: Option<&Arc<Reloading<ClientFiles>>>,
     http2: Option<bool>,

@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 
 pub(super) use self::link::sweep;
 use self::link::{Link, Stream};
+use super::connect::Connector;
 use super::endpoint::Lease;
-use super::pool::Connector;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
 use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};

@@ -60,9 +60,8 @@ pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
     });
 }
 
-/// Drops what is too old, closed by the other side, or of an endpoint that is gone. Call it now and then on each thread.
-pub fn sweep(now: Instant) {
-    super::h2::sweep(now);
+/// Drops what is too old, closed by the other side, or of an endpoint that is gone.
+pub(super) fn sweep(now: Instant) {
     IDLES.with_borrow_mut(|idles| {
         idles.retain(|_, stack| {
             stack.retain_mut(|idle| {

@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 use http::{Method, Response, StatusCode};
 
+use super::connect::Connector;
 use super::endpoint::Lease;
 use super::head::Outgoing;
-use super::lifetime::{Life, Lifetime};
-use super::{Endpoint, Error, Failure, UpstreamBody, connect, h1, h2, idle};
+use super::lifetime::Lifetime;
+use super::{Endpoint, Error, Failure, UpstreamBody, h1, h2, idle};
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading, server_name};
-use crate::transport::{Transport, deadline, turn};
+use crate::transport::{deadline, turn};
 
 /// Which HTTP is spoken to a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -364,29 +365,6 @@ fn is_stale(error: &Error, method: &Method, since: Instant) -> bool {
         Error::Unread(_) => true,
         Error::Silent(_) => method.is_idempotent() && since.elapsed() < STALE,
         _ => false,
-    }
-}
-
-/// What it takes to open a connection to an endpoint.
-pub(super) struct Connector<'a> {
-    endpoint: &'a Endpoint,
-    tls: Option<&'a Arc<Reloading<ClientFiles>>>,
-    /// What is offered by ALPN: only HTTP/2, only HTTP/1.1, or both.
-    http2: Option<bool>,
-    limit: Duration,
-    lifetime: Lifetime,
-}
-
-impl Connector<'_> {
-    /// A connection, whether HTTP/2 was agreed on, and the life it has before it.
-    pub(super) async fn connect(&self) -> Result<(Transport, bool, Life), Error> {
-        let (transport, http2) =
-            connect::connect(self.endpoint, self.tls, self.http2, self.limit).await?;
-        let life = match self.endpoint.shared {
-            true => self.lifetime.begin(Instant::now(), fastrand::u32(..)),
-            false => Life::ENDLESS,
-        };
-        Ok((transport, http2, life))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use kube::api::ApiResource;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
 
 pub(super) struct Deployments;
 
@@ -18,7 +18,7 @@ impl Workload for Deployments {
         let objects = object::meant(shelves, &resource(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                object::of_revision(shelves, &objects, which, revision, REVISION)
+                pods::of_revision(shelves, &objects, which, revision, REVISION)
             }
             _ => Ok(object::sum(&objects, |object| {
                 object::replicas(object, "/status/readyReplicas")

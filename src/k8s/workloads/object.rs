@@ -167,35 +167,3 @@ pub(super) fn pod_has_ended(pod: &DynamicObject) -> bool {
     let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
     matches!(phase, Some("Succeeded" | "Failed"))
 }
-
-/// Of objects whose own counts mix generations: their pods of one revision, which the kind's controller writes to this
-/// label.
-pub(super) fn of_revision(
-    shelves: &Shelves,
-    objects: &[Object],
-    which: &Which,
-    revision: &str,
-    marked_by: &str,
-) -> Result<Counts, Unseen> {
-    let mut counts = Counts::new();
-    for object in objects {
-        let selector = object.data.pointer("/spec/selector/matchLabels");
-        let selector: BTreeMap<String, String> = selector
-            .and_then(|selector| serde_json::from_value(selector.clone()).ok())
-            .unwrap_or_default();
-        if selector.is_empty() {
-            continue;
-        }
-        let mut pods = shelves.of(&super::pods::resource(), &which.namespace)?;
-        pods.retain(|pod| {
-            is_selected(pod, &selector)
-                && [marked_by, WORKER_HASH]
-                    .iter()
-                    .any(|name| label(pod, name) == Some(revision))
-        });
-        for (role, workers) in super::pods::count(shelves, &which.namespace, &pods)? {
-            add(&mut counts, role, workers);
-        }
-    }
-    Ok(counts)
-}

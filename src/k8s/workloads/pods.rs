@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
 
-use super::object::{is_selected, label, number, pod_has_ended, pod_is_ready, role};
+use super::object::{add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
 use super::pod_clique::GROUP;
 use super::{
     COMPONENT, Counts, DYNAMO_NAMESPACE, GRAPH, SUB_COMPONENT, Shelves, Unseen, WORKER_HASH, Which,
@@ -63,6 +63,38 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
     };
     let more = meant.strip_prefix(own);
     more.is_some_and(|more| more.is_empty() || more.starts_with('-'))
+}
+
+/// Of objects whose own counts mix generations: their pods of one revision, which the kind's controller writes to this
+/// label.
+pub(super) fn of_revision(
+    shelves: &Shelves,
+    objects: &[Object],
+    which: &Which,
+    revision: &str,
+    marked_by: &str,
+) -> Result<Counts, Unseen> {
+    let mut counts = Counts::new();
+    for object in objects {
+        let selector = object.data.pointer("/spec/selector/matchLabels");
+        let selector: BTreeMap<String, String> = selector
+            .and_then(|selector| serde_json::from_value(selector.clone()).ok())
+            .unwrap_or_default();
+        if selector.is_empty() {
+            continue;
+        }
+        let mut pods = shelves.of(&resource(), &which.namespace)?;
+        pods.retain(|pod| {
+            is_selected(pod, &selector)
+                && [marked_by, WORKER_HASH]
+                    .iter()
+                    .any(|name| label(pod, name) == Some(revision))
+        });
+        for (role, workers) in count(shelves, &which.namespace, &pods)? {
+            add(&mut counts, role, workers);
+        }
+    }
+    Ok(counts)
 }
 
 /// The pods of a replica.

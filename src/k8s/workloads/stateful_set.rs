@@ -1,6 +1,6 @@
 //! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` say nothing of readiness: a revision is counted by pods.
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
 
 pub(super) struct StatefulSets;
 
@@ -17,7 +17,7 @@ impl Workload for StatefulSets {
         let objects = object::meant(shelves, &kind, which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                object::of_revision(shelves, &objects, which, revision, REVISION)
+                pods::of_revision(shelves, &objects, which, revision, REVISION)
             }
             _ => Ok(object::sum(&objects, |object| {
                 object::replicas(object, "/status/readyReplicas")

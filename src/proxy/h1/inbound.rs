@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 
 use super::super::body_timeout::{BodyLimit, Paced};
 use super::super::feed::{Feed, Wish, feed};
-use super::super::server::Limits;
+use super::super::limits::Limits;
 use super::refusal::{BAD_CHUNK, NO_MEMORY, Refusal, SLOW_BODY};
 use crate::http1::{self, Chunked, Framing, RequestHead};
 use crate::lifecycle::{Phase, Watch};

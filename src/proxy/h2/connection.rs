@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 use super::STREAM_WINDOW;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::Budget;
-use crate::proxy::server::Limits;
+use crate::proxy::limits::Limits;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, deadline};

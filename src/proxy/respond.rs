@@ -1,0 +1,84 @@
+//! What a client is answered: the head of a model server's answer with its body as it comes, or an answer of the proxy's own.
+
+use std::time::Instant;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+
+use super::attempt::{Again, Tries};
+use super::backend::OldSide;
+use super::body::{Relay, SplitBody, is_event_stream, is_readable};
+use super::error::Error;
+use super::exchange::Exchange;
+use super::{head, tunnel};
+use crate::http1::NameFilter;
+use crate::rescue::Place;
+use crate::split::Generation;
+use crate::sse::End;
+use crate::upstream::UpstreamBody;
+
+/// Says in each answer whose head it is.
+pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
+
+impl<O: OldSide> Tries<O> {
+    /// The answer to the client: its head now, its body as it comes.
+    pub fn respond(
+        self,
+        mut exchange: Exchange,
+        place: Place,
+        response: Response<UpstreamBody>,
+        is_head: bool,
+    ) -> Response<SplitBody> {
+        let (mut parts, source) = response.into_parts();
+        exchange.answered(place.generation(), parts.status);
+        let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+        if !switched {
+            let names = NameFilter::of(&parts.headers);
+            head::remove_hop_by_hop(&mut parts.headers, names);
+        }
+        // RFC 9110 §8.6: a client could wait for so many bytes.
+        if switched || parts.status == StatusCode::NO_CONTENT {
+            parts.headers.remove(header::CONTENT_LENGTH);
+        }
+        mark(&mut parts.headers, place.generation());
+        if switched {
+            return tunnel::respond(parts, exchange);
+        }
+        exchange.is_sse = !is_head && is_event_stream(&parts.headers);
+        let relay = if exchange.is_sse && is_readable(&parts.headers) {
+            if self.movable && parts.status == StatusCode::OK {
+                // Another place may go on with it, or an event of ours end it.
+                parts.headers.remove(header::CONTENT_LENGTH);
+            }
+            let comments = self.proxy.shared.settings.comments;
+            Relay::of_events(source, exchange, Box::new(self), comments)
+        } else {
+            self.body.forget();
+            if exchange.is_sse {
+                exchange.passes_encoded();
+            }
+            if let (Some(endpoint), Some(_)) = (source.endpoint(), self.first_event_deadline()) {
+                endpoint.succeeded(Instant::now());
+            }
+            Relay::of_bytes(source, exchange, is_head)
+        };
+        Response::from_parts(parts, SplitBody::relay(relay))
+    }
+}
+
+fn mark(headers: &mut HeaderMap, generation: Generation) {
+    headers.insert(GENERATION, HeaderValue::from_static(generation.as_str()));
+}
+
+/// Ends an exchange with an answer of the proxy itself.
+pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
+    if let Some(cause) = error.reject() {
+        exchange.rejected(cause);
+    }
+    exchange.refused(error.status());
+    exchange.because(error.for_log());
+    exchange.ended(End::Eof);
+    let mut response = error.answer(exchange.api()).map(SplitBody::own);
+    mark(response.headers_mut(), exchange.answering());
+    response
+}
