@@ -4,6 +4,7 @@
 //! What is small ([`FREE`]) is not charged: it belongs to the cost of a connection.
 
 mod buffer;
+mod gather;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use bytes::Bytes;
 
 pub use buffer::Buffer;
+pub use gather::{Gathered, gather};
 
 /// What one holder may hold uncharged, in bytes.
 pub const FREE: usize = 4 * 1024;

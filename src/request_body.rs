@@ -12,11 +12,10 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use tower::BoxError;
 
 use crate::http1::with_trailers;
-use crate::memory::{Budget, Buffer, Purpose};
+use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
 use begun::Begun;
 use stream::Stream;
 
@@ -171,32 +170,22 @@ impl RequestBody {
             return (self, None);
         }
         let expected = expected.and_then(|length| usize::try_from(length).ok());
-        let mut read = Buffer::new(budget, Purpose::Affinity, expected);
-        let mut trailers = None;
-        let next = loop {
-            match self.frame().await {
-                None => {
-                    let whole = read.freeze();
-                    let body = match trailers {
-                        None => Self::whole(whole.clone()),
-                        Some(trailers) => {
-                            Self::stream(with_trailers::<BoxError>(whole.clone(), trailers))
-                        }
-                    };
-                    return (body, Some(whole));
-                }
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if read.len() + data.len() > most || !read.push(&data) => {
-                        break data;
+        let buffer = Buffer::new(budget, Purpose::Affinity, expected);
+        let [first, next] = match gather(&mut self, buffer, most).await {
+            Gathered::Whole(whole, trailers) => {
+                let body = match trailers {
+                    None => Self::whole(whole.clone()),
+                    Some(trailers) => {
+                        Self::stream(with_trailers::<BoxError>(whole.clone(), trailers))
                     }
-                    Ok(_) => {}
-                    Err(frame) => trailers = frame.into_trailers().ok(),
-                },
-                // The fault is the stream's: the body that is sent will meet it, too.
-                Some(Err(_)) => break Bytes::new(),
+                };
+                return (body, Some(whole));
             }
+            Gathered::Part(first, next) => [first, next],
+            // The fault is the stream's: the body that is sent will meet it, too.
+            Gathered::Broken(first, _) => [first, Bytes::new()],
         };
-        let begun = Begun::new([read.freeze(), next], self);
+        let begun = Begun::new([first, next], self);
         (Self::stream(begun), None)
     }
 
@@ -254,6 +243,8 @@ impl Body for RequestBody {
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::BodyExt;
+
     use super::*;
 
     struct Chunks(std::vec::IntoIter<&'static str>);
@@ -373,26 +364,11 @@ mod tests {
         drop(first);
         second.forget();
         assert!(budget.used() > 0, "the second has still to send it");
-        assert_eq!(
-            second
-                .frame()
-                .await
-                .expect("a frame")
-                .expect("readable")
-                .into_data()
-                .expect("data"),
-            "ab"
-        );
-        assert_eq!(
-            second
-                .frame()
-                .await
-                .expect("a frame")
-                .expect("readable")
-                .into_data()
-                .expect("data"),
-            "cd"
-        );
+        for part in ["ab", "cd"] {
+            let frame = second.frame().await.expect("a frame");
+            let data = frame.expect("readable").into_data();
+            assert_eq!(data.expect("data"), part);
+        }
         assert_eq!(budget.used(), 0);
         assert_eq!(text(second).await, "ef");
     }

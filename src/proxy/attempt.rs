@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::BodyExt;
 
 use super::backend::{OldSide, Proxy};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
-use crate::memory::{Budget, Buffer, Purpose};
+use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
 use crate::request_body::{Fault, RequestBody};
 use crate::rescue::{Cause, Place, Tried, refuge};
 use crate::snapshot::Snapshot;
@@ -312,30 +311,18 @@ async fn read_not_found(
     memory: &Arc<Budget>,
 ) -> Result<(Option<Cause>, Response<UpstreamBody>), Cause> {
     let (parts, mut body) = response.into_parts();
-    let mut read = Buffer::new(memory, Purpose::Answer, None);
-    let mut trailers = None;
-    // What was read and has no room: it is passed on with the rest.
-    let over = loop {
-        match body.frame().await {
-            None => break None,
-            Some(Ok(frame)) => match frame.into_data() {
-                Ok(data) if read.len() + data.len() > MAX_NOT_FOUND || !read.push(&data) => {
-                    break Some(data);
-                }
-                Ok(_) => {}
-                Err(frame) => trailers = frame.into_trailers().ok(),
-            },
-            Some(Err(_)) => return Err(Cause::Broken),
+    let buffer = Buffer::new(memory, Purpose::Answer, None);
+    let (cause, body) = match gather(&mut body, buffer, MAX_NOT_FOUND).await {
+        Gathered::Whole(read, trailers) => {
+            let cause = Cause::of_not_found(&read);
+            (cause, UpstreamBody::read(read, trailers))
         }
-    };
-    let cause = over.is_none().then(|| Cause::of_not_found(&read)).flatten();
-    let read = read.freeze();
-    let body = match over {
-        None => UpstreamBody::read(read, trailers),
-        Some(over) => {
-            let rest = UpstreamBody::Begun(over, Box::new(body));
-            UpstreamBody::Begun(read, Box::new(rest))
+        // It is passed on with the rest.
+        Gathered::Part(read, next) => {
+            let rest = UpstreamBody::Begun(next, Box::new(body));
+            (None, UpstreamBody::Begun(read, Box::new(rest)))
         }
+        Gathered::Broken(..) => return Err(Cause::Broken),
     };
     Ok((cause, Response::from_parts(parts, body)))
 }

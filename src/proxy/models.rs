@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, CONTENT_LENGTH, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{Response, StatusCode};
-use http_body_util::BodyExt;
 use serde_json::Value;
 
 use super::SplitBody;
@@ -15,7 +14,7 @@ use super::backend::OldSide;
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::respond::refuse;
-use crate::memory::{Buffer, Purpose};
+use crate::memory::{Buffer, Gathered, Purpose, gather};
 use crate::request_body::RequestBody;
 use crate::rescue::Place;
 use crate::transport::deadline;
@@ -172,17 +171,10 @@ async fn ask_for_ever<O: OldSide>(
             for_log: upstream::story(&error),
         })?
         .into_parts();
-    let mut read = Buffer::new(&tries.proxy.shared.memory, Purpose::Answer, None);
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Failed {
-            place,
-            for_client: "the answer broke off",
-            for_log: error.to_string(),
-        })?;
-        let Ok(data) = frame.into_data() else {
-            continue;
-        };
-        if read.len() + data.len() > MAX_LIST || !read.push(&data) {
+    let buffer = Buffer::new(&tries.proxy.shared.memory, Purpose::Answer, None);
+    let read = match gather(&mut body, buffer, MAX_LIST).await {
+        Gathered::Whole(read, _) => read,
+        Gathered::Part(..) => {
             let why = "the answer is too long to be read here";
             return Err(Failed {
                 place,
@@ -190,10 +182,17 @@ async fn ask_for_ever<O: OldSide>(
                 for_log: why.to_owned(),
             });
         }
-    }
+        Gathered::Broken(_, error) => {
+            return Err(Failed {
+                place,
+                for_client: "the answer broke off",
+                for_log: error.to_string(),
+            });
+        }
+    };
     Ok(List {
         place,
-        response: Response::from_parts(parts, read.freeze()),
+        response: Response::from_parts(parts, read),
     })
 }
 
