@@ -1,15 +1,13 @@
 //! What follows `101 Switching Protocols`: bytes both ways until both sides have ended.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Response;
 use prometheus::IntCounter;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
+use tokio::io::copy_bidirectional;
+use tokio_util::io::{InspectReader, InspectWriter};
 
 use super::body::SplitBody;
 use super::exchange::Exchange;
@@ -63,20 +61,20 @@ impl Tunnel {
         tcp::reset_on_close(client.get_ref().socket(), true);
         tcp::reset_on_close(upstream.get_ref().socket(), true);
         let passed = AtomicU64::new(0);
-        let mut client = Watched {
-            client,
-            passed: &passed,
+        let count = |bytes: &[u8]| {
+            passed.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         };
+        let mut client = InspectReader::new(InspectWriter::new(client, count), count);
         tokio::select! {
             copied = copy_bidirectional(&mut client, &mut upstream) => {
                 match copied {
                     Ok((_, down)) => {
-                        tcp::reset_on_close(client.client.get_ref().socket(), false);
+                        tcp::reset_on_close(transport(&client).socket(), false);
                         tcp::reset_on_close(upstream.get_ref().socket(), false);
                         exchange.timeline.add_bytes(down);
                         exchange.ended(End::Eof);
                     }
-                    Err(_) if client.client.get_ref().is_timed_out() => {
+                    Err(_) if transport(&client).is_timed_out() => {
                         exchange.because(UNREAD);
                         exchange.ended(End::Gone);
                     }
@@ -96,7 +94,7 @@ impl Tunnel {
                 exchange.ended(End::Deadline);
             }
         }
-        let last = tcp::taken(client.client.get_ref().socket(), BEFORE_RESET);
+        let last = tcp::taken(transport(&client).socket(), BEFORE_RESET);
         tokio::join!(last, tcp::taken(upstream.get_ref().socket(), BEFORE_RESET));
     }
 }
@@ -115,49 +113,9 @@ async fn until_idle(passed: &AtomicU64, limit: Duration) {
     }
 }
 
-/// A client's connection that counts what passes, either way.
-struct Watched<'a, T> {
-    client: T,
-    passed: &'a AtomicU64,
-}
+/// A client's connection of which each piece that passes is counted, either way.
+type Counted<F> = InspectReader<InspectWriter<Rewound<WriteTimeout>, F>, F>;
 
-impl<T> Watched<'_, T> {
-    fn count(&self, bytes: usize) {
-        self.passed.fetch_add(bytes as u64, Ordering::Relaxed);
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Watched<'_, T> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.client).poll_read(cx, buffer);
-        self.count(buffer.filled().len() - before);
-        read
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Watched<'_, T> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.client).poll_write(cx, bytes);
-        if let Poll::Ready(Ok(bytes)) = &written {
-            self.count(*bytes);
-        }
-        written
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.client).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.client).poll_shutdown(cx)
-    }
+fn transport<F>(client: &Counted<F>) -> &WriteTimeout {
+    client.get_ref().get_ref().get_ref()
 }
