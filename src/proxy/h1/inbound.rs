@@ -1,26 +1,30 @@
 //! What a client sends: heads, and bodies as they are asked for.
 
-use std::pin::Pin;
+mod ahead;
+mod payload;
+mod timer;
+
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::StatusCode;
-use http_body::SizeHint;
-use tokio::time::Sleep;
 
 use super::super::body_timeout::{BodyLimit, Paced};
 use super::super::feed::{Feed, Wish, feed};
 use super::super::limits::Limits;
-use super::refusal::{BAD_CHUNK, NO_MEMORY, Refusal, SLOW_BODY};
-use crate::http1::{self, Chunked, Framing, RequestHead};
+use super::refusal::{NO_MEMORY, Refusal, SLOW_BODY};
+use crate::http1::{self, RequestHead};
 use crate::lifecycle::{Phase, Watch};
-use crate::memory::{Budget, Buffer, Charge, FREE, Purpose, cost};
+use crate::memory::{Budget, Buffer, FREE, Purpose};
 use crate::request_body::RequestBody;
 use crate::transport::deadline::Deadline;
 use crate::transport::lend;
 use crate::transport::write_timeout::WriteTimeout;
+use ahead::Ahead;
+use payload::Payload;
+use timer::Timer;
 
 /// A body up to this size is read before anything is sent on, in bytes: one write then carries the whole request.
 const READ_WHOLE: usize = 64 * 1024;
@@ -28,21 +32,17 @@ const READ_WHOLE: usize = 64 * 1024;
 const MAX_AHEAD: usize = FREE;
 /// How often it is asked whether a client that may not send on has left.
 const LOOK: Duration = Duration::from_millis(200);
+
 /// The reading side of a connection.
 pub struct Inbound {
     /// Read, but not used yet.
-    read: BytesMut,
-    /// It lies in the buffer that all connections share, which it must not do for long.
-    shared: bool,
+    read: Ahead,
     memory: Arc<Budget>,
-    /// For what stays in `read`.
-    charge: Charge,
     /// The body at hand, as far as it is still to be read.
-    body: Body,
+    body: Payload,
     feed: Option<Feed>,
     expects_continue: bool,
-    /// One timer for the life of the connection, moved rather than made anew.
-    timer: Pin<Box<Sleep>>,
+    timer: Timer,
     body_limit: Arc<BodyLimit>,
     head_timeout: Duration,
     idle_timeout: Duration,
@@ -58,12 +58,6 @@ enum First {
     Part(BytesMut),
 }
 
-enum Body {
-    None,
-    Length(u64),
-    Chunked(Chunked),
-}
-
 impl Inbound {
     pub fn new(
         first: BytesMut,
@@ -72,14 +66,12 @@ impl Inbound {
         memory: &Arc<Budget>,
     ) -> Self {
         Self {
-            read: first,
-            shared: true,
+            read: Ahead::new(first, memory),
             memory: Arc::clone(memory),
-            charge: Charge::default(),
-            body: Body::None,
+            body: Payload::None,
             feed: None,
             expects_continue: false,
-            timer: Box::pin(tokio::time::sleep(limits.head_timeout)),
+            timer: Timer::new(limits.head_timeout),
             body_limit,
             head_timeout: limits.head_timeout,
             idle_timeout: limits.idle_timeout,
@@ -95,7 +87,7 @@ impl Inbound {
         watch: &mut Watch,
     ) -> Result<Option<RequestHead>, Refusal> {
         // A new connection owes a head at once; one that has served may rest.
-        let mut begun = !self.read.is_empty();
+        let mut begun = !self.read.bytes.is_empty();
         let patience = if self.served && !begun {
             self.idle_timeout
         } else {
@@ -104,12 +96,12 @@ impl Inbound {
         let mut deadline = Instant::now() + patience;
         std::future::poll_fn(|cx| {
             loop {
-                if !self.read.is_empty() {
+                if !self.read.bytes.is_empty() {
                     match self.parse() {
                         Ok(None) => {}
                         other => return Poll::Ready(other),
                     }
-                    if self.shared && !self.detach_head() {
+                    if !self.read.detach_head() {
                         return Poll::Ready(Err(NO_MEMORY));
                     }
                     if !begun {
@@ -119,9 +111,9 @@ impl Inbound {
                 }
                 match transport.poll_read_within(cx, &self.memory) {
                     Poll::Ready(Ok(bytes)) if !bytes.is_empty() => {
-                        if self.read.is_empty() {
-                            self.take(bytes);
-                        } else if !self.add(&bytes) {
+                        if self.read.bytes.is_empty() {
+                            self.read.take(bytes);
+                        } else if !self.read.add(&bytes) {
                             return Poll::Ready(Err(NO_MEMORY));
                         }
                         continue;
@@ -134,7 +126,7 @@ impl Inbound {
                 if phase == Phase::Ending || phase == Phase::Draining && !begun {
                     return Poll::Ready(Ok(None));
                 }
-                ready!(self.poll_timer(cx, deadline));
+                ready!(self.timer.poll(cx, deadline));
                 if !begun {
                     return Poll::Ready(Ok(None));
                 }
@@ -147,77 +139,11 @@ impl Inbound {
         .await
     }
 
-    /// Takes what was just read.
-    fn take(&mut self, bytes: BytesMut) {
-        self.read = bytes;
-        self.shared = true;
-    }
-
-    /// Moves what was read out of the shared buffer: it will stay for a while.
-    fn detach(&mut self) {
-        if std::mem::take(&mut self.shared) {
-            self.read = BytesMut::from(&self.read[..]);
-        }
-        self.account();
-    }
-
-    /// The same for the beginning of a head. False when the budget has no room for it.
-    fn detach_head(&mut self) -> bool {
-        if self.read.len() > FREE {
-            let wanted = cost(self.read.len());
-            if !self.charge.resize(&self.memory, wanted, Purpose::Head) {
-                return false;
-            }
-        }
-        self.detach();
-        true
-    }
-
-    /// Charges what stays.
-    fn account(&mut self) {
-        let held = match self.read.len() {
-            0..=FREE => 0,
-            held => cost(held),
-        };
-        if held != self.charge.bytes() {
-            self.charge.force(&self.memory, held);
-        }
-    }
-
-    /// Adds to what stays. False when the budget has no room for it.
-    fn add(&mut self, bytes: &[u8]) -> bool {
-        let length = self.read.len() + bytes.len();
-        if length > self.read.capacity() {
-            // As `BytesMut` grows.
-            let capacity = length.max(self.read.capacity() * 2);
-            if length > FREE
-                && !self
-                    .charge
-                    .resize(&self.memory, cost(capacity), Purpose::Head)
-            {
-                return false;
-            }
-        }
-        self.read.extend_from_slice(bytes);
-        true
-    }
-
-    fn poll_timer(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
-        loop {
-            let armed = self.timer.deadline();
-            if armed > deadline.into() || (self.timer.is_elapsed() && Instant::now() < deadline) {
-                self.timer.as_mut().reset(deadline.into());
-            }
-            ready!(self.timer.as_mut().poll(cx));
-            if Instant::now() >= deadline {
-                return Poll::Ready(());
-            }
-        }
-    }
-
     fn parse(&mut self) -> Result<Option<RequestHead>, Refusal> {
-        let head = http1::parse_request(&self.read)?;
-        let length = head.as_ref().map_or(self.read.len(), |head| head.length);
+        let head = http1::parse_request(&self.read.bytes)?;
+        let length = head
+            .as_ref()
+            .map_or(self.read.bytes.len(), |head| head.length);
         if length > self.max_head {
             return Err(Refusal {
                 status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
@@ -225,8 +151,8 @@ impl Inbound {
             });
         }
         if let Some(head) = &head {
-            self.read.advance(head.length);
-            self.let_go_if_empty();
+            self.read.bytes.advance(head.length);
+            self.read.let_go_if_empty();
             self.served = true;
         }
         Ok(head)
@@ -236,14 +162,10 @@ impl Inbound {
     pub fn body_at_once(&mut self, head: &RequestHead) -> Option<RequestBody> {
         self.feed = None;
         self.expects_continue = head.expects_continue;
-        self.body = match head.framing {
-            Framing::Length(length) => Body::Length(length),
-            Framing::Chunked => Body::Chunked(Chunked::default()),
-            Framing::None | Framing::UntilClose => Body::None,
-        };
+        self.body = Payload::of(head.framing);
         match self.body {
-            Body::None => Some(RequestBody::empty()),
-            Body::Length(length) if length <= self.read.len().min(READ_WHOLE) as u64 => {
+            Payload::None => Some(RequestBody::empty()),
+            Payload::Length(length) if length <= self.read.bytes.len().min(READ_WHOLE) as u64 => {
                 // A copy of its own: what stays for a while does not stay in the buffer that all connections share.
                 if length <= FREE as u64 {
                     let whole = self.decode().ok()?;
@@ -271,15 +193,15 @@ impl Inbound {
         transport: &mut WriteTimeout,
         watch: &mut Watch,
     ) -> Result<RequestBody, Option<Refusal>> {
-        let length = length(head);
+        let length = payload::length(head.framing);
         // A client that waits for `100 Continue` has nothing to read yet.
-        let first = if head.expects_continue && self.read.is_empty() {
+        let first = if head.expects_continue && self.read.bytes.is_empty() {
             First::Gathered(Bytes::new())
         } else {
             self.gather(transport, watch, length.exact()).await?
         };
         let ended = self.is_at_a_head();
-        let trailers = self.take_trailers();
+        let trailers = self.body.take_trailers();
         let first = match first {
             First::Gathered(bytes) if ended && trailers.is_none() => {
                 return Ok(RequestBody::whole(bytes));
@@ -306,7 +228,7 @@ impl Inbound {
 
     /// The body of a request that will be refused: nothing of it is read unless it is asked for.
     pub fn unread_body(&mut self, head: &RequestHead) -> RequestBody {
-        let (feed, fed) = feed(length(head));
+        let (feed, fed) = feed(payload::length(head.framing));
         self.feed = Some(feed);
         RequestBody::stream(fed)
     }
@@ -323,9 +245,9 @@ impl Inbound {
         let mut gathered = Buffer::new(&self.memory, Purpose::RequestBody, length);
         let mut deadline = Deadline::new(Instant::now() + self.body_limit.limit);
         loop {
-            if !self.read.is_empty() {
-                if small && !gathered.reserve(self.read.len()) {
-                    self.detach();
+            if !self.read.bytes.is_empty() {
+                if small && !gathered.reserve(self.read.bytes.len()) {
+                    self.read.detach();
                     return Ok(First::Gathered(gathered.freeze()));
                 }
                 let payload = self.decode()?;
@@ -346,7 +268,7 @@ impl Inbound {
                     return Poll::Ready(read.map_err(|_| None));
                 }
                 loop {
-                    ready!(self.poll_timer(cx, deadline.until()));
+                    ready!(self.timer.poll(cx, deadline.until()));
                     if !deadline.extend(Instant::now()) {
                         return Poll::Ready(Err(Some(SLOW_BODY)));
                     }
@@ -354,62 +276,21 @@ impl Inbound {
             });
             match read.await? {
                 bytes if bytes.is_empty() => return Err(None),
-                bytes => self.take(bytes),
+                bytes => self.read.take(bytes),
             }
-        }
-    }
-
-    /// Even an empty slice keeps the buffer it lies in.
-    fn let_go_if_empty(&mut self) {
-        if self.read.is_empty() {
-            self.read = BytesMut::new();
-            self.charge.shrink(0);
         }
     }
 
     /// Takes the payload out of what was read.
-    fn decode(&mut self) -> Result<BytesMut, Option<Refusal>> {
-        let payload = self.split_payload();
-        self.let_go_if_empty();
+    fn decode(&mut self) -> Result<BytesMut, Refusal> {
+        let payload = self.body.split(&mut self.read.bytes);
+        self.read.let_go_if_empty();
         payload
-    }
-
-    fn split_payload(&mut self) -> Result<BytesMut, Option<Refusal>> {
-        match &mut self.body {
-            Body::None => Ok(BytesMut::new()),
-            Body::Length(left) => {
-                let here = usize::try_from(*left)
-                    .unwrap_or(usize::MAX)
-                    .min(self.read.len());
-                *left -= here as u64;
-                Ok(self.read.split_to(here))
-            }
-            Body::Chunked(chunked) => {
-                let decoded = chunked
-                    .decode(&mut self.read)
-                    .map_err(|_| Some(BAD_CHUNK))?;
-                let mut payload = self.read.split_to(decoded.consumed);
-                payload.truncate(decoded.payload.end);
-                payload.advance(decoded.payload.start);
-                Ok(payload)
-            }
-        }
-    }
-
-    fn take_trailers(&mut self) -> Option<http::HeaderMap> {
-        match &mut self.body {
-            Body::Chunked(chunked) => chunked.take_trailers(),
-            _ => None,
-        }
     }
 
     /// Is the body read to its end, so that what follows is a head?
     pub fn is_at_a_head(&self) -> bool {
-        match &self.body {
-            Body::None | Body::Length(0) => true,
-            Body::Length(_) => false,
-            Body::Chunked(chunked) => chunked.is_done(),
-        }
+        self.body.is_read()
     }
 
     /// Will it be, by the time the answer has been written?
@@ -444,18 +325,18 @@ impl Inbound {
         if std::mem::take(&mut self.expects_continue) {
             pending.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
         }
-        if self.read.is_empty() {
+        if self.read.bytes.is_empty() {
             match ready!(transport.poll_read_within(cx, &self.memory)) {
-                Ok(bytes) if !bytes.is_empty() => self.take(bytes),
+                Ok(bytes) if !bytes.is_empty() => self.read.take(bytes),
                 _ => return Poll::Ready(Err(None)),
             }
         }
         let payload = match self.decode() {
             Ok(payload) => payload,
-            Err(refusal) => return Poll::Ready(Err(refusal)),
+            Err(refusal) => return Poll::Ready(Err(Some(refusal))),
         };
-        self.account();
-        let trailers = self.take_trailers();
+        self.read.account();
+        let trailers = self.body.take_trailers();
         let done = self.is_at_a_head();
         if let Some(feed) = &self.feed {
             if !payload.is_empty() {
@@ -474,13 +355,13 @@ impl Inbound {
         cx: &mut Context<'_>,
         transport: &mut WriteTimeout,
     ) -> Poll<Result<(), Option<Refusal>>> {
-        self.detach();
-        while self.read.len() < MAX_AHEAD {
-            let most = MAX_AHEAD - self.read.len();
+        self.read.detach();
+        while self.read.bytes.len() < MAX_AHEAD {
+            let most = MAX_AHEAD - self.read.bytes.len();
             match ready!(transport.poll_read_apart(cx, most)) {
                 Ok(bytes) if bytes.is_empty() => return Poll::Ready(Err(None)),
-                Ok(bytes) if self.read.is_empty() => self.read = bytes,
-                Ok(bytes) => self.read.extend_from_slice(&bytes),
+                Ok(bytes) if self.read.bytes.is_empty() => self.read.bytes = bytes,
+                Ok(bytes) => self.read.bytes.extend_from_slice(&bytes),
                 Err(_) => return Poll::Ready(Err(None)),
             }
         }
@@ -497,30 +378,18 @@ impl Inbound {
             if transport.is_left() {
                 return Poll::Ready(Err(None));
             }
-            let next = Instant::now() + LOOK;
-            if self.timer.is_elapsed() || self.timer.deadline() > next.into() {
-                self.timer.as_mut().reset(next.into());
-            }
-            ready!(self.timer.as_mut().poll(cx));
+            ready!(self.timer.poll_within(cx, LOOK));
         }
     }
 
     /// Lets go of what was read: no more requests are taken from it.
     pub fn discard(&mut self) {
-        self.read.clear();
-        self.let_go_if_empty();
+        self.read.bytes.clear();
+        self.read.let_go_if_empty();
     }
 
     /// What was read ahead.
     pub fn into_read(self) -> BytesMut {
-        self.read
-    }
-}
-
-/// What the head says of its body's length.
-fn length(head: &RequestHead) -> SizeHint {
-    match head.framing {
-        Framing::Length(length) => SizeHint::with_exact(length),
-        _ => SizeHint::default(),
+        self.read.bytes
     }
 }

@@ -1,0 +1,72 @@
+//! Where a request's body ends in what is read, by its framing (RFC 9112 §6).
+
+use bytes::{Buf, BytesMut};
+use http::HeaderMap;
+use http_body::SizeHint;
+
+use crate::http1::{Chunked, Framing};
+use crate::proxy::h1::refusal::{BAD_CHUNK, Refusal};
+
+/// What is still to come of a body.
+pub enum Payload {
+    None,
+    /// So many bytes.
+    Length(u64),
+    Chunked(Chunked),
+}
+
+impl Payload {
+    pub fn of(framing: Framing) -> Self {
+        match framing {
+            Framing::Length(length) => Self::Length(length),
+            Framing::Chunked => Self::Chunked(Chunked::default()),
+            Framing::None | Framing::UntilClose => Self::None,
+        }
+    }
+
+    /// Takes what belongs to it out of `read`; of that what is payload.
+    ///
+    /// # Errors
+    /// A chunk that is malformed.
+    pub fn split(&mut self, read: &mut BytesMut) -> Result<BytesMut, Refusal> {
+        match self {
+            Self::None => Ok(BytesMut::new()),
+            Self::Length(left) => {
+                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(read.len());
+                *left -= here as u64;
+                Ok(read.split_to(here))
+            }
+            Self::Chunked(chunked) => {
+                let decoded = chunked.decode(read).map_err(|_| BAD_CHUNK)?;
+                let mut payload = read.split_to(decoded.consumed);
+                payload.truncate(decoded.payload.end);
+                payload.advance(decoded.payload.start);
+                Ok(payload)
+            }
+        }
+    }
+
+    pub fn take_trailers(&mut self) -> Option<HeaderMap> {
+        match self {
+            Self::Chunked(chunked) => chunked.take_trailers(),
+            Self::None | Self::Length(_) => None,
+        }
+    }
+
+    /// Was all of it read?
+    pub fn is_read(&self) -> bool {
+        match self {
+            Self::None | Self::Length(0) => true,
+            Self::Length(_) => false,
+            Self::Chunked(chunked) => chunked.is_done(),
+        }
+    }
+}
+
+/// How long a body of this framing is, in bytes, as far as its head says.
+pub fn length(framing: Framing) -> SizeHint {
+    match framing {
+        Framing::Length(length) => SizeHint::with_exact(length),
+        _ => SizeHint::default(),
+    }
+}
