@@ -1,22 +1,24 @@
 //! The life of an exchange's answer: what of it is forwarded and when, when it is given up for another place, and how it
 //! ends.
 
+mod end;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
+use super::Cut;
 use super::sse_relay::SseRelay;
 use super::timers::{Due, Timers};
-use super::{Cut, is_event_stream, is_readable};
 use crate::http1::passable;
-use crate::proxy::attempt::{Again, Retried, Retrying};
+use crate::proxy::attempt::{Again, Retrying};
 use crate::proxy::exchange::Exchange;
-use crate::rescue::{Cause, Place};
+use crate::rescue::Cause;
 use crate::sse::{Api, End};
 use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody, story};
 
@@ -266,64 +268,6 @@ impl Relay {
         self.broke("the stream ended without content or terminal event")
     }
 
-    /// The body broke off. Answers what is still to be forwarded.
-    fn broke(&mut self, why: &str) -> Bytes {
-        self.failed(Failure::Answer, why);
-        if let Some(tries) = &mut self.tries
-            && let Some(place) = tries.refuge_behind_head(Cause::Broken)
-        {
-            self.retry(place, Cause::Broken);
-            return Bytes::new();
-        }
-        let exchange = self.exchange();
-        exchange.because(why);
-        let terminal = exchange.timeline.terminal();
-        let failed = exchange.timeline.error().is_some();
-        match &self.sse {
-            // All that the client waits for has come.
-            Some(_) if terminal => self.finish(End::Cut),
-            Some(_) if !failed => {
-                let message = format!("{} broke off the stream: {why}", self.side());
-                self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
-            }
-            _ => {
-                self.exchange().ended(End::Cut);
-                self.state = State::Cut(why.into());
-            }
-        }
-        Bytes::new()
-    }
-
-    /// A stream that fails before its first content counts against its endpoint.
-    fn failed(&mut self, failure: Failure, why: &str) {
-        if let Some(endpoint) = self.endpoint.take() {
-            endpoint.failed(failure, Instant::now(), &why);
-        }
-    }
-
-    fn side(&mut self) -> &'static str {
-        self.exchange().answering().as_str()
-    }
-
-    /// Ends an event stream with an error event.
-    fn close(&mut self, message: &str, status: StatusCode, end: End) {
-        let exchange = self.exchange();
-        exchange.because(message);
-        exchange.ended(end);
-        self.commit();
-        let Some(sse) = &mut self.sse else {
-            self.state = State::Cut(message.into());
-            return;
-        };
-        self.state = State::Closing(sse.error(message, status));
-    }
-
-    /// No place could serve it, and the client has a head already.
-    fn give_up(&mut self, message: &str, status: StatusCode) {
-        self.exchange().timeline.set_error(Some(status.as_u16()));
-        self.close(message, status, End::Cut);
-    }
-
     pub fn poll_request(&mut self, cx: &mut Context<'_>) {
         if let State::Flowing = self.state {
             self.source.poll_request(cx);
@@ -335,76 +279,6 @@ impl Relay {
         if let Some(exchange) = &mut self.exchange {
             exchange.because(why);
         }
-    }
-
-    pub fn interrupt(&mut self) {
-        if matches!(self.state, State::Closing(_) | State::Cut(_) | State::Ended) {
-            return;
-        }
-        let message = "the proxy is shutting down";
-        if self.exchange.is_none() {
-            // A retry has it, and with its future it goes: it counts as cancelled, by us.
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            self.state = match &mut self.sse {
-                Some(sse) => State::Closing(sse.error(message, status)),
-                None => State::Cut(message.into()),
-            };
-            return;
-        }
-        if self.sse.is_some() {
-            self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
-        } else {
-            self.exchange().because(message);
-            self.exchange().ended(End::Deadline);
-            self.state = State::Cut(message.into());
-        }
-    }
-
-    fn retry(&mut self, place: Place, cause: Cause) {
-        let (Some(tries), Some(exchange)) = (self.tries.take(), self.exchange.take()) else {
-            return;
-        };
-        self.source = UpstreamBody::empty();
-        if let Some(sse) = &mut self.sse {
-            sse.restart();
-        }
-        self.timers.first_event = None;
-        self.timers.held_since = None;
-        self.state = State::Retrying(tries.again(exchange, place, cause));
-    }
-
-    /// Goes on with what another attempt came to.
-    fn resume(&mut self, retried: Retried) {
-        let Retried {
-            tries,
-            exchange,
-            answer,
-        } = retried;
-        self.exchange = Some(exchange);
-        let (place, response): (_, Response<UpstreamBody>) = match answer {
-            Ok(answer) => answer,
-            Err(error) => {
-                self.exchange().because(error.for_log());
-                return self.give_up(&error.to_string(), error.status());
-            }
-        };
-        let (parts, body) = response.into_parts();
-        if parts.status != StatusCode::OK
-            || !is_event_stream(&parts.headers)
-            || !is_readable(&parts.headers)
-        {
-            let message = format!("{} answered {}", place.generation(), parts.status);
-            let status = match parts.status {
-                StatusCode::OK => StatusCode::BAD_GATEWAY,
-                status => status,
-            };
-            return self.give_up(&message, status);
-        }
-        self.timers.first_event = tries.first_event_deadline();
-        self.tries = Some(tries);
-        self.endpoint = body.endpoint().cloned();
-        self.source = body;
-        self.state = State::Flowing;
     }
 
     fn poll_timers(&mut self, cx: &mut Context<'_>) -> Poll<Bytes> {

@@ -1,0 +1,143 @@
+//! How an answer ends before its end: on another place, with an error event, or with a cut.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+
+use super::{Relay, State};
+use crate::proxy::attempt::Retried;
+use crate::proxy::body::{is_event_stream, is_readable};
+use crate::rescue::{Cause, Place};
+use crate::sse::End;
+use crate::upstream::{Failure, UpstreamBody};
+
+impl Relay {
+    /// The body broke off. Answers what is still to be forwarded.
+    pub(super) fn broke(&mut self, why: &str) -> Bytes {
+        self.failed(Failure::Answer, why);
+        if let Some(tries) = &mut self.tries
+            && let Some(place) = tries.refuge_behind_head(Cause::Broken)
+        {
+            self.retry(place, Cause::Broken);
+            return Bytes::new();
+        }
+        let exchange = self.exchange();
+        exchange.because(why);
+        let terminal = exchange.timeline.terminal();
+        let failed = exchange.timeline.error().is_some();
+        match &self.sse {
+            // All that the client waits for has come.
+            Some(_) if terminal => self.finish(End::Cut),
+            Some(_) if !failed => {
+                let message = format!("{} broke off the stream: {why}", self.side());
+                self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
+            }
+            _ => {
+                self.exchange().ended(End::Cut);
+                self.state = State::Cut(why.into());
+            }
+        }
+        Bytes::new()
+    }
+
+    /// A stream that fails before its first content counts against its endpoint.
+    pub(super) fn failed(&mut self, failure: Failure, why: &str) {
+        if let Some(endpoint) = self.endpoint.take() {
+            endpoint.failed(failure, Instant::now(), &why);
+        }
+    }
+
+    pub(super) fn side(&mut self) -> &'static str {
+        self.exchange().answering().as_str()
+    }
+
+    /// Ends an event stream with an error event.
+    pub(super) fn close(&mut self, message: &str, status: StatusCode, end: End) {
+        let exchange = self.exchange();
+        exchange.because(message);
+        exchange.ended(end);
+        self.commit();
+        let Some(sse) = &mut self.sse else {
+            self.state = State::Cut(message.into());
+            return;
+        };
+        self.state = State::Closing(sse.error(message, status));
+    }
+
+    /// No place could serve it, and the client has a head already.
+    pub(super) fn give_up(&mut self, message: &str, status: StatusCode) {
+        self.exchange().timeline.set_error(Some(status.as_u16()));
+        self.close(message, status, End::Cut);
+    }
+
+    pub fn interrupt(&mut self) {
+        if matches!(self.state, State::Closing(_) | State::Cut(_) | State::Ended) {
+            return;
+        }
+        let message = "the proxy is shutting down";
+        if self.exchange.is_none() {
+            // A retry has it, and with its future it goes: it counts as cancelled, by us.
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            self.state = match &mut self.sse {
+                Some(sse) => State::Closing(sse.error(message, status)),
+                None => State::Cut(message.into()),
+            };
+            return;
+        }
+        if self.sse.is_some() {
+            self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
+        } else {
+            self.exchange().because(message);
+            self.exchange().ended(End::Deadline);
+            self.state = State::Cut(message.into());
+        }
+    }
+
+    pub(super) fn retry(&mut self, place: Place, cause: Cause) {
+        let (Some(tries), Some(exchange)) = (self.tries.take(), self.exchange.take()) else {
+            return;
+        };
+        self.source = UpstreamBody::empty();
+        if let Some(sse) = &mut self.sse {
+            sse.restart();
+        }
+        self.timers.first_event = None;
+        self.timers.held_since = None;
+        self.state = State::Retrying(tries.again(exchange, place, cause));
+    }
+
+    /// Goes on with what another attempt came to.
+    pub(super) fn resume(&mut self, retried: Retried) {
+        let Retried {
+            tries,
+            exchange,
+            answer,
+        } = retried;
+        self.exchange = Some(exchange);
+        let (place, response): (_, Response<UpstreamBody>) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.exchange().because(error.for_log());
+                return self.give_up(&error.to_string(), error.status());
+            }
+        };
+        let (parts, body) = response.into_parts();
+        if parts.status != StatusCode::OK
+            || !is_event_stream(&parts.headers)
+            || !is_readable(&parts.headers)
+        {
+            let message = format!("{} answered {}", place.generation(), parts.status);
+            let status = match parts.status {
+                StatusCode::OK => StatusCode::BAD_GATEWAY,
+                status => status,
+            };
+            return self.give_up(&message, status);
+        }
+        self.timers.first_event = tries.first_event_deadline();
+        self.tries = Some(tries);
+        self.endpoint = body.endpoint().cloned();
+        self.source = body;
+        self.state = State::Flowing;
+    }
+}
