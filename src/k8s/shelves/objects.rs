@@ -1,0 +1,47 @@
+//! The objects of one kind.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::api::DynamicObject;
+
+/// An object as the API server holds it; of pods only what is looked at.
+pub type Object = Arc<DynamicObject>;
+
+/// The objects of one kind, by namespace and name.
+pub type Objects = BTreeMap<String, BTreeMap<String, Object>>;
+
+pub fn place(object: &DynamicObject) -> (String, String) {
+    let metadata = &object.metadata;
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+pub fn put(objects: &mut Objects, object: Object) {
+    let (namespace, name) = place(&object);
+    objects.entry(namespace).or_default().insert(name, object);
+}
+
+/// Those that are new, have changed or are gone.
+pub fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
+    let flat = |objects: &Objects| -> BTreeMap<(String, String), Object> {
+        let all = objects.values().flat_map(BTreeMap::values);
+        all.map(|object| (place(object), Arc::clone(object)))
+            .collect()
+    };
+    let (before, after) = (flat(before), flat(after));
+    let is_same = |key, object: &Object, other: &BTreeMap<(String, String), Object>| {
+        other.get(key).is_some_and(|known: &Object| {
+            known.metadata.resource_version == object.metadata.resource_version
+        })
+    };
+    let new = after
+        .iter()
+        .filter(|(key, object)| !is_same(*key, object, &before));
+    let gone = before.iter().filter(|(key, _)| !after.contains_key(*key));
+    new.chain(gone)
+        .map(|(_, object)| Arc::clone(object))
+        .collect()
+}
