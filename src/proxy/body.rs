@@ -50,10 +50,10 @@ impl SplitBody {
         }
     }
 
-    /// Goes on sending the request while the client does not read the answer.
-    pub(super) fn poll_request(&mut self, cx: &mut Context<'_>) {
+    /// As [`UpstreamBody::poll_unread`], for a client that does not read.
+    pub(super) fn poll_unread(&mut self, cx: &mut Context<'_>) {
         if let Inner::Relay(relay) = &mut self.0 {
-            relay.poll_request(cx);
+            relay.poll_unread(cx);
         }
     }
 

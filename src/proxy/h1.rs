@@ -264,7 +264,7 @@ impl<O: OldSide> Connection<O> {
             }
             // An answer that waits for its client was not polled, and nor was what sends the request.
             if self.outbound.is_blocked() {
-                body.poll_request(cx);
+                body.poll_unread(cx);
             }
             match self.poll_inbound(cx) {
                 Poll::Ready(Ok(())) => {}

@@ -31,7 +31,7 @@ use crate::memory::{Budget, Purpose};
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
-use crate::transport::h2::{Broken, Counted, Received, SMALL_FRAMES, Sending, prepare};
+use crate::transport::h2::{Broken, Counted, SMALL_FRAMES, Sending, Spooled, prepare};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, lend};
 
@@ -137,7 +137,7 @@ impl Stream {
                 return Poll::Pending;
             }
             // A client that sends all before it reads gets to the end of it.
-            sending.body_mut().body.poll_request(cx);
+            sending.body_mut().body.poll_unread(cx);
             let sent = sending.sent();
             let since = stalled.take().filter(|(at, _)| *at == sent);
             let begin = || (sent, Box::pin(tokio::time::sleep(self.write_timeout)));
@@ -187,7 +187,7 @@ fn with_body(
     memory: &Arc<Budget>,
 ) -> Request<RequestBody> {
     let (head, stream) = request.into_parts();
-    let body = Received::new(stream, &head.headers, memory, Purpose::RequestBody);
+    let body = Spooled::new(stream, &head.headers, memory, Purpose::RequestBody);
     let body = body.map_err(|error| match error {
         Broken::NoMemory => BoxError::from(Fault::NoMemory),
         Broken::Stream(error) => error.into(),

@@ -5,7 +5,10 @@
 //! whole answer, but it also comes when a server behind a gateway has died).
 
 mod counted;
+mod frames;
+mod held;
 mod received;
+mod spooled;
 mod window;
 
 use std::pin::Pin;
@@ -21,7 +24,9 @@ use http_body::Body;
 use tokio::time::{Instant, Sleep};
 
 pub use self::counted::{Counted, SMALL_FRAMES, Traffic};
-pub use self::received::{Broken, Received};
+pub use self::frames::Broken;
+pub use self::received::Received;
+pub use self::spooled::Spooled;
 pub use self::window::Window;
 
 /// Fields that belong to one connection of HTTP/1.1 and make a message of HTTP/2 malformed (RFC 9113 §8.2.2).
@@ -45,6 +50,11 @@ pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
     {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     }
+}
+
+/// How long a body is, in bytes, if its head says so.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// How the sending of a body ended.

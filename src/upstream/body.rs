@@ -79,11 +79,12 @@ impl UpstreamBody {
         matches!(self, Self::Http1(incoming) if incoming.holds_back())
     }
 
-    /// Goes on sending the request while the answer is not read.
-    pub fn poll_request(&mut self, cx: &mut Context<'_>) {
+    /// While the answer is not read: goes on sending the request, and takes in what would wait in frames.
+    pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         match self {
             Self::Http1(incoming) => incoming.poll_request(cx),
-            Self::Begun(_, rest) => rest.poll_request(cx),
+            Self::Http2(incoming) => incoming.poll_hold(cx),
+            Self::Begun(_, rest) => rest.poll_unread(cx),
             _ => {}
         }
     }

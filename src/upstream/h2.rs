@@ -255,6 +255,11 @@ impl Incoming {
         Poll::Ready(frame)
     }
 
+    /// Takes in what has come, while its reader can do nothing with it.
+    pub(super) fn poll_hold(&mut self, cx: &mut Context<'_>) {
+        self.received.poll_hold(cx);
+    }
+
     pub(super) fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         self.held.as_ref().map(|held| &*held.lease)
     }

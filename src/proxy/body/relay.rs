@@ -268,9 +268,9 @@ impl Relay {
         self.broke("the stream ended without content or terminal event")
     }
 
-    pub fn poll_request(&mut self, cx: &mut Context<'_>) {
+    pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         if let State::Flowing = self.state {
-            self.source.poll_request(cx);
+            self.source.poll_unread(cx);
         }
     }
 
