@@ -418,8 +418,7 @@ async fn a_client_that_leaves_a_stalled_upload_cancels_it() {
     // A model server that takes the connection and reads nothing.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let args = ["--old", &address, "--new", "127.0.0.1:9", "--split", "0"];
-    let proxy = Proxy::start(&args).await;
+    let proxy = Proxy::before_url(&address, &[]).await;
     let mut client = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
     let head = format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: 200000000\r\n\r\n");
     client.write_all(head.as_bytes()).await.unwrap();
@@ -446,7 +445,7 @@ async fn a_client_that_leaves_a_stalled_upload_cancels_it() {
 async fn it_is_ready_only_once_a_model_server_listens() {
     let nobody = Upstream::nobody().await;
     let old = nobody.to_string();
-    let proxy = Proxy::start(&["--old", &old, "--new", "127.0.0.1:9", "--split", "0"]).await;
+    let proxy = Proxy::before_url(&old, &[]).await;
     for _ in 0..3 {
         assert_eq!(proxy.admin("/readyz").await.status, 503);
     }

@@ -665,15 +665,7 @@ async fn talks_while_it_listens(
 #[tokio::test]
 async fn a_request_is_sent_on_while_its_client_does_not_read_the_answer() {
     let (address, mut counted) = talks_while_it_listens(true).await;
-    let proxy = Proxy::start(&[
-        "--old",
-        &address.to_string(),
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-    ])
-    .await;
+    let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let mut client = Client::connect_narrow(proxy.address).await;
     client
         .send(format!(
@@ -695,15 +687,7 @@ async fn a_request_is_sent_on_while_its_client_does_not_read_the_answer() {
 #[tokio::test]
 async fn so_it_is_for_a_client_that_speaks_http2() {
     let (address, mut counted) = talks_while_it_listens(true).await;
-    let proxy = Proxy::start(&[
-        "--old",
-        &address.to_string(),
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-    ])
-    .await;
+    let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let client = client::http2::Client::connect(proxy.address).await;
     let unread = client.post(CHAT, &[], vec![b'x'; MUCH]).await;
     within(
@@ -718,15 +702,7 @@ async fn so_it_is_for_a_client_that_speaks_http2() {
 #[tokio::test]
 async fn an_answer_is_read_on_while_its_server_does_not_read_the_request() {
     let (address, _) = talks_while_it_listens(false).await;
-    let proxy = Proxy::start(&[
-        "--old",
-        &address.to_string(),
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-    ])
-    .await;
+    let proxy = Proxy::before_url(&address.to_string(), &[]).await;
     let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
     let (reader, mut writer) = stream.into_split();
     let sending = tokio::spawn(async move {

@@ -114,19 +114,22 @@ async fn a_hundred_streams_run_side_by_side_on_one_connection() {
     }
 }
 
-#[tokio::test]
-async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
-    let flood = upstream::Step::Flood(
-        content("old", 0).repeat(64).into(),
-        4000,
-        std::sync::Arc::default(),
-    );
+/// A server whose streams are as long as anybody reads them, and the bytes that it got rid of.
+async fn flooding() -> (Upstream, std::sync::Arc<std::sync::atomic::AtomicU64>) {
+    let sent = std::sync::Arc::default();
+    let events = content("old", 0).repeat(64).into();
+    let flood = upstream::Step::Flood(events, 4000, std::sync::Arc::clone(&sent));
     let flood = Script::new().sse().step(flood).chunk(DONE);
     let old = Upstream::start(move |received| match &*received.target {
         CHAT => flood.clone(),
         _ => unary("old"),
-    })
-    .await;
+    });
+    (old.await, sent)
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
+    let (old, _) = flooding().await;
     for protocol in ["http1", "http2"] {
         let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
         let client = Http2::connect(proxy.address).await;
@@ -199,17 +202,7 @@ async fn an_upstream_that_speaks_only_http1_is_a_clear_error_for_http2() {
                 .await;
         }
     });
-    let proxy = Proxy::start(&[
-        "--old",
-        &old,
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-        "--upstream-protocol",
-        "http2",
-    ])
-    .await;
+    let proxy = Proxy::before_url(&old, &["--upstream-protocol", "http2"]).await;
     let response = proxy.chat().await;
     assert_eq!(response.status, 502);
     response.own_error();
@@ -218,19 +211,8 @@ async fn an_upstream_that_speaks_only_http1_is_a_clear_error_for_http2() {
 
 /// A proxy in front of one server that is played by hand.
 async fn before_frames(server: &FrameServer, more: &[&str]) -> Proxy {
-    let url = server.url();
-    let mut args = vec![
-        "--old",
-        &url,
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-        "--upstream-protocol",
-        "http2",
-    ];
-    args.extend(more);
-    Proxy::start(&args).await
+    let flags = [&["--upstream-protocol", "http2"], more].concat();
+    Proxy::before_url(&server.url(), &flags).await
 }
 
 const SSE: (&str, &str) = ("content-type", "text/event-stream");
@@ -504,17 +486,7 @@ async fn a_server_s_limit_of_streams_is_a_reason_for_another_connection() {
 
 #[tokio::test]
 async fn streams_that_nobody_reads_do_not_stop_another_one_of_the_same_upstream_connection() {
-    let flood = upstream::Step::Flood(
-        content("old", 0).repeat(64).into(),
-        4000,
-        std::sync::Arc::default(),
-    );
-    let flood = Script::new().sse().step(flood).chunk(DONE);
-    let old = Upstream::start(move |received| match &*received.target {
-        CHAT => flood.clone(),
-        _ => unary("old"),
-    })
-    .await;
+    let (old, sent) = flooding().await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
     let mut unread = Vec::new();
     for _ in 0..60 {
@@ -524,7 +496,7 @@ async fn streams_that_nobody_reads_do_not_stop_another_one_of_the_same_upstream_
         unread.push(client);
     }
     // Each has filled what lies between it and the server.
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    stands_still(&sent).await;
     for _ in 0..5 {
         let response = client::post(proxy.address, "/v1/embeddings", &[], UNARY).await;
         response.assert_is(unary_text("old"));
@@ -806,7 +778,7 @@ async fn uploads_that_are_not_read_do_not_stop_another_request_of_the_same_conne
         uploads.push(upload);
     }
     // Each has filled what lies between it and the server.
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    stands_still_by(async || proxy.metrics().await.sum("crossfade_memory_bytes", &[]) as u64).await;
     for _ in 0..5 {
         let small = client.post("/v1/embeddings", &[], UNARY);
         small.await.response().await.assert_is(unary_text("old"));
@@ -903,7 +875,9 @@ async fn an_http2_connection_that_rests_too_long_is_ended() {
     let client = Http2::connect(proxy.address).await;
     let mut stream = client.chat().await;
     stream.until(&content("old", 0)).await;
-    tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    // One that came later is ended before.
+    let mut later = Frames::connect(proxy.address, &[]).await;
+    later.until_closed().await;
     gate.open();
     assert_eq!(stream.response().await.end, End::Clean);
 }

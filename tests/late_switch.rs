@@ -389,17 +389,7 @@ async fn sibling_pods_are_a_refuge_for_old() {
     let peers = Upstream::start(healthy("peers")).await;
     let nobody = Upstream::nobody().await.to_string();
     let peers_url = peers.url();
-    let proxy = Proxy::start(&[
-        "--old",
-        &nobody,
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-        "--old-peers",
-        &peers_url,
-    ])
-    .await;
+    let proxy = Proxy::before_url(&nobody, &["--old-peers", &peers_url]).await;
     let response = proxy.chat().await;
     response.assert_is(chat_text("peers"));
     assert_eq!(response.generation(), "old");

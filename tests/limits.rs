@@ -515,13 +515,7 @@ async fn a_client_is_not_charged_for_time_in_which_the_process_stood_still() {
     let mut client = Client::connect_narrow(proxy.address).await;
     client.post(CHAT, &[], STREAMING).await;
     client.head().await;
-    let mut last = 0;
-    eventually("the upstream stands still", async || {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let now = sent.load(std::sync::atomic::Ordering::Relaxed);
-        std::mem::replace(&mut last, now) == now && now > 0
-    })
-    .await;
+    stands_still(&sent).await;
     let mut reading = None;
     proxy
         .stand_still(Duration::from_secs(2), || {

@@ -312,17 +312,7 @@ async fn several_servers_of_a_generation_share_its_load() {
     ];
     let both = format!("{},http://{}", servers[0].url(), servers[1].url());
     let third = servers[2].url();
-    let proxy = Proxy::start(&[
-        "--old",
-        &both,
-        "--old",
-        &third,
-        "--new",
-        "127.0.0.1:9",
-        "--split",
-        "0",
-    ])
-    .await;
+    let proxy = Proxy::before_url(&both, &["--old", &third]).await;
     generations(&proxy, 60, &[], UNARY).await;
     for server in &servers {
         assert!(server.count() > 5, "{}", server.count());
@@ -337,6 +327,6 @@ async fn several_servers_of_a_generation_share_its_load() {
 async fn a_name_is_resolved() {
     let old = Upstream::start(healthy("old")).await;
     let by_name = format!("http://localhost:{}", old.address.port());
-    let proxy = Proxy::start(&["--old", &by_name, "--new", "127.0.0.1:9", "--split", "0"]).await;
+    let proxy = Proxy::before_url(&by_name, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
 }

@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::Duration;
 
@@ -330,21 +330,6 @@ async fn a_stream_that_lasts_until_the_close_passes() {
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
     proxy.outcomes("completed", 1).await;
-}
-
-/// Waits until the upstream cannot send on. Answers how many bytes it has sent.
-async fn stands_still(sent: &AtomicU64) -> u64 {
-    let mut last = u64::MAX;
-    let mut still = 0;
-    eventually("the upstream stands still", async || {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-        let now = sent.load(Ordering::Relaxed);
-        still = if now == last { still + 1 } else { 0 };
-        last = now;
-        still > 8
-    })
-    .await;
-    last
 }
 
 #[tokio::test]

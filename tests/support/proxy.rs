@@ -105,9 +105,13 @@ impl Proxy {
 
     /// In front of one server, to which all goes.
     pub async fn before(old: &Upstream, more: &[&str]) -> Self {
+        Self::before_url(&old.url(), more).await
+    }
+
+    /// The same of a server that is no [`Upstream`].
+    pub async fn before_url(old: &str, more: &[&str]) -> Self {
         // Nobody listens at the discard port.
-        let old = old.url();
-        let mut args = vec!["--old", &old, "--new", "127.0.0.1:9", "--split", "0"];
+        let mut args = vec!["--old", old, "--new", "127.0.0.1:9", "--split", "0"];
         args.extend(more);
         Self::start(&args).await
     }

@@ -26,4 +26,4 @@ pub use plan_file::{PlanFile, manifest};
 pub use proxy::Proxy;
 pub use scripts::*;
 pub use upstream::{Gate, Received, Script, Upstream};
-pub use wait::{eventually, until, within};
+pub use wait::{eventually, stands_still, stands_still_by, until, within};

@@ -1,5 +1,6 @@
 //! Waiting for conditions, with one deadline for all.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
@@ -8,6 +9,8 @@ use tokio::time::{Instant, sleep, timeout};
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(3);
+/// The pause between two of nine looks that must find the same.
+const STILL: Duration = Duration::from_millis(20);
 
 /// Waits until `look` finds something.
 ///
@@ -30,6 +33,26 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 /// If it never is.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     until(what, async || is_so().await.then_some(())).await;
+}
+
+/// Waits until what is sent is no longer taken. Answers how much was, in bytes.
+pub async fn stands_still(sent: &AtomicU64) -> u64 {
+    stands_still_by(async || sent.load(Ordering::Relaxed)).await
+}
+
+/// Waits until `figure` is above 0 and changes no more. Answers it.
+pub async fn stands_still_by(mut figure: impl AsyncFnMut() -> u64) -> u64 {
+    let mut last = 0;
+    let mut still = 0;
+    eventually("it stands still", async || {
+        sleep(STILL).await;
+        let now = figure().await;
+        still = if now == last && now > 0 { still + 1 } else { 0 };
+        last = now;
+        still > 8
+    })
+    .await;
+    last
 }
 
 /// What `future` comes to.
