@@ -91,18 +91,25 @@ pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use std::os::unix::fs::symlink;
+
+    /// What is at a path and no plain file: a pipe in `directory`, a device, and a directory.
+    pub(crate) fn no_files(directory: &Path) -> [PathBuf; 3] {
+        let pipe = directory.join("pipe");
+        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+        // SAFETY: the name lives for as long as the call.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        [pipe, "/dev/zero".into(), directory.to_owned()]
+    }
 
     #[test]
     fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
         let directory = tempfile::tempdir().unwrap();
-        let pipe = directory.path().join("pipe");
-        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-        // SAFETY: the name lives for as long as the call.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        for path in [pipe.as_path(), Path::new("/dev/zero"), directory.path()] {
+        for path in &no_files(directory.path()) {
             assert!(matches!(read(path, 100), Err(Error::NoFile)), "{path:?}");
         }
         let file = directory.path().join("file");

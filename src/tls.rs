@@ -282,11 +282,7 @@ mod tests {
     #[test]
     fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
         let directory = tempfile::tempdir().unwrap();
-        let pipe = directory.path().join("pipe");
-        let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-        // SAFETY: the name lives for as long as the call.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        for path in [pipe.as_path(), Path::new("/dev/zero"), directory.path()] {
+        for path in &crate::files::tests::no_files(directory.path()) {
             let said = refusal(path);
             assert!(said.ends_with("is no plain file"), "{said}");
         }

@@ -7,14 +7,15 @@ pub mod http2;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::client::ask::Ask;
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Visit, VisitEnd};
+use crate::wire::Tag;
 use deed::Deed;
 
 /// What all servers of a round have in common.
@@ -26,8 +27,32 @@ pub struct Scene {
 }
 
 impl Scene {
+    /// Notes that a server got this request, over this connection of its. What it does, and the answer that it gives.
+    pub fn visited(
+        &self,
+        [server, connection]: [usize; 2],
+        ask: &Ask,
+        visit: usize,
+    ) -> (Deed, Tag, Vec<u8>) {
+        let deed = self.deed(server, ask, visit);
+        let tag = Tag { id: ask.id, visit };
+        let answer = deed.body(tag);
+        let visit = Visit {
+            server,
+            connection,
+            began: Instant::now(),
+            deed: deed.clone(),
+            whole: false,
+            body_bytes: 0,
+            answer: answer.clone(),
+            end: VisitEnd::Open,
+        };
+        self.ledger.visit(ask.id, visit);
+        (deed, tag, answer)
+    }
+
     /// What server `number` does with this visit.
-    pub fn deed(&self, number: usize, ask: &Ask, visit: usize) -> Deed {
+    fn deed(&self, number: usize, ask: &Ask, visit: usize) -> Deed {
         // The first wave only warms up.
         Deed::of(self.seed, number, ask, visit, ask.id.wave() == 0)
     }

@@ -289,6 +289,23 @@ mod tests {
     use super::*;
     use crate::request_body::RequestBody;
 
+    /// An answer that lasts until its connection ends, and the server's side of that.
+    async fn until_close(sender: Sender) -> (Incoming, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let transport = TcpStream::connect(address).await.expect("a connection");
+        let (server, _) = listener.accept().await.expect("a connection");
+        let incoming = Incoming::new(
+            Framing::UntilClose,
+            false,
+            BytesMut::new(),
+            Transport::Tcp(transport),
+            Lease::new(Arc::new(Endpoint::new(address, None, false))),
+            sender,
+        );
+        (incoming, server)
+    }
+
     /// The next slice, and how often it was held back before. What is held back is followed by `more` of the server.
     async fn next(
         incoming: &mut Incoming,
@@ -311,20 +328,9 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_ends_by_a_reset_which_a_write_met_first_is_not_whole() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let transport = TcpStream::connect(address).await.expect("a connection");
-        let (server, _) = listener.accept().await.expect("a connection");
         let body = RequestBody::whole(Bytes::from_static(b"what is left of the request"));
         let sender = Sender::new(0, Bytes::new(), Some(body), Framing::Chunked, false);
-        let mut incoming = Incoming::new(
-            Framing::UntilClose,
-            false,
-            BytesMut::new(),
-            Transport::Tcp(transport),
-            Lease::new(Arc::new(Endpoint::new(address, None, false))),
-            sender,
-        );
+        let (mut incoming, server) = until_close(sender).await;
         server.set_zero_linger().expect("set");
         drop(server);
         let end = std::future::poll_fn(|cx| incoming.poll_frame(cx)).await;
@@ -333,19 +339,8 @@ mod tests {
 
     #[tokio::test]
     async fn what_came_while_a_slice_waited_for_others_does_not_wait() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
-        let transport = TcpStream::connect(address).await.expect("a connection");
-        let (mut server, _) = listener.accept().await.expect("a connection");
         let sender = Sender::new(0, Bytes::new(), None, Framing::None, false);
-        let mut incoming = Incoming::new(
-            Framing::UntilClose,
-            false,
-            BytesMut::new(),
-            Transport::Tcp(transport),
-            Lease::new(Arc::new(Endpoint::new(address, None, false))),
-            sender,
-        );
+        let (mut incoming, mut server) = until_close(sender).await;
         let large = "x".repeat(LARGE);
         // What is no task of its own is polled after each look at the sockets anyway.
         let done = tokio::spawn(async move {

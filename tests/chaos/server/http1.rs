@@ -1,7 +1,7 @@
 //! One connection of an HTTP/1.1 server: each request is checked to the last byte, and answered as its deed says.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -13,7 +13,7 @@ use super::deed::{After, Answer, AnswerFraming, Break, Deed, Fault};
 use super::{BODY_PATIENCE, Scene};
 use crate::client::ask::{Ask, Kind};
 use crate::http1::{Broken, Head, Reader};
-use crate::ledger::{Ledger, Visit, VisitEnd};
+use crate::ledger::{Ledger, VisitEnd};
 use crate::server::check;
 use crate::wire::{ANSWER, Tag};
 
@@ -98,22 +98,7 @@ async fn one(
             return Next::Close;
         }
     };
-    let deed = scene.deed(number, &ask, visit);
-    let tag = Tag { id: ask.id, visit };
-    let answer = deed.body(tag);
-    ledger.visit(
-        ask.id,
-        Visit {
-            server: number,
-            connection,
-            began: Instant::now(),
-            deed: deed.clone(),
-            whole: false,
-            body_bytes: 0,
-            answer: answer.clone(),
-            end: VisitEnd::Open,
-        },
-    );
+    let (deed, tag, answer) = scene.visited([number, connection], &ask, visit);
     reader.expect_body(framing);
     let (comes, has_come) = watch::channel(false);
     let reading = read(ledger, tag, &ask, reader, &comes);

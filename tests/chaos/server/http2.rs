@@ -1,7 +1,6 @@
 //! One connection of an HTTP/2 server: each stream is checked to the last byte, and answered as its deed says.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 use h2::server::SendResponse;
@@ -18,7 +17,7 @@ use super::deed::{After, Answer, AnswerFraming, Break, Deed, Fault};
 use crate::client::ask::{Ask, Kind};
 use crate::draw::Draw;
 use crate::http1::Head;
-use crate::ledger::{Ledger, Visit, VisitEnd};
+use crate::ledger::{Ledger, VisitEnd};
 use crate::wire::{ANSWER, Id, Tag};
 
 /// Windows that a server may start its streams with: hardly any, the usual one, and much.
@@ -98,22 +97,7 @@ async fn one(
             return Next::Close;
         }
     };
-    let deed = scene.deed(number, &ask, visit);
-    let tag = Tag { id: ask.id, visit };
-    let answer = deed.body(tag);
-    ledger.visit(
-        ask.id,
-        Visit {
-            server: number,
-            connection,
-            began: Instant::now(),
-            deed: deed.clone(),
-            whole: false,
-            body_bytes: 0,
-            answer: answer.clone(),
-            end: VisitEnd::Open,
-        },
-    );
+    let (deed, tag, answer) = scene.visited([number, connection], &ask, visit);
     let (comes, has_come) = watch::channel(false);
     let reading = read(ledger, tag, &ask, body, &comes);
     let playing = play(&scene, &deed, &ask, tag, answer, &mut respond, has_come);
