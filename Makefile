@@ -44,7 +44,7 @@ clippy: ## lint all code, warnings denied
 
 .PHONY: unit
 unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them
-	CROSSFADE_BIN="$(TARGET)/release/crossfade" tests/run.sh
+	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --no-fail-fast
 
 .PHONY: proto
 proto: ## make the code of proto/ anew, after a change there
