@@ -92,13 +92,13 @@ pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::os::unix::fs::symlink;
     use std::path::PathBuf;
 
     use super::*;
-    use std::os::unix::fs::symlink;
 
-    /// What is at a path and no plain file: a pipe in `directory`, a device, and a directory.
-    pub(crate) fn no_files(directory: &Path) -> [PathBuf; 3] {
+    /// Paths of what is not a regular file: a pipe in `directory`, a device, and `directory`.
+    pub(crate) fn not_regular(directory: &Path) -> [PathBuf; 3] {
         let pipe = directory.join("pipe");
         let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
         // SAFETY: the name lives for as long as the call.
@@ -109,7 +109,7 @@ pub(crate) mod tests {
     #[test]
     fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
         let directory = tempfile::tempdir().unwrap();
-        for path in &no_files(directory.path()) {
+        for path in &not_regular(directory.path()) {
             assert!(matches!(read(path, 100), Err(Error::NoFile)), "{path:?}");
         }
         let file = directory.path().join("file");

@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn what_is_no_plain_file_is_neither_waited_for_nor_read_to_an_end_that_it_has_not() {
         let directory = tempfile::tempdir().unwrap();
-        for path in &crate::files::tests::no_files(directory.path()) {
+        for path in &crate::files::tests::not_regular(directory.path()) {
             let said = refusal(path);
             assert!(said.ends_with("is no plain file"), "{said}");
         }
