@@ -29,6 +29,7 @@ mod pages;
 mod pauses;
 mod proxies;
 mod queue;
+mod retreat;
 mod run;
 mod settings;
 mod story;

@@ -261,3 +261,55 @@ async fn the_rights_in_deploy_are_enough() {
     stage.splits("up", 4, 1).await;
     stage.happens("SplitChanged").await;
 }
+
+#[tokio::test]
+async fn an_invalid_edit_does_not_stop_it_from_following_losses() {
+    let stage = Stage::begun(json!({})).await;
+    let mut first = stage.controller(&[]).await;
+    for i in 0..2 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 2, 1).await;
+    // The definition cannot see that both sides count the same workers.
+    let same = json!({"selector": {"app": "any"}});
+    let bad = json!({"targetDeployment": "old", "workers": {"old": same.clone(), "new": same}});
+    stage.edit("up", bad).await;
+    let says = |words: &'static str| {
+        move |object: &Value| {
+            let status = &object["status"];
+            let conditions = status["conditions"].as_array().into_iter().flatten();
+            let mut accepted = conditions.filter(|told| told["type"] == "Accepted");
+            status["phase"] == "Degraded"
+                && accepted.any(|told| {
+                    told["status"] == "False" && told["message"].as_str().unwrap().contains(words)
+                })
+        }
+    };
+    let followed = "The last valid spec stays in force";
+    stage.until("up", "refused", says(followed)).await;
+    let sent = |old: u32, new: u32| {
+        move |object: &Value| object["spec"]["weights"] == json!({"old": old, "new": new})
+    };
+    stage.delete(&pods(), "new-worker-0").await;
+    stage.until("up", "taken from new", sent(4, 1)).await;
+    // The proxies refuse the edit, too, and follow the loss all the same.
+    eventually("the proxy follows", async || {
+        let page: Value = serde_json::from_str(&stage.proxies[0].plan().await).unwrap();
+        page["spec"]["weights"] == json!({"old": 4, "new": 1})
+    })
+    .await;
+    // Nothing is gained by a spec that is not in force.
+    stage.worker("new", 2, "worker").await;
+    stage.keeps(&first, "up", 20).await;
+    stage.delete(&pods(), "new-worker-1").await;
+    stage.delete(&pods(), "new-worker-2").await;
+    stage.until("up", "all to old", sent(1, 0)).await;
+    first.kill();
+    let _second = stage.controller(&[]).await;
+    let unknown = "no valid spec of this update can be followed";
+    stage.until("up", "none is known", says(unknown)).await;
+    let good = json!({"targetDeployment": "new", "workers": null});
+    stage.edit("up", good).await;
+    stage.worker("new", 3, "worker").await;
+    stage.splits("up", 4, 1).await;
+}

@@ -74,7 +74,8 @@ impl View {
             .is_some_and(|update| is_own(update, own))
     }
 
-    fn find(&self, identity: &Identity) -> Option<&Update> {
+    /// This very update.
+    pub fn find(&self, identity: &Identity) -> Option<&Update> {
         let known = self.0.get(identity.name.as_deref()?)?;
         (known.identity.uid == identity.uid).then_some(known)
     }
