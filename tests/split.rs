@@ -191,6 +191,22 @@ async fn sticky_requests_are_counted_so_that_the_whole_meets_the_share() {
 }
 
 #[tokio::test]
+async fn a_busy_session_moves_the_share_of_others_to_at_most_twice_the_weight() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 5).await;
+    let mut session = String::new();
+    for number in 0.. {
+        session = format!("session-{number}");
+        if generations(&proxy, 1, &[("x-session-id", &session)], UNARY).await == ["old"] {
+            break;
+        }
+    }
+    generations(&proxy, 400, &[("x-session-id", &session)], UNARY).await;
+    let others = new_among(&generations(&proxy, 100, &[], UNARY).await);
+    assert!((5..=11).contains(&others), "{others} of 100");
+}
+
+#[tokio::test]
 async fn what_names_a_worker_stays_on_old_until_all_is_new() {
     for (percent, expected) in [(50, "old"), (99, "old"), (100, "new")] {
         let (old, new) = pair().await;

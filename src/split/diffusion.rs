@@ -1,9 +1,10 @@
 //! Error diffusion: the decision that meets the weight to within one request.
 //!
-//! The rule is two pure functions on one integer, [`free`] and [`counted`]. [`Diffusion`] keeps
-//! that integer in an atomic for the threads of one proxy and adds nothing to the rule: every
-//! decision is one read-modify-write, so any interleaving of threads is some order of pure steps,
-//! and holds the same bound.
+//! The rule is three pure functions on two integers: [`free`] on the phase, [`counted`] and [`paid`]
+//! on the debt that sticky requests leave. A free request pays a part of the debt, and adds it to its
+//! own step of the phase. [`Diffusion`] keeps the integers in atomics for the threads of one proxy and
+//! adds nothing to the rule: what is taken from the debt is added to the phase by the same request, so
+//! any interleaving of threads is some order of pure steps, and holds the same bound.
 //!
 //! Must not know why a request was free or not, or where its phase was drawn.
 
@@ -20,16 +21,21 @@ const ONE: i64 = 1 << 48;
 /// How far sticky requests can put the split ahead or behind, in requests.
 ///
 /// While all sticky sessions happen to lean to one side, requests that are free make up for it. If
-/// there are too few of them the debt would grow without end, and be paid in one burst when they
-/// come: this is the most the new generation is ever sent beyond its weight (or kept from it) to
-/// make up for the past. What exceeds it is forgotten.
+/// there are too few of them the debt would grow without end: this is the most the new generation is
+/// ever sent beyond its weight (or kept from it) to make up for the past. What exceeds it is forgotten.
+/// It is paid slowly: see [`paid`].
 pub const DEBT_LIMIT: i64 = 256;
 
 /// The accumulator of one proxy: how much of a request the new generation is owed.
 ///
 /// It outlives plans: keep one per process, beside the snapshot and not in it.
 #[derive(Debug)]
-pub struct Diffusion(AtomicI64);
+pub struct Diffusion {
+    /// What free requests have left over, from `[0, ONE)`.
+    phase: AtomicI64,
+    /// What sticky requests have left over. Nearly always 0 where there are none.
+    debt: AtomicI64,
+}
 
 impl Diffusion {
     /// Starts at `phase`, any 64 random bits: the fraction of a request the new generation is owed
@@ -37,64 +43,83 @@ impl Diffusion {
     /// request on.
     #[must_use]
     pub const fn new(phase: u64) -> Diffusion {
-        Diffusion(AtomicI64::new((phase >> 16).cast_signed()))
+        Diffusion {
+            phase: AtomicI64::new((phase >> 16).cast_signed()),
+            debt: AtomicI64::new(0),
+        }
     }
 
     /// Decides a request that may go to either generation.
     pub fn free(&self, weights: &Weights) -> Generation {
-        self.update(|acc| free(acc, weights))
+        let payment = update(&self.debt, |debt| paid(debt, weights));
+        update(&self.phase, |phase| free(phase, payment, weights))
     }
 
     /// Counts a request decided elsewhere, so that free ones make up for it.
     pub fn counted(&self, weights: &Weights, generation: Generation) {
-        self.update(|acc| ((), counted(acc, weights, generation)));
-    }
-
-    /// Relaxed throughout: the integer guards no other memory.
-    fn update<T>(&self, step: impl Fn(i64) -> (T, i64)) -> T {
-        let mut acc = self.0.load(Relaxed);
-        loop {
-            let (answer, next) = step(acc);
-            // At the ends of the weight nothing changes: leave the cache line shared.
-            if next == acc {
-                return answer;
-            }
-            match self.0.compare_exchange_weak(acc, next, Relaxed, Relaxed) {
-                Ok(_) => return answer,
-                Err(seen) => acc = seen,
-            }
-        }
+        update(&self.debt, |debt| ((), counted(debt, weights, generation)));
     }
 
     #[cfg(test)]
     pub(super) fn accumulated(&self) -> i64 {
-        self.0.load(Relaxed)
+        self.phase.load(Relaxed) + self.debt.load(Relaxed)
     }
 }
 
-/// A free request: to which generation, and what is owed after it.
+/// Relaxed throughout: the integers guard no other memory.
+fn update<T>(integer: &AtomicI64, step: impl Fn(i64) -> (T, i64)) -> T {
+    let mut now = integer.load(Relaxed);
+    loop {
+        let (answer, next) = step(now);
+        // Without a debt, and at the ends of the weight, nothing changes: leave the cache line shared.
+        if next == now {
+            return answer;
+        }
+        match integer.compare_exchange_weak(now, next, Relaxed, Relaxed) {
+            Ok(_) => return answer,
+            Err(seen) => now = seen,
+        }
+    }
+}
+
+/// What a free request pays of a debt, and what is left of it.
 ///
-/// From `[0, ONE)` it leads back to `[0, ONE)`; from a debt on either side, towards it.
-/// At a weight of none or all, what is owed must wait.
-fn free(acc: i64, weights: &Weights) -> (Generation, i64) {
+/// At most the weight of the smaller side, so that no generation gets more than twice its weight of
+/// the free requests: one client with a session must not send everybody else to one side.
+fn paid(debt: i64, weights: &Weights) -> (i64, i64) {
+    let Share::Part(step) = share(weights) else {
+        return (0, debt);
+    };
+    let most = step.min(ONE - step);
+    let payment = debt.clamp(-most, most);
+    (payment, debt - payment)
+}
+
+/// A free request that pays `payment` of the debt: to which generation, and the phase after it.
+///
+/// From `[0, ONE)` it leads back to `[0, ONE)`, as `step + payment` is from `[0, ONE]`. At a weight of
+/// none or all, what is owed must wait.
+fn free(phase: i64, payment: i64, weights: &Weights) -> (Generation, i64) {
     match share(weights) {
-        Share::None => (Generation::Old, acc),
-        Share::All => (Generation::New, acc),
-        Share::Part(step) if acc + step >= ONE => (Generation::New, acc + step - ONE),
-        Share::Part(step) => (Generation::Old, acc + step),
+        Share::None => (Generation::Old, phase),
+        Share::All => (Generation::New, phase),
+        Share::Part(step) => match phase + step + payment {
+            owed if owed >= ONE => (Generation::New, owed - ONE),
+            owed => (Generation::Old, owed),
+        },
     }
 }
 
-/// What is owed after a request that went to `generation` whatever was owed.
-fn counted(acc: i64, weights: &Weights, generation: Generation) -> i64 {
+/// The debt after a request that went to `generation` whatever was owed.
+fn counted(debt: i64, weights: &Weights, generation: Generation) -> i64 {
     let Share::Part(step) = share(weights) else {
-        return acc;
+        return debt;
     };
     let given = match generation {
         Generation::Old => 0,
         Generation::New => ONE,
     };
-    (acc + step - given).clamp(-DEBT_LIMIT * ONE, DEBT_LIMIT * ONE)
+    (debt + step - given).clamp(-DEBT_LIMIT * ONE, DEBT_LIMIT * ONE)
 }
 
 /// What one request adds to what the new generation is owed.
@@ -385,13 +410,47 @@ mod tests {
             }
         }
 
+        /// Without sessions the sequence is that of the phase alone.
         #[test]
-        fn a_free_request_never_deepens_a_debt(
-            weights in any_weights(), acc in -DEBT_LIMIT * ONE..=DEBT_LIMIT * ONE,
+        fn free_requests_alone_pay_nothing(
+            weights in any_weights(), phase in any::<u64>(), n in 1..500_u32,
         ) {
-            let (_, next) = free(acc, &weights);
-            let debt = |acc: i64| if acc < 0 { -acc } else { (acc - ONE + 1).max(0) };
-            prop_assert!(debt(next) <= debt(acc));
+            let diffusion = Diffusion::new(phase);
+            let mut acc = (phase >> 16).cast_signed();
+            for _ in 0..n {
+                let (expected, next) = free(acc, 0, &weights);
+                acc = next;
+                prop_assert_eq!(diffusion.free(&weights), expected);
+                prop_assert_eq!(diffusion.accumulated(), acc);
+            }
+        }
+
+        #[test]
+        fn sessions_move_the_share_of_free_requests_to_at_most_twice_a_weight(
+            percents in 1..=99_u8, phase in any::<u64>(), free in 1..500_u64, busy in 0..50_u32,
+            side in prop::sample::select(&Generation::ALL[..]),
+        ) {
+            let weights = percent(percents);
+            let diffusion = Diffusion::new(phase);
+            let mut new = 0;
+            for _ in 0..free {
+                for _ in 0..busy {
+                    diffusion.counted(&weights, side);
+                }
+                new += is_new(diffusion.free(&weights));
+            }
+            let most = |share: u8| (2 * u64::from(share) * free).div_ceil(100) + 1;
+            prop_assert!(new <= most(percents), "{new} of {free} to new");
+            prop_assert!(free - new <= most(100 - percents), "{new} of {free} to new");
+        }
+
+        #[test]
+        fn a_payment_never_exceeds_the_debt(
+            weights in any_weights(), debt in -DEBT_LIMIT * ONE..=DEBT_LIMIT * ONE,
+        ) {
+            let (payment, left) = paid(debt, &weights);
+            prop_assert_eq!(payment + left, debt);
+            prop_assert!(left.abs() <= debt.abs() && left.signum() * debt.signum() >= 0);
         }
     }
 }
