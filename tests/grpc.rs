@@ -251,7 +251,10 @@ async fn its_figures_are_those_of_the_metrics() {
     let minute = state.assigned_last_minute.unwrap();
     assert_eq!(minute.share_of_new(), Some(observed), "{minute:?}");
 
-    let saves = BTreeMap::from([("unavailable".to_owned(), sum("crossfade_saves_total", &[]))]);
+    let saves = BTreeMap::from([(
+        "unavailable".to_owned(),
+        sum("crossfade_recovered_requests_total", &[]),
+    )]);
     assert_eq!(state.saves, saves);
     assert!(saves["unavailable"] > 0);
     let rejects = BTreeMap::from([("malformed_head".to_owned(), 1)]);

@@ -76,12 +76,12 @@ fn assert_saved(response: &Response, by: &str, what: &str) {
 async fn assert_counted(proxy: &Proxy, assigned: &str, answered: &str, cause: &str) {
     proxy.outcomes("completed", 1).await;
     let metrics = proxy.metrics().await;
-    let saved = metrics.sum("crossfade_saves_total", &[("cause", cause)]);
+    let saved = metrics.sum("crossfade_recovered_requests_total", &[("cause", cause)]);
     assert_eq!(
         saved,
         1.0,
         "{cause}: {:?}",
-        metrics.of("crossfade_saves_total")
+        metrics.of("crossfade_recovered_requests_total")
     );
     let labels = [
         ("generation", assigned),
@@ -502,7 +502,10 @@ async fn a_dying_generation_does_not_double_the_load() {
     }
     let refused = statuses.iter().filter(|status| **status == 503).count();
     let metrics = proxy.metrics().await;
-    let saved = metrics.sum("crossfade_saves_total", &[("cause", "unavailable")]);
+    let saved = metrics.sum(
+        "crossfade_recovered_requests_total",
+        &[("cause", "unavailable")],
+    );
     let counted = metrics.sum("crossfade_retries_refused_total", &[]);
     assert!(saved <= 20.0, "{saved} retries at 1 %");
     assert!(

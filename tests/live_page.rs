@@ -49,7 +49,7 @@ async fn its_figures_are_those_of_the_metrics() {
     let metrics = proxy.metrics().await;
     // Of no series the sum is -0.0, which is 0 all the same.
     let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
-    let saves = sum("crossfade_saves_total", &[]);
+    let saves = sum("crossfade_recovered_requests_total", &[]);
     assert_eq!(saves, 2.0);
     browser
         .until("[data-figure=saves]", |text| text == "2")

@@ -101,7 +101,7 @@ async fn a_thousand_plan_changes_under_load_fail_no_stream() {
     let completed = metrics.sum("crossfade_requests_total", &[("outcome", "completed")]);
     assert_eq!(completed, done as f64);
     assert_eq!(metrics.sum("crossfade_requests_total", &[]), done as f64);
-    assert_eq!(metrics.sum("crossfade_saves_total", &[]), 0.0);
+    assert_eq!(metrics.sum("crossfade_recovered_requests_total", &[]), 0.0);
 }
 
 #[tokio::test]

@@ -314,8 +314,8 @@ impl Page {
         let refused = count(all.retries_refused);
         let saves = by_cause(&all.saves);
         self.line(
-            "saved",
-            &format!("{saves}; {refused} more were not allowed by the retry budget"),
+            "recovered",
+            &format!("{saves}; the retry budget did not allow {refused} more"),
         );
         self.line("refused", &by_cause(&all.rejected_requests));
     }

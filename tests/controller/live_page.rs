@@ -150,10 +150,10 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     assert_eq!(browser.text("#phase").await, update["status"]["phase"]);
     let message = browser.text("#message").await;
     assert!(message.starts_with("50 % to new"), "{message}");
-    // While they come the page counts them up: "1 request saved" may be first.
+    // While they come the page counts them up: "1 request recovered" may be first.
     browser
         .until("#log", |log| {
-            log.contains("requests saved") && log.contains("streams truncated")
+            log.contains("requests recovered") && log.contains("streams truncated")
         })
         .await;
     assert_eq!(browser.complaints, [""; 0]);
@@ -429,6 +429,8 @@ async fn a_picture_of_a_fade() {
     }
     browser.looks(1100, "light").await;
     browser.open(&url(&controller, "")).await;
-    browser.until("#log", |text| text.contains("saved")).await;
+    browser
+        .until("#log", |text| text.contains("recovered"))
+        .await;
     browser.picture("controller-page").await;
 }

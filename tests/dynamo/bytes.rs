@@ -60,7 +60,7 @@ async fn each_family_comes_through_byte_for_byte_over_either_protocol() {
                 "{family:?}"
             );
         }
-        assert_eq!(metrics.sum("crossfade_saves_total", &[]), 0.0);
+        assert_eq!(metrics.sum("crossfade_recovered_requests_total", &[]), 0.0);
     }
 }
 

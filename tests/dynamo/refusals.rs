@@ -46,7 +46,13 @@ async fn a_request_that_dynamo_finds_wrong_is_refused_in_its_words_and_never_tri
     for proxy in &proxies {
         let lines = access(proxy, 2 * wrong.len(), &["attempts", "outcome", "cause"]).await;
         assert_eq!(lines, vec!["1 completed null"; 2 * wrong.len()]);
-        assert_eq!(proxy.metrics().await.sum("crossfade_saves_total", &[]), 0.0);
+        assert_eq!(
+            proxy
+                .metrics()
+                .await
+                .sum("crossfade_recovered_requests_total", &[]),
+            0.0
+        );
     }
     assert!(
         pair.old.events().is_empty() && pair.new.events().is_empty(),
@@ -77,7 +83,7 @@ async fn a_stream_whose_engine_finds_the_request_wrong_is_not_tried_again() {
     }
     access(&proxy, 8, &[]).await;
     let metrics = proxy.metrics().await;
-    assert_eq!(metrics.sum("crossfade_saves_total", &[]), 0.0);
+    assert_eq!(metrics.sum("crossfade_recovered_requests_total", &[]), 0.0);
     assert_eq!(
         metrics.sum("crossfade_requests_total", &[("outcome", "failed")]),
         4.0

@@ -43,14 +43,20 @@ async fn a_worker_that_is_killed_before_its_first_token_costs_nothing() {
         let lines = access(proxy, 8, &["generation", "answered", "attempts", "outcome"]).await;
         assert_eq!(lines, ["old new 2 completed"; 8]);
         let metrics = proxy.metrics().await;
-        assert_eq!(metrics.sum("crossfade_saves_total", &[]), 8.0);
-        let events = metrics.sum("crossfade_saves_total", &[("cause", "error_event")]);
-        let statuses = metrics.sum("crossfade_saves_total", &[("cause", "unavailable")]);
+        assert_eq!(metrics.sum("crossfade_recovered_requests_total", &[]), 8.0);
+        let events = metrics.sum(
+            "crossfade_recovered_requests_total",
+            &[("cause", "error_event")],
+        );
+        let statuses = metrics.sum(
+            "crossfade_recovered_requests_total",
+            &[("cause", "unavailable")],
+        );
         assert_eq!(
             (events, statuses),
             (4.0, 4.0),
             "{:?}",
-            metrics.of("crossfade_saves_total")
+            metrics.of("crossfade_recovered_requests_total")
         );
         // The frontend still counts on the dead worker, until its lease ends.
         for way in Way::all() {
@@ -86,7 +92,11 @@ async fn a_frontend_that_is_killed_before_the_first_token_costs_nothing() {
             );
         }
         proxy
-            .counts("crossfade_saves_total", &[("cause", "connect")], 8.0)
+            .counts(
+                "crossfade_recovered_requests_total",
+                &[("cause", "connect")],
+                8.0,
+            )
             .await;
         proxy.outcomes("completed", 16).await;
     }
@@ -170,7 +180,12 @@ async fn a_frontend_that_is_told_to_stop_completes_its_streams_while_new_request
             "while the open streams go on"
         );
         let metrics = proxy.metrics().await;
-        assert!(metrics.sum("crossfade_saves_total", &[("cause", "unavailable")]) >= 1.0);
+        assert!(
+            metrics.sum(
+                "crossfade_recovered_requests_total",
+                &[("cause", "unavailable")]
+            ) >= 1.0
+        );
         assert_eq!(metrics.sum("crossfade_open_streams", &[]), 4.0);
     }
     for (way, mut client, head, begun) in open {
@@ -207,7 +222,11 @@ async fn an_engine_that_fails_on_new_is_saved_on_old_but_not_the_other_way_round
         way.assert_says(&way.ask(proxy.address, "new", prompt).await, &pair.old, 5);
     }
     proxy
-        .counts("crossfade_saves_total", &[("cause", "server_error")], 8.0)
+        .counts(
+            "crossfade_recovered_requests_total",
+            &[("cause", "server_error")],
+            8.0,
+        )
         .await;
     let prompt = "<<words=5>> <<for=old http_error=500>>";
     for way in Way::all() {
@@ -227,5 +246,7 @@ async fn an_engine_that_fails_on_new_is_saved_on_old_but_not_the_other_way_round
         assert!(direct.contains("Internal server error"), "{direct}");
     }
     proxy.outcomes("failed", 8).await;
-    proxy.counts("crossfade_saves_total", &[], 8.0).await;
+    proxy
+        .counts("crossfade_recovered_requests_total", &[], 8.0)
+        .await;
 }

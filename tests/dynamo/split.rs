@@ -89,7 +89,13 @@ async fn the_models_of_both_generations_are_listed_and_each_is_served_by_who_has
         }
     }
     let causes = [("cause", "model_not_found")];
-    assert!(proxy.metrics().await.sum("crossfade_saves_total", &causes) >= 8.0);
+    assert!(
+        proxy
+            .metrics()
+            .await
+            .sum("crossfade_recovered_requests_total", &causes)
+            >= 8.0
+    );
     let all_old = pair.proxy(0, &[]).await;
     assert_eq!(
         models(all_old.address).await,

@@ -131,8 +131,8 @@ function drawSaves(state) {
     ...Object.entries(counts).map(([cause, number]) => row(words(cause), `${id}.${cause}`, number)),
   ];
   renew(document.querySelector("#saves tbody"), [
-    ...group("Requests saved by another place", "saves", state.saves),
-    row("Saves that the retry budget did not allow", "retriesRefused", state.retriesRefused, "head"),
+    ...group("Requests recovered by failover", "saves", state.saves),
+    row("Failovers that the retry budget did not allow", "retriesRefused", state.retriesRefused, "head"),
     ...group("Requests refused by crossfade", "rejected", state.rejectedRequests),
   ]);
 }

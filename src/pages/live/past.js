@@ -2,7 +2,7 @@
 
 const SPAN = 300_000; // of the charts, in milliseconds
 const SHORTEST = 60_000;
-const LEFT = 52;
+const LEFT = 68;
 const RIGHT = 64;
 
 let samples = [];
@@ -38,7 +38,7 @@ function drawPast() {
   frame("chart-share", 170, `Share of new: wanted ${percent(now.wanted)}, observed ${percent(now.observed)}`, ...shares(x, width));
   frame("chart-rate", 120, `Requests per second: old ${rate(perSecond("old", index))}, new ${rate(perSecond("new", index))}`, ...lines(x, width, (side) => (sample, at) => perSecond(side, at), rate));
   frame("chart-open", 120, `Open streams: old ${now.old ?? "not known"}, new ${now.new ?? "not known"}`, ...lines(x, width, (side) => (sample) => sample[side], count));
-  frame("chart-events", 92, "Plans, saved requests and broken streams: see the time line below", ...happenings(x, width, begin, end));
+  frame("chart-events", 92, "Plans, recovered requests and broken streams: see the time line below", ...happenings(x, width, begin, end));
   const slider = byId("moment");
   slider.max = samples.length - 1;
   slider.value = index;
@@ -61,7 +61,7 @@ function choose(at) {
 function read(sample, before) {
   const more = (key) => risen(sample, before, key);
   const parts = [`${clock(sample.at)}: wanted ${percent(sample.wanted)}, observed ${percent(sample.observed)} over 5 s`, `open streams old ${sample.old ?? "–"}, new ${sample.new ?? "–"}`];
-  if (more("saves")) parts.push(`${more("saves")} saved`);
+  if (more("saves")) parts.push(`${more("saves")} recovered`);
   if (more("broken")) parts.push(`${more("broken")} truncated or failed`);
   return parts.join("; ");
 }
@@ -160,7 +160,7 @@ function perSecond(side, index) {
 }
 
 function happenings(x, width, begin, end) {
-  const rows = { plan: 16, saved: 40, broken: 64 };
+  const rows = { plan: 16, recovered: 40, broken: 64 };
   const parts = Object.entries(rows).flatMap(([name, y]) => [svg("text", { x: LEFT - 6, y: y + 4, "text-anchor": "end" }, name), svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y + 8, y2: y + 8 })]);
   let free = 0;
   samples.forEach((sample, index) => {
@@ -173,7 +173,7 @@ function happenings(x, width, begin, end) {
         free = at + 44;
       }
     }
-    for (const [key, row] of [["saves", "saved"], ["broken", "broken"]]) {
+    for (const [key, row] of [["saves", "recovered"], ["broken", "broken"]]) {
       const number = risen(sample, before, key);
       const height = Math.min(16, 3 + 2 * number);
       if (number) parts.push(svg("rect", { class: `bar-${key}`, x: at - 2, width: 4, y: rows[row] + 8 - height, height }));
@@ -195,7 +195,7 @@ function drawLog() {
     if (sample.plan !== before.plan) happened.push({ at, text: fleet ? `edit ${sample.plan}: ${percent(sample.wanted)} to new is wanted` : `plan ${sample.plan} in force: ${percent(sample.wanted)} to new` });
     if (sample.phase !== before.phase && sample.phase) happened.push({ at, text: before.phase ? `from ${before.phase} to ${sample.phase}` : sample.phase });
     if (`${sample.proxies}` !== `${before.proxies}`) happened.push({ at, text: answering(...sample.proxies) });
-    for (const [key, one, what] of [["refused", "plan", "refused"], ["saves", "request", "saved"], ["broken", "stream", "truncated or failed"]]) {
+    for (const [key, one, what] of [["refused", "plan", "refused"], ["saves", "request", "recovered"], ["broken", "stream", "truncated or failed"]]) {
       const number = risen(sample, before, key);
       if (!number) continue;
       if (!runs[key] || at - runs[key].until > 5000) happened.push((runs[key] = { at, number: 0 }));

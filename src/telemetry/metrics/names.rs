@@ -101,8 +101,8 @@ impl Default for Metrics {
             }
         });
         let saves = by_generation.counters(
-            "crossfade_saves_total",
-            "Requests that another place answered after their first one failed, by why it failed",
+            "crossfade_recovered_requests_total",
+            "Requests recovered by failover, by the cause of the last failed attempt",
             &["cause"],
         );
         let rejects = by_generation.counters(
@@ -166,7 +166,7 @@ impl Default for Metrics {
             timeouts: Timeout::ALL.map(|limit| timeouts.with_label_values(&[limit.as_str()])).into(),
             retries_refused: by_generation.add(IntCounter::new(
                 "crossfade_retries_refused_total",
-                "Moves to another generation that the retry budget did not allow",
+                "Failovers that the retry budget did not allow",
             )),
             plans_rejected: by_generation.add(IntCounter::new(
                 "crossfade_plans_rejected_total",

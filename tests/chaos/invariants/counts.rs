@@ -145,7 +145,7 @@ pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String
 
 /// Saves cannot be more than the exchanges that ended well.
 fn wanted_moves(metrics: &Metrics) -> Option<String> {
-    let saves = metrics.sum("crossfade_saves_total", &[]);
+    let saves = metrics.sum("crossfade_recovered_requests_total", &[]);
     let all = metrics.sum("crossfade_requests_total", &[]);
     (saves > all).then(|| format!("{saves} saves of {all} requests"))
 }
