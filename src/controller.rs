@@ -29,7 +29,6 @@ mod pages;
 mod pauses;
 mod proxies;
 mod queue;
-mod retreat;
 mod run;
 mod settings;
 mod story;

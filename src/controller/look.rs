@@ -46,19 +46,15 @@ impl Controller {
         let object = self.newest(&key, found);
         let job = match Held::read(&object, &self.settings) {
             Err(problems) => {
+                let (before, _) = held::status(&object);
+                let generation = object.metadata.generation;
+                let status = story::invalid(&before, &problems, generation, Timestamp::now());
                 self.metrics.errors.with_label_values(&["invalid"]).inc();
-                let (job, early_until) = self.invalid(&key, &object, &updates, &problems);
-                if let Some(until) = early_until.filter(|_| job.wanted.is_none()) {
-                    self.queue.put_back(due, until);
-                    return;
-                }
-                job
+                let note = format!("{problems}\nThe split is left as it is.");
+                self.refused(&key, &object, status, "Invalid", note)
             }
             Ok(held) => match self.eyes.observe(&held, &updates) {
                 Ok(seen) => {
-                    let spec = object.data["spec"].clone();
-                    let valid = (object.metadata.uid.clone(), spec);
-                    self.valid.insert(key.clone(), valid);
                     let early_until = seen.early_until;
                     let job = self.decide(held, seen);
                     // Most is heard in a moment, and wakes whom it concerns. Only a move away does not wait for it.
@@ -105,7 +101,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn decide(&mut self, held: Held, mut seen: Seen) -> Job {
+    fn decide(&mut self, held: Held, mut seen: Seen) -> Job {
         let now = now();
         let dry = self.dry.get(&held.key);
         let found = Wanted {
@@ -170,7 +166,7 @@ impl Controller {
         self.refused(key, object, status, "Unseen", told)
     }
 
-    pub(super) fn refused(
+    fn refused(
         &mut self,
         key: &Key,
         object: &Object,

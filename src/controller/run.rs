@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kube::CustomResourceExt;
-use serde_json::Value as Json;
 use tokio::sync::mpsc;
 use tokio::task::{self, JoinSet};
 
@@ -47,8 +46,6 @@ pub struct Controller {
     pub(super) ready: Arc<AtomicBool>,
     /// What was written last, which the watch may not have brought yet.
     pub(super) latest: HashMap<Key, Object>,
-    /// The last valid spec of each update, by its uid, seen since this replica leads.
-    pub(super) valid: HashMap<Key, (Option<String>, Json)>,
     /// When each status was last written.
     pub(super) told: HashMap<Key, Instant>,
     /// Whose edits were told to be taken back, though no status remembers that yet.
@@ -92,7 +89,6 @@ impl Controller {
             metrics,
             ready,
             latest: HashMap::new(),
-            valid: HashMap::new(),
             told: HashMap::new(),
             contested: HashSet::new(),
             dry: HashMap::new(),
@@ -200,8 +196,6 @@ impl Controller {
             if !self.leads() {
                 self.eyes.rest();
                 self.metrics.rest();
-                // Another replica may see later ones.
-                self.valid.clear();
             }
             self.wake_all();
         }
@@ -258,7 +252,6 @@ impl Controller {
         self.eyes.leave(key);
         self.metrics.forget(key);
         self.latest.remove(key);
-        self.valid.remove(key);
         self.told.remove(key);
         self.contested.remove(key);
         self.dry.remove(key);

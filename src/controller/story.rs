@@ -145,30 +145,15 @@ fn missing(seen: &Seen, decision: &Decision) -> Vec<String> {
     told.collect()
 }
 
-/// What is done with an update whose spec cannot be used; `is_followed` if an earlier spec of it is known that can be, and
-/// the cluster can be seen by it.
-pub(super) const fn kept(is_followed: bool) -> &'static str {
-    match is_followed {
-        true => {
-            "The last valid spec stays in force to take requests from new if it loses capacity; nothing else changes."
-        }
-        false => {
-            "The split is left as it is, even if new loses capacity: no valid spec of this update can be followed."
-        }
-    }
-}
-
 /// The status of an update whose spec cannot be used: all else stays as it was.
 pub(super) fn invalid(
     before: &DynamoUpdateConfigStatus,
     problems: &Problems,
-    is_followed: bool,
     generation: Option<i64>,
     now: Timestamp,
 ) -> DynamoUpdateConfigStatus {
     let message = cut(&format!(
-        "the spec cannot be used: {problems}. {}",
-        kept(is_followed)
+        "the spec cannot be used, so nothing is changed: {problems}"
     ));
     refused(before, "Invalid", message, generation, now)
 }

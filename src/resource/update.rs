@@ -38,23 +38,6 @@ impl Update {
         self.spec.get("sourceDeployment")?.as_str()
     }
 
-    /// This update by `valid`, an earlier spec of the same object, with the split as it is now.
-    #[must_use]
-    pub fn by_valid_spec(&self, valid: &Json) -> Self {
-        let mut spec = valid.clone();
-        if let Some(fields) = spec.as_object_mut() {
-            for field in ["trafficSplitPercent", "weights", "oldDraining"] {
-                fields.remove(field);
-                let now = self.spec.get(field).filter(|value| !value.is_null());
-                fields.extend(now.map(|value| (field.to_owned(), value.clone())));
-            }
-        }
-        Self {
-            spec,
-            ..self.clone()
-        }
-    }
-
     /// What matters for who rules.
     #[must_use]
     pub fn claim(&self) -> Claim<'_> {

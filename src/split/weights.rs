@@ -84,12 +84,6 @@ impl Weights {
         f64::from(self.new) / (f64::from(self.old) + f64::from(self.new))
     }
 
-    /// Whether the new generation gets less than by `other`.
-    #[must_use]
-    pub const fn gives_new_less_than(self, other: Weights) -> bool {
-        (self.new as u64) * (other.old as u64) < (other.new as u64) * (self.old as u64)
-    }
-
     /// Whether the new generation gets nothing.
     #[must_use]
     pub const fn is_all_old(&self) -> bool {

@@ -17,7 +17,7 @@ use super::view::{Conflict, Ruler};
 use super::{Cluster, source};
 use crate::discovery::{News, Wanted};
 use crate::k8s::Notice;
-use crate::resource::{Identity, Problems, Update};
+use crate::resource::{Identity, Problems};
 use crate::snapshot::{Status, World};
 
 /// Where decisions go, what is in force by them, and what was told of them.
@@ -135,7 +135,6 @@ impl Follower {
                 identity,
                 plan: Err(problems),
             }) => {
-                self.retreat(&identity, heard).await;
                 self.refuse(identity, problems).await;
                 false
             }
@@ -178,37 +177,6 @@ impl Follower {
                 self.refused = None;
                 true
             }
-        }
-    }
-
-    /// The spec cannot be used: the plan in force stays, but takes in a split that gives new less, as the controller may have
-    /// written it for a loss.
-    async fn retreat(&mut self, refused: &Identity, heard: Instant) {
-        let snapshot = self.world.load();
-        let Some(manifest) = snapshot.manifest.as_ref() else {
-            return;
-        };
-        let identity = manifest.identity.clone();
-        if identity.uid.is_none() || identity.uid != refused.uid {
-            return;
-        }
-        let Some(update) = self.cluster.view.find(refused) else {
-            return;
-        };
-        let valid = serde_json::json!(manifest.spec);
-        // Nothing of the refused edit counts as applied.
-        let update = Update {
-            identity: identity.clone(),
-            ..update.by_valid_spec(&valid)
-        };
-        let Ok((manifest, plan)) = update.plan(&self.cluster.reach) else {
-            return;
-        };
-        let before = &snapshot.plan;
-        if plan.weights.gives_new_less_than(before.weights)
-            && (before.old_drains || !plan.old_drains)
-        {
-            self.want(identity, (manifest, plan).into(), heard).await;
         }
     }
 

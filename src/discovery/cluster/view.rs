@@ -74,8 +74,7 @@ impl View {
             .is_some_and(|update| is_own(update, own))
     }
 
-    /// This very update.
-    pub fn find(&self, identity: &Identity) -> Option<&Update> {
+    fn find(&self, identity: &Identity) -> Option<&Update> {
         let known = self.0.get(identity.name.as_deref()?)?;
         (known.identity.uid == identity.uid).then_some(known)
     }
