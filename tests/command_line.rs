@@ -47,7 +47,81 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &["proxy", "--old", "a:1", "--tunnel-idle-timeout", "x"],
-            "--tunnel-idle-timeout <SECONDS>': is no number of seconds",
+            "--tunnel-idle-timeout <SECONDS>': is not a number of seconds",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-requests", "0"],
+            "--max-requests <N>': must be more than 0",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--idle-timeout", "1e-9"],
+            "--idle-timeout <SECONDS>': must be at least 0.001",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--keep-alive-comments", "1e-9"],
+            "--keep-alive-comments <SECONDS>': must be from 0.01 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--probe-interval", "0.01"],
+            "--probe-interval <SECONDS>': must be from 0.1 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--first-event-timeout", "0"],
+            "--first-event-timeout <SECONDS>': must be from 0.001 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--gap-timeout", "86401"],
+            "--gap-timeout <SECONDS>': must be from 0.001 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--hold", "nan"],
+            "--hold <SECONDS>': must be from 0 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--hold=-1"],
+            "--hold <SECONDS>': must be from 0 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--retry-budget-percent", "101"],
+            "--retry-budget-percent <N>': 101 is not in 0..=100",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-replay-bytes", "1073741825"],
+            "--max-replay-bytes <N>': 1073741825 is not in 0..=1073741824",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--affinity-header", "a b"],
+            "--affinity-header <NAME>': invalid HTTP header name",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--affinity-header", "x-a,X-A"],
+            "--affinity-header names 'x-a' twice",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--affinity-body-field",
+                "user,user",
+            ],
+            "--affinity-body-field names 'user' twice",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--affinity-body-field", ""],
+            "--affinity-body-field <NAME>': must be a name of 1 to 256 bytes",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--inference-prefix", "/v1?x"],
+            "--inference-prefix <PATH>': must be a path",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--inference-prefix", "v1"],
+            "--inference-prefix <PATH>': must begin with '/'",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--override-header", "host"],
+            "--override-header <NAME>': 'host' already has a meaning",
         ),
         (&["controller", "--lease-seconds", "1"], "6..=300"),
         (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),

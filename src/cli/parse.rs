@@ -1,10 +1,16 @@
 //! The forms of values that flags take, beyond what the types themselves parse.
-//!
-//! Must not know which flag it is.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
+use http::HeaderName;
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, AUTHORIZATION, CONNECTION, COOKIE, EXPECT, FORWARDED, HOST, TE,
+    TRAILER, TRANSFER_ENCODING, UPGRADE, USER_AGENT, VIA,
+};
+use http::uri::PathAndQuery;
+
+use crate::guard::GUARD;
 use crate::resource::Host;
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -45,50 +51,134 @@ pub(super) fn admin_port(text: &str) -> Result<String, String> {
     }
 }
 
+/// The beginning of a path, as it stands in a request line: no query, no fragment, nothing that must be escaped.
 pub(super) fn path_prefix(text: &str) -> Result<String, String> {
-    match text.starts_with('/') {
-        true => Ok(text.to_owned()),
-        false => Err("a path begins with '/'".to_owned()),
+    if !text.starts_with('/') {
+        return Err("must begin with '/'".to_owned());
     }
+    match text.parse::<PathAndQuery>() {
+        Ok(parsed) if parsed.as_str() == text && parsed.query().is_none() => Ok(text.to_owned()),
+        _ => Err("must be a path without query, fragment or spaces".to_owned()),
+    }
+}
+
+/// A header that only tells the generation. One that HTTP, gateways or this proxy read would be forged or lost.
+pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
+    let name: HeaderName = text
+        .parse()
+        .map_err(|_| "is not a header name".to_owned())?;
+    const PREFIXES: [&str; 4] = ["content-", "proxy-", "sec-", "x-forwarded-"];
+    const TAKEN: [HeaderName; 15] = [
+        ACCEPT,
+        ACCEPT_ENCODING,
+        AUTHORIZATION,
+        CONNECTION,
+        COOKIE,
+        EXPECT,
+        FORWARDED,
+        HOST,
+        TE,
+        TRAILER,
+        TRANSFER_ENCODING,
+        UPGRADE,
+        USER_AGENT,
+        VIA,
+        GUARD,
+    ];
+    let is_taken = TAKEN.contains(&name)
+        || name == "keep-alive"
+        || PREFIXES
+            .iter()
+            .any(|prefix| name.as_str().starts_with(prefix));
+    match is_taken {
+        true => Err(format!(
+            "'{name}' already has a meaning; choose a name of your own, such as x-generation"
+        )),
+        false => Ok(name),
+    }
+}
+
+pub(super) fn body_field(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=256 => Ok(text.to_owned()),
+        _ => Err("must be a name of 1 to 256 bytes".to_owned()),
+    }
+}
+
+/// The first value that `values` holds twice.
+pub(super) fn repeated<T: PartialEq>(values: &[T]) -> Option<&T> {
+    let mut rest = values.iter().enumerate();
+    rest.find_map(|(index, value)| values[..index].contains(value).then_some(value))
 }
 
 pub(super) fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be more than 0".to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err("is no whole number".to_owned()),
+        Err(_) => Err("is not a whole number".to_owned()),
     }
 }
 
+/// A duration of at least a millisecond.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     match seconds_or_none(text)? {
         Duration::ZERO => Err("must be more than 0".to_owned()),
+        duration if duration < Duration::from_millis(1) => {
+            Err("must be at least 0.001 seconds".to_owned())
+        }
         duration => Ok(duration),
     }
 }
 
+/// A duration in seconds, up to 30 days.
 pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
+    let number = between(text, 0.0, 86_400.0 * 30.0)?;
+    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
+}
+
+/// The timeouts of a plan, within the bounds that the fields of a plan file have.
+pub(super) fn limit(text: &str) -> Result<f64, String> {
+    between(text, 0.001, 86_400.0)
+}
+
+/// `--hold`, within the bounds of `failover.holdSeconds`.
+pub(super) fn hold(text: &str) -> Result<f64, String> {
+    between(text, 0.0, 86_400.0)
+}
+
+/// `--probe-interval`, within the bounds of `probe.intervalSeconds`.
+pub(super) fn probe_interval(text: &str) -> Result<Duration, String> {
+    between(text, 0.1, 86_400.0).map(Duration::from_secs_f64)
+}
+
+/// A comment goes to every client that waits, so not too often.
+pub(super) fn comment_interval(text: &str) -> Result<Duration, String> {
+    between(text, 0.01, 86_400.0).map(Duration::from_secs_f64)
+}
+
+/// A number of seconds from `least` to `most`.
+fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
     let number: f64 = text
         .parse()
-        .map_err(|_| "is no number of seconds".to_owned())?;
-    if !(0.0..=86_400.0 * 30.0).contains(&number) {
-        return Err("must be from 0 to 2592000 seconds".to_owned());
+        .map_err(|_| "is not a number of seconds".to_owned())?;
+    match (least..=most).contains(&number) {
+        true => Ok(number),
+        false => Err(format!("must be from {least} to {most} seconds")),
     }
-    Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
 pub(super) fn domain(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     match name.parse::<Host>() {
         Ok(Host::Name(name)) => Ok(name),
-        _ => Err("is no domain, as cluster.local is one".to_owned()),
+        _ => Err("is not a domain, such as cluster.local".to_owned()),
     }
 }
 
 pub(super) fn host_name(text: &str) -> Result<String, String> {
     match text.parse::<Host>() {
         Ok(Host::Name(name)) => Ok(name),
-        _ => Err("is no name of a host; addresses need not be named".to_owned()),
+        _ => Err("is not a host name; addresses need not be listed".to_owned()),
     }
 }
 
@@ -103,6 +193,45 @@ pub(super) fn object_name(text: &str) -> Result<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_prefix_is_a_path_and_nothing_else() {
+        for good in ["/", "/v1/", "/generate", "/a%20b"] {
+            assert_eq!(path_prefix(good).as_deref(), Ok(good));
+        }
+        for wrong in ["", "v1/", "/v1?x", "/v1#x", "/a b", "/a\tb"] {
+            assert!(path_prefix(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_override_header_is_one_that_nobody_else_reads() {
+        for good in ["x-generation", "X-My-Side"] {
+            assert!(override_header(good).is_ok(), "{good}");
+        }
+        for wrong in [
+            "",
+            "a b",
+            "Host",
+            "content-length",
+            "x-forwarded-for",
+            "keep-alive",
+        ] {
+            assert!(override_header(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn durations_stay_within_their_bounds() {
+        for (good, meant) in [("0.001", 1), ("1.5", 1500), ("2592000", 2_592_000_000)] {
+            assert_eq!(seconds(good), Ok(Duration::from_millis(meant)), "{good}");
+        }
+        for wrong in ["0", "1e-9", "-1", "nan", "inf", "2592001", "1s", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert!(limit("0.0005").is_err() && limit("86401").is_err() && hold("0").is_ok());
+        assert!(probe_interval("0.01").is_err() && comment_interval("0.001").is_err());
+    }
 
     #[test]
     fn an_admin_port_is_told_by_host_and_port_or_by_the_address_of_its_page() {

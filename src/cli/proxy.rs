@@ -12,7 +12,7 @@ pub use self::sections::LogFormat;
 use self::sections::{
     ClusterArgs, LifeArgs, LimitArgs, PolicyArgs, TlsArgs, TraceArgs, UpstreamArgs,
 };
-use super::parse::{address, host_name, path_prefix};
+use super::parse::{address, host_name, override_header, path_prefix, repeated};
 use crate::config::{Config, PlanSource};
 use crate::pages::Hosts;
 use crate::proxy::{Limits, ProxySettings, Routes};
@@ -21,6 +21,9 @@ use crate::telemetry::log::Level;
 use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream::{Lifetime, Settings};
+
+/// Most names that a list of affinity headers or fields may have, as in a plan file.
+const MAX_AFFINITY_NAMES: usize = 32;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traffic")]
@@ -64,7 +67,7 @@ pub struct ProxyArgs {
         conflicts_with = "kube"
     )]
     plan: Option<PathBuf>,
-    /// The Service of the sibling pods: a second refuge when the frontend of one's own pod cannot serve
+    /// The Service of the sibling pods: tried next when the frontend of one's own pod cannot serve
     #[arg(
         long,
         env = "CROSSFADE_OLD_PEERS",
@@ -83,7 +86,7 @@ pub struct ProxyArgs {
           default_values = ["/v1/", "/generate", "/inference/"], value_parser = path_prefix)]
     inference_prefix: Vec<String>,
     /// A header that chooses the generation (old or new) of one request [default: off]
-    #[arg(long, env = "CROSSFADE_OVERRIDE_HEADER", value_name = "NAME")]
+    #[arg(long, env = "CROSSFADE_OVERRIDE_HEADER", value_name = "NAME", value_parser = override_header)]
     override_header: Option<HeaderName>,
     /// A secret that the proxies of an update share, so that no client can forge the guard header
     #[arg(
@@ -112,6 +115,31 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
+    /// What no flag tells by itself.
+    ///
+    /// # Errors
+    /// With a message that names the flag.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let headers = self.policy.affinity_header.as_deref().unwrap_or_default();
+        let fields = &self.policy.affinity_body_field;
+        let twice = |flag: &str, name: &str| Err(format!("{flag} names '{name}' twice"));
+        if let Some(name) = repeated(headers) {
+            return twice("--affinity-header", name.as_str());
+        }
+        if let Some(name) = repeated(fields) {
+            return twice("--affinity-body-field", name);
+        }
+        for (flag, count) in [
+            ("--affinity-header", headers.len()),
+            ("--affinity-body-field", fields.len()),
+        ] {
+            if count > MAX_AFFINITY_NAMES {
+                return Err(format!("{flag} takes at most {MAX_AFFINITY_NAMES} names"));
+            }
+        }
+        Ok(())
+    }
+
     /// How logs are wanted: level, format, access lines.
     #[must_use]
     pub fn log(&self) -> (&Level, LogFormat, bool) {
@@ -215,7 +243,7 @@ impl ProxyArgs {
         spec.traffic_split_percent = Some(self.split.unwrap_or(0));
         let policy = &self.policy;
         if let Some(headers) = &policy.affinity_header {
-            spec.affinity.headers.clone_from(headers);
+            spec.affinity.headers = headers.iter().map(HeaderName::to_string).collect();
         }
         spec.affinity
             .body_fields

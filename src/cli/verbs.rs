@@ -95,6 +95,10 @@ impl Cli {
                 }
             }
         }
+        if let Command::Proxy(args) = &cli.command {
+            args.check()
+                .map_err(|message| Error::raw(ErrorKind::ValueValidation, message + "\n"))?;
+        }
         Ok(cli)
     }
 }

@@ -5,8 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
+use http::HeaderName;
 
-use crate::cli::parse::{count, domain, object_name, seconds, seconds_or_none};
+use crate::cli::parse::{
+    body_field, comment_interval, count, domain, hold, limit, object_name, probe_interval, seconds,
+    seconds_or_none,
+};
 use crate::config::ClusterSource;
 use crate::telemetry::log::Level;
 use crate::telemetry::trace::Endpoint;
@@ -59,6 +63,9 @@ impl ClusterArgs {
     }
 }
 
+/// Most bytes of `--max-replay-bytes`, as of the field of a plan file.
+const MAX_REPLAY_BYTES: u64 = 1 << 30;
+
 /// What a plan file says under `affinity` and `failover`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Affinity and failover (a plan file or a cluster says these itself)")]
@@ -71,13 +78,14 @@ pub(super) struct PolicyArgs {
         value_delimiter = ',',
         conflicts_with_all = ["plan", "kube"]
     )]
-    pub(super) affinity_header: Option<Vec<String>>,
+    pub(super) affinity_header: Option<Vec<HeaderName>>,
     /// Fields of the JSON body that name a session, looked at after the headers
     #[arg(
         long,
         env = "CROSSFADE_AFFINITY_BODY_FIELD",
         value_name = "NAME",
         value_delimiter = ',',
+        value_parser = body_field,
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) affinity_body_field: Vec<String>,
@@ -86,6 +94,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_MAX_REPLAY_BYTES",
         value_name = "N",
+        value_parser = clap::value_parser!(u64).range(0..=MAX_REPLAY_BYTES),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) max_replay_bytes: Option<u64>,
@@ -94,6 +103,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_RETRY_BUDGET_PERCENT",
         value_name = "N",
+        value_parser = clap::value_parser!(u8).range(0..=100),
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) retry_budget_percent: Option<u8>,
@@ -102,6 +112,7 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
         value_name = "SECONDS",
+        value_parser = limit,
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) first_event_timeout: Option<f64>,
@@ -110,14 +121,16 @@ pub(super) struct PolicyArgs {
         long,
         env = "CROSSFADE_GAP_TIMEOUT",
         value_name = "SECONDS",
+        value_parser = limit,
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) gap_timeout: Option<f64>,
-    /// How long events without content are held, so that the request can still be saved [default: 5]
+    /// How long events without content are held, so that the request can still be retried [default: 5]
     #[arg(
         long,
         env = "CROSSFADE_HOLD",
         value_name = "SECONDS",
+        value_parser = hold,
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) hold: Option<f64>,
@@ -149,7 +162,8 @@ pub(super) struct LimitArgs {
         long,
         env = "CROSSFADE_MAX_REQUESTS",
         value_name = "N",
-        default_value_t = 100_000
+        default_value_t = 100_000,
+        value_parser = count
     )]
     pub(super) max_requests: usize,
     /// Most connections of clients that are open at once; one more is closed at once
@@ -179,7 +193,7 @@ pub(super) struct LimitArgs {
     #[arg(long, env = "CROSSFADE_TUNNEL_IDLE_TIMEOUT", value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
     pub(super) tunnel_idle_timeout: Duration,
     /// Send a client that hears nothing for so long an SSE comment, between events [default: off]
-    #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "SECONDS", value_parser = comment_interval)]
     pub(super) keep_alive_comments: Option<Duration>,
 }
 
@@ -231,7 +245,7 @@ pub(super) struct UpstreamArgs {
     )]
     pub(super) upstream_max_exchanges: u32,
     /// Ask each endpoint this often whether /v1/models lists a model [default: off]
-    #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = probe_interval)]
     pub(super) probe_interval: Option<Duration>,
 }
 
