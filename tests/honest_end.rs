@@ -70,6 +70,12 @@ async fn a_stream_that_breaks_off_ends_with_an_error_event_and_an_unclean_close_
                 let flags = ["--upstream-protocol", protocol];
                 let (proxy, response) = broken(family, end, &flags).await;
                 assert_honest(family, &response);
+                // The words of the operating system are for the log.
+                let text = response.text();
+                assert!(
+                    !text.contains("os error") && !text.contains("peer"),
+                    "{text}"
+                );
                 // What broke off may count as truncated or as failed, never as complete.
                 let line = proxy.access_line(1).await;
                 let outcome = line["outcome"].as_str().unwrap();

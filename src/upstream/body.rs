@@ -1,5 +1,6 @@
 //! The body of an answer, from wherever it comes.
 
+use std::io::ErrorKind;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -26,6 +27,24 @@ pub enum BodyError {
     Http2(#[source] ::h2::Error),
     #[error("the service in this process broke the body off")]
     Local(#[source] BoxError),
+}
+
+impl BodyError {
+    /// What went wrong in words for clients. The operating system's own words stay in the log.
+    #[must_use]
+    pub fn in_general(&self) -> &'static str {
+        match self {
+            Self::Broken(source) => match source.kind() {
+                ErrorKind::ConnectionReset => "connection reset",
+                ErrorKind::UnexpectedEof => "connection closed early",
+                ErrorKind::TimedOut => "connection timed out",
+                _ => "connection broken",
+            },
+            Self::Malformed(_) => "malformed framing",
+            Self::Http2(_) => "HTTP/2 error",
+            Self::Local(_) => "the service failed",
+        }
+    }
 }
 
 /// The body of an answer. Reading it reads the model server's connection: there is no task in between.

@@ -141,7 +141,7 @@ impl Relay {
                             rest
                         }
                     },
-                    Poll::Ready(Some(Err(error))) => self.broke(&story(&error)),
+                    Poll::Ready(Some(Err(error))) => self.broke(error.in_general(), &story(&error)),
                     Poll::Ready(None) => self.eof(),
                     // It did come, in time.
                     Poll::Pending if self.source.holds_back() => return Poll::Pending,
@@ -265,7 +265,8 @@ impl Relay {
             self.finish(End::Eof);
             return rest;
         }
-        self.broke("the stream ended without content or terminal event")
+        let why = "the stream ended without content or terminal event";
+        self.broke(why, why)
     }
 
     pub fn poll_unread(&mut self, cx: &mut Context<'_>) {

@@ -13,8 +13,9 @@ use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
 
 impl Relay {
-    /// The body broke off. Answers what is still to be forwarded.
-    pub(super) fn broke(&mut self, why: &str) -> Bytes {
+    /// The body broke off: `for_client` says why without the words of the system, `why` in all detail for the log. Answers
+    /// what is still to be forwarded.
+    pub(super) fn broke(&mut self, for_client: &str, why: &str) -> Bytes {
         self.failed(Failure::Answer, why);
         if let Some(tries) = &mut self.tries
             && let Some(place) = tries.refuge_behind_head(Cause::Broken)
@@ -30,7 +31,7 @@ impl Relay {
             // All that the client waits for has come.
             Some(_) if terminal => self.finish(End::Cut),
             Some(_) if !failed => {
-                let message = format!("{} broke off the stream: {why}", self.side());
+                let message = format!("{} broke off the stream: {for_client}", self.side());
                 self.close(&message, StatusCode::BAD_GATEWAY, End::Cut);
             }
             _ => {
