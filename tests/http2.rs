@@ -543,7 +543,7 @@ async fn interim_answers_of_an_http2_server_have_an_end() {
 }
 
 /// Requests of HTTP/2 that must not reach a model server: `(what, fields)`, beyond those that are always there.
-const MALFORMED: [(&str, &[(&str, &str)]); 17] = [
+const MALFORMED: [(&str, &[(&str, &str)]); 20] = [
     (
         "no authority",
         &[(":method", "GET"), (":scheme", "http"), (":path", "/a")],
@@ -672,6 +672,35 @@ const MALFORMED: [(&str, &[(&str, &str)]); 17] = [
             (":authority", "a"),
             (":path", "/a"),
             ("X-A", "b"),
+        ],
+    ),
+    (
+        "a scheme of another protocol",
+        &[
+            (":method", "GET"),
+            (":scheme", "ftp"),
+            (":authority", "a"),
+            (":path", "/a"),
+        ],
+    ),
+    (
+        "a space before a value",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("x-a", " b"),
+        ],
+    ),
+    (
+        "a tab behind a value",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("x-a", "b\t"),
         ],
     ),
     (

@@ -204,6 +204,21 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     if request.method() == Method::CONNECT {
         return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not served here"));
     }
+    // RFC 9113 §8.3.1: other schemes are for proxies that translate; model servers speak HTTP.
+    if !matches!(request.uri().scheme_str(), Some("http" | "https") | None) {
+        return Some((StatusCode::BAD_REQUEST, "the scheme must be http or https"));
+    }
+    // RFC 9113 §8.2.1. HTTP/1.1 would drop these spaces, so what is checked here would not be what arrives.
+    let is_padded = |value: &HeaderValue| {
+        let ends = [value.as_bytes().first(), value.as_bytes().last()];
+        ends.iter().any(|end| matches!(end, Some(b' ' | b'\t')))
+    };
+    if request.headers().values().any(is_padded) {
+        return Some((
+            StatusCode::BAD_REQUEST,
+            "a header value begins or ends with white space",
+        ));
+    }
     // RFC 9113 §8.3.1: a path begins with a slash, but for OPTIONS of the server as a whole.
     let path = request.uri().path();
     if !path.starts_with('/') && (path, request.method()) != ("*", &Method::OPTIONS) {
