@@ -233,6 +233,7 @@ impl<O: OldSide> Tries<O> {
         let terms = Terms {
             fail_fast: self.fail_fast(),
             deadline: self.first_event_deadline(),
+            was_sent: self.tried != Tried::default(),
         };
         let sent = self
             .proxy

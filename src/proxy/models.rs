@@ -159,6 +159,7 @@ async fn ask_for_ever<O: OldSide>(
     let terms = Terms {
         fail_fast: FailFast::IfEjected,
         deadline: None,
+        was_sent: false,
     };
     let sent = tries
         .proxy

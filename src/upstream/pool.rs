@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{Method, Response, StatusCode};
+use http::{Response, StatusCode};
 
 use super::connect::Connector;
 use super::endpoint::Lease;
@@ -76,6 +76,8 @@ pub struct Terms {
     pub fail_fast: FailFast,
     /// When there must be a response head at the latest.
     pub deadline: Option<Instant>,
+    /// It was sent before: over a used connection that breaks it is repeated only if it is certain that nobody read it.
+    pub was_sent: bool,
 }
 
 /// The endpoints of one side. Immutable: a changed address makes a new pool that shares the endpoints that stayed.
@@ -223,6 +225,10 @@ impl Pool {
         match (result, again) {
             (Err(error), Some(body)) if error.another_may_do() => {
                 let other = self.pick(now, draw, Some(endpoint)).ok_or(error)?;
+                let terms = Terms {
+                    was_sent: true,
+                    ..terms
+                };
                 Box::pin(self.watched(other, outgoing, body, Instant::now(), terms)).await
             }
             (result, _) => result,
@@ -248,9 +254,12 @@ impl Pool {
         // Here and below what is rare is boxed, so that it does not make the future of every request larger. What is not is
         // awaited where it is made, so that it is not moved.
         let result = match limits.into_iter().flatten().min_by_key(|(at, _)| *at) {
-            None => self.attempt(lease, outgoing, body, now).await,
+            None => {
+                self.attempt(lease, outgoing, body, now, terms.was_sent)
+                    .await
+            }
             Some((at, error)) => {
-                let attempt = Box::pin(self.attempt(lease, outgoing, body, now));
+                let attempt = Box::pin(self.attempt(lease, outgoing, body, now, terms.was_sent));
                 deadline::timeout_at(at, attempt)
                     .await
                     .unwrap_or(Err(error))
@@ -286,7 +295,8 @@ impl Pool {
         body: RequestBody,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
-        self.attempt(lease, outgoing, body, Instant::now()).await
+        self.attempt(lease, outgoing, body, Instant::now(), false)
+            .await
     }
 
     async fn attempt(
@@ -295,6 +305,7 @@ impl Pool {
         outgoing: Outgoing<'_>,
         body: RequestBody,
         now: Instant,
+        was_sent: bool,
     ) -> Result<Response<UpstreamBody>, Error> {
         let http2 = match self.settings.protocol {
             Protocol::Http1 => Some(false),
@@ -310,7 +321,13 @@ impl Pool {
         if let Some((transport, life)) = idle::take(lease.id) {
             lease.life = life;
             return match h1::exchange(lease, transport, outgoing, body).await {
-                Err((error, lease, body)) if is_stale(&error, &outgoing.head.method, now) => {
+                Err((error, lease, body))
+                    if is_stale(
+                        &error,
+                        !was_sent && outgoing.head.method.is_idempotent(),
+                        now,
+                    ) =>
+                {
                     match body.again() {
                         Some(body) => Box::pin(self.fresh(lease, outgoing, body, http2)).await,
                         None => Err(error),
@@ -358,12 +375,12 @@ impl Pool {
 }
 
 /// Did an exchange over a used connection, begun at `since`, fail because the server had closed it, so that a new one is to
-/// be tried at once? It is not where the server may have read the request, unless that does no harm (RFC 9110 §9.2.2): that is
+/// be tried at once? It is not where the server may have read the request, unless it `may_repeat` (RFC 9110 §9.2.2): that is
 /// a failed attempt, for those to deal with who know the retry budget.
-fn is_stale(error: &Error, method: &Method, since: Instant) -> bool {
+fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
     match error {
         Error::Unread(_) => true,
-        Error::Silent(_) => method.is_idempotent() && since.elapsed() < STALE,
+        Error::Silent(_) => may_repeat && since.elapsed() < STALE,
         _ => false,
     }
 }
