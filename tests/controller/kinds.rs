@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::stage::{Controller, Stage, resource};
+use super::stage::{Controller, Stage, pods, resource};
 
 /// An update whose new side is counted by `workers`, beside four old workers that are pods.
 async fn counting(workers: Value) -> (Stage, Controller) {
@@ -511,4 +511,51 @@ async fn an_endpoint_of_two_address_families_is_one() {
     stage.keeps(&controller, "up", 0).await;
     let object = stage.get("up").await;
     assert!(one(&object), "{object}");
+}
+
+#[tokio::test]
+async fn workers_that_are_wanted_and_cannot_be_made_are_no_farewell() {
+    let kind = resource("apps", "v1", "Deployment", "deployments");
+    let labels = json!({"app": "mine"});
+    let template = json!({
+        "metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "any"}]},
+    });
+    let spec = json!({"replicas": 4, "selector": {"matchLabels": labels}, "template": template});
+    let workers = json!({"old": {"selector": labels}});
+    let stage = Stage::begun(json!({"workers": workers})).await;
+    stage.create(&kind, "workers", json!({"spec": spec})).await;
+    for i in 0..4 {
+        stage
+            .pod(&format!("mine-{i}"), labels.clone(), json!([]))
+            .await;
+        stage.pod_ready(&format!("mine-{i}"), true).await;
+        stage.worker("new", i, "worker").await;
+    }
+    let controller = stage.controller(&[]).await;
+    stage.splits("up", 1, 1).await;
+    // All evicted, and a quota or a webhook lets no other be made.
+    for i in 0..4 {
+        stage.delete(&pods(), &format!("mine-{i}")).await;
+    }
+    stage.splits("up", 0, 1).await;
+    stage
+        .until("up", "an outage", |object| {
+            object["status"]["old"]["workers"] == "0/4"
+        })
+        .await;
+    stage.keeps(&controller, "up", 100).await;
+    let object = stage.get("up").await;
+    assert_eq!(object["status"]["phase"], "Degraded", "{object}");
+    assert_ne!(object["spec"]["oldDraining"], true, "{object}");
+    // Nobody wants any: that is the end.
+    let none = json!({"spec": {"replicas": 0}});
+    let params = kube::api::PatchParams::default();
+    let merge = kube::api::Patch::Merge(none);
+    let patched = stage.api(&kind).patch("workers", &params, &merge).await;
+    patched.unwrap();
+    stage
+        .until("up", "complete", |object| {
+            object["status"]["phase"] == "Complete"
+        })
+        .await;
 }

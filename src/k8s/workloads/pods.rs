@@ -26,28 +26,66 @@ impl Workload for Pods {
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
         let mut pods = shelves.of(&resource(), &which.namespace)?;
-        pods.retain(|pod| {
-            let is_meant = match which.selector.is_empty() {
-                // Of a graph's pods each says what it is: one that does not may be a frontend.
-                true => {
-                    label(pod, GRAPH) == Some(&which.name)
-                        && says_its_type(pod)
-                        && is_of_namespace(pod, which)
-                }
-                false => is_selected(pod, &which.selector),
-            };
-            is_meant
-                && which
-                    .revision
-                    .as_deref()
-                    .is_none_or(|hash| label(pod, WORKER_HASH) == Some(hash))
-        });
-        count(shelves, &which.namespace, &pods)
+        pods.retain(|pod| is_meant(pod, which));
+        let mut counts = count(shelves, &which.namespace, &pods)?;
+        for (role, wanted) in wanted(shelves, which)? {
+            let workers = counts.entry(role).or_default();
+            // That no pod exists, by a quota or a webhook, is no sign that none is wanted.
+            if workers.desired == 0 {
+                workers.desired = wanted;
+            }
+        }
+        Ok(counts)
     }
 }
 
 pub(super) fn resource() -> ApiResource {
     super::resource("", "v1", "Pod", "pods")
+}
+
+/// Is a pod one of those that are counted?
+fn is_meant(pod: &DynamicObject, which: &Which) -> bool {
+    let is_meant = match which.selector.is_empty() {
+        // Of a graph's pods each says what it is: one that does not may be a frontend.
+        true => {
+            label(pod, GRAPH) == Some(&which.name)
+                && says_its_type(pod)
+                && is_of_namespace(pod, which)
+        }
+        false => is_selected(pod, &which.selector),
+    };
+    let revision = which.revision.as_deref();
+    is_meant && revision.is_none_or(|hash| label(pod, WORKER_HASH) == Some(hash))
+}
+
+/// How many replicas of each role the Deployments and StatefulSets want whose pods would be counted.
+fn wanted(shelves: &Shelves, which: &Which) -> Result<BTreeMap<Role, u32>, Unseen> {
+    let mut wanted = BTreeMap::new();
+    for kind in [
+        super::deployment::resource(),
+        super::stateful_set::resource(),
+    ] {
+        for owner in shelves.of(&kind, &which.namespace)? {
+            if !template(&owner).is_some_and(|pod| is_meant(&pod, which)) {
+                continue;
+            }
+            let desired = super::object::replicas(&owner, "/status/readyReplicas").desired;
+            if let Some(role) = role(&owner).filter(|_| desired > 0) {
+                let sum: &mut u32 = wanted.entry(role).or_default();
+                *sum = sum.saturating_add(desired);
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+/// A pod as `owner` makes it, as far as its labels and ports go.
+fn template(owner: &DynamicObject) -> Option<DynamicObject> {
+    let labels = owner.data.pointer("/spec/template/metadata/labels")?;
+    let labels = serde_json::from_value(labels.clone()).ok()?;
+    let mut pod = DynamicObject::new("", &resource());
+    pod.metadata.labels = Some(labels);
+    Some(pod)
 }
 
 fn says_its_type(pod: &DynamicObject) -> bool {

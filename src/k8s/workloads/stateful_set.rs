@@ -1,5 +1,7 @@
 //! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` say nothing of readiness: a revision is counted by pods.
 
+use kube::api::ApiResource;
+
 use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
 
 pub(super) struct StatefulSets;
@@ -13,8 +15,7 @@ impl Workload for StatefulSets {
     }
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let kind = super::resource("apps", "v1", "StatefulSet", "statefulsets");
-        let objects = object::meant(shelves, &kind, which)?;
+        let objects = object::meant(shelves, &resource(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 pods::of_revision(shelves, &objects, which, revision, REVISION)
@@ -24,4 +25,8 @@ impl Workload for StatefulSets {
             })),
         }
     }
+}
+
+pub(super) fn resource() -> ApiResource {
+    super::resource("apps", "v1", "StatefulSet", "statefulsets")
 }
