@@ -368,16 +368,21 @@ async fn a_generation_of_weight_0_is_no_refuge() {
     assert!(message.contains("old"), "{message}");
     assert_eq!(new.count(), 0);
     proxy.outcomes("failed", 1).await;
+    // The answer is the proxy's own.
+    assert_eq!(proxy.access_line(1).await["answered"], "none");
 }
 
 #[tokio::test]
 async fn old_is_a_refuge_at_100_percent_until_the_plan_says_that_it_drains() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
-    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
+    // Else the budget, too, would end the failovers.
+    let budget = "failover: {retryBudgetPercent: 100}";
+    let draining = format!("{budget}\noldDraining: true");
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, budget));
     let proxy = Proxy::planned(&old, &plan, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
-    plan.replace(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    plan.replace(&manifest(&new.url(), 0, 1, &draining));
     eventually("old drains", async || proxy.chat().await.status == 503).await;
     let before = old.count();
     assert_eq!(proxy.chat().await.text(), status_text(503));

@@ -22,6 +22,8 @@ pub struct Exchange {
     assignment: Assignment,
     /// The side that carries it now.
     answering: Generation,
+    /// The side whose answer the client gets; none while there is only one of the proxy's own.
+    answered: Option<Generation>,
     api: Api,
     // Of the head only what the access line needs: the head itself is let go once the exchange is committed.
     method: Method,
@@ -68,6 +70,7 @@ impl Exchange {
             shared,
             assignment,
             answering: assignment.generation,
+            answered: None,
             api,
             method: head.method.clone(),
             path: head.uri.path().into(),
@@ -129,6 +132,7 @@ impl Exchange {
     /// The answer of `generation` is passed on.
     pub fn answered(&mut self, generation: Generation, status: StatusCode) {
         self.carried_by(generation);
+        self.answered = Some(generation);
         self.status = status;
         self.to_be_counted = self.assignment.open_to_split();
     }
@@ -170,6 +174,7 @@ impl Exchange {
             return;
         }
         self.saved();
+        self.answered = Some(self.answering);
         let metrics = &self.shared.metrics;
         let gap = self.timeline.content(now, events);
         let first = gap.is_none();
@@ -225,7 +230,7 @@ impl Drop for Exchange {
         metrics.delivered(self.answering, events, bytes, self.usage);
         let line = access::Line {
             assignment: self.assignment,
-            answered: self.answering,
+            answered: self.answered,
             method: self.method.as_str(),
             path: &self.path,
             class: self.api,

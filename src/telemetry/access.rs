@@ -54,8 +54,8 @@ pub fn set_form(form: Form) {
 #[derive(Debug)]
 pub struct Line<'a> {
     pub assignment: Assignment,
-    /// The side that answered in the end.
-    pub answered: Generation,
+    /// The side that answered in the end; none where the proxy answered by itself, or nobody did.
+    pub answered: Option<Generation>,
     pub method: &'a str,
     pub path: &'a str,
     pub class: Api,
@@ -116,7 +116,10 @@ impl Line<'_> {
         fields.open(time);
         fields.word(name!("generation"), self.assignment.generation.as_str());
         fields.word(name!("reason"), self.assignment.reason.as_str());
-        fields.word(name!("answered"), self.answered.as_str());
+        fields.word(
+            name!("answered"),
+            self.answered.map_or("none", Generation::as_str),
+        );
         fields.text(name!("method"), self.method);
         fields.text(name!("path"), self.path);
         fields.word(name!("class"), self.class.as_str());
@@ -235,7 +238,7 @@ mod tests {
                 generation: Generation::New,
                 reason: Reason::Sticky,
             },
-            answered: Generation::Old,
+            answered: Some(Generation::Old),
             method: "POST",
             path,
             class: Api::Chat,
