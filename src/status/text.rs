@@ -220,12 +220,13 @@ impl Page {
         if let (Some(answered), [Some(by), Some(assigned)]) = (answered, shares)
             && (by - assigned).abs() > MOVED
         {
+            let shown = all;
             let all = count(answered.new + answered.old);
             let (by, new) = (share(Some(by)), count(answered.new));
-            self.line(
-                "",
-                &format!("answered  {by}   {new} of {all}: requests were moved"),
-            );
+            // The shares also differ while many requests wait for their first answer.
+            let failed_over = shown.is_some_and(|all| all.saves.values().any(|count| *count > 0));
+            let remark = if failed_over { ", after failover" } else { "" };
+            self.line("", &format!("answered  {by}   {new} of {all}{remark}"));
         }
     }
 
@@ -311,12 +312,12 @@ impl Page {
                 false => format!("{sum} ({})", causes.join(", ")),
             }
         };
-        let refused = count(all.retries_refused);
-        let saves = by_cause(&all.saves);
-        self.line(
-            "recovered",
-            &format!("{saves}; the retry budget did not allow {refused} more"),
-        );
+        let mut recovered = by_cause(&all.saves);
+        if all.retries_refused > 0 {
+            let refused = count(all.retries_refused);
+            recovered += &format!("; the retry budget refused {refused} more");
+        }
+        self.line("recovered", &recovered);
         self.line("refused", &by_cause(&all.rejected_requests));
     }
 }

@@ -58,6 +58,37 @@ fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
 }
 
 #[test]
+fn failover_is_named_only_where_there_was_one() {
+    let said = |saves: &[(&str, u64)], refused| {
+        let state = v1::State {
+            assigned_last_minute: Some(v1::Requests { old: 100, new: 0 }),
+            answered_last_minute: Some(v1::Requests { old: 90, new: 10 }),
+            saves: saves
+                .iter()
+                .map(|(cause, count)| ((*cause).to_owned(), *count))
+                .collect(),
+            retries_refused: refused,
+            ..Default::default()
+        };
+        let asked = Asked {
+            name: "a".to_owned(),
+            state: Ok(state),
+        };
+        text(&Look {
+            proxies: vec![asked],
+            ..Look::default()
+        })
+    };
+    let quiet = said(&[], 0);
+    assert!(quiet.contains("10 of 100\n"), "{quiet}");
+    assert!(quiet.contains("recovered   0\n"), "{quiet}");
+    let busy = said(&[("connect", 10)], 3);
+    assert!(busy.contains("10 of 100, after failover\n"), "{busy}");
+    let line = "recovered   10 (10 connect); the retry budget refused 3 more\n";
+    assert!(busy.contains(line), "{busy}");
+}
+
+#[test]
 fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
     let problem = v1::Problem {
         path: "spec.weights\x1b]0;".into(),
