@@ -271,9 +271,7 @@ async fn a_stream_that_ends_with_trailers_before_any_content_is_saved() {
         let proxy = Proxy::planned(&old, &mostly_new(&new, ""), &flags).await;
         proxy.chat().await.assert_is(chat_text("old"));
         assert_eq!((old.count(), new.count()), (1, 1));
-        proxy
-            .counts("crossfade_recovered_requests_total", &[], 1.0)
-            .await;
+        proxy.recovers(&[], 1.0).await;
         proxy.outcomes("completed", 1).await;
     }
 }
@@ -306,13 +304,7 @@ async fn only_what_was_saved_counts_as_saved() {
             let response = client::post(proxy.address, CHAT, &[], body).await;
             assert_eq!(response.status, 503);
             assert_eq!(proxy.access_line(1).await["attempts"], 2);
-            assert_eq!(
-                proxy
-                    .metrics()
-                    .await
-                    .sum("crossfade_recovered_requests_total", &[]),
-                0.0
-            );
+            assert_eq!(proxy.recovered(&[]).await, 0.0);
         }
     }
 }
@@ -329,9 +321,7 @@ async fn a_404_that_breaks_off_is_saved_or_a_bad_gateway() {
         let healthy = Upstream::start(healthy("other")).await;
         let proxy = Proxy::planned(&healthy, &mostly_new(&failing, ""), &[]).await;
         proxy.chat().await.assert_is(chat_text("other"));
-        proxy
-            .counts("crossfade_recovered_requests_total", &[], 1.0)
-            .await;
+        proxy.recovers(&[], 1.0).await;
         let proxy = Proxy::planned(&failing, &mostly_old(&healthy, ""), &[]).await;
         proxy.chat().await.assert_is(chat_text("other"));
 

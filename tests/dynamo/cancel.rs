@@ -60,13 +60,7 @@ async fn a_client_that_goes_away_stops_the_worker_at_every_stage() {
             proxy.outcomes("cancelled", gone).await;
         }
         proxy.counts("crossfade_open_streams", &[], 0.0).await;
-        assert_eq!(
-            proxy
-                .metrics()
-                .await
-                .sum("crossfade_recovered_requests_total", &[]),
-            0.0
-        );
+        assert_eq!(proxy.recovered(&[]).await, 0.0);
     }
     assert!(
         pair.new.events().is_empty(),

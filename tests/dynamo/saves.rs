@@ -91,13 +91,7 @@ async fn a_frontend_that_is_killed_before_the_first_token_costs_nothing() {
                 5,
             );
         }
-        proxy
-            .counts(
-                "crossfade_recovered_requests_total",
-                &[("cause", "connect")],
-                8.0,
-            )
-            .await;
+        proxy.recovers(&[("cause", "connect")], 8.0).await;
         proxy.outcomes("completed", 16).await;
     }
 }
@@ -221,13 +215,7 @@ async fn an_engine_that_fails_on_new_is_saved_on_old_but_not_the_other_way_round
     for way in Way::all() {
         way.assert_says(&way.ask(proxy.address, "new", prompt).await, &pair.old, 5);
     }
-    proxy
-        .counts(
-            "crossfade_recovered_requests_total",
-            &[("cause", "server_error")],
-            8.0,
-        )
-        .await;
+    proxy.recovers(&[("cause", "server_error")], 8.0).await;
     let prompt = "<<words=5>> <<for=old http_error=500>>";
     for way in Way::all() {
         let direct = way.ask(pair.old.address(), "old", prompt).await;
@@ -246,7 +234,5 @@ async fn an_engine_that_fails_on_new_is_saved_on_old_but_not_the_other_way_round
         assert!(direct.contains("Internal server error"), "{direct}");
     }
     proxy.outcomes("failed", 8).await;
-    proxy
-        .counts("crossfade_recovered_requests_total", &[], 8.0)
-        .await;
+    proxy.recovers(&[], 8.0).await;
 }

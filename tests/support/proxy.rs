@@ -36,6 +36,9 @@ pub enum Reading {
     Closed,
 }
 
+/// The metric of requests that were recovered by another attempt.
+pub const RECOVERED: &str = "crossfade_recovered_requests_total";
+
 /// What a proxy in a test gets when the test does not say otherwise.
 const DEFAULTS: [(&str, &str); 6] = [
     ("--listen", "127.0.0.1:0"),
@@ -295,6 +298,16 @@ impl Proxy {
         let labels = [("outcome", outcome)];
         self.counts("crossfade_requests_total", &labels, count.into())
             .await;
+    }
+
+    /// How many requests with these labels it has recovered so far.
+    pub async fn recovered(&self, labels: &[(&str, &str)]) -> f64 {
+        self.metrics().await.sum(RECOVERED, labels)
+    }
+
+    /// Waits until it has recovered so many requests with these labels.
+    pub async fn recovers(&self, labels: &[(&str, &str)], count: f64) {
+        self.counts(RECOVERED, labels, count).await;
     }
 
     /// One streaming chat through it.
