@@ -100,6 +100,10 @@ chaos: build ## invariants under random faults; SECONDS=3600 SEED=0x1f
 	CROSSFADE_BIN="$(TARGET)/release/crossfade" CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) CHAOS_HTTP2=$(HTTP2) \
 	  cargo test --locked --test chaos -- --nocapture no_invariant
 
+.PHONY: fleet
+fleet: build ## what many proxies cost a real API server; FLEET=200 FLEET_SECONDS=300
+	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --test fleet -- --ignored --nocapture
+
 .PHONY: differential
 differential: build ## odd requests through crossfade, HAProxy and Envoy; WRITE=--write writes the table anew
 	@benches/install.sh

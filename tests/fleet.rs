@@ -51,29 +51,31 @@ fn quantile(buckets: &BTreeMap<String, f64>, share: f64) -> f64 {
     f64::INFINITY
 }
 
-#[tokio::test]
-async fn fifty_proxies_follow_a_hundred_edits_and_all_come_to_the_last() {
-    let directory = tempfile::tempdir().unwrap();
-    let cluster = Cluster::api_server();
-    let kubeconfig = sidecar_kubeconfig(&cluster, directory.path());
-    let old = Upstream::start(healthy("old")).await;
-    let new = Upstream::start(healthy("new")).await;
-    let edit = |number: usize| {
-        let manifest = format!(
-            "apiVersion: nvidia.com/v1alpha1
+/// The program to run: `make test` names the release build.
+fn program() -> PathBuf {
+    std::env::var_os("CROSSFADE_BIN").map_or_else(
+        || PathBuf::from(env!("CARGO_BIN_EXE_crossfade")),
+        PathBuf::from,
+    )
+}
+
+/// The update that all follow, with this split.
+fn update(new: &Upstream, percent: usize) -> String {
+    format!(
+        "apiVersion: nvidia.com/v1alpha1
 kind: DynamoUpdateConfig
 metadata: {{name: my-dgd-update, namespace: default}}
 spec:
   newFrontendService: \"{}\"
-  trafficSplitPercent: {}
+  trafficSplitPercent: {percent}
   sourceDeployment: dgd-old
 ",
-            new.url(),
-            number % 101
-        );
-        cluster.apply(&manifest);
-    };
-    edit(0);
+        new.url()
+    )
+}
+
+/// So many proxies that follow it.
+async fn fleet(count: usize, old: &Upstream, kubeconfig: &Path) -> Vec<Proxy> {
     let environment = [("KUBECONFIG", kubeconfig.to_str().unwrap())];
     let url = old.url();
     let args = [
@@ -86,14 +88,23 @@ spec:
         "default",
         "--kube-allow-any-target",
     ];
-    // `make test` names the release build.
-    let release = std::env::var_os("CROSSFADE_BIN").map(PathBuf::from);
-    let built = Path::new(env!("CARGO_BIN_EXE_crossfade"));
-    let program = release.as_deref().unwrap_or(built);
     let mut proxies = Vec::new();
-    for _ in 0..PROXIES {
-        proxies.push(Proxy::start_of(program, &args, &environment).await);
+    for _ in 0..count {
+        proxies.push(Proxy::start_of(&program(), &args, &environment).await);
     }
+    proxies
+}
+
+#[tokio::test]
+async fn fifty_proxies_follow_a_hundred_edits_and_all_come_to_the_last() {
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = Cluster::api_server();
+    let kubeconfig = sidecar_kubeconfig(&cluster, directory.path());
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let edit = |number: usize| cluster.apply(&update(&new, number % 101));
+    edit(0);
+    let proxies = fleet(PROXIES, &old, &kubeconfig).await;
     for number in 1..=EDITS {
         edit(number);
     }
@@ -113,7 +124,71 @@ spec:
         nearly_all * 1e3
     );
     // Unoptimized, fifty processes have more to do than a few cores can at once.
-    let within = if release.is_some() { 0.03 } else { 0.1 };
+    let is_release = std::env::var_os("CROSSFADE_BIN").is_some();
+    let within = if is_release { 0.03 } else { 0.1 };
     assert!(half <= within, "p50 {half}: {buckets:?}");
     assert!(nearly_all <= 1.0, "p99 {nearly_all}: {buckets:?}");
+}
+
+/// A figure of the API server about requests for updates, or about the sizes of what their watches are sent.
+fn of_api_server(cluster: &Cluster, name: &str) -> f64 {
+    let metrics = cluster.kubectl(&["get", "--raw", "/metrics"]);
+    let lines = metrics.lines().filter(|line| {
+        line.starts_with(name)
+            && (line.contains("resource=\"dynamoupdateconfigs\"")
+                || line.contains("kind=\"DynamoUpdateConfig\""))
+    });
+    lines
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        .sum()
+}
+
+/// What proxies cost the API server while nobody edits anything, and with each write of a status: `make fleet`.
+#[tokio::test]
+#[ignore = "takes minutes and measures"]
+async fn a_quiet_fleet_costs_the_api_server_little() {
+    let number = |name: &str, default: u64| {
+        let given = std::env::var(name).ok();
+        given.map_or(default, |text| text.parse().expect("a number"))
+    };
+    let (count, seconds) = (number("FLEET", 50), number("FLEET_SECONDS", 180));
+    let directory = tempfile::tempdir().unwrap();
+    let cluster = Cluster::api_server();
+    let kubeconfig = sidecar_kubeconfig(&cluster, directory.path());
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    cluster.apply(&update(&new, 10));
+    let size = usize::try_from(count).unwrap();
+    let proxies = fleet(size, &old, &kubeconfig).await;
+    let before = of_api_server(&cluster, "apiserver_request_total");
+    let began = std::time::Instant::now();
+    tokio::time::sleep(std::time::Duration::from_secs(seconds)).await;
+    let requests = of_api_server(&cluster, "apiserver_request_total") - before;
+    let hours = began.elapsed().as_secs_f64() / 3600.0;
+    let sent = of_api_server(&cluster, "apiserver_watch_events_sizes_sum");
+    let writes: usize = 20;
+    for number in 0..writes {
+        let patch = format!(r#"{{"status":{{"message":"write {number}"}}}}"#);
+        cluster.kubectl(&[
+            "patch",
+            "duc",
+            "my-dgd-update",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ]);
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    let sent = of_api_server(&cluster, "apiserver_watch_events_sizes_sum") - sent;
+    println!(
+        "{count} proxies in {seconds} s: {:.0} API requests per proxy and hour; {:.0} bytes sent per proxy and status write",
+        requests / count as f64 / hours,
+        sent / (count as f64 * writes as f64)
+    );
+    for proxy in &proxies {
+        let lost = |line: &String| line.contains("out of reach");
+        let lines = proxy.lines();
+        assert!(!lines.iter().any(lost), "{lines:#?}");
+    }
 }

@@ -772,7 +772,7 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
     server.hurt("pause");
     let begin = Instant::now();
     while lost(&proxy).await == 0.0 {
-        assert!(begin.elapsed() < Duration::from_secs(30), "never noticed");
+        assert!(begin.elapsed() < Duration::from_secs(150), "never noticed");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     println!(

@@ -872,7 +872,7 @@ fn the_flags_of_a_cluster_say_what_is_wrong() {
                 "--cluster-domain",
                 "1.2.3.4",
             ],
-            "is no domain",
+            "is not a domain",
         ),
     ] {
         let mut all = vec!["proxy", "--old", "o:1"];

@@ -5,8 +5,9 @@
 use std::time::Duration;
 
 use http::Response;
+use http_body_util::BodyExt;
 use kube::Client;
-use kube::client::ClientBuilder;
+use kube::client::{ClientBuilder, DynBody};
 use kube::config::InferConfigError;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -14,8 +15,11 @@ use tower::util::MapResponseLayer;
 
 /// How long a connection may take.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long the API server may be silent. A watch is begun anew before.
+/// How long the API server may be silent.
 const SILENCE: Duration = Duration::from_secs(40);
+/// The same of a watch: longer than the longest of them. The API server promises no bookmarks, so one where nothing changes
+/// may be silent to its end.
+const SILENCE_OF_WATCH: Duration = Duration::from_secs(130);
 
 /// Why there is no way to the API server at all.
 #[derive(Debug, thiserror::Error)]
@@ -32,8 +36,10 @@ pub enum Error {
 #[derive(Clone)]
 pub struct Connection {
     pub(super) client: Client,
-    /// For what is watched: each of its answers is noted in `contact`.
+    /// For the watch on updates: whatever comes of its answers is noted in `contact`.
     pub(super) watching: Client,
+    /// For other watches.
+    pub(super) watching_unnoted: Client,
     pub(super) contact: watch::Receiver<Instant>,
     namespace: String,
 }
@@ -57,12 +63,22 @@ impl Connection {
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), str::to_owned);
         let unusable = |error| Error::Unusable(Box::new(error));
         let client = Client::try_from(config.clone()).map_err(unusable)?;
+        config.read_timeout = Some(SILENCE_OF_WATCH);
+        let watching_unnoted = Client::try_from(config.clone()).map_err(unusable)?;
         let (told, contact) = watch::channel(Instant::now());
-        let note = MapResponseLayer::new(move |response: Response<_>| {
-            if response.status().is_success() {
-                told.send_replace(Instant::now());
+        let note = MapResponseLayer::new(move |response: Response<Box<DynBody>>| {
+            if !response.status().is_success() {
+                return response;
             }
-            response
+            told.send_replace(Instant::now());
+            // Bookmarks as well: where nothing changes they are all that may come.
+            let told = told.clone();
+            response.map(|body| -> Box<DynBody> {
+                Box::new(body.map_frame(move |frame| {
+                    told.send_replace(Instant::now());
+                    frame
+                }))
+            })
         });
         let watching = ClientBuilder::try_from(config)
             .map_err(unusable)?
@@ -71,6 +87,7 @@ impl Connection {
         Ok(Self {
             client,
             watching,
+            watching_unnoted,
             contact,
             namespace,
         })

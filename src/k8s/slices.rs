@@ -34,10 +34,10 @@ impl Slices {
     #[must_use]
     pub fn new(connection: &Connection, service: &str, port: u16) -> Self {
         let api: Api<EndpointSlice> =
-            Api::namespaced(connection.client.clone(), connection.namespace());
+            Api::namespaced(connection.watching_unnoted.clone(), connection.namespace());
         let settings = watcher::Config::default()
             .labels(&format!("{OF_SERVICE}={service}"))
-            .timeout(super::watch::RENEW);
+            .timeout(super::watch::length());
         Self {
             events: Box::pin(watcher(api, settings).backoff(DefaultBackoff::default())),
             known: BTreeMap::new(),

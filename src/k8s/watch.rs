@@ -2,6 +2,7 @@
 //!
 //! Must not know what an update means.
 
+use std::ops::Range;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use crate::resource::status::Phase;
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
 use crate::state_api::whole;
 
-/// A watch is begun anew after so long, in seconds. An API server that stands still with its connections open is noticed 5 s
-/// later; beginning anew costs it one request that changes nothing.
-pub(super) const RENEW: u32 = 10;
+/// A watch is begun anew after so long, in seconds: by chance, as in client-go, so that the watches of many proxies that
+/// began together do not go on together. It is also how long a way to the API server that is dead without an error may stay
+/// unnoticed, which is why it is not longer.
+const RENEW: Range<u32> = 60..120;
 /// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 
@@ -143,6 +145,7 @@ impl Watch {
         }
         // What was heard up to now was before this.
         self.contact.mark_unchanged();
+        self.heard = self.heard.max(*self.contact.borrow());
         let cause = whole(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
@@ -153,8 +156,13 @@ impl Watch {
     }
 }
 
+/// How long a watch is to last, in seconds.
+pub(super) fn length() -> u32 {
+    fastrand::u32(RENEW)
+}
+
 fn events(api: &Api<DynamicObject>) -> Events {
-    let settings = watcher::Config::default().timeout(RENEW);
+    let settings = watcher::Config::default().timeout(length());
     Box::pin(watcher(api.clone(), settings))
 }
 
