@@ -51,9 +51,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("{} is no plan:\n{problems}", path.display())]
+    #[error("cannot load {}:\n{problems}", path.display())]
     Plan { path: PathBuf, problems: Problems },
-    #[error("the flags make no plan:\n{0}")]
+    #[error("cannot use the flags as a plan:\n{0}")]
     Flags(Problems),
     #[error("cannot use the certificates")]
     Tls(#[from] crate::tls::Error),

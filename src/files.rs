@@ -14,7 +14,7 @@ pub enum Error {
     #[error("cannot be read")]
     Read(#[from] io::Error),
     /// A device, a pipe, a socket or a directory.
-    #[error("is no plain file")]
+    #[error("is not a regular file")]
     NoFile,
     #[error("is larger than {0} bytes")]
     TooLarge(u64),

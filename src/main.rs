@@ -122,7 +122,7 @@ fn check(args: &CheckArgs) -> ExitCode {
             println!("{name}: note: {}", printable(note));
         }
         match &report.summary {
-            Some(summary) => println!("{name}: good: {}", printable(summary)),
+            Some(summary) => println!("{name}: ok: {}", printable(summary)),
             None => good = false,
         }
     }

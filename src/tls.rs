@@ -27,7 +27,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("{} is no plain file", path.display())]
+    #[error("{} is not a regular file", path.display())]
     NoFile { path: PathBuf },
     #[error("{} is larger than {MAX_FILE} bytes", path.display())]
     TooLarge { path: PathBuf },
@@ -284,7 +284,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         for path in &crate::files::tests::not_regular(directory.path()) {
             let said = refusal(path);
-            assert!(said.ends_with("is no plain file"), "{said}");
+            assert!(said.ends_with("is not a regular file"), "{said}");
         }
     }
 

@@ -485,7 +485,7 @@ fn steers(text: &str) -> bool {
 
 /// In every place of a manifest that is repeated to people, what steers a terminal and what begins a line.
 fn hostile_manifest() -> String {
-    let evil = r"\e[2J\u009b2J\u0085\u202e\u2028\r\nplan: good: forged\n";
+    let evil = r"\e[2J\u009b2J\u0085\u202e\u2028\r\nplan: ok: forged\n";
     let text = format!("\"{evil}\": 1\npaused: \"{evil}\"\nprobe: {{path: \"/{evil}\"}}");
     manifest("new:8000", 3, 1, &text).replace("new:8000", &format!("{evil}new:8000"))
 }
@@ -497,7 +497,7 @@ fn check_prints_nothing_that_steers_a_terminal_or_forges_a_line() {
     assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
     let said = stdout + &stderr;
     assert!(!steers(&said), "{said:?}");
-    assert!(!said.contains("\nplan: good"), "{said}");
+    assert!(!said.contains("\nplan: ok"), "{said}");
     assert!(
         said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
         "{said}"
@@ -539,9 +539,9 @@ fn check_reads_plain_files_of_a_bounded_size_alone() {
     let large = directory.path().join("large");
     fs::write(&large, vec![b'\n'; (1 << 20) + 1]).unwrap();
     for (path, why) in [
-        ("/dev/zero", "no plain file"),
-        (pipe.to_str().unwrap(), "no plain file"),
-        (directory.path().to_str().unwrap(), "no plain file"),
+        ("/dev/zero", "not a regular file"),
+        (pipe.to_str().unwrap(), "not a regular file"),
+        (directory.path().to_str().unwrap(), "not a regular file"),
         (large.to_str().unwrap(), "larger than 1048576 bytes"),
     ] {
         let (status, stdout, stderr) = texts(&run(&["check", path]));

@@ -54,7 +54,7 @@ impl Drop for Demo {
     }
 }
 
-/// Counts by the text that came: old, new, none, all.
+/// Counts by the text received: old, new, none, all.
 type Row = [u64; 4];
 
 /// The counts of a summary.
@@ -86,7 +86,7 @@ impl Summary {
                 .collect();
             match <Row>::try_from(counts.clone()) {
                 Ok(row) => drop(rows.insert(name, row)),
-                Err(_) if name == "saved by the proxy" => saved = counts.first().copied(),
+                Err(_) if name == "recovered by the proxy" => saved = counts.first().copied(),
                 Err(_) => {}
             }
         }
@@ -100,7 +100,7 @@ impl Summary {
 
     fn assert_adds_up(&self) {
         let names: Vec<&str> = self.rows.keys().map(String::as_str).collect();
-        let ends = ["broken", "completed", "never answered", "told of an error"];
+        let ends = ["broken", "completed", "never answered", "ended with an error"];
         assert_eq!(
             names,
             [&ends[..2], &["never answered", "requests"], &ends[3..]].concat()

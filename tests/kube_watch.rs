@@ -437,7 +437,7 @@ async fn a_certificate_file_without_an_end_is_a_bad_update() {
     bad["tls"] = json!({"caFile": "/dev/zero"});
     api.apply("u", bad);
     let note = api.event("Invalid").await;
-    assert!(note.contains("/dev/zero is no plain file"), "{note}");
+    assert!(note.contains("/dev/zero is not a regular file"), "{note}");
     assert_eq!(proxy.chat().await.generation(), "new");
 }
 

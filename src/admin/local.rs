@@ -31,7 +31,7 @@ impl Local {
             match user(&stream) {
                 Ok(user) if may(user) => return Ok(stream),
                 Ok(user) => tracing::warn!(user, "another user may not use the local admin socket"),
-                Err(error) => tracing::debug!(%error, "nobody is at the local admin socket"),
+                Err(error) => tracing::debug!(%error, "the peer of the local admin socket is gone"),
             }
         }
     }

@@ -14,13 +14,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why a process was not told.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("nobody answers at {address}")]
+    #[error("no response from {address}")]
     Unreachable {
         address: SocketAddr,
         #[source]
         source: io::Error,
     },
-    #[error("{address} answers '{}'", printable(.answer))]
+    #[error("{address} responded '{}'", printable(.answer))]
     Refused { address: SocketAddr, answer: String },
 }
 

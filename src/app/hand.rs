@@ -22,7 +22,7 @@ pub enum Error {
     Status(#[from] status::Error),
     #[error("cannot begin")]
     Begin(#[from] super::Error),
-    #[error("nothing was changed: there is nobody to ask, so say --yes")]
+    #[error("nothing was changed: there is no terminal to ask on; use --yes")]
     NobodyToAsk,
     #[error("nothing was changed: cannot ask")]
     Ask(#[source] io::Error),

@@ -76,7 +76,7 @@ pub(super) async fn live(
 
 fn cut_at_once(shared: &Shared) -> Ended {
     let open = shared.open();
-    tracing::warn!(open, "told to stop once more: ending at once");
+    tracing::warn!(open, "second signal received, exiting now");
     if open == 0 { Ended::Clean } else { Ended::Cut }
 }
 

@@ -25,15 +25,15 @@ pub(super) const MAX_LIST: usize = 512 * 1024;
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("could not be asked, as its name cannot be resolved")]
+    #[error("cannot resolve its name")]
     Name(#[source] std::io::Error),
-    #[error("could not be asked from here")]
+    #[error("cannot connect from this host")]
     Local(#[source] std::io::Error),
     #[error("cannot be reached")]
     Unreachable(#[source] std::io::Error),
-    #[error("answers no HTTP")]
+    #[error("does not speak HTTP")]
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("does not answer in time")]
+    #[error("timed out")]
     Late,
 }
 

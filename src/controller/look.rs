@@ -159,7 +159,7 @@ impl Controller {
         self.metrics.errors.with_label_values(&["sight"]).inc();
         let told = whole(error);
         tracing::warn!(update = %key, "{told}");
-        let message = format!("nothing is changed while not all can be seen: {told}");
+        let message = format!("nothing is changed while something cannot be observed: {told}");
         let generation = object.metadata.generation;
         let now = Timestamp::now();
         let status = story::refused(&held.status, "Unseen", message, generation, now);

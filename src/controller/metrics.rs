@@ -62,20 +62,20 @@ impl Default for Metrics {
         Self {
             leads: new.add(IntGauge::new(
                 "crossfade_controller_leads",
-                "1 on the replica that leads",
+                "1 on the leader",
             )),
             updates: new.add(IntGauge::new(
                 "crossfade_controller_updates",
-                "Updates that are looked after",
+                "Updates that this controller manages",
             )),
             reconciles: new.add(IntCounter::new(
                 "crossfade_controller_reconciles_total",
-                "Looks at an update",
+                "Reconciles of an update",
             )),
             errors: new.add(IntCounterVec::new(
                 Opts::new(
                     "crossfade_controller_errors_total",
-                    "Looks that came to nothing, by what was wrong",
+                    "Reconciles that failed, by cause",
                 ),
                 &["cause"],
             )),
@@ -85,40 +85,40 @@ impl Default for Metrics {
             )),
             decision: new.histogram(
                 "crossfade_controller_decision_seconds",
-                "Time to gather and decide",
+                "Time to observe and decide",
             ),
             apply: new.histogram(
                 "crossfade_controller_apply_seconds",
-                "Time to write what was decided",
+                "Time to write a decision",
             ),
             reaction: new.histogram(
                 "crossfade_controller_reaction_seconds",
-                "From the news of a change to what follows from it being written",
+                "Time from a watch event to the write that follows from it",
             ),
             capacity: new.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_controller_capacity_ratio",
-                    "Capacity of a generation, as a part of the source when it was whole",
+                    "Capacity of a generation, relative to the source at full size",
                 ),
                 &["namespace", "update", "generation"],
             )),
             split: new.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_controller_split_ratio",
-                    "Share of new that is wanted",
+                    "Wanted share of new",
                 ),
                 &["namespace", "update"],
             )),
             weight: new.add(GaugeVec::new(
                 Opts::new(
                     "crossfade_controller_weight",
-                    "Weight of a generation in the exact ratio that is wanted",
+                    "Weight of a generation in the wanted ratio",
                 ),
                 &["namespace", "update", "generation"],
             )),
             stale: new.add(IntGauge::new(
                 "crossfade_controller_stale_kinds",
-                "Kinds of objects of which only the last list is known, because the API server refuses a newer one",
+                "Kinds of objects whose watch the API server refuses, so that only the last list is known",
             )),
             described: new.1.into_inner(),
             registry,

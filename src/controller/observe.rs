@@ -35,7 +35,7 @@ pub(super) enum Error {
     Unseen(#[from] Unseen),
     #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
     Tls(#[from] crate::tls::Error),
-    #[error("'{0}' is no name that a certificate can carry")]
+    #[error("'{0}' cannot be the name in a certificate")]
     ServerName(String),
 }
 

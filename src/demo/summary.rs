@@ -109,17 +109,17 @@ impl Summary {
         let (lost, lost_without_outage) = self.tally.lost();
         let requests = self.requests();
         if requests == 0 {
-            return "no request came to an end, so there is nothing to say".to_owned();
+            return "no request ended, so there is no verdict".to_owned();
         }
         if lost == 0 {
             return format!(
-                "no stream was lost: all {requests} were completed, every word of them"
+                "no stream was lost: all {requests} completed in full"
             );
         }
         if lost_without_outage == 0 && failed == lost {
             let mute = self.tally.count(None, Ending::Failed);
             return format!(
-                "the fade lost no stream; the kill cut {lost} ({} in mid-answer), all were told so",
+                "the split lost no stream; the kill cut {lost} ({} mid-answer), each with an error event",
                 lost - mute
             );
         }
@@ -135,7 +135,7 @@ impl Summary {
         writeln!(
             f,
             "  {:<24}{:>10}{:>10}{:>10}{:>10}",
-            "by the text that came", "old", "new", "none", "all"
+            "by the text received", "old", "new", "none", "all"
         )?;
         let mut row = |name: &str, counts: [u64; 3]| {
             write!(f, "  {name:<24}")?;
@@ -153,10 +153,10 @@ impl Summary {
         });
         row("requests", requests)?;
         row("  completed", of(Ending::Completed))?;
-        row("  told of an error", of(Ending::Failed))?;
+        row("  ended with an error", of(Ending::Failed))?;
         row("  broken", of(Ending::Broken))?;
         row("  never answered", of(Ending::Unreachable))?;
-        writeln!(f, "  {:<24}{:>40}", "saved by the proxy", self.saves)
+        writeln!(f, "  {:<24}{:>40}", "recovered by the proxy", self.saves)
     }
 
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -195,7 +195,7 @@ impl fmt::Display for Summary {
         writeln!(
             f,
             "  {:<24}{:>16}{:>16}",
-            "as the clients saw it", "old", "new"
+            "as seen by clients", "old", "new"
         )?;
         self.times(f)?;
         if let Some(WorstStep {
@@ -205,7 +205,7 @@ impl fmt::Display for Summary {
             off,
         }) = self.worst_step()
         {
-            let observed = format!("{new} of {answers} answers were of new");
+            let observed = format!("{new} of {answers} responses came from new");
             writeln!(
                 f,
                 "  {:<24}wanted {wanted} %, {observed}: {off:.1} points off",
@@ -293,7 +293,7 @@ mod tests {
                 );
             }
         }
-        assert!(summary(&[]).verdict().contains("nothing to say"));
+        assert!(summary(&[]).verdict().contains("no verdict"));
     }
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
         };
         assert!(
             cut(Ending::Failed, true)
-                .starts_with("the fade lost no stream; the kill cut 1 (1 in mid-answer)")
+                .starts_with("the split lost no stream; the kill cut 1 (1 mid-answer)")
         );
         assert!(cut(Ending::Failed, false).contains("1 of 2 streams were LOST"));
         assert!(cut(Ending::Broken, true).contains("1 of 2 streams were LOST"));
@@ -352,9 +352,9 @@ mod tests {
         };
         assert_eq!(row("requests"), [1, 2, 1, 4]);
         assert_eq!(row("completed"), [1, 1, 0, 2]);
-        assert_eq!(row("told of an error"), [0, 1, 0, 1]);
+        assert_eq!(row("ended with an error"), [0, 1, 0, 1]);
         assert_eq!(row("never answered"), [0, 0, 1, 1]);
-        assert_eq!(row("saved by the proxy"), [3]);
+        assert_eq!(row("recovered by the proxy"), [3]);
         assert!(
             text.contains("200 / 200") && text.contains("30.0 / 30.0"),
             "{text}"

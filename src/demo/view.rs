@@ -209,7 +209,7 @@ fn draw_clients(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
         .into(),
     ]);
     let saved = Line::from(vec![
-        " saved by the proxy  ".bold(),
+        " recovered by the proxy  ".bold(),
         format!(" {}", scene.sample.saves).bold(),
         " requests whose first upstream could not serve".into(),
     ]);
@@ -261,7 +261,7 @@ mod tests {
             "O 631 N 214",
             "failed 21",
             "broken 0",
-            "saved by the proxy   37",
+            "recovered by the proxy   37",
             "Ctrl-C",
             "0 s",
             "60 s",

@@ -99,22 +99,22 @@ impl Lease {
                 Ok(Ok(true)) => {
                     let until = begun + self.length * 2 / 3;
                     if self.held_until.send_replace(Some(until)).is_none() {
-                        tracing::info!(lease = self.name, "leads");
+                        tracing::info!(lease = self.name, "became the leader");
                     }
                 }
                 Ok(Ok(false)) => {
                     if self.held_until.send_replace(None).is_some() {
-                        tracing::warn!(lease = self.name, "another replica leads");
+                        tracing::warn!(lease = self.name, "another replica is the leader");
                     }
                 }
-                Ok(Err(error)) => tracing::warn!(%error, "the lease cannot be read or written"),
-                Err(_) => tracing::warn!("the API server does not answer about the lease"),
+                Ok(Err(error)) => tracing::warn!(%error, "cannot read or write the lease"),
+                Err(_) => tracing::warn!("no response from the API server about the lease"),
             }
             let ran_out = |until: &mut Option<Instant>| {
                 until.take_if(|until| *until <= Instant::now()).is_some()
             };
             if self.held_until.send_if_modified(ran_out) {
-                tracing::warn!(lease = self.name, "leads no more");
+                tracing::warn!(lease = self.name, "lost the lease");
             }
             tokio::time::sleep(self.length / 6).await;
         }
@@ -139,7 +139,7 @@ impl Lease {
             tokio::time::timeout(self.length / 6, given_up).await,
             Ok(Ok(()))
         ) {
-            tracing::warn!("the lease could not be given up; it runs out");
+            tracing::warn!("cannot release the lease; it will expire");
         }
     }
 

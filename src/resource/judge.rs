@@ -189,7 +189,7 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
     ] {
         if let Some(name) = name.as_deref().filter(|name| !is_name(name)) {
             let message = format!(
-                "'{}' is no name of an object of a cluster",
+                "'{}' is not a valid object name",
                 name.escape_debug()
             );
             problems.push(Problem::new(format!("spec.{field}"), message));
@@ -232,7 +232,7 @@ fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {
             }
             // The schema has said that it must not be empty.
             Err(_) if name.is_empty() => continue,
-            Err(_) => format!("'{}' is no name of a header", name.escape_debug()),
+            Err(_) => format!("'{}' is not a header name", name.escape_debug()),
         };
         let path = format!("spec.affinity.headers[{index}]");
         problems.push(Problem::new(path, problem));
@@ -284,7 +284,7 @@ fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> {
         }
         (Some(path), None) => PathAndQuery::try_from(path.as_str())
             .map(Question::Path)
-            .map_err(|error| format!("'{}' is no path: {error}", path.escape_debug())),
+            .map_err(|error| format!("'{}' is not a path: {error}", path.escape_debug())),
     };
     question
         .map(|question| Probe {
@@ -333,7 +333,7 @@ fn seconds(path: &str, value: f64, problems: &mut Problems) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or_else(|_| {
         let unless_known = !problems.iter().any(|problem| problem.path == path);
         if unless_known {
-            problems.push(Problem::new(path, format!("is no duration: {value}")));
+            problems.push(Problem::new(path, format!("is not a valid duration: {value}")));
         }
         Duration::ZERO
     })

@@ -73,10 +73,10 @@ impl Evidence {
     #[must_use]
     pub const fn missing(self) -> &'static str {
         match self {
-            Self::CurrentView => "the API server was not heard of late",
+            Self::CurrentView => "there was no recent contact with the API server",
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not give all to new",
-            Self::NewServes => "new was not heard to serve",
+            Self::NewServes => "new has not been seen serving",
             Self::ProxySeen => "no proxy of old's frontends answers",
             Self::NoNewRequestOnOld => {
                 "not every frontend of old has a proxy that gives old no request"

@@ -48,9 +48,9 @@ impl fmt::Display for Obstacle {
                 f,
                 "it lists {count} models more than are asked for, which are the first in the order of their names"
             ),
-            Self::NotYet => f.write_str("its frontends were not heard yet"),
+            Self::NotYet => f.write_str("its frontends have not responded yet"),
             Self::OldModelsUnknown => f.write_str(
-                "no frontend of old has told its models: see that it can be asked, or state them in spec.models",
+                "no frontend of old has listed its models: make sure that the controller can reach it, or list them in spec.models",
             ),
             Self::NoModel => f.write_str("it serves no model"),
             Self::NoWorkers(roles) => {

@@ -40,7 +40,7 @@ impl Proxies {
         lagging_alive.sort_by(|a, b| a.name.cmp(&b.name));
         let told = |proxy: &Proxy| match &proxy.state {
             Ok(_) => proxy.name.clone(),
-            Err(Silence::NotYet) => format!("{} (not heard yet)", proxy.name),
+            Err(Silence::NotYet) => format!("{} (no response yet)", proxy.name),
             Err(Silence::NoAnswer) => format!("{} (does not answer)", proxy.name),
             Err(Silence::NoPort(port)) => format!("{} (has no port {port})", proxy.name),
         };

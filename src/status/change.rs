@@ -64,7 +64,7 @@ impl Verb {
                 },
                 paused(
                     true,
-                    "so that the controller leaves it there; `resume` gives it back",
+                    "so that the controller does not change it; `resume` hands it back",
                 ),
             ],
             Self::Pause => vec![paused(true, "the controller leaves the split as it is")],
@@ -150,7 +150,7 @@ mod tests {
             [
                 "spec.trafficSplitPercent: 25 -> 40",
                 r#"spec.weights: {"old":3,"new":1} -> none   (the percentage says it now)"#,
-                "spec.paused: none -> true   (so that the controller leaves it there; `resume` gives it back)",
+                "spec.paused: none -> true   (so that the controller does not change it; `resume` hands it back)",
             ]
         );
         assert_eq!(

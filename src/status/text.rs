@@ -101,7 +101,7 @@ impl Page {
         if update.spec.paused == Some(true) {
             self.line(
                 "paused",
-                "a person holds the split; `crossfade resume` gives it back",
+                "the split is held by hand; `crossfade resume` hands it back to the controller",
             );
         }
         if let Some(cap) = update.spec.max_traffic_split_percent {

@@ -56,7 +56,7 @@ pub(super) fn wanted(look: &Look, all: Option<&v1::State>) -> Wanted {
                 }
                 (_, Some(_)) if refused() => format!("{asked}, but the edit was refused"),
                 (_, Some(_)) => format!("{asked}, which is not in force yet"),
-                (_, None) => format!("{asked}, the controller wants it otherwise"),
+                (_, None) => format!("{asked}, overridden by the controller"),
             }
         })
     };
@@ -177,7 +177,7 @@ mod tests {
             }),
             ..Default::default()
         });
-        let otherwise = "70 % asked for, the controller wants it otherwise";
+        let otherwise = "70 % asked for, overridden by the controller";
         assert_eq!(wanted(&look, None), is(0.4, Some(otherwise)));
         // It has not seen this edit yet.
         look.update.as_mut().unwrap().metadata.generation = Some(4);

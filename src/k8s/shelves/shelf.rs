@@ -203,7 +203,7 @@ impl Shelf {
         state.unknown_since = None;
         state.heard = Some(Instant::now());
         if state.refused.take().is_some() && state.listed {
-            tracing::info!(kind = self.plural, "can be watched again");
+            tracing::info!(kind = self.plural, "the watch works again");
         }
     }
 
@@ -215,7 +215,7 @@ impl Shelf {
             | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code,
             _ => 0,
         };
-        tracing::debug!(kind = self.plural, %error, "a watch fails");
+        tracing::debug!(kind = self.plural, %error, "a watch failed");
         let mut state = self.state();
         let since = match code {
             404 => *state.unknown_since.get_or_insert(now),
@@ -246,7 +246,7 @@ impl Shelf {
             tracing::warn!(
                 kind = self.plural,
                 cause,
-                "cannot be watched; what was last listed stays"
+                "cannot watch; the last list stays in use"
             );
         }
         state.refused = Some(cause);

@@ -149,7 +149,7 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  affinity:\n    headers: [a, 'b c']",
-            "line 7: spec.affinity.headers[1]: 'b c' is no name of a header",
+            "line 7: spec.affinity.headers[1]: 'b c' is not a header name",
         ),
         (
             "  affinity:\n    headers:\n    - a\n    - A",
@@ -169,7 +169,7 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  probe: {path: \"/a b\"}",
-            "line 6: spec.probe.path: '/a b' is no path",
+            "line 6: spec.probe.path: '/a b' is not a path",
         ),
         (
             "  probe: {path: /x, model: m}",

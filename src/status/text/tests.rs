@@ -177,7 +177,7 @@ fn what_holds_an_update_is_told() {
     };
     let text = text(&look);
     for line in [
-        "paused      a person holds the split; `crossfade resume` gives it back",
+        "paused      the split is held by hand; `crossfade resume` hands it back to the controller",
         "cap         new gets at most 60 %",
         "phase       Degraded, by the rule Paused",
         "            this is of edit 4: the controller has not seen edit 5 yet",

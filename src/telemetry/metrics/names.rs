@@ -117,7 +117,7 @@ impl Default for Metrics {
         );
         let spans = by_generation.counters(
             "crossfade_spans_total",
-            "Spans of traces: exported to the collector, failed to be, dropped for want of room",
+            "Spans of traces: exported to the collector, failed to be, dropped because the queue was full",
             &["result"],
         );
         let memory_bytes = by_generation.add(IntGaugeVec::new(
@@ -218,7 +218,7 @@ impl Default for Metrics {
             )),
             source_lost: by_generation.add(Gauge::new(
                 "crossfade_plan_source_lost_seconds",
-                "Time since the API server that tells the plan was last heard; 0 while it answers, and without one",
+                "Time since the last contact with the API server that the plan comes from; 0 while it responds, and without one",
             )),
             conflicts: by_generation.add(IntGauge::new(
                 "crossfade_plan_conflicts",

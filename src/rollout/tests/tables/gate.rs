@@ -169,7 +169,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     scene.new_ready(2).applied().step();
     let decision = scene.wait(seconds(10)).step();
     assert_eq!(decision.split, None);
-    assert!(decision.message.ends_with("b (not heard yet)"));
+    assert!(decision.message.ends_with("b (no response yet)"));
     let decision = scene.wait(seconds(60)).step();
     assert!(!holds(&decision, ConditionKind::Degraded).0);
     assert!(!reasons(&decision).contains(&"ProxiesLag"));
