@@ -112,9 +112,7 @@ impl Summary {
             return "no request ended, so there is no verdict".to_owned();
         }
         if lost == 0 {
-            return format!(
-                "no stream was lost: all {requests} completed in full"
-            );
+            return format!("no stream was lost: all {requests} completed in full");
         }
         if lost_without_outage == 0 && failed == lost {
             let mute = self.tally.count(None, Ending::Failed);

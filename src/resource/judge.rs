@@ -188,10 +188,7 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
         ("supersedes", &spec.supersedes),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !is_name(name)) {
-            let message = format!(
-                "'{}' is not a valid object name",
-                name.escape_debug()
-            );
+            let message = format!("'{}' is not a valid object name", name.escape_debug());
             problems.push(Problem::new(format!("spec.{field}"), message));
         }
     }
@@ -333,7 +330,10 @@ fn seconds(path: &str, value: f64, problems: &mut Problems) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or_else(|_| {
         let unless_known = !problems.iter().any(|problem| problem.path == path);
         if unless_known {
-            problems.push(Problem::new(path, format!("is not a valid duration: {value}")));
+            problems.push(Problem::new(
+                path,
+                format!("is not a valid duration: {value}"),
+            ));
         }
         Duration::ZERO
     })

@@ -71,7 +71,10 @@ impl Page {
             if let Some(lost) = &plan.source_lost_for {
                 self.put(
                     2,
-                    &format!("  has had no contact with its plan source for {} s", lost.seconds),
+                    &format!(
+                        "  has had no contact with its plan source for {} s",
+                        lost.seconds
+                    ),
                 );
             }
         }
