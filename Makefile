@@ -30,6 +30,10 @@ test: prepare fmt clippy unit deny ## install what the tests need and run everyt
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit"
 
+.PHONY: test-fast
+test-fast: fmt ## what needs nothing but Rust: unit, proxy, command line and contracts; under three minutes when compiled
+	cargo test --locked --no-fail-fast --lib --test contracts --test proxy --test cli
+
 .PHONY: prepare
 prepare: ## install what the tests need, or say what is missing
 	@tests/prepare.sh cargo-deny=$(CARGO_DENY)
@@ -48,11 +52,11 @@ unit: build ## unit, property, integration and doc tests, real Dynamo, the opena
 
 .PHONY: proto
 proto: ## make the code of proto/ anew, after a change there
-	CROSSFADE_WRITE_PROTO=1 cargo test --locked --test proto -- are_what_the_protocol_says is_what_the_protocol_says
+	CROSSFADE_WRITE_PROTO=1 cargo test --locked --test contracts -- are_what_the_protocol_says is_what_the_protocol_says
 
 .PHONY: reference
 reference: ## write docs/reference.md anew, after a change of flags, fields or metrics
-	CROSSFADE_WRITE_REFERENCE=1 cargo test --locked --test reference
+	CROSSFADE_WRITE_REFERENCE=1 cargo test --locked --test contracts reference::
 
 PREFIX ?= /usr/local
 .PHONY: install
@@ -102,7 +106,7 @@ chaos: build ## invariants under random faults; SECONDS=3600 SEED=0x1f
 
 .PHONY: fleet
 fleet: build ## what many proxies cost a real API server; FLEET=200 FLEET_SECONDS=300
-	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --test fleet -- --ignored --nocapture
+	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --test load -- --ignored --nocapture
 
 .PHONY: differential
 differential: build ## odd requests through crossfade, HAProxy and Envoy; WRITE=--write writes the table anew

@@ -6,7 +6,7 @@
 //! # Rooms by floor
 //!
 //! A room is a top-level module. It names only rooms on lower floors, or on its own, and never in a circle;
-//! `tests/architecture.rs` holds this table against the code. Rooms of floor 0 are pure: no clock, randomness, task,
+//! `tests/contracts/architecture.rs` holds this table against the code. Rooms of floor 0 are pure: no clock, randomness, task,
 //! socket, file, log or metric; `now` and random draws are arguments.
 //!
 //! | floor | room | what it answers for |

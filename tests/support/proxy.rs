@@ -92,6 +92,12 @@ pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
     child.wait_with_output().unwrap()
 }
 
+/// All that a program has printed.
+pub fn said(output: &Output) -> String {
+    let all = [&output.stdout[..], &output.stderr].concat();
+    String::from_utf8(all).unwrap()
+}
+
 impl Proxy {
     /// Between two servers, `percent` to the new one.
     pub async fn split(old: &Upstream, new: &Upstream, percent: u8) -> Self {

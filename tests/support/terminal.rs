@@ -1,6 +1,7 @@
 //! A terminal for a program: what it draws is kept, and words can be typed.
 //!
 //! Knows nothing of the program.
+#![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs::File;
 use std::io::{Read, Write};

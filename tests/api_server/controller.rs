@@ -1,0 +1,12 @@
+//! The controller beside a real API server, with real proxies that follow what it writes. Pods and other objects are written
+//! by the tests, as there is nobody else to make them.
+
+mod end;
+mod faults;
+mod hazards;
+mod holes;
+mod kinds;
+mod live_page;
+mod questions;
+mod rules;
+mod stage;

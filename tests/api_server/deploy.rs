@@ -1,0 +1,430 @@
+//! What is in `deploy/`, judged by those who will judge it: a real API server, kustomize, promtool, and the program's own help.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cluster::Cluster;
+use crate::rig::proxy::run;
+use crossfade::resource::{self, Reach};
+use serde_json::{Value, json};
+
+/// By which the operator tells the pods of a graph.
+const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
+}
+
+fn kustomize(cluster: &Cluster, directory: &Path) -> String {
+    cluster.kubectl(&["kustomize", &directory.to_string_lossy()])
+}
+
+/// What the API server makes of manifests without keeping them, unknown fields being errors.
+fn judged(cluster: &Cluster, manifests: &str) -> Vec<Value> {
+    let args = [
+        "apply",
+        "--dry-run=server",
+        "--validate=strict",
+        "-o",
+        "json",
+        "-f",
+        "-",
+    ];
+    let text = cluster.kubectl_with(&args, manifests);
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    match value["items"].as_array() {
+        Some(items) => items.clone(),
+        None => vec![value],
+    }
+}
+
+fn of_kind<'a>(items: &'a [Value], kind: &str) -> &'a Value {
+    let mut items = items.iter();
+    let item = items.find(|item| item["kind"] == kind);
+    item.unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// Copies what is in `deploy/` to another place.
+fn copy_to(place: &Path) {
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(deploy()).arg(place);
+    assert!(copy.status().unwrap().success());
+}
+
+/// The plain example with another way of adding the sidecar.
+fn plain_with(cluster: &Cluster, component: &str) -> String {
+    let directory = tempfile::tempdir().unwrap();
+    copy_to(directory.path());
+    let plain = directory.path().join("deploy/examples/plain");
+    let file = plain.join("kustomization.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    assert!(text.contains("../../sidecar\n"));
+    fs::write(
+        &file,
+        text.replace("../../sidecar\n", &format!("../../{component}\n")),
+    )
+    .unwrap();
+    kustomize(cluster, &plain)
+}
+
+/// A Deployment of such a pod.
+fn deployment(spec: &Value) -> String {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "from-a-graph"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "a"}},
+            "template": {"metadata": {"labels": {"app": "a"}}, "spec": spec},
+        },
+    })
+    .to_string()
+}
+
+/// All that must be so in a pod with a sidecar, whatever made it.
+fn assert_right(pod: &Value) {
+    let all = ["containers", "initContainers"];
+    let containers = all.iter().filter_map(|kind| pod[kind].as_array()).flatten();
+    let containers: Vec<_> = containers.collect();
+    let named = |name: &str| {
+        let mut containers = containers.iter();
+        let found = containers.find(|container| container["name"] == name);
+        *found.unwrap_or_else(|| panic!("no container {name}: {pod}"))
+    };
+    let (main, sidecar) = (named("main"), named("crossfade"));
+
+    let ports = |container: &Value, name: &str| {
+        let ports = container["ports"].as_array().cloned().unwrap_or_default();
+        ports.iter().any(|port| port["name"] == name)
+    };
+    assert!(ports(sidecar, "http") && !ports(main, "http"));
+
+    let variable = |name: &str| {
+        let mut variables = sidecar["env"].as_array().expect("env").iter();
+        let value = variables.find(|variable| variable["name"] == name);
+        value.unwrap_or_else(|| panic!("no {name}"))["value"].clone()
+    };
+    let seconds = |name| variable(name).as_str().unwrap().parse::<i64>().unwrap();
+    let grace = pod["terminationGracePeriodSeconds"].as_i64().unwrap();
+    assert!(seconds("CROSSFADE_SETTLE") + seconds("CROSSFADE_DRAIN") < grace);
+
+    let help = String::from_utf8(run(&["proxy", "--help"]).stdout).unwrap();
+    for entry in sidecar["env"].as_array().unwrap() {
+        let name = entry["name"].as_str().unwrap();
+        if name.starts_with("CROSSFADE_") {
+            assert!(
+                help.contains(&format!("[env: {name}=")),
+                "{name} is no variable of the proxy"
+            );
+        }
+    }
+    // What the root file system does not take is kept in a volume of the pod's life.
+    let directory = variable("CROSSFADE_STATE_DIR");
+    let mount = &sidecar["volumeMounts"][0];
+    assert_eq!(mount["mountPath"], directory);
+    let mut volumes = pod["volumes"].as_array().expect("volumes").iter();
+    let volume = volumes.find(|volume| volume["name"] == mount["name"]);
+    assert!(volume.expect("its volume")["emptyDir"].is_object());
+    assert_eq!(sidecar["readinessProbe"]["httpGet"]["path"], "/readyz");
+    assert_eq!(main["lifecycle"]["preStop"]["httpGet"]["path"], "/drained");
+    assert_ne!(main["readinessProbe"]["httpGet"]["path"], "/health");
+    let native = sidecar["restartPolicy"] == "Always";
+    let hook = &sidecar["lifecycle"]["preStop"]["exec"]["command"];
+    assert_eq!(native, *hook == json!(["/crossfade", "drain"]), "{hook}");
+    let security = &sidecar["securityContext"];
+    assert_eq!(security["readOnlyRootFilesystem"], true);
+    assert_eq!(security["runAsNonRoot"], true);
+}
+
+/// The memory limits in a manifest, in bytes.
+fn memory_limits(manifest: &str) -> Vec<u64> {
+    let limits = manifest.split("limits: {memory: ").skip(1);
+    limits
+        .map(|text| {
+            let (mib, _) = text.split_once("Mi}").expect("a limit in MiB");
+            mib.parse::<u64>().unwrap() << 20
+        })
+        .collect()
+}
+
+/// The connections, and the requests, that a sidecar of the manifests takes at once.
+const MOST: u64 = 8192;
+
+#[test]
+fn every_sidecars_memory_limit_fits_the_memory_budget() {
+    let budget = crossfade::proxy::ProxySettings::default().replay_budget as u64;
+    // As tests/load/memory.rs measures it, for as many connections as the manifests say.
+    let needed = budget + (64 << 20) + MOST * (16 << 10);
+    for name in [
+        "sidecar/sidecar.yaml",
+        "sidecar-container/sidecar.yaml",
+        "examples/dgd-container.yaml",
+        "examples/dgd-v1alpha1.yaml",
+        "examples/dgd-v1beta1.yaml",
+    ] {
+        let manifest = fs::read_to_string(deploy().join(name)).unwrap();
+        assert!(
+            !manifest.contains("CROSSFADE_REPLAY_BUDGET_BYTES"),
+            "{name}"
+        );
+        let limits = memory_limits(&manifest);
+        assert_eq!(limits.len(), 1, "{name}");
+        assert!(limits[0] >= needed, "{name}: {} < {needed}", limits[0]);
+        // The limit holds only if nobody can open more than it was reckoned for. Over HTTP/2 a request costs what a
+        // connection does, and there are many to a connection.
+        for bound in ["CONNECTIONS", "REQUESTS"] {
+            let set = format!("{{name: CROSSFADE_MAX_{bound}, value: \"{MOST}\"}}");
+            assert!(manifest.contains(&set), "{name} has no {set}");
+        }
+    }
+}
+
+#[test]
+fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("../kubernetes/operators.yaml"));
+    let base = kustomize(&cluster, &deploy().join("base"));
+    cluster.apply(&base);
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=30s",
+    ]);
+    judged(&cluster, &kustomize(&cluster, &deploy().join("monitoring")));
+    let policy = fs::read_to_string(deploy().join("network-policy/admin.yaml")).unwrap();
+    let policy = judged(&cluster, &policy).remove(0);
+    let opened = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
+    let is_open = |port: i64| {
+        opened
+            .iter()
+            .filter(|range| range["protocol"] == "TCP")
+            .any(|range| {
+                (range["port"].as_i64().unwrap()..=range["endPort"].as_i64().unwrap())
+                    .contains(&port)
+            })
+    };
+    assert!(is_open(8000) && is_open(8080) && !is_open(9464) && is_open(9465));
+
+    let example = |name: &str| fs::read_to_string(deploy().join("examples").join(name)).unwrap();
+    let update = judged(&cluster, &example("update.yaml")).remove(0);
+    let (source, target) = (
+        &update["spec"]["sourceDeployment"],
+        &update["spec"]["targetDeployment"],
+    );
+    let new = judged(&cluster, &example("dgd-new.yaml"));
+    let name = new[0]["metadata"]["name"].as_str().unwrap();
+    assert_eq!(target, name);
+    // The Service that the operator makes for its frontend.
+    let service = format!("{name}-frontend:8000");
+    assert_eq!(update["spec"]["newFrontendService"], *service);
+
+    for component in ["sidecar", "sidecar-container"] {
+        let items = judged(&cluster, &plain_with(&cluster, component));
+        let template = &of_kind(&items, "Deployment")["spec"]["template"];
+        assert_right(&template["spec"]);
+        let labels = &template["metadata"]["labels"];
+        assert_eq!(&labels[GRAPH], source);
+        // Without it neither proxies nor frontends are found.
+        assert_eq!(labels["nvidia.com/dynamo-component-type"], "frontend");
+    }
+    for version in ["v1beta1", "v1alpha1", "container"] {
+        let text = example(&format!("dgd-{version}.yaml"));
+        judged(&cluster, &text);
+        // As it was written: a stored version is converted, and this cluster has no operator for that.
+        let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
+        let (graph, _) = text.split_once("\n---\n").unwrap();
+        let graph: Value = serde_json::from_str(&cluster.kubectl_with(&args, graph)).unwrap();
+        let spec = &graph["spec"];
+        assert_eq!(graph["metadata"]["name"], *source);
+        assert!(text.contains(&format!(
+            "CROSSFADE_KUBE_DEPLOYMENT, value: {}}}",
+            source.as_str().unwrap()
+        )));
+        let mut pod = match version {
+            "v1beta1" | "container" => spec["components"][0]["podTemplate"]["spec"].clone(),
+            _ => spec["services"]["Frontend"]["extraPodSpec"].clone(),
+        };
+        if let Some(main) = pod
+            .as_object_mut()
+            .and_then(|pod| pod.remove("mainContainer"))
+        {
+            pod["containers"] = json!([main]);
+            pod["containers"][0]["name"] = "main".into();
+        }
+        let items = judged(&cluster, &deployment(&pod));
+        assert_right(&items[0]["spec"]["template"]["spec"]);
+    }
+}
+
+/// The files that a page shows: blocks of YAML whose first line names them.
+fn shown(page: &str) -> Vec<(&str, &str)> {
+    let blocks = page.split("```yaml\n").skip(1);
+    let blocks = blocks.map(|rest| rest.split("```").next().unwrap());
+    blocks
+        .filter_map(|block| Some((block.lines().next()?.strip_prefix("# ")?, block)))
+        .collect()
+}
+
+#[test]
+fn the_quick_start_in_a_cluster_can_be_typed() {
+    let cluster = Cluster::api_server();
+    let directory = tempfile::tempdir().unwrap();
+    // Where the reader has this repository.
+    let repository = directory.path().join("crossfade");
+    fs::create_dir_all(&repository).unwrap();
+    copy_to(&repository);
+    fs::create_dir(directory.path().join("controller")).unwrap();
+    let frontend = deploy().join("examples/plain/frontend.yaml");
+    fs::copy(frontend, directory.path().join("frontend.yaml")).unwrap();
+    let files = shown(include_str!("../../docs/quick-start.md"));
+    let names: Vec<_> = files.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        [
+            "kustomization.yaml",
+            "controller/kustomization.yaml",
+            "update.yaml"
+        ]
+    );
+    for (name, text) in &files {
+        fs::write(directory.path().join(name), text).unwrap();
+    }
+    for place in ["", "controller"] {
+        let made = kustomize(&cluster, &directory.path().join(place));
+        assert!(!made.contains("crossfade:latest"), "{made}");
+        cluster.apply(&made);
+    }
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
+    let (_, update) = files[2];
+    judged(&cluster, update);
+    // What the proxies in the pods say of its target.
+    let reach = Reach {
+        namespace: "default".into(),
+        domain: "cluster.local".into(),
+        anywhere: false,
+    };
+    let (_, plan) = resource::load(update).unwrap();
+    for target in &plan.new {
+        reach.of(target).unwrap();
+    }
+}
+
+/// Answers whether a service account may do something in a namespace.
+fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool {
+    let who = format!("--as=system:serviceaccount:{account}");
+    move |verb, what, namespace| {
+        let args = ["auth", "can-i", verb, what, &who, "-n", namespace];
+        let output = cluster.try_kubectl(&args, "");
+        String::from_utf8(output.stdout).unwrap().trim() == "yes"
+    }
+}
+
+#[test]
+fn the_controllers_service_account_may_see_workers_write_updates_and_hold_its_lease_and_nothing_else()
+ {
+    let cluster = Cluster::api_server();
+    for part in ["base", "controller"] {
+        cluster.apply(&kustomize(&cluster, &deploy().join(part)));
+    }
+    let may = asking(&cluster, "crossfade:crossfade-controller");
+    let updates = "dynamoupdateconfigs.nvidia.com";
+    let status = "dynamoupdateconfigs.nvidia.com/status";
+    let (events, lease) = (
+        "events.events.k8s.io",
+        "leases.coordination.k8s.io/crossfade-controller",
+    );
+    for (verb, what, namespace) in [
+        ("watch", updates, "default"),
+        ("patch", updates, "default"),
+        ("patch", status, "default"),
+        ("watch", "pods", "default"),
+        ("watch", "endpointslices.discovery.k8s.io", "default"),
+        ("watch", "deployments.apps", "default"),
+        ("watch", "ingresses.networking.k8s.io", "default"),
+        ("create", events, "default"),
+        ("create", "leases.coordination.k8s.io", "crossfade"),
+        ("update", lease, "crossfade"),
+    ] {
+        assert!(may(verb, what, namespace), "{verb} {what} in {namespace}");
+    }
+    for (verb, what, namespace) in [
+        ("create", updates, "default"),
+        ("update", updates, "default"),
+        ("delete", updates, "default"),
+        ("list", events, "default"),
+        ("get", "secrets", "crossfade"),
+        ("get", "configmaps", "crossfade"),
+        ("list", "services", "default"),
+        ("create", "pods", "default"),
+        ("delete", "pods", "default"),
+        ("create", "pods/exec", "default"),
+        ("create", "pods/portforward", "default"),
+        ("patch", "deployments.apps", "default"),
+        ("patch", "ingresses.networking.k8s.io", "default"),
+        ("update", "leases.coordination.k8s.io/another", "crossfade"),
+        ("update", lease, "default"),
+        ("list", "leases.coordination.k8s.io", "crossfade"),
+    ] {
+        assert!(
+            !may(verb, what, namespace),
+            "may {verb} {what} in {namespace}"
+        );
+    }
+}
+
+#[test]
+fn the_sidecars_service_account_may_read_updates_and_write_events_and_nothing_else() {
+    let cluster = Cluster::api_server();
+    cluster.apply(&kustomize(&cluster, &deploy().join("base")));
+    let may = asking(&cluster, "default:crossfade-sidecar");
+    let updates = "dynamoupdateconfigs.nvidia.com";
+    let events = "events.events.k8s.io";
+    for verb in ["get", "list", "watch"] {
+        assert!(may(verb, updates, "default"), "{verb}");
+    }
+    assert!(may("create", events, "default"));
+    let nothing = [
+        ("get", updates, "kube-system"),
+        ("update", updates, "default"),
+        ("patch", updates, "default"),
+        ("patch", "dynamoupdateconfigs.nvidia.com/status", "default"),
+        ("create", updates, "default"),
+        ("delete", updates, "default"),
+        ("create", events, "kube-system"),
+        ("list", events, "default"),
+        ("delete", events, "default"),
+        ("get", "secrets", "default"),
+        ("get", "configmaps", "default"),
+        ("list", "pods", "default"),
+        ("create", "pods/exec", "default"),
+        ("list", "endpointslices.discovery.k8s.io", "default"),
+        ("get", "leases.coordination.k8s.io", "default"),
+    ];
+    for (verb, what, namespace) in nothing {
+        assert!(
+            !may(verb, what, namespace),
+            "may {verb} {what} in {namespace}"
+        );
+    }
+}
+
+#[test]
+fn the_rules_for_alerts_ask_for_metrics_that_exist() {
+    let rules = fs::read_to_string(deploy().join("monitoring/alerts.yaml")).unwrap();
+    let pages = concat!(
+        include_str!("../../docs/observability.md"),
+        include_str!("../../docs/controller.md")
+    );
+    let known: BTreeSet<_> = pages.split('`').skip(1).step_by(2).collect();
+    let words = rules.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    for word in words.filter(|word| word.starts_with("crossfade_")) {
+        let name = word.strip_suffix("_bucket").or(word.strip_suffix("_count"));
+        let name = name.unwrap_or(word);
+        assert!(known.contains(name), "{name} is no metric");
+    }
+}

@@ -1,0 +1,20 @@
+//! The program beside a real API server without a cluster around it. Pods and other objects are written by the tests.
+//!
+//! Needs etcd, kube-apiserver and kubectl; the controller's page also needs Chromium, the monitoring Prometheus.
+
+#[path = "../support/browser.rs"]
+mod browser;
+#[path = "../support/cluster.rs"]
+mod cluster;
+#[path = "../support/page.rs"]
+mod page;
+#[path = "../support/rig.rs"]
+mod rig;
+#[path = "../support/terminal.rs"]
+mod terminal;
+
+mod controller;
+mod deploy;
+mod monitoring;
+mod resource;
+mod status;

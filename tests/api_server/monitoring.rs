@@ -1,0 +1,235 @@
+//! What `deploy/monitoring` asks of the metrics, asked: the alerts by promtool's unit tests, and every panel of the dashboard of a
+//! real Prometheus that scrapes the real proxy during the demo.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::cluster::Cluster;
+use crate::rig::proxy::program;
+use crate::rig::*;
+use serde_json::Value;
+
+fn file(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+    folder.join("deploy/monitoring").join(name)
+}
+
+#[test]
+fn each_alert_fires_when_it_should_and_not_before() {
+    for args in [
+        ["check", "rules", "alerts.yaml"],
+        ["test", "rules", "rules.test.yaml"],
+    ] {
+        let mut promtool = Command::new("promtool");
+        // As a reader does it.
+        let output = promtool.args(args).current_dir(file("")).output();
+        let output = output.expect("promtool, of Debian's package prometheus");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success(), "{said}");
+    }
+
+    let rules = fs::read_to_string(file("alerts.yaml")).unwrap();
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.split_once("- alert: "));
+    let tests = fs::read_to_string(file("rules.test.yaml")).unwrap();
+    for (_, alert) in alerts {
+        let tested = format!("alertname: {alert}\n");
+        assert!(tests.contains(&tested), "{alert} has no test");
+    }
+}
+
+/// A process that is killed when dropped.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The demo, and its admin port.
+fn demo() -> (Running, SocketAddr) {
+    let mut child = program()
+        .args(["demo", "--plain", "--seconds", "45", "--streams", "16"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let demo = Running(child);
+    let first = lines.next().unwrap().unwrap();
+    let (_, page) = first.split_once("live page http://").expect(&first);
+    let admin = page.trim_end_matches('/').parse().expect(page);
+    // Read to the end, so that it can go on writing.
+    std::thread::spawn(move || lines.for_each(drop));
+    (demo, admin)
+}
+
+/// Edits of it are taken back by the controller, which has something to do then.
+const UPDATE: &str = r#"
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoUpdateConfig
+metadata: {name: good}
+spec: {sourceDeployment: dgd-old, newFrontendService: "new:8000", trafficSplitPercent: 0}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoUpdateConfig
+metadata: {name: bad}
+spec: {sourceDeployment: dgd-bad, newFrontendService: "new.elsewhere.svc:8000", trafficSplitPercent: 0}
+"#;
+
+/// A controller beside an API server with two updates, and its admin port.
+fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
+    let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kinds.yaml");
+    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    cluster.kubectl(&["apply", "-f", crd, "-f", kinds]);
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=60s"]);
+    cluster.apply(UPDATE);
+    let mut child = program()
+        .args([
+            "controller",
+            "--admin",
+            "127.0.0.1:0",
+            "--namespace",
+            "default",
+            "--log-format",
+            "json",
+        ])
+        .env("KUBECONFIG", cluster.kubeconfig().unwrap())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let controller = Running(child);
+    let admin = lines.by_ref().map_while(Result::ok).find_map(|line| {
+        let line: Value = serde_json::from_str(&line).ok()?;
+        (line["message"] == "controls").then(|| line["admin"].as_str()?.parse().ok())?
+    });
+    std::thread::spawn(move || lines.for_each(drop));
+    (controller, admin.expect("it says where it can be asked"))
+}
+
+/// A Prometheus that scrapes the proxy, the controller, and itself, as one that has other things to watch.
+fn prometheus(proxy: SocketAddr, controller: SocketAddr, folder: &Path) -> (Running, SocketAddr) {
+    let config = folder.join("prometheus.yaml");
+    let free = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let mut scrape = format!(
+        "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{:?}]\nscrape_configs:\n",
+        file("alerts.yaml")
+    );
+    for (job, target) in [
+        ("crossfade", proxy),
+        ("controller", controller),
+        ("other", free),
+    ] {
+        scrape += &format!(
+            "- job_name: {job}\n  static_configs:\n  - targets: [\"{target}\"]\n    labels: {{namespace: a, pod: p}}\n"
+        );
+    }
+    fs::write(&config, scrape).unwrap();
+    let child = Command::new("prometheus")
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            folder.join("data").display()
+        ))
+        .arg(format!("--web.listen-address={free}"))
+        .args(["--log.level=error"])
+        .spawn();
+    let child = child.expect("prometheus, of Debian's package of that name");
+    (Running(child), free)
+}
+
+/// The answer of its API; `None` while it does not listen yet.
+async fn api(prometheus: SocketAddr, path: &str) -> Option<Value> {
+    tokio::net::TcpStream::connect(prometheus).await.ok()?;
+    let response = client::get(prometheus, path).await;
+    (response.status == 200 || response.status == 400).then(|| response.json())
+}
+
+fn encoded(query: &str) -> String {
+    query.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Every query of the dashboard, with its variables filled in as Grafana does.
+fn queries(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(query) if name == "expr" => found.push(
+                        query
+                            .replace("$namespace", ".*")
+                            .replace("$pod", ".*")
+                            .replace("$__rate_interval", "10s"),
+                    ),
+                    value => queries(value, found),
+                }
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| queries(item, found)),
+        _ => {}
+    }
+}
+
+#[tokio::test]
+async fn every_panel_of_the_dashboard_shows_something_of_the_demo() {
+    let dashboard = fs::read_to_string(file("dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let mut empty = Vec::new();
+    queries(&dashboard, &mut empty);
+    assert!(empty.len() > 20, "{empty:#?}");
+    assert!(empty.iter().all(|query| !query.contains('$')), "{empty:#?}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let cluster = Cluster::api_server();
+    let (_controller, controller) = controller(&cluster);
+    let (_demo, admin) = demo();
+    let (_prometheus, prometheus) = prometheus(admin, controller, folder.path());
+    let mut edits = (0..100).cycle();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !empty.is_empty() {
+        assert!(Instant::now() < deadline, "never anything: {empty:#?}");
+        let percent = edits.next().unwrap();
+        let patch = format!(r#"{{"spec": {{"trafficSplitPercent": {percent}, "weights": null}}}}"#);
+        cluster.kubectl(&["patch", "duc", "good", "--type=merge", "-p", &patch]);
+        let mut still = Vec::new();
+        for query in empty {
+            let path = format!("/api/v1/query?query={}", encoded(&query));
+            let answer = api(prometheus, &path).await.unwrap_or_default();
+            assert_ne!(answer["status"], "error", "{query}: {answer}");
+            let series = answer["data"]["result"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            // What a process is like is only asked of crossfade's own.
+            let is_strange = |series: &Value| series["metric"]["job"] == "other";
+            assert!(!series.iter().any(is_strange), "{query}: {answer}");
+            let is_something = |series: &Value| series["value"][1] != "NaN";
+            if !series.iter().any(is_something) {
+                still.push(query);
+            }
+        }
+        empty = still;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let rules = api(prometheus, "/api/v1/rules").await.unwrap();
+    let groups = rules["data"]["groups"].as_array().unwrap().iter();
+    let rules: Vec<_> = groups
+        .flat_map(|group| group["rules"].as_array().unwrap())
+        .collect();
+    assert!(rules.len() >= 10);
+    for rule in rules {
+        assert_eq!(rule["health"], "ok", "{rule:#}");
+    }
+}

@@ -1,0 +1,573 @@
+//! The command line: what it takes, what it refuses, and with which exit status.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::rig::proxy::run;
+use crate::rig::*;
+
+fn texts(output: &Output) -> (Option<i32>, String, String) {
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    )
+}
+
+#[test]
+fn wrong_usage_is_status_2_and_says_what_is_wrong() {
+    let file = PlanFile::new("");
+    let plan = file.as_str();
+    for (args, said) in [
+        (&["proxy"][..], "--old"),
+        (&["proxy", "--old", "a:1", "--split", "5"], "--new"),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "101"],
+            "101",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "-1"],
+            "-1",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-connections", "0"],
+            "--max-connections <N>': must be more than 0",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--body-timeout", "0"],
+            "--body-timeout",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--write-timeout", "0"],
+            "--write-timeout <SECONDS>': must be more than 0",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--tunnel-idle-timeout", "x"],
+            "--tunnel-idle-timeout <SECONDS>': is not a number of seconds",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-requests", "0"],
+            "--max-requests <N>': must be more than 0",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--idle-timeout", "1e-9"],
+            "--idle-timeout <SECONDS>': must be at least 0.001",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--keep-alive-comments", "1e-9"],
+            "--keep-alive-comments <SECONDS>': must be from 0.01 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--probe-interval", "0.01"],
+            "--probe-interval <SECONDS>': must be from 0.1 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--first-event-timeout", "0"],
+            "--first-event-timeout <SECONDS>': must be from 0.001 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--gap-timeout", "86401"],
+            "--gap-timeout <SECONDS>': must be from 0.001 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--hold", "nan"],
+            "--hold <SECONDS>': must be from 0 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--hold=-1"],
+            "--hold <SECONDS>': must be from 0 to 86400",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--retry-budget-percent", "101"],
+            "--retry-budget-percent <N>': 101 is not in 0..=100",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--max-replay-bytes", "1073741825"],
+            "--max-replay-bytes <N>': 1073741825 is not in 0..=1073741824",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--affinity-header", "a b"],
+            "--affinity-header <NAME>': invalid HTTP header name",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--affinity-header", "x-a,X-A"],
+            "--affinity-header names 'x-a' twice",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--affinity-body-field",
+                "user,user",
+            ],
+            "--affinity-body-field names 'user' twice",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--affinity-body-field", ""],
+            "--affinity-body-field <NAME>': must be a name of 1 to 256 bytes",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--inference-prefix", "/v1?x"],
+            "--inference-prefix <PATH>': must be a path",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--inference-prefix", "v1"],
+            "--inference-prefix <PATH>': must begin with '/'",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--override-header", "host"],
+            "--override-header <NAME>': 'host' already has a meaning",
+        ),
+        (&["controller", "--lease-seconds", "1"], "6..=300"),
+        (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),
+        (&["controller", "--resolve", "new=1.1.1.1:80"], "HOST:PORT"),
+        (&["controller", "--admin", "x"], "IP:PORT"),
+        (
+            &["controller", "--namespace", "a", "--all-namespaces"],
+            "--all-namespaces",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--new", "b:1", "--split", "x"],
+            "x",
+        ),
+        (
+            &["proxy", "--old", "a", "--new", "b:1", "--split", "5"],
+            "port",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "ftp://a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+            ],
+            "ftp",
+        ),
+        (
+            &[
+                "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--plan", &plan,
+            ],
+            "--plan",
+        ),
+        (
+            &["proxy", "--old", "a:1", "--plan", &plan, "--hold", "1"],
+            "--hold",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--plan",
+                &plan,
+                "--affinity-header",
+                "x",
+            ],
+            "--affinity-header",
+        ),
+        (
+            &[
+                "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--listen", "x",
+            ],
+            "x",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--tls-cert",
+                "x",
+            ],
+            "--tls-key",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--override-header",
+                "a b",
+            ],
+            "a b",
+        ),
+        (
+            &[
+                "proxy", "--old", "a:1", "--new", "b:1", "--split", "5", "--hold", "-1",
+            ],
+            "-1",
+        ),
+        (
+            &[
+                "proxy",
+                "--old",
+                "a:1",
+                "--new",
+                "b:1",
+                "--split",
+                "5",
+                "--no-such-flag",
+            ],
+            "--no-such-flag",
+        ),
+        (&["proxy", "--old", "a:1", "--log", "inof"], "'inof'"),
+        (&["proxy", "--old", "a:1", "--log", "info,h2"], "'h2'"),
+        (&["controller", "--log", "crossfade=loud"], "loud"),
+        (&["log-level", "loud"], "'loud'"),
+        (
+            &["proxy", "--old", "a:1", "--admin-host", "10.0.0.1"],
+            "--admin-host",
+        ),
+        (&["controller", "--admin-host", "a b"], "--admin-host"),
+        (&["no-such-command"], "no-such-command"),
+        (&[], "proxy"),
+        (&["check"], "FILE"),
+    ] {
+        let (status, stdout, stderr) = texts(&run(args));
+        assert_eq!(status, Some(2), "{args:?}: {stdout}{stderr}");
+        assert!(stderr.contains(said), "{args:?}: {stderr}");
+        assert_eq!(stdout, "", "{args:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_fails_is_status_1_and_says_why() {
+    let old = Upstream::start(healthy("old")).await;
+    let taken = old.url();
+    let base = [
+        "proxy",
+        "--old",
+        "https://127.0.0.1:1",
+        "--new",
+        "https://127.0.0.1:2",
+        "--split",
+        "5",
+    ];
+    for more in [
+        &["--listen", &taken, "--admin", "127.0.0.1:0"][..],
+        &["--listen", "127.0.0.1:0", "--admin", &taken],
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--tls-cert",
+            "/no/such",
+            "--tls-key",
+            "/no/such",
+        ],
+        &[
+            "--listen",
+            "127.0.0.1:0",
+            "--admin",
+            "127.0.0.1:0",
+            "--upstream-ca",
+            "/no/such",
+        ],
+    ] {
+        let (status, stdout, stderr) = texts(&run(&[&base, more].concat()));
+        assert_eq!(status, Some(1), "{more:?}: {stdout}{stderr}");
+        let named = if more.contains(&&*taken) {
+            &*taken
+        } else {
+            "/no/such"
+        };
+        assert!(stderr.contains(named), "{more:?}: {stderr}");
+    }
+}
+
+#[test]
+fn help_explains_every_flag_with_its_variable() {
+    let (status, help, _) = texts(&run(&["--help"]));
+    assert_eq!(status, Some(0));
+    assert!(help.contains("proxy") && help.contains("check"), "{help}");
+    let (status, help, _) = texts(&run(&["proxy", "--help"]));
+    assert_eq!(status, Some(0));
+    for flag in [
+        "listen",
+        "admin",
+        "old",
+        "new",
+        "split",
+        "plan",
+        "old-peers",
+        "state-dir",
+        "threads",
+        "inference-prefix",
+        "affinity-header",
+        "affinity-body-field",
+        "override-header",
+        "max-replay-bytes",
+        "retry-budget-percent",
+        "first-event-timeout",
+        "gap-timeout",
+        "hold",
+        "retry-overloaded",
+        "retry-old-server-errors",
+        "replay-budget-bytes",
+        "keep-alive-comments",
+        "connect-timeout",
+        "upstream-head-timeout",
+        "upstream-protocol",
+        "upstream-ca",
+        "upstream-cert",
+        "upstream-key",
+        "tls-cert",
+        "tls-key",
+        "tls-client-ca",
+        "max-header-bytes",
+        "max-body-bytes",
+        "max-requests",
+        "head-timeout",
+        "probe-interval",
+        "settle",
+        "drain",
+        "guard-key",
+        "log-format",
+        "log",
+        "no-access-log",
+    ] {
+        let variable = format!("CROSSFADE_{}", flag.replace('-', "_").to_uppercase());
+        assert!(
+            help.contains(&format!("--{flag} ")) || help.contains(&format!("--{flag}\n")),
+            "{flag}"
+        );
+        assert!(
+            help.contains(&format!("{variable}=")) || help.contains(&format!("{variable}]")),
+            "{variable}"
+        );
+    }
+    let (status, version, _) = texts(&run(&["--version"]));
+    assert_eq!(
+        (status, version.trim()),
+        (Some(0), concat!("crossfade ", env!("CARGO_PKG_VERSION")))
+    );
+}
+
+#[tokio::test]
+async fn every_flag_may_come_from_the_environment() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let (old_url, new_url) = (old.url(), new.url());
+    let env = [
+        ("CROSSFADE_OLD", &*old_url),
+        ("CROSSFADE_NEW", &*new_url),
+        ("CROSSFADE_SPLIT", "100"),
+        ("CROSSFADE_OVERRIDE_HEADER", "x-generation"),
+        ("CROSSFADE_LOG_FORMAT", "json"),
+    ];
+    let proxy = Proxy::start_with_env(&[], &env).await;
+    proxy.chat().await.assert_is(chat_text("new"));
+    let headers = [("x-generation", "old")];
+    let response = client::post(proxy.address, CHAT, &headers, STREAMING).await;
+    response.assert_is(chat_text("old"));
+    // A flag goes before its variable.
+    let proxy = Proxy::start_with_env(&["--split", "0"], &env).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+}
+
+#[tokio::test]
+async fn ipv6_literals_work_on_both_sides() {
+    let old = Upstream::listen("[::1]:0", None, healthy("old")).await;
+    let port = old.address.port();
+    for url in [format!("[::1]:{port}"), format!("http://[::1]:{port}")] {
+        let proxy = Proxy::start(&[
+            "--listen",
+            "[::1]:0",
+            "--admin",
+            "[::1]:0",
+            "--old",
+            &url,
+            "--new",
+            "127.0.0.1:9",
+            "--split",
+            "0",
+        ])
+        .await;
+        assert!(proxy.address.is_ipv6() && proxy.admin.is_ipv6());
+        proxy.chat().await.assert_is(chat_text("old"));
+        assert_eq!(proxy.admin("/readyz").await.status, 200);
+        assert_eq!(old.last().header("x-forwarded-for"), Some("::1"));
+    }
+}
+
+fn corpus(kind: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/corpus/plan")
+        .join(kind);
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn check_finds_good_files_good() {
+    for path in corpus("good") {
+        let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
+        assert_eq!(status, Some(0), "{}: {stdout}{stderr}", path.display());
+        assert!(stdout.contains(path.to_str().unwrap()), "{stdout}");
+    }
+}
+
+#[test]
+fn check_names_every_problem_at_once_with_path_and_line() {
+    for path in corpus("bad") {
+        let text = fs::read_to_string(&path).unwrap();
+        let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
+        assert_eq!(status, Some(1), "{}: {stdout}{stderr}", path.display());
+        let said = stdout + &stderr;
+        for problem in text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# expect: "))
+        {
+            let field = problem.split(": ").nth(1).unwrap_or(problem);
+            assert!(
+                said.contains(field),
+                "{}: {problem} is not in\n{said}",
+                path.display()
+            );
+            if let Some(line) = problem
+                .strip_prefix("line ")
+                .and_then(|rest| rest.split(':').next())
+            {
+                let as_word = said.contains(&format!("line {line}:"));
+                let as_place = said.contains(&format!("{}:{line}", path.display()));
+                assert!(
+                    as_word || as_place,
+                    "{}: line {line} is not in\n{said}",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn check_judges_several_files_and_names_each() {
+    let good = corpus("good")[0].to_str().unwrap().to_owned();
+    let bad = corpus("bad")[0].to_str().unwrap().to_owned();
+    let (status, stdout, stderr) = texts(&run(&["check", &good, &bad]));
+    assert_eq!(status, Some(1));
+    let said = stdout + &stderr;
+    assert!(said.contains(&good) && said.contains(&bad), "{said}");
+    let (status, _, _) = texts(&run(&["check", &good, &good]));
+    assert_eq!(status, Some(0));
+    let (status, stdout, stderr) = texts(&run(&["check", "/no/such.yaml"]));
+    assert_eq!(status, Some(1), "{stdout}{stderr}");
+    assert!((stdout + &stderr).contains("/no/such.yaml"));
+}
+
+/// Does a text hold what steers a terminal, or turns the order of reading?
+fn steers(text: &str) -> bool {
+    text.replace('\n', "").contains(|c: char| {
+        c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    })
+}
+
+/// In every place of a manifest that is repeated to people, what steers a terminal and what begins a line.
+fn hostile_manifest() -> String {
+    let evil = r"\e[2J\u009b2J\u0085\u202e\u2028\r\nplan: ok: forged\n";
+    let text = format!("\"{evil}\": 1\npaused: \"{evil}\"\nprobe: {{path: \"/{evil}\"}}");
+    manifest("new:8000", 3, 1, &text).replace("new:8000", &format!("{evil}new:8000"))
+}
+
+#[test]
+fn check_prints_nothing_that_steers_a_terminal_or_forges_a_line() {
+    let file = PlanFile::new(&hostile_manifest());
+    let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+    assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
+    let said = stdout + &stderr;
+    assert!(!steers(&said), "{said:?}");
+    assert!(!said.contains("\nplan: ok"), "{said}");
+    assert!(
+        said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn nothing_that_strangers_say_steers_a_terminal_or_forges_a_line_of_the_log() {
+    let old = Upstream::start(healthy("old")).await;
+    for format in ["text", "json"] {
+        let plan = PlanFile::new(&manifest("new:8000", 1, 1, ""));
+        let flags = ["--log-format", format, "--log", "debug"];
+        let proxy = Proxy::planned(&old, &plan, &flags).await;
+        plan.write(&hostile_manifest());
+        eventually("it is refused", async || {
+            proxy.lines().iter().any(|line| line.contains("u009b2J"))
+        })
+        .await;
+        let headers = [("x-session-id", "\u{9b}2J\u{202e}")];
+        client::post(proxy.address, CHAT, &headers, STREAMING).await;
+        eventually("an access line", async || {
+            proxy.lines().iter().any(|line| line.contains("attempts"))
+        })
+        .await;
+        for line in proxy.lines() {
+            assert!(!steers(&line) && !line.starts_with("plan:"), "{line:?}");
+        }
+        let page = proxy.plan().await;
+        assert!(!steers(&page), "{page:?}");
+    }
+}
+
+#[test]
+fn check_reads_plain_files_of_a_bounded_size_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
+    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+    let large = directory.path().join("large");
+    fs::write(&large, vec![b'\n'; (1 << 20) + 1]).unwrap();
+    for (path, why) in [
+        ("/dev/zero", "not a regular file"),
+        (pipe.to_str().unwrap(), "not a regular file"),
+        (directory.path().to_str().unwrap(), "not a regular file"),
+        (large.to_str().unwrap(), "larger than 1048576 bytes"),
+    ] {
+        let (status, stdout, stderr) = texts(&run(&["check", path]));
+        assert_eq!(status, Some(1), "{stdout}{stderr}");
+        assert!(stderr.contains(path) && stderr.contains(why), "{stderr}");
+        let args = [
+            "proxy",
+            "--old",
+            "a:1",
+            "--plan",
+            path,
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let (status, _, stderr) = texts(&run(&args));
+        assert_eq!(status, Some(1), "{stderr}");
+        assert!(stderr.contains(why), "{stderr}");
+    }
+}
+
+#[test]
+fn check_names_what_has_no_effect_in_a_file() {
+    let text = manifest("new:8000", 3, 1, "sourceDeployment: dgd-old\npaused: true");
+    let file = PlanFile::new(&text);
+    let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
+    assert_eq!(status, Some(0), "{stderr}");
+    let said = stdout + &stderr;
+    assert!(
+        said.contains("sourceDeployment") && said.contains("paused"),
+        "{said}"
+    );
+}

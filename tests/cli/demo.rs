@@ -1,0 +1,155 @@
+//! The demo as a newcomer runs it: it ends by itself or by Ctrl-C, and its figures add up.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::rig::proxy::program;
+
+/// How long a demo of five seconds may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running demo. It is killed when dropped.
+struct Demo {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Demo {
+    fn start(args: &[&str]) -> Self {
+        let mut command = program();
+        command.arg("demo").args(args);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// All it has still to say, and its exit status.
+    fn end(mut self) -> (Vec<String>, Option<i32>) {
+        let lines = self.lines.by_ref().map_while(Result::ok).collect();
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "does not end");
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        (lines, status.code())
+    }
+}
+
+impl Drop for Demo {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Counts by the text received: old, new, none, all.
+type Row = [u64; 4];
+
+/// The counts of a summary.
+struct Summary {
+    rows: BTreeMap<String, Row>,
+    saved: u64,
+    verdict: String,
+}
+
+impl Summary {
+    /// Reads the last report in `lines`.
+    fn read(lines: &[String]) -> Self {
+        let begin = lines
+            .iter()
+            .rposition(|line| line.starts_with("crossfade demo: "));
+        let lines = &lines[begin.expect("a summary")..];
+        let mut rows = BTreeMap::new();
+        let mut saved = None;
+        for line in lines {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let first = words.iter().position(|word| word.parse::<u64>().is_ok());
+            let Some(first) = first.filter(|first| *first > 0) else {
+                continue;
+            };
+            let name = words[..first].join(" ");
+            let counts: Vec<u64> = words[first..]
+                .iter()
+                .map_while(|word| word.parse().ok())
+                .collect();
+            match <Row>::try_from(counts.clone()) {
+                Ok(row) => drop(rows.insert(name, row)),
+                Err(_) if name == "recovered by the proxy" => saved = counts.first().copied(),
+                Err(_) => {}
+            }
+        }
+        let verdict = lines.iter().find_map(|line| line.strip_prefix("verdict: "));
+        Self {
+            rows,
+            saved: saved.expect("the saves are told"),
+            verdict: verdict.expect("a verdict").to_owned(),
+        }
+    }
+
+    fn assert_adds_up(&self) {
+        let names: Vec<&str> = self.rows.keys().map(String::as_str).collect();
+        let ends = [
+            "broken",
+            "completed",
+            "ended with an error",
+            "never answered",
+        ];
+        assert_eq!(names, [&ends[..], &["requests"]].concat());
+        for (name, [old, new, none, all]) in &self.rows {
+            assert_eq!(old + new + none, *all, "{name}");
+        }
+        let requests = self.rows["requests"];
+        for (column, requests) in requests.iter().enumerate() {
+            let ended: u64 = ends.iter().map(|end| self.rows[*end][column]).sum();
+            assert_eq!(ended, *requests, "column {column}");
+        }
+        assert!(self.saved <= requests[3], "{}", self.saved);
+    }
+}
+
+#[test]
+fn a_short_demo_ends_by_itself_with_figures_that_add_up() {
+    let (lines, status) = Demo::start(&["--plain", "--seconds", "5"]).end();
+    let text = lines.join("\n");
+    assert_eq!(status, Some(0), "{text}");
+    assert!(
+        text.contains("is KILLED") && !text.contains('\x1b'),
+        "{text}"
+    );
+    let summary = Summary::read(&lines);
+    summary.assert_adds_up();
+    let [old, new, none, _] = summary.rows["completed"];
+    assert!(old > 0 && new > 0 && none == 0, "{text}");
+    assert!(!summary.verdict.contains("LOST"), "{text}");
+    assert!(!text.contains("stopped before its end"), "{text}");
+}
+
+#[test]
+fn ctrl_c_ends_a_demo_cleanly_with_what_was_counted_so_far() {
+    let mut demo = Demo::start(&["--plain", "--seconds", "600"]);
+    let mut seen = Vec::new();
+    // A line of figures with an answer in it.
+    let runs = demo.lines.by_ref().map_while(Result::ok).any(|line| {
+        let shows =
+            line.contains(" s ") && line.contains('%') && !line.contains(" 0/0         -/-");
+        seen.push(line);
+        shows
+    });
+    assert!(runs, "{seen:#?}");
+    let pid = i32::try_from(demo.child.id()).unwrap();
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    let (lines, status) = demo.end();
+    let text = lines.join("\n");
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("stopped before its end"), "{text}");
+    Summary::read(&lines).assert_adds_up();
+}

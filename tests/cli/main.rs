@@ -1,0 +1,10 @@
+//! The command line as a person uses it: arguments, the demo, and `status` with what it prints. Needs nothing but the machine.
+
+#[path = "../support/rig.rs"]
+mod rig;
+#[path = "../support/terminal.rs"]
+mod terminal;
+
+mod command_line;
+mod demo;
+mod status;

@@ -1,0 +1,320 @@
+//! `crossfade status` and the verbs beside it, through the program, where no real API server is needed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::rig::proxy::{program, run, said};
+use crate::rig::*;
+use crate::terminal::Terminal;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn from_addresses_it_adds_up_the_proxies_and_names_those_that_say_nothing() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let one = Proxy::split(&old, &new, 50).await;
+    let other = Proxy::split(&old, &new, 50).await;
+    for proxy in [&one, &other] {
+        for _ in 0..4 {
+            proxy.chat().await;
+        }
+        proxy.outcomes("completed", 4).await;
+    }
+    // Nobody listens at the discard port.
+    let addresses = format!("{},{},127.0.0.1:9", one.admin, other.admin);
+    let output = run(&["status", "--proxy", &addresses, "--output", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let look: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(look["total"]["split"]["wanted"], 0.5);
+    assert_eq!(
+        look["total"]["assignedLastMinute"],
+        json!({"old": 4, "new": 4})
+    );
+    for side in ["old", "new"] {
+        let mut count = 0.0;
+        for proxy in [&one, &other] {
+            let name = "crossfade_time_to_first_event_seconds_count";
+            count += proxy.metrics().await.sum(name, &[("generation", side)]);
+        }
+        assert_eq!(
+            look["total"][side]["firstEvent"]["count"].as_f64(),
+            Some(count)
+        );
+        assert_eq!(look["total"][side]["outcomes"]["completed"], 4);
+    }
+    assert_eq!(look["proxies"].as_array().unwrap().len(), 3);
+    assert!(
+        look["proxies"][2]["error"]
+            .as_str()
+            .unwrap()
+            .contains("refused")
+    );
+
+    let text = said(&run(&["status", "--proxy", &addresses]));
+    for part in [
+        "2 of 3 proxies, asked by address",
+        "wanted     50.0 %",
+        "4 of 8 requests in 60 s",
+        "127.0.0.1:9 ",
+        "p99",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    assert!(!text.contains('\x1b'), "{text}");
+    let yaml = said(&run(&["status", "--proxy", &addresses, "-o", "yaml"]));
+    assert!(
+        yaml.starts_with("---\n") && yaml.contains("wanted: 0.5"),
+        "{yaml}"
+    );
+
+    // The address of the page, and the end of a list.
+    let page = format!("http://{}/,", one.admin);
+    let text = said(&run(&["status", "--proxy", &page]));
+    assert!(text.contains("1 proxy, asked by address"), "{text}");
+}
+
+#[test]
+fn where_no_proxy_answers_it_says_so_and_fails() {
+    let output = run(&["status", "--proxy", "127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("cannot be reached"),
+        "{}",
+        said(&output)
+    );
+    for wrong in [
+        &["status", "--proxy", "127.0.0.1:9", "name"][..],
+        &["status", "--proxy", "127.0.0.1:9", "-n", "name"],
+        &["status", "--proxy", "127.0.0.1:9", "--kubeconfig", "file"],
+        &["-n", "name", "status", "--proxy", "127.0.0.1:9"],
+        &["--context", "name", "crd"],
+        &["status", "--proxy", "127.0.0.1"],
+        &["status", "--proxy", ","],
+        &["status", "--output", "xml"],
+        &["status", "--interval", "0"],
+        &["set", "name"],
+        &["set", "name", "--split", "101"],
+        &["completions", "dos"],
+    ] {
+        assert_eq!(run(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn what_is_typed_beats_what_the_environment_says() {
+    let status = |args: &[&str], env: &[(&str, &str)]| {
+        let mut command = program();
+        command.arg("status").args(args).envs(env.iter().copied());
+        command.env("KUBECONFIG", "/does/not/exist");
+        said(&command.stdin(Stdio::null()).output().unwrap())
+    };
+    let nobody = [("CROSSFADE_PROXY", "127.0.0.1:9")];
+    assert!(status(&[], &nobody).contains("asked by address"));
+    let asked = status(&["--proxy", "127.0.0.1:9"], &[("CROSSFADE_NAMESPACE", "x")]);
+    assert!(asked.contains("asked by address"), "{asked}");
+    for args in [&["name"][..], &["-n", "x"], &["--context", "x"]] {
+        let text = status(args, &nobody);
+        assert!(
+            text.contains("no kubeconfig can be used"),
+            "{args:?}: {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_tells_what_went_wrong() {
+    let server = ApiServer::start().await;
+    server.apply(
+        "my-update",
+        json!({"newFrontendService": "new:8000", "trafficSplitPercent": 25}),
+    );
+    let watch = |rows| {
+        let mut command = program();
+        command.args(["status", "--watch", "--interval", "0.05"]);
+        Terminal::run(command.envs(server.env()), 100, rows)
+    };
+    let terminal = watch(60);
+    let calm = terminal
+        .shows(&[
+            "update      my-update in namespace default",
+            "wanted     25.0 %",
+        ])
+        .await;
+    assert!(!calm.contains("! "), "{calm}");
+    // What one may not see is said, not left out.
+    assert!(calm.contains("cannot list the pods"), "{calm}");
+    assert!(calm.contains("not known: cannot list the events"), "{calm}");
+    let low = watch(5);
+    let cut = low.shows(&["more lines: make the terminal higher"]).await;
+    assert_eq!(cut.lines().count(), 4, "{cut}");
+    assert!(cut.starts_with("update      my-update"), "{cut}");
+
+    server.stop().await;
+    let seen = "below is what was seen at";
+    terminal
+        .shows(&["! ", "cannot list the updates", seen, "wanted     25.0 %"])
+        .await;
+    // One that begins now has nothing to show yet.
+    watch(60)
+        .shows(&["cannot list the updates", "nothing was seen before"])
+        .await;
+    server.restart().await;
+    server.apply(
+        "my-update",
+        json!({"newFrontendService": "new:8000", "trafficSplitPercent": 40}),
+    );
+    let again = terminal.shows(&["wanted     40.0 %"]).await;
+    assert!(!again.contains(seen), "{again}");
+}
+
+#[tokio::test]
+async fn several_updates_are_listed_in_every_form_and_watched() {
+    let server = ApiServer::start().await;
+    let weights = json!({"old": 3, "new": 1});
+    server.apply(
+        "one",
+        json!({"newFrontendService": "new:8000", "weights": weights}),
+    );
+    server.apply(
+        "two",
+        json!({"newFrontendService": "new:8000", "trafficSplitPercent": 5}),
+    );
+    // The server is of this thread, which must not block.
+    let status = async |args: &[&str]| {
+        let mut command = program();
+        command.arg("status").args(args).envs(server.env());
+        let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output());
+        said(&output.await.unwrap().unwrap())
+    };
+    let text = status(&[]).await;
+    assert!(
+        text.contains("one                              -               25 %"),
+        "{text}"
+    );
+    let json: Value = serde_json::from_str(&status(&["-o", "json"]).await).unwrap();
+    assert_eq!(json["updates"][1]["spec"]["trafficSplitPercent"], 5);
+    let yaml = status(&["-o", "yaml"]).await;
+    let read: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(read, json);
+
+    let mut command = program();
+    command.args(["status", "--watch", "--interval", "0.05"]);
+    let terminal = Terminal::run(command.envs(server.env()), 100, 30);
+    terminal.shows(&["one", "5 %"]).await;
+    server.apply(
+        "two",
+        json!({"newFrontendService": "new:8000", "trafficSplitPercent": 15}),
+    );
+    terminal.shows(&["one", "15 %"]).await;
+    // When one is left it is shown whole.
+    server.delete("one");
+    terminal
+        .shows(&["update      two in namespace default"])
+        .await;
+}
+
+#[tokio::test]
+async fn a_watch_tells_what_changes_until_nobody_reads() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let admin = proxy.admin.to_string();
+    let args = [
+        "status",
+        "--proxy",
+        &admin,
+        "--watch",
+        "--interval",
+        "0.05",
+        "-o",
+        "json",
+    ];
+    let mut child = program().args(args).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (began, begins) = tokio::sync::oneshot::channel();
+    let seen = std::thread::spawn(move || {
+        // The reader goes away with the iterator.
+        let mut counts = lines.map_while(Result::ok).map(|line| {
+            let look: Value = serde_json::from_str(&line).unwrap();
+            look["total"]["old"]["outcomes"]["completed"]
+                .as_u64()
+                .unwrap()
+        });
+        began.send(counts.next()).unwrap();
+        counts.any(|count| count == 1)
+    });
+    assert_eq!(begins.await, Ok(Some(0)));
+    proxy.chat().await;
+    proxy.outcomes("completed", 1).await;
+    eventually("the watch ends", async || {
+        child.try_wait().unwrap().is_some()
+    })
+    .await;
+    assert!(seen.join().unwrap());
+}
+
+#[test]
+fn it_tells_of_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let completions = said(&run(&["completions", shell]));
+        assert!(
+            completions.contains("status") && completions.contains("resume"),
+            "{shell}"
+        );
+        // Each shell that is here reads its own.
+        let mut reader = Command::new(shell);
+        let Ok(mut reader) = reader.arg("-n").stdin(Stdio::piped()).spawn() else {
+            assert_ne!(shell, "bash");
+            continue;
+        };
+        let mut script = reader.stdin.take().unwrap();
+        script.write_all(completions.as_bytes()).unwrap();
+        drop(script);
+        assert!(reader.wait().unwrap().success(), "{shell}");
+    }
+    assert!(said(&run(&["man"])).contains(".TH crossfade 1"));
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().to_str().unwrap();
+    assert!(run(&["man", path]).status.success());
+    let page = std::fs::read_to_string(directory.path().join("crossfade-status.1")).unwrap();
+    let head = format!("\"crossfade {}\"", env!("CARGO_PKG_VERSION"));
+    assert!(page.contains(&head), "{page}");
+    assert!(page.contains("CROSSFADE_NAMESPACE"), "{page}");
+
+    let mut plugin = program();
+    let output = plugin
+        .arg0("kubectl-crossfade")
+        .args(["status", "--help"])
+        .output();
+    let help = said(&output.unwrap());
+    assert!(help.contains("kubectl crossfade status"), "{help}");
+}
+
+#[test]
+fn kubectl_is_told_how_to_complete_its_plugin() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("kubectl_complete-crossfade");
+    std::fs::write(&program, run(&["completions", "kubectl"]).stdout).unwrap();
+    let built = std::path::Path::new(env!("CARGO_BIN_EXE_crossfade"));
+    std::os::unix::fs::symlink(built, directory.path().join("crossfade")).unwrap();
+    let path = format!(
+        "{}:{}",
+        directory.path().display(),
+        std::env::var("PATH").unwrap()
+    );
+    let completed = |words: &[&str]| {
+        let mut command = Command::new("bash");
+        let output = command
+            .arg(&program)
+            .args(words)
+            .env("PATH", &path)
+            .output();
+        let text = said(&output.unwrap());
+        text.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(completed(&["st"]), ["status", ":0"]);
+    let flags = completed(&["status", "--na"]);
+    assert_eq!(flags, ["--namespace", ":0"]);
+    let forms = completed(&["status", "--output", ""]);
+    assert_eq!(forms, ["text", "json", "yaml", ":0"]);
+}

@@ -1,0 +1,436 @@
+//! What the scenarios play on: two generations of real Dynamo, the old one behind the sidecar, and the resource.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::Cluster;
+use crate::dynamo::Dynamo;
+use crate::rig;
+
+/// The image under test, one with nothing but a shell, and one that stands in for Dynamo's.
+pub const IMAGE: &str = "test.local/crossfade:1";
+pub const SHELL: &str = "test.local/shell:1";
+pub const STAND_IN: &str = "test.local/dynamo:1";
+
+/// Seconds, in the pods of the tests; those of `deploy/` are for real life.
+pub const SETTLE: u64 = 2;
+pub const DRAIN: u64 = 60;
+const GRACE: u64 = 70;
+
+/// How long a cluster may take for something.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub const UPDATE: &str = "my-dgd-update";
+
+/// The controller's own namespace, and its name there.
+pub const CONTROLLER: [&str; 2] = ["crossfade", "crossfade-controller"];
+
+/// Both generations, serving.
+pub struct Stage {
+    pub cluster: Cluster,
+    /// Where clients connect: the old Service's own address.
+    pub address: SocketAddr,
+}
+
+impl Stage {
+    /// Sets up what is not there yet, and takes away what a scenario has left.
+    pub async fn ready() -> Self {
+        let cluster = Cluster::around();
+        let [namespace, name] = CONTROLLER;
+        let gone = ["--ignore-not-found", "--cascade=foreground"];
+        let args = ["delete", "deployment", name, "-n", namespace];
+        cluster.kubectl(&[&args[..], &gone].concat());
+        Self::set(cluster, [1, 1]).await
+    }
+
+    /// The same with so many workers of old and new, and with the controller.
+    pub async fn with_controller(workers: [u32; 2]) -> Self {
+        let stage = Self::set(Cluster::around(), workers).await;
+        stage.apply(&controller(&stage.cluster));
+        let [namespace, name] = CONTROLLER;
+        let deployment = format!("deployment/{name}");
+        let args = ["rollout", "status", &deployment, "-n", namespace];
+        stage
+            .cluster
+            .kubectl(&[&args[..], &["--timeout=90s"]].concat());
+        stage
+    }
+
+    async fn set(cluster: Cluster, workers: [u32; 2]) -> Self {
+        apply(&cluster, &manifests(&cluster, workers));
+        let established = "--for=condition=Established";
+        let definition = "crd/dynamoupdateconfigs.nvidia.com";
+        cluster.kubectl(&["wait", established, definition, "--timeout=30s"]);
+        cluster.kubectl(&["delete", "dynamoupdateconfigs", "--all"]);
+        let stage = Self {
+            address: address_of(&cluster, "old"),
+            cluster,
+        };
+        for deployment in ["old-worker", "old-frontend", "new-worker", "new-frontend"] {
+            stage.rolled_out(deployment);
+        }
+        stage.settled().await;
+        for (service, workers) in ["old", "new"].into_iter().zip(workers) {
+            match workers {
+                0 => stage.without_model(service).await,
+                _ => stage.with_model(service).await,
+            }
+        }
+        stage
+    }
+
+    /// Applies manifests, whoever has changed since what they say.
+    pub fn apply(&self, manifests: &str) {
+        apply(&self.cluster, manifests);
+    }
+
+    /// Waits until a deployment's pods are ready. Where none of ours is in them, one that does not come up is Dynamo's affair
+    /// or the cluster's: it is told of and replaced, once.
+    pub fn rolled_out(&self, deployment: &str) {
+        let is_ours = deployment == "old-frontend";
+        let name = format!("deployment/{deployment}");
+        let args = ["rollout", "status", &name, "--timeout=90s"];
+        for may_fail in [!is_ours, false] {
+            let output = self.cluster.try_kubectl(&args, "");
+            if output.status.success() {
+                return;
+            }
+            let laggards = self.laggards(deployment);
+            println!("{name} is not there: {output:?}");
+            println!("{}", self.cluster.kubectl(&["describe", &name]));
+            for pod in &laggards {
+                self.tell_of(pod);
+            }
+            assert!(may_fail, "{name} is not there: {laggards:?}");
+            for pod in &laggards {
+                let delete = ["delete", "pod", pod, "--force", "--ignore-not-found"];
+                self.cluster.kubectl(&delete);
+            }
+        }
+    }
+
+    /// The names of a deployment's pods that are not ready.
+    fn laggards(&self, deployment: &str) -> Vec<String> {
+        let label = format!("app={deployment}");
+        let list = self.cluster.get(&["pods", "-l", &label]);
+        let is_ready = |pod: &&Value| {
+            let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.any(|is| is["type"] == "Ready" && is["status"] == "True")
+        };
+        let pods = list["items"].as_array().expect("a list").iter();
+        pods.filter(|pod| !is_ready(pod))
+            .filter_map(|pod| Some(pod["metadata"]["name"].as_str()?.to_owned()))
+            .collect()
+    }
+
+    /// Prints what the cluster knows of a pod, and what it has said itself.
+    fn tell_of(&self, pod: &str) {
+        let logs = ["logs", pod, "--all-containers", "--tail=40"];
+        for args in [&logs[..], &["describe", "pod", pod]] {
+            let output = self.cluster.try_kubectl(args, "");
+            let said = [output.stdout, output.stderr].concat();
+            println!("{}", String::from_utf8_lossy(&said));
+        }
+    }
+
+    /// Waits until no pod is on its way out.
+    pub async fn settled(&self) {
+        within_patience("no pod is ending", async || {
+            let list = self.cluster.get(&["pods"]);
+            let pods = list["items"].as_array().expect("a list");
+            let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();
+            pods.iter().all(stays)
+        })
+        .await;
+    }
+
+    pub fn scale(&self, deployment: &str, replicas: u32) {
+        self.wants(deployment, replicas);
+        self.rolled_out(deployment);
+    }
+
+    /// As [`Self::scale`], without waiting for it.
+    pub fn wants(&self, deployment: &str, replicas: u32) {
+        let replicas = format!("--replicas={replicas}");
+        self.cluster
+            .kubectl(&["scale", &format!("deployment/{deployment}"), &replicas]);
+    }
+
+    /// Waits until the frontends behind a Service list the model.
+    pub async fn with_model(&self, service: &str) {
+        let address = address_of(&self.cluster, service);
+        within_patience("the model is served", async || lists_model(address).await).await;
+    }
+
+    /// Waits until the frontends behind a Service list no model.
+    pub async fn without_model(&self, service: &str) {
+        let address = address_of(&self.cluster, service);
+        within_patience("no model", async || !lists_model(address).await).await;
+    }
+
+    /// Makes the resource, and waits until it is in force.
+    pub async fn update(&self, percent: u8) {
+        self.cluster.apply(&format!(
+            "apiVersion: nvidia.com/v1alpha1
+kind: DynamoUpdateConfig
+metadata: {{name: {UPDATE}}}
+spec:
+  newFrontendService: new.default.svc.cluster.local:8000
+  trafficSplitPercent: {percent}
+  newDynamoNamespace: dynamo-v2
+  sourceDeployment: dgd-old
+  targetDeployment: dgd-new
+"
+        ));
+        self.in_force(percent).await;
+    }
+
+    /// As a person does it.
+    pub async fn patch(&self, percent: u8) {
+        let patch = format!(r#"{{"spec":{{"trafficSplitPercent":{percent}}}}}"#);
+        let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
+        self.cluster.kubectl(&args);
+        self.in_force(percent).await;
+    }
+
+    /// Waits until every sidecar serves this share.
+    pub async fn in_force(&self, percent: u8) {
+        let is_so = |plan: &Value| plan["trafficSplitPercent"] == percent;
+        self.until_all(&format!("{percent} %"), is_so).await;
+    }
+
+    /// Waits until every sidecar serves a plan that is so.
+    pub async fn until_all(&self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let sidecars = self.sidecars();
+        within_patience(&format!("{what} in force"), async || {
+            let mut all = true;
+            for address in &sidecars {
+                all &= is_so(&self.plan(*address).await);
+            }
+            all
+        })
+        .await;
+    }
+
+    /// The admin ports of the sidecars whose pods are not being deleted.
+    pub fn sidecars(&self) -> Vec<SocketAddr> {
+        let pods = self.old_pods();
+        let ips = pods
+            .iter()
+            .filter_map(|pod| pod["status"]["podIP"].as_str());
+        ips.map(|ip| format!("{ip}:9464").parse().expect("an address"))
+            .collect()
+    }
+
+    /// The old frontends' pods that are not being deleted.
+    pub fn old_pods(&self) -> Vec<Value> {
+        let list = self.cluster.get(&["pods", "-l", "app=old-frontend"]);
+        let pods = list["items"].as_array().expect("a list").iter();
+        pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null())
+            .cloned()
+            .collect()
+    }
+
+    pub async fn plan(&self, admin: SocketAddr) -> Value {
+        rig::client::get(admin, "/plan").await.json()
+    }
+
+    /// The only sidecar's plan.
+    pub async fn only_plan(&self) -> Value {
+        self.plan(self.sidecars()[0]).await
+    }
+}
+
+/// Waits until it is so.
+///
+/// # Panics
+/// If it never is.
+pub async fn within_patience(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so().await {
+        assert!(Instant::now() < deadline, "never: {what}");
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn address_of(cluster: &Cluster, service: &str) -> SocketAddr {
+    let service = cluster.get(&["service", service]);
+    let ip = service["spec"]["clusterIP"].as_str().expect("an address");
+    format!("{ip}:8000").parse().expect("an address")
+}
+
+async fn lists_model(address: SocketAddr) -> bool {
+    let list = page(address, rig::MODELS).await;
+    list.is_some_and(|list| list.contains(r#""id":"tiny""#))
+}
+
+/// Does this page say that all is well?
+pub async fn answers(address: SocketAddr, path: &str) -> bool {
+    page(address, path).await.is_some()
+}
+
+/// What a page says; none if it says that something is wrong, or nobody is there.
+async fn page(address: SocketAddr, path: &str) -> Option<String> {
+    let connecting = tokio::net::TcpStream::connect(address);
+    let connection = tokio::time::timeout(Duration::from_secs(1), connecting).await;
+    let mut client = rig::Client::over(connection.ok()?.ok()?);
+    client.get(path, &[]).await;
+    match client.try_head().await {
+        Ok(head) if head.status == 200 => Some(client.rest(head).await.text()),
+        _ => None,
+    }
+}
+
+fn apply(cluster: &Cluster, manifests: &str) {
+    let args = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    cluster.kubectl_with(&args, manifests);
+}
+
+/// What `crossfade:latest` is here, for kustomize.
+fn images() -> String {
+    let image = env::var("CROSSFADE_TEST_IMAGE").unwrap_or_else(|_| IMAGE.to_owned());
+    let (name, tag) = image.rsplit_once(':').expect("an image with a tag");
+    format!(r#"images: [{{name: crossfade, newName: {name}, newTag: "{tag}"}}]"#)
+}
+
+/// A directory with these files and directories in it.
+pub fn copied(sources: &[PathBuf]) -> TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut command = std::process::Command::new("cp");
+    let command = command.arg("-r").args(sources).arg(directory.path());
+    assert!(command.status().expect("cp starts").success());
+    directory
+}
+
+/// `deploy/controller`, with the image under test.
+fn controller(cluster: &Cluster) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = copied(&[root.join("deploy/controller")]);
+    let text = format!("resources: [controller]\n{}\n", images());
+    fs::write(directory.path().join("kustomization.yaml"), text).expect("it is ours");
+    cluster.kubectl(&["kustomize", &directory.path().to_string_lossy()])
+}
+
+/// All else, as kustomize makes it out of `deploy/` and what the tests add.
+fn manifests(cluster: &Cluster, workers: [u32; 2]) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let directory = copied(&[
+        root.join("deploy"),
+        root.join("tests/kubernetes/discovery.yaml"),
+        root.join("tests/dynamo/worker.py"),
+        Dynamo::install().model,
+    ]);
+    let here = directory.path();
+    let write = |name: &str, text: &str| fs::write(here.join(name), text).expect("it is ours");
+    let [old, new] = workers;
+    write(
+        "old.yaml",
+        &generation(cluster, "old", "dynamo-v1", old, true),
+    );
+    write(
+        "new.yaml",
+        &generation(cluster, "new", "dynamo-v2", new, false),
+    );
+    let images = images();
+    let model: Vec<_> = fs::read_dir(here.join("model"))
+        .expect("the model's files")
+        .map(|entry| entry.expect("an entry").file_name())
+        .map(|name| format!("model/{}", name.display()))
+        .collect();
+    let model = model.join(", ");
+    write(
+        "kustomization.yaml",
+        &format!(
+            r#"resources: [deploy/base, discovery.yaml, old.yaml, new.yaml]
+components: [deploy/sidecar]
+{images}
+generatorOptions: {{disableNameSuffixHash: true}}
+configMapGenerator:
+- {{name: dynamo-worker, files: [worker.py]}}
+- {{name: dynamo-model, files: [{model}]}}
+patches:
+- target: {{kind: RoleBinding, name: crossfade-sidecar}}
+  patch: |
+    - {{op: add, path: /subjects/-, value: {{kind: ServiceAccount, name: dynamo}}}}
+- target: {{kind: Deployment, labelSelector: crossfade/sidecar=true}}
+  patch: |
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {{name: any}}
+    spec:
+      template:
+        spec:
+          terminationGracePeriodSeconds: {GRACE}
+          initContainers:
+          - name: crossfade
+            env:
+            - {{name: CROSSFADE_SETTLE, value: "{SETTLE}"}}
+            - {{name: CROSSFADE_DRAIN, value: "{DRAIN}"}}
+            - {{name: CROSSFADE_LOG_FORMAT, value: json}}
+            readinessProbe: {{periodSeconds: 1, failureThreshold: 6}}
+"#
+        ),
+    );
+    cluster.kubectl(&["kustomize", &here.to_string_lossy()])
+}
+
+/// A generation of this name: a frontend, so many workers, with or without the sidecar.
+pub fn generation(
+    cluster: &Cluster,
+    name: &str,
+    namespace: &str,
+    workers: u32,
+    sidecar: bool,
+) -> String {
+    const TEMPLATE: &str = include_str!("../kubernetes/generation.yaml");
+    let given = env::var("CROSSFADE_TEST_DYNAMO_IMAGE").ok();
+    // In the tests' own cluster Python and Dynamo are those of the machine: the image need not have them.
+    let (python, mounts, volumes) = match (&given, cluster.is_own()) {
+        (None, true) => host_files(),
+        (Some(_), _) => ("python3".to_owned(), String::new(), String::new()),
+        (None, false) => panic!("set CROSSFADE_TEST_DYNAMO_IMAGE for this cluster"),
+    };
+    TEMPLATE
+        .replace("__NAME__", name)
+        .replace("__DYNAMO-IMAGE__", given.as_deref().unwrap_or(SHELL))
+        .replace("__DYNAMO__", namespace)
+        .replace("__WORKERS__", &workers.to_string())
+        .replace("__SIDECAR__", &sidecar.to_string())
+        .replace("__PYTHON__", &python)
+        .replace("          # HOST-MOUNTS\n", &mounts)
+        .replace("        # HOST-VOLUMES\n", &volumes)
+}
+
+/// The machine's Python with Dynamo in it: its path, and the mounts and volumes that make it reachable in a pod.
+fn host_files() -> (String, String, String) {
+    let python = Dynamo::install().python;
+    let real = fs::canonicalize(&python).expect("a Python");
+    let above = |path: &Path, levels| {
+        let path = path.ancestors().nth(levels).expect("a long path");
+        path.to_str().expect("a path of text").to_owned()
+    };
+    // venv/bin/python, and prefix/bin/python3 of the Python that the venv was made from.
+    let paths = [
+        "/usr".to_owned(),
+        "/lib".to_owned(),
+        "/lib64".to_owned(),
+        above(&python, 2),
+        above(&real, 2),
+    ];
+    let (mut mounts, mut volumes) = (String::new(), String::new());
+    for (index, path) in paths.iter().enumerate() {
+        if !Path::new(path).exists() || paths[..index].contains(path) {
+            continue;
+        }
+        mounts +=
+            &format!("          - {{name: host-{index}, mountPath: {path}, readOnly: true}}\n");
+        volumes += &format!("        - {{name: host-{index}, hostPath: {{path: {path}}}}}\n");
+    }
+    (python.to_string_lossy().into_owned(), mounts, volumes)
+}

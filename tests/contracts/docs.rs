@@ -1,0 +1,218 @@
+//! What the documentation says is what the program does: metrics, causes, spans and the plan file.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::rig::proxy::run;
+use crate::rig::*;
+use crossfade::rescue::Cause;
+use crossfade::resource;
+use crossfade::split::Reason;
+use crossfade::sse::{Api, Outcome};
+use crossfade::telemetry::Reject;
+use serde_json::Value;
+
+const README: &str = include_str!("../../README.md");
+/// The pages with tables that the program is held against.
+const PAGES: &str = concat!(
+    include_str!("../../docs/behaviour.md"),
+    include_str!("../../docs/failures.md"),
+    include_str!("../../docs/plans.md"),
+    include_str!("../../docs/controller.md"),
+    include_str!("../../docs/observability.md"),
+);
+const METRICS: &str = include_str!("../../src/telemetry/metrics/names.rs");
+const SPANS: &str = include_str!("../../src/telemetry/trace/span.rs");
+const EVERY_FIELD: &str = include_str!("../corpus/plan/good/every-field.yaml");
+
+/// The cells of the rows of all tables whose head is `| head …`.
+fn rows(head: &str) -> Vec<Vec<&'static str>> {
+    let mut rows = Vec::new();
+    let mut inside = false;
+    for line in PAGES.lines() {
+        let Some(cells) = line.strip_prefix("| ") else {
+            inside = false;
+            continue;
+        };
+        if cells.starts_with(head) {
+            inside = true;
+        } else if inside && !cells.starts_with("---") {
+            let cells = cells.trim_end_matches('|').split('|');
+            rows.push(cells.map(str::trim).collect());
+        }
+    }
+    assert!(!rows.is_empty(), "no table begins with | {head}");
+    rows
+}
+
+/// What stands between backticks.
+fn code(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
+}
+
+fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    names.into_iter().collect()
+}
+
+/// Name, type and label names of a metric.
+type Families = BTreeMap<String, (String, BTreeSet<String>)>;
+
+fn families_shown(metrics: &crate::rig::proxy::Metrics) -> Families {
+    let types = metrics.text.lines().filter_map(|line| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        Some((name.to_owned(), kind.to_owned()))
+    });
+    types
+        .map(|(name, kind)| {
+            let series = match kind.as_str() {
+                "histogram" => format!("{name}_bucket"),
+                _ => name.clone(),
+            };
+            let labels = metrics.of(&series).into_iter();
+            let labels = labels.flat_map(|(labels, _)| labels.keys().cloned());
+            let labels = labels.filter(|label| label != "le").collect();
+            (name, (kind, labels))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    for _ in 0..2 {
+        proxy.chat().await;
+    }
+    proxy.outcomes("completed", 2).await;
+    let mut shown = families_shown(&proxy.metrics().await);
+    let processes = shown.len();
+    shown.retain(|name, _| !name.starts_with("process_"));
+    assert!(shown.len() < processes, "no metrics of the process");
+
+    let mut told: Families = rows("metric | type")
+        .into_iter()
+        .map(|row| {
+            let name = code(row[0]).next().unwrap().to_owned();
+            let labels = row[2].split(", ").filter(|label| !label.is_empty());
+            (
+                name,
+                (row[1].to_owned(), labels.map(str::to_owned).collect()),
+            )
+        })
+        .collect();
+    assert!(told.remove("process_*").is_some());
+    assert_eq!(told, shown);
+
+    let registered = METRICS.split('"').skip(1).step_by(2);
+    let registered = set(registered.filter(|text| text.starts_with("crossfade_")));
+    assert_eq!(registered, told.keys().map(String::as_str).collect());
+}
+
+#[test]
+fn the_closed_sets_of_labels_are_told() {
+    let causes = rows("when | then | without a fallback");
+    let causes = set(causes
+        .iter()
+        .flat_map(|row| code(row.get(3).unwrap_or(&""))));
+    assert_eq!(causes, set(Cause::ALL.map(Cause::as_str)));
+
+    let rejects = rows("status | when");
+    let rejects = set(rejects.iter().flat_map(|row| code(row[2])));
+    assert_eq!(rejects, set(Reject::ALL.map(Reject::as_str)));
+
+    let reasons = rows("reason | why");
+    let reasons = set(reasons.iter().flat_map(|row| code(row[0])));
+    // No first assignment has it.
+    let all = Reason::ALL.map(Reason::as_str).into_iter();
+    assert_eq!(reasons, set(all.filter(|reason| *reason != "failover")));
+
+    let closed = PAGES.split("Label sets are closed").nth(1).unwrap();
+    let closed = set(code(closed.split("\n\n").next().unwrap()));
+    for name in Api::ALL
+        .map(Api::as_str)
+        .into_iter()
+        .chain(Outcome::ALL.map(Outcome::as_str))
+    {
+        assert!(closed.contains(name), "{name}");
+    }
+}
+
+#[test]
+fn the_controllers_metrics_are_told() {
+    let source = include_str!("../../src/controller/metrics.rs");
+    let registered = source.split('"').skip(1).step_by(2);
+    let registered = set(registered.filter(|text| text.starts_with("crossfade_controller_")));
+    let rows = rows("metric of the controller | type");
+    let told = set(rows.iter().flat_map(|row| code(row[0])));
+    assert_eq!(told, registered);
+}
+
+#[test]
+fn the_attributes_of_spans_are_told() {
+    let spaces = ["crossfade.", "http.", "url.", "gen_ai.", "error."];
+    let texts = SPANS.split('"').skip(1).step_by(2);
+    let made = set(texts.filter(|text| {
+        let is_name = |c: char| c.is_ascii_lowercase() || "._".contains(c);
+        spaces.iter().any(|space| text.starts_with(space)) && text.chars().all(is_name)
+    }));
+    let rows = rows("attribute | of");
+    let told = set(rows.iter().flat_map(|row| code(row[0])));
+    assert_eq!(told, made);
+}
+
+#[test]
+fn the_plans_on_the_pages_are_good() {
+    let text = [README, PAGES].concat();
+    let blocks: Vec<&str> = text
+        .split("```yaml\n")
+        .skip(1)
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect();
+    assert_eq!(blocks.len(), 2);
+    for block in blocks {
+        let file = PlanFile::new(block);
+        let output = run(&["check", &file.as_str()]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(0), "{said}");
+        assert!(said.contains("25 % to new"), "{said}");
+    }
+}
+
+#[test]
+fn the_table_of_plan_fields_is_the_schema() {
+    let (manifest, _) = resource::load(EVERY_FIELD).unwrap();
+    let in_a_cluster = set(manifest.without_effect.iter().copied());
+
+    let mut fields = BTreeSet::new();
+    for (name, schema) in properties(resource::schema()).unwrap() {
+        // What is one thing to a person is one row.
+        let whole = name == "weights" || in_a_cluster.contains(name.as_str());
+        match properties(schema).filter(|_| !whole) {
+            None => {
+                fields.insert(name.clone());
+            }
+            Some(inner) => fields.extend(inner.keys().map(|inner| format!("{name}.{inner}"))),
+        }
+    }
+    fields.retain(|field| !in_a_cluster.contains(field.as_str()));
+    let table = rows("field of `spec`");
+    let table: BTreeSet<String> = table
+        .iter()
+        .flat_map(|row| code(row[0]))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(table, fields);
+
+    let paragraph = PAGES
+        .split("\n\n")
+        .find(|text| text.starts_with("Accepted, but only"));
+    let mut told = set(code(paragraph.unwrap()));
+    told.remove("check");
+    assert_eq!(told, in_a_cluster);
+}
+
+/// The properties of an object's schema, be the object optional or not.
+fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
+    let found = schema.get("properties").and_then(Value::as_object);
+    found.or_else(|| schema.get("anyOf")?.as_array()?.iter().find_map(properties))
+}

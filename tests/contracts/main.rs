@@ -1,0 +1,11 @@
+//! What the project promises about itself: its architecture, its documents, its reference, its protocol.
+//!
+//! Needs nothing but the sources. `make reference` and `make proto` write what two of these compare.
+
+#[path = "../support/rig.rs"]
+mod rig;
+
+mod architecture;
+mod docs;
+mod proto;
+mod reference;

@@ -1,0 +1,546 @@
+//! However clients and model servers behave, the process holds no more than its memory budget, 64 MiB for itself, and 16 KiB
+//! for each connection of a client, and over HTTP/2 for each request that is open.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rig::*;
+use frames::{
+    DATA, END_STREAM, Frames, GOAWAY, HEADERS, PREFACE, RST_STREAM, SETTINGS, block, frame,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+
+const MIB: u64 = 1024 * 1024;
+/// What each attack is made against, in bytes.
+const BUDGET: u64 = 8 * MIB;
+
+/// What a model server does with each connection.
+#[derive(Clone, Copy)]
+enum Manner {
+    /// Reads all that comes and never answers.
+    ReadsOn,
+    /// Reads a head and then nothing.
+    ReadsHead,
+    /// Reads a head and answers with this beginning, then so many bytes, then nothing.
+    Sends(&'static str, u64),
+}
+
+/// A model server that keeps nothing of what it is sent.
+struct Server {
+    address: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start(manner: Manner) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = tokio::spawn(async move {
+            let mut open = JoinSet::new();
+            while let Ok((stream, _)) = listener.accept().await {
+                open.spawn(serve(stream, manner));
+            }
+        });
+        Self { address, accepting }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+async fn serve(mut stream: TcpStream, manner: Manner) {
+    let mut buffer = vec![0; 16 * 1024];
+    let mut seen = Vec::<u8>::new();
+    loop {
+        match stream.read(&mut buffer).await {
+            Ok(count @ 1..) if !matches!(manner, Manner::ReadsOn) => {
+                seen.extend(&buffer[..count]);
+                if seen.windows(4).any(|window| window == b"\r\n\r\n") {
+                    break;
+                }
+            }
+            Ok(1..) => {}
+            _ => return,
+        }
+    }
+    if let Manner::Sends(beginning, count) = manner {
+        let _ = stream.write_all(beginning.as_bytes()).await;
+        let piece = [b'x'; 16 * 1024];
+        let mut left = usize::try_from(count).unwrap();
+        while left > 0 {
+            let here = left.min(piece.len());
+            if stream.write_all(&piece[..here]).await.is_err() {
+                return;
+            }
+            left -= here;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// A proxy in front of a server of this manner, with what it held before the attack.
+struct Stage {
+    proxy: Proxy,
+    before: u64,
+    servers: [Server; 2],
+}
+
+impl Stage {
+    async fn set(manner: Manner, more: &[&str]) -> Self {
+        let servers = [Server::start(manner).await, Server::start(manner).await];
+        let [old, new] = servers.each_ref().map(|server| server.address.to_string());
+        let budget = BUDGET.to_string();
+        let mut flags = vec!["--replay-budget-bytes", &budget, "--no-access-log"];
+        if !more.contains(&"--old") {
+            flags.extend(["--old", &old, "--new", &new, "--split", "50"]);
+        }
+        flags.extend(more);
+        let proxy = Proxy::start(&flags).await;
+        let response = client::get(proxy.admin, "/metrics").await;
+        assert_eq!(response.status, 200);
+        Self {
+            before: proxy.memory(),
+            proxy,
+            servers,
+        }
+    }
+
+    /// Lets `count` clients connect and send `bytes`, as far as they are taken. Then none held more than it may.
+    async fn attack(&self, count: u64, bytes: impl Fn(u64) -> Vec<u8>) -> Vec<TcpStream> {
+        let mut sending = JoinSet::new();
+        for number in 0..count {
+            let bytes = bytes(number);
+            let address = self.proxy.address;
+            sending.spawn(async move {
+                let mut stream = TcpStream::connect(address).await.unwrap();
+                let mut left = &bytes[..];
+                // What stands still for a while will not go on.
+                while !left.is_empty() {
+                    let writing = stream.write(left);
+                    match tokio::time::timeout(Duration::from_secs(2), writing).await {
+                        Ok(Ok(written)) => left = &left[written..],
+                        _ => break,
+                    }
+                }
+                stream
+            });
+            if number % 64 == 63 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let streams = sending.join_all().await;
+        self.settled().await;
+        self.assert_bounded(count).await;
+        streams
+    }
+
+    /// Waits until the process has nothing more to do with what it got.
+    async fn settled(&self) {
+        let mut last = self.cpu();
+        let mut rests = 0;
+        // Longer than others wait: the machine may have much else to do.
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = self.cpu();
+            let quiet = std::mem::replace(&mut last, now) + 1 >= now;
+            rests = if quiet { rests + 1 } else { 0 };
+            if rests == 3 {
+                return;
+            }
+        }
+        panic!("the proxy does not come to rest");
+    }
+
+    /// Its time on processors so far, in hundredths of a second.
+    fn cpu(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.proxy.pid())).unwrap();
+        let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
+        let times = fields.skip(11).take(2);
+        times.map(|field| field.parse::<u64>().unwrap()).sum()
+    }
+
+    async fn assert_bounded(&self, connections: u64) {
+        let peak = self.proxy.memory_peak();
+        let bound = self.before + BUDGET + 64 * MIB + connections * 16 * 1024;
+        let used = self
+            .proxy
+            .metrics()
+            .await
+            .sum("crossfade_memory_bytes", &[("kind", "used")]);
+        eprintln!(
+            "before {} MiB, at most {} MiB, bound {} MiB, used {:.1} MiB",
+            self.before / MIB,
+            peak / MIB,
+            bound / MIB,
+            used / MIB as f64,
+        );
+        assert!(
+            peak <= bound,
+            "held {} MiB, may hold {} MiB",
+            peak / MIB,
+            bound / MIB
+        );
+    }
+
+    /// All that was charged is given back once clients and servers have gone.
+    async fn gives_back(self) {
+        // A client whose bytes are not taken cannot be seen to have gone.
+        drop(self.servers);
+        let labels = [("kind", "used")];
+        self.proxy
+            .counts("crossfade_memory_bytes", &labels, 0.0)
+            .await;
+    }
+
+    async fn refused(&self, purpose: &str) -> f64 {
+        let labels = [("purpose", purpose)];
+        let metrics = self.proxy.metrics().await;
+        metrics.sum("crossfade_memory_refused_total", &labels)
+    }
+}
+
+fn chunked() -> Vec<u8> {
+    format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n").into_bytes()
+}
+
+fn sized(length: u64, here: u64) -> Vec<u8> {
+    let mut bytes =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n").into_bytes();
+    bytes.resize(bytes.len() + usize::try_from(here).unwrap(), b'x');
+    bytes
+}
+
+#[tokio::test]
+async fn bodies_in_chunks_of_one_byte_cost_about_their_length() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage
+        .attack(4, |_| [chunked(), b"1\r\nx\r\n".repeat(1_000_000)].concat())
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+/// Each chunk comes in a read of its own, as far as the machine lets it.
+#[tokio::test]
+async fn paced_chunks_of_one_byte_cost_about_their_length() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let extended = format!("1;{}\r\nx\r\n", "e".repeat(1000));
+    for chunk in ["1\r\nx\r\n", &extended] {
+        let mut stream = TcpStream::connect(stage.proxy.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.write_all(&chunked()).await.unwrap();
+        for _ in 0..20_000 {
+            // A client whose extensions are too many is left.
+            if stream.write_all(chunk.as_bytes()).await.is_err() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        stage.settled().await;
+        stage.assert_bounded(2).await;
+        let metrics = stage.proxy.metrics().await;
+        let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
+        assert!(used < 400_000.0, "{used} for 20 kB");
+    }
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn chunk_extensions_are_not_held() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let chunk = format!("1;{}\r\nx\r\n", "e".repeat(1000));
+    let streams = stage
+        .attack(8, |_| {
+            [chunked(), chunk.repeat(24_000).into_bytes()].concat()
+        })
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn bodies_read_for_their_affinity_share_the_budget_and_those_beyond_it_pass_without() {
+    let _machine = crate::shared().await;
+    let flags = ["--affinity-body-field", "user"];
+    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let streams = stage.attack(300, |_| sized(MIB, MIB - 1)).await;
+    assert!(stage.refused("affinity").await > 0.0);
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn small_bodies_whose_model_server_does_not_answer_share_the_budget() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage.attack(2000, |_| sized(64_000, 64_000)).await;
+    assert!(stage.refused("request_body").await > 0.0);
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn bodies_that_a_model_server_does_not_read_share_the_budget() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let streams = stage.attack(400, |_| sized(16 * MIB, 8 * MIB)).await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn no_body_is_gathered_for_a_request_over_the_limit_of_requests() {
+    let _machine = crate::shared().await;
+    let flags = ["--max-requests", "10"];
+    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let mut streams = stage.attack(2000, |_| sized(64_000, 1000)).await;
+    let used = stage.proxy.metrics().await;
+    let used = used.sum("crossfade_memory_bytes", &[("kind", "used")]);
+    assert!(used < 10.0 * 80_000.0, "{used}");
+    let mut refused = 0;
+    for stream in &mut streams {
+        let mut head = [0; 12];
+        let reading = stream.read_exact(&mut head);
+        let read = tokio::time::timeout(Duration::from_millis(20), reading).await;
+        refused += usize::from(matches!(read, Ok(Ok(_))) && head.ends_with(b"503"));
+    }
+    assert_eq!(refused, 1990);
+}
+
+#[tokio::test]
+async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
+    let _machine = crate::shared().await;
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
+    let stage = Stage::set(Manner::Sends(HEAD, 900_000), &[]).await;
+    let streams = stage.attack(400, |_| sized(2, 2)).await;
+    // Whose event is held gets nothing yet.
+    let mut reading = JoinSet::new();
+    for mut stream in streams {
+        reading.spawn(async move {
+            let reading = stream.read_exact(&mut [0; 1000]).await.map(|_| stream);
+            reading.unwrap()
+        });
+    }
+    let mut passed = Vec::new();
+    within("most half events pass", async {
+        while passed.len() < 380 {
+            passed.push(reading.join_next().await.unwrap().unwrap());
+        }
+    })
+    .await;
+    assert!(stage.refused("event").await > 0.0);
+    stage.assert_bounded(400).await;
+    drop((reading, passed));
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn answers_that_clients_do_not_read_share_the_budget() {
+    let _machine = crate::shared().await;
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
+    let stage = Stage::set(Manner::Sends(HEAD, 10 * MIB), &[]).await;
+    let streams = stage.attack(800, |_| sized(2, 2)).await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn half_heads_share_the_budget() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage
+        .attack(2000, |_| {
+            format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(60_000)).into_bytes()
+        })
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn uploads_over_http2_share_the_budget() {
+    let _machine = crate::shared().await;
+    let stage = Stage::set(Manner::ReadsHead, &[]).await;
+    let mut uploads = JoinSet::new();
+    for _ in 0..64 {
+        let client = Arc::new(client::http2::Client::connect(stage.proxy.address).await);
+        for _ in 0..4 {
+            let client = client.clone();
+            uploads.spawn(async move {
+                let _ = client.send("POST", CHAT, &[], vec![b'x'; 2 << 20]).await;
+            });
+        }
+    }
+    stage
+        .proxy
+        .counts("crossfade_open_streams", &[], 256.0)
+        .await;
+    stage.settled().await;
+    stage.assert_bounded(64).await;
+    uploads.abort_all();
+    stage.gives_back().await;
+}
+
+/// An address that takes no connection: its queue is full.
+struct Deaf {
+    address: SocketAddr,
+    _listener: TcpListener,
+    _queued: Vec<TcpStream>,
+}
+
+impl Deaf {
+    async fn start() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut queued = Vec::new();
+        while let Ok(stream) =
+            tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(address)).await
+        {
+            queued.push(stream.unwrap());
+        }
+        Self {
+            address,
+            _listener: listener,
+            _queued: queued,
+        }
+    }
+}
+
+/// Streams of each connection, as many as the proxy allows.
+const STREAMS: u32 = 128;
+
+/// `STREAMS` requests, and then what `body` sends for each.
+fn begun(body: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let block = block(&[
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", CHAT),
+        (":authority", "a"),
+    ]);
+    for stream in (1..2 * STREAMS).step_by(2) {
+        bytes.extend(frame(HEADERS, frames::END_HEADERS, stream, &block));
+    }
+    for stream in (1..2 * STREAMS).step_by(2) {
+        bytes.extend(body(stream));
+    }
+    bytes
+}
+
+/// Attacks a proxy whose model servers cannot be connected to over `count` connections.
+async fn attack_over_http2(count: u64, bytes: Vec<u8>) {
+    let [old, new] = [Deaf::start().await, Deaf::start().await];
+    let [old_url, new_url] = [&old, &new].map(|deaf| deaf.address.to_string());
+    let flags = [
+        "--old",
+        &old_url,
+        "--new",
+        &new_url,
+        "--connect-timeout",
+        "100",
+    ];
+    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let bytes = Arc::new(bytes);
+    let mut sending = JoinSet::new();
+    for _ in 0..count {
+        let mut frames = Frames::connect(stage.proxy.address, &[]).await;
+        let bytes = Arc::clone(&bytes);
+        sending.spawn(async move {
+            // Before, the window of the connection is what it is by default.
+            frames.next_of(&[frames::WINDOW_UPDATE]).await.unwrap();
+            let _ = tokio::time::timeout(Duration::from_secs(30), frames.raw(&bytes)).await;
+            frames
+        });
+    }
+    let clients = sending.join_all().await;
+    stage.settled().await;
+    stage.assert_bounded(count * (1 + u64::from(STREAMS))).await;
+    drop(clients);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn bodies_over_http2_that_nobody_reads_share_the_budget() {
+    let _machine = crate::shared().await;
+    let body = |stream| {
+        let piece = frame(DATA, 0, stream, &[b'x'; 16_000]);
+        piece.repeat(4)
+    };
+    attack_over_http2(24, begun(body)).await;
+}
+
+#[tokio::test]
+async fn a_byte_in_each_frame_does_not_keep_what_came_beside_it() {
+    let _machine = crate::shared().await;
+    const UNKNOWN: u8 = 0xfa;
+    let body = |stream| {
+        let byte = frame(DATA, 0, stream, b"x");
+        let beside = frame(UNKNOWN, 0, 0, &[0; 16_000]);
+        [byte, beside].concat().repeat(40)
+    };
+    attack_over_http2(2, begun(body)).await;
+}
+
+#[tokio::test]
+async fn half_header_blocks_share_the_budget() {
+    let _machine = crate::shared().await;
+    let value = "x".repeat(15_000);
+    let fields = [
+        ("a", &*value),
+        ("b", &*value),
+        ("c", &*value),
+        ("d", &*value),
+    ];
+    let block = block(&fields);
+    let (first, rest) = block.split_at(16_000);
+    let bytes = [
+        PREFACE,
+        &frame(SETTINGS, 0, 0, &[]),
+        &frame(HEADERS, 0, 1, first),
+        &frame(frames::CONTINUATION, 0, 1, &rest[..16_000]),
+        &frame(frames::CONTINUATION, 0, 1, &rest[16_000..32_000]),
+    ]
+    .concat();
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let streams = stage.attack(3000, |_| bytes.clone()).await;
+    assert!(stage.refused("head").await > 0.0);
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
+async fn single_bytes_of_one_stream_do_not_end_the_connection_for_others() {
+    let _machine = crate::shared().await;
+    let [old, new] = [Deaf::start().await, Deaf::start().await];
+    let [old_url, new_url] = [&old, &new].map(|deaf| deaf.address.to_string());
+    let flags = [
+        "--old",
+        &old_url,
+        "--new",
+        &new_url,
+        "--connect-timeout",
+        "100",
+    ];
+    let proxy = Proxy::start(&flags).await;
+    let mut frames = Frames::connect(proxy.address, &[]).await;
+    assert!(frames.request(1, 0, "POST", CHAT).await);
+    let bytes = frame(DATA, 0, 1, b"x").repeat(500);
+    for _ in 0..100 {
+        assert!(frames.raw(&bytes).await);
+    }
+    // This one is refused by the proxy itself.
+    assert!(frames.request(3, END_STREAM, "POST", "nowhere").await);
+    let answer = frames.next_of(&[HEADERS, RST_STREAM, GOAWAY]).await;
+    assert_eq!(answer.unwrap().stream, 3);
+}

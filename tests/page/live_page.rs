@@ -1,0 +1,275 @@
+//! The live page in a real browser: its figures are those of the metrics, it comes back, and it shows nothing else.
+
+use std::time::Duration;
+
+use crate::browser::Browser;
+use crate::page::{expected, figures};
+use crate::rig::wait::eventually;
+use crate::rig::*;
+use serde_json::Value;
+
+const SECRET: &str = "sk-nobody-may-read-this";
+
+fn url(proxy: &Proxy) -> String {
+    format!("http://{}/", proxy.admin)
+}
+
+#[tokio::test]
+async fn its_figures_are_those_of_the_metrics() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(|request: &Received| match request.header("x-ends") {
+        Some("cut") => Script::new()
+            .sse()
+            .events(&role("new"))
+            .events(&content("new", 0))
+            .reset(),
+        Some("refused") => status(503),
+        _ => chat_stream("new"),
+    })
+    .await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    browser.open(&url(&proxy)).await;
+    browser.until("#link", |text| text == "live").await;
+    for ending in ["well", "cut", "refused"] {
+        for _ in 0..4 {
+            client::post(proxy.address, CHAT, &[("x-ends", ending)], STREAMING).await;
+        }
+    }
+    proxy.counts("crossfade_requests_total", &[], 12.0).await;
+    let metrics = proxy.metrics().await;
+    // Of no series the sum is -0.0, which is 0 all the same.
+    let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
+    let saves = sum("crossfade_recovered_requests_total", &[]);
+    assert_eq!(saves, 2.0);
+    browser
+        .until("[data-figure=saves]", |text| text == "2")
+        .await;
+    browser
+        .until("[data-figure='new.truncated']", |text| text == "2")
+        .await;
+
+    let mut wanted = expected(&metrics);
+    assert_eq!(wanted["saves.unavailable"], "2");
+    let plan = [
+        ("epoch", "crossfade_plan_epoch"),
+        ("refused", "crossfade_plans_rejected_total"),
+    ];
+    for (figure, name) in plan {
+        wanted.insert(format!("plan.{figure}"), sum(name, &[]).to_string());
+    }
+    assert_eq!(figures(&mut browser).await, wanted);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
+async fn who_opens_it_late_sees_what_happened_before() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let samples = async |proxy: &Proxy| {
+        let mut client = Client::connect(proxy.admin).await;
+        client.get("/live", &[("host", "localhost")]).await;
+        client.head().await;
+        let event = client.until("\n\n").await;
+        let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+        let event: Value = serde_json::from_str(data.unwrap()).unwrap();
+        event["samples"].as_array().unwrap().clone()
+    };
+    eventually("a sample of the first plan", async || {
+        !samples(&proxy).await.is_empty()
+    })
+    .await;
+    plan.write(&manifest(&new.url(), 3, 1, ""));
+    eventually("a sample of the second plan", async || {
+        samples(&proxy).await.last().unwrap()["plan"] == 2
+    })
+    .await;
+    browser.open(&url(&proxy)).await;
+    let log = browser.until("#log", |text| text.contains("plan 2")).await;
+    assert!(log.contains("plan 2 in force: 25.0 % to new"), "{log}");
+    assert!(log.contains("the process started"), "{log}");
+}
+
+#[tokio::test]
+async fn it_comes_back_after_a_restart_of_the_proxy() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let mut proxy = Proxy::before(&old, &[]).await;
+    let admin = proxy.admin.to_string();
+    proxy.chat().await;
+    browser.open(&url(&proxy)).await;
+    browser
+        .until("[data-figure='old.completed']", |text| text == "1")
+        .await;
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+    browser.until("#link", |text| text.contains("lost")).await;
+    // What was seen stays.
+    assert_eq!(browser.text("[data-figure='old.completed']").await, "1");
+    let again = Proxy::before(&old, &["--admin", &admin]).await;
+    for _ in 0..3 {
+        again.chat().await;
+    }
+    browser.until("#link", |text| text == "live").await;
+    browser
+        .until("[data-figure='old.completed']", |text| text == "3")
+        .await;
+    let log = browser.text("#log").await;
+    assert_eq!(log.matches("the process started").count(), 2, "{log}");
+}
+
+#[tokio::test]
+async fn nothing_that_a_request_carried_is_on_it() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let body = STREAMING.replace("hello", SECRET);
+    let path = format!("{CHAT}?key={SECRET}");
+    let headers = [
+        ("authorization", SECRET),
+        ("x-session-id", SECRET),
+        ("user-agent", SECRET),
+    ];
+    client::post(proxy.address, &path, &headers, &body).await;
+    browser.open(&url(&proxy)).await;
+    browser
+        .until("[data-figure='old.completed']", |text| text == "1")
+        .await;
+    let page = browser.value("document.documentElement.outerHTML").await;
+    assert!(!page.as_str().unwrap().contains(SECRET));
+    let mut live = Client::connect(proxy.admin).await;
+    live.get("/live", &[("host", "localhost")]).await;
+    live.head().await;
+    assert!(!live.until("\n\n").await.contains(SECRET));
+}
+
+#[tokio::test]
+async fn it_fits_a_phone_and_needs_no_mouse() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    proxy.chat().await;
+    for scheme in ["light", "dark"] {
+        browser.looks(360, scheme).await;
+        browser.open(&url(&proxy)).await;
+        browser.until("#link", |text| text == "live").await;
+        let overflow =
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth";
+        assert_eq!(browser.value(overflow).await, 0, "{scheme}");
+        browser.picture(&format!("proxy-360-{scheme}")).await;
+    }
+    browser.until("#log", |text| text.contains("started")).await;
+    eventually("some samples", async || {
+        browser
+            .value("Number(document.getElementById('moment').max)")
+            .await
+            .as_u64()
+            >= Some(2)
+    })
+    .await;
+    browser
+        .value("document.getElementById('moment').focus()")
+        .await;
+    browser.press("Home", 36).await;
+    assert_eq!(
+        browser
+            .value("document.getElementById('moment').value")
+            .await,
+        "0"
+    );
+    let said = "document.getElementById('moment').getAttribute('aria-valuetext') === document.getElementById('reading').textContent";
+    assert_eq!(browser.value(said).await, true);
+    // Every picture says in words what it shows, and every control has a name.
+    let mute = "[...document.querySelectorAll('.chart svg')].filter((svg) => !svg.getAttribute('aria-label')).length";
+    assert_eq!(browser.value(mute).await, 0);
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
+async fn its_policy_lets_nothing_else_in_and_text_stays_text() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let mut client = Client::connect(proxy.admin).await;
+    client
+        .get(
+            "/",
+            &[("host", "localhost"), ("accept", "text/html,*/*;q=0.8")],
+        )
+        .await;
+    let head = client.head().await;
+    let policy = head.headers.get("content-security-policy").unwrap();
+    assert!(
+        policy.starts_with("default-src 'none'; script-src 'sha256-"),
+        "{policy}"
+    );
+    for open in ["unsafe", "*", "http:", "https:"] {
+        assert!(!policy.contains(open), "{policy}");
+    }
+    assert_eq!(head.headers.get("cache-control"), Some("no-store"));
+    let text = proxy.admin("/").await;
+    assert_eq!(
+        text.header("content-type"),
+        Some("text/plain; charset=utf-8")
+    );
+}
+
+#[tokio::test]
+async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for path in ["/drain", "/log-level"] {
+        let mut client = Client::connect(proxy.admin).await;
+        let request = format!(
+            "PUT {path} HTTP/1.1\r\nhost: a\r\norigin: http://{}\r\ncontent-length: 0\r\n\r\n",
+            proxy.admin
+        );
+        client.send(request).await;
+        assert_eq!(client.head().await.status, 403, "{path}");
+    }
+    assert_eq!(proxy.admin("/readyz").await.status, 200);
+}
+
+/// Not a test of its own: makes the pictures whose upper parts are `docs/live-page.png` and `docs/live-page-phone.png`.
+#[tokio::test]
+#[ignore = "takes a minute: draws the demo for the documentation"]
+async fn a_picture_of_the_demo() {
+    let mut browser = Browser::start().await.unwrap();
+    let mut demo = crate::rig::proxy::program();
+    let mut demo = demo
+        .args(["demo", "--plain"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufReader::new(demo.stdout.take().unwrap());
+    let mut lines = std::io::BufRead::lines(lines);
+    let first = lines.next().unwrap().unwrap();
+    let (_, page) = first.split_once("live page ").expect(&first);
+    std::thread::spawn(move || lines.for_each(drop));
+    browser.open(page).await;
+    tokio::time::sleep(Duration::from_secs(48)).await;
+    for (name, width, scheme) in [
+        ("live-page", 1100, "light"),
+        ("live-page-phone", 390, "dark"),
+    ] {
+        browser.looks(width, scheme).await;
+        // It is drawn anew for each width.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        browser.picture(name).await;
+    }
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+}

@@ -1,0 +1,10 @@
+//! The proxy's live page in a real browser. Needs Chromium; without it the tests are skipped.
+
+#[path = "../support/browser.rs"]
+mod browser;
+#[path = "../support/page.rs"]
+mod page;
+#[path = "../support/rig.rs"]
+mod rig;
+
+mod live_page;

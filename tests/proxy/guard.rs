@@ -1,0 +1,118 @@
+//! What crossfade has forwarded is not forwarded again by the same update, and nobody can pretend that it was.
+
+use std::net::TcpListener;
+
+use crate::rig::*;
+
+/// The marks of crossfade in what an upstream got.
+fn marks(received: &Received) -> Vec<(String, String)> {
+    let mut marks = received.headers.clone();
+    marks.retain(|(name, _)| name.starts_with("x-crossfade"));
+    marks
+}
+
+#[tokio::test]
+async fn a_proxy_that_is_its_own_new_generation_serves_by_old() {
+    let old = Upstream::start(healthy("old")).await;
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let (itself, old_url) = (port.to_string(), old.url());
+    let proxy = Proxy::start(&[
+        "--listen", &itself, "--old", &old_url, "--new", &itself, "--split", "100",
+    ])
+    .await;
+    for n in 1..=5 {
+        let response = proxy.chat().await;
+        response.assert_is(chat_text("old"));
+        assert_eq!(old.count(), n);
+    }
+    let guarded = [("reason", "guarded"), ("generation", "old")];
+    proxy
+        .counts("crossfade_requests_total", &guarded, 5.0)
+        .await;
+}
+
+#[tokio::test]
+async fn a_sibling_of_the_same_update_serves_by_its_old() {
+    let old = Upstream::start(healthy("old")).await;
+    let sibling_old = Upstream::start(healthy("sibling")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let plan = |target: &str| PlanFile::new(&manifest(target, 0, 1, ""));
+    let key = ["--guard-key", "secret"];
+    let sibling = Proxy::planned(&sibling_old, &plan(&new.url()), &key).await;
+    let proxy = Proxy::planned(&old, &plan(&sibling.address.to_string()), &key).await;
+    proxy.chat().await.assert_is(chat_text("sibling"));
+    assert_eq!((old.count(), new.count()), (0, 0));
+}
+
+#[tokio::test]
+async fn two_updates_in_a_chain_both_split() {
+    let (old_1, old_2) = (
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("old")).await,
+    );
+    let new = Upstream::start(healthy("new")).await;
+    let second = Proxy::split_with(&old_2, &new, 100, &["--guard-key", "two"]).await;
+    let (old, next) = (old_1.url(), second.address.to_string());
+    let first = Proxy::start(&[
+        "--old",
+        &old,
+        "--new",
+        &next,
+        "--split",
+        "100",
+        "--guard-key",
+        "one",
+    ])
+    .await;
+    first.chat().await.assert_is(chat_text("new"));
+    assert_eq!((old_1.count(), old_2.count(), new.count()), (0, 0, 1));
+    let via: Vec<String> = new.last().all("via").map(str::to_owned).collect();
+    assert_eq!(via.join(",").matches("crossfade").count(), 2, "{via:?}");
+}
+
+#[tokio::test]
+async fn a_client_cannot_switch_the_split_off_by_a_forged_mark() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split_with(&old, &new, 100, &["--guard-key", "secret"]).await;
+    proxy.chat().await.assert_is(chat_text("new"));
+    let marks = marks(&new.last());
+    assert!(!marks.is_empty(), "{}", new.last().head);
+    for (name, value) in marks {
+        let mut other_digit = value.clone().into_bytes();
+        other_digit[0] = if other_digit[0] == b'0' { b'1' } else { b'0' };
+        let other_digit = String::from_utf8(other_digit).unwrap();
+        for forged in [other_digit.as_str(), "1", "true", "x;hop=1", ";;,", ""] {
+            let headers = [(name.as_str(), forged)];
+            let response = client::post(proxy.address, CHAT, &headers, STREAMING).await;
+            assert_eq!(response.generation(), "new", "{name}: {forged}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_mark_of_another_guard_key_means_nothing() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let other = Proxy::split_with(&old, &new, 100, &["--guard-key", "other"]).await;
+    other.chat().await;
+    let marks = marks(&new.last());
+    let headers: Vec<_> = marks
+        .iter()
+        .map(|(name, value)| (&**name, &**value))
+        .collect();
+    let proxy = Proxy::split_with(&old, &new, 100, &["--guard-key", "secret"]).await;
+    let response = client::post(proxy.address, CHAT, &headers, STREAMING).await;
+    assert_eq!(response.generation(), "new");
+}
+
+#[tokio::test]
+async fn old_gets_no_mark() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    proxy.chat().await;
+    assert_eq!(marks(&old.last()), []);
+}

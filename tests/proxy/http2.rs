@@ -1,0 +1,1025 @@
+//! HTTP/2 without TLS, by prior knowledge, on both sides.
+
+use crate::rig::client::http2::Client as Http2;
+use crate::rig::frames::*;
+use crate::rig::*;
+use http::Version;
+
+#[tokio::test]
+async fn all_four_pairs_of_versions_pass_a_stream() {
+    for protocol in ["http1", "http2"] {
+        let old = Upstream::start(healthy("old")).await;
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        let client = Http2::connect(proxy.address).await;
+        let response = client.chat().await.response().await;
+        response.assert_is(chat_text("old"));
+        assert_eq!(response.generation(), "old");
+        for name in ["connection", "transfer-encoding", "keep-alive"] {
+            assert_eq!(response.header(name), None);
+        }
+        let version = if protocol == "http2" {
+            Version::HTTP_2
+        } else {
+            Version::HTTP_11
+        };
+        for request in old.requests() {
+            assert_eq!(request.version, version);
+            assert_eq!(request.body(), STREAMING.as_bytes());
+        }
+        client.get("/health").await.assert_is("old: GET /health");
+    }
+}
+
+#[tokio::test]
+async fn the_authority_becomes_the_host_and_back() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &["--upstream-protocol", "http1"]).await;
+    let client = Http2::connect(proxy.address).await;
+    client.chat().await.response().await;
+    let seen = old.last();
+    assert_eq!(seen.all("host").collect::<Vec<_>>(), ["models.example"]);
+    assert_eq!(seen.header("x-forwarded-host"), Some("models.example"));
+    assert!(
+        seen.header("via").unwrap().starts_with("2"),
+        "{}",
+        seen.head
+    );
+
+    let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
+    client::post(proxy.address, CHAT, &[("host", "api.example")], STREAMING).await;
+    let seen = old.last();
+    let authority = seen.header(":authority").or(seen.header("host"));
+    assert_eq!(authority, Some("api.example"), "{}", seen.head);
+    for name in [
+        "connection",
+        "transfer-encoding",
+        "keep-alive",
+        "te",
+        "upgrade",
+    ] {
+        assert_eq!(seen.header(name), None, "{}", seen.head);
+    }
+}
+
+#[tokio::test]
+async fn the_streams_of_one_connection_are_split_one_by_one() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    for protocol in ["http1", "http2"] {
+        let flags = ["--upstream-protocol", protocol];
+        let proxy = Proxy::split_with(&old, &new, 25, &flags).await;
+        let client = Http2::connect(proxy.address).await;
+        let (before_old, before_new) = (old.count(), new.count());
+        for _ in 0..40 {
+            let response = client.chat().await.response().await;
+            response.assert_is(chat_text(response.generation()));
+        }
+        assert_eq!(
+            (old.count() - before_old, new.count() - before_new),
+            (30, 10)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_hundred_streams_run_side_by_side_on_one_connection() {
+    for protocol in ["http1", "http2"] {
+        let gate = Gate::closed();
+        let script = Script::new()
+            .sse()
+            .events(&content("old", 0))
+            .wait(&gate)
+            .events(DONE);
+        let old = Upstream::always(script).await;
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let client = Http2::connect(proxy.address).await;
+        let mut streams = Vec::new();
+        for _ in 0..100 {
+            let mut stream = client.chat().await;
+            stream.until(&content("old", 0)).await;
+            streams.push(stream);
+        }
+        proxy
+            .counts("crossfade_open_streams", &[("generation", "old")], 100.0)
+            .await;
+        gate.open();
+        for stream in streams {
+            stream.response().await.assert_is(DONE);
+        }
+        proxy.counts("crossfade_open_streams", &[], 0.0).await;
+    }
+}
+
+/// A server whose streams are as long as anybody reads them, and the bytes that it got rid of.
+async fn flooding() -> (Upstream, std::sync::Arc<std::sync::atomic::AtomicU64>) {
+    let sent = std::sync::Arc::default();
+    let events = content("old", 0).repeat(64).into();
+    let flood = upstream::Step::Flood(events, 4000, std::sync::Arc::clone(&sent));
+    let flood = Script::new().sse().step(flood).chunk(DONE);
+    let old = Upstream::start(move |received| match &*received.target {
+        CHAT => flood.clone(),
+        _ => unary("old"),
+    });
+    (old.await, sent)
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_does_not_stop_its_neighbours() {
+    let (old, _) = flooding().await;
+    for protocol in ["http1", "http2"] {
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let client = Http2::connect(proxy.address).await;
+        let mut unread = client.chat().await;
+        unread.piece().await;
+        for _ in 0..20 {
+            let response = client
+                .post("/v1/embeddings", &[], UNARY)
+                .await
+                .response()
+                .await;
+            response.assert_is(unary_text("old"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn large_bodies_pass_both_ways() {
+    let body: Vec<u8> = (0..3 << 20).map(|n: u32| (n * 31 % 253) as u8).collect();
+    let answer = body.clone();
+    let old =
+        Upstream::start(move |_| Script::new().answer(200, "application/octet-stream", &answer))
+            .await;
+    for protocol in ["http1", "http2"] {
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let client = Http2::connect(proxy.address).await;
+        let response = client.post(CHAT, &[], &body).await.response().await;
+        assert_eq!((response.status, response.end), (200, End::Clean));
+        assert!(response.body == body);
+        assert!(old.last().body() == body);
+    }
+}
+
+#[tokio::test]
+async fn an_early_answer_reaches_the_client() {
+    let old = Upstream::always(status(413).leaving_the_body()).await;
+    let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
+    let client = Http2::connect(proxy.address).await;
+    let body = vec![b'x'; 4 << 20];
+    let sent = client.send("POST", CHAT, &[], &body);
+    match within("an answer", sent).await {
+        Ok(stream) => assert_eq!(stream.status, 413),
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_says_goodbye_loses_no_request() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    let address = old.address;
+    drop(old);
+    let _old = Upstream::again(address, healthy("again")).await;
+    proxy.chat().await.assert_is(chat_text("again"));
+}
+
+#[tokio::test]
+async fn an_upstream_that_speaks_only_http1_is_a_clear_error_for_http2() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let old = listener.local_addr().unwrap().to_string();
+    let serving = tokio::spawn(async move {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut some = [0; 1024];
+            let _ = stream.read(&mut some).await;
+            let _ = stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+                .await;
+        }
+    });
+    let proxy = Proxy::before_url(&old, &["--upstream-protocol", "http2"]).await;
+    let response = proxy.chat().await;
+    assert_eq!(response.status, 502);
+    response.own_error();
+    serving.abort();
+}
+
+/// A proxy in front of one server that is played by hand.
+async fn before_frames(server: &FrameServer, more: &[&str]) -> Proxy {
+    let flags = [&["--upstream-protocol", "http2"], more].concat();
+    Proxy::before_url(&server.url(), &flags).await
+}
+
+const SSE: (&str, &str) = ("content-type", "text/event-stream");
+const OK: (&str, &str) = (":status", "200");
+
+/// How an HTTP/2 model server may break an answer off that it has begun.
+#[derive(Clone, Copy, Debug)]
+enum Break {
+    /// RST_STREAM with this error code.
+    Reset(u32),
+    /// GOAWAY that does not include the stream.
+    GoAway(u32),
+    /// The end of the connection.
+    Eof,
+    /// The end of the stream, before the length that was announced.
+    Short,
+}
+
+const BREAKS: [Break; 7] = [
+    Break::Reset(NO_ERROR),
+    Break::Reset(CANCEL),
+    Break::Reset(INTERNAL_ERROR),
+    Break::GoAway(NO_ERROR),
+    Break::GoAway(INTERNAL_ERROR),
+    Break::Eof,
+    Break::Short,
+];
+
+/// A server that sends `body` of an answer that is to be longer, and breaks it off.
+async fn breaking(how: Break, content_type: &'static str, body: String) -> FrameServer {
+    FrameServer::answering(&[], move |mut frames, stream| {
+        let body = body.clone();
+        async move {
+            let mut fields = vec![OK, ("content-type", content_type)];
+            let length = (body.len() + 10).to_string();
+            if matches!(how, Break::Short) {
+                fields.push(("content-length", &length));
+            }
+            frames.headers(stream, 0, &fields).await;
+            frames.send(DATA, 0, stream, body.as_bytes()).await;
+            match how {
+                Break::Reset(code) => drop(frames.reset(stream, code).await),
+                Break::GoAway(code) => drop(frames.go_away(0, code).await),
+                Break::Eof => return Frames::over(tokio::io::empty()),
+                Break::Short => drop(frames.send(DATA, END_STREAM, stream, b"").await),
+            }
+            frames
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_answer_that_an_http2_server_breaks_off_is_never_taken_for_whole() {
+    let half = &unary_text("old")[..40];
+    for how in BREAKS {
+        let server = breaking(how, "application/json", half.to_owned()).await;
+        let proxy = before_frames(&server, &[]).await;
+        let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+        assert!(response.end.is_unclean(), "{how:?}");
+        assert!(half.starts_with(&response.text()), "{how:?}");
+        let line = proxy.access_line(1).await;
+        assert_eq!(line["outcome"], "truncated", "{how:?}: {line}");
+
+        // A client of HTTP/2 sees a reset with an error code.
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, 0, "POST", CHAT).await;
+        frames.send(DATA, END_STREAM, 1, UNARY.as_bytes()).await;
+        let (_, end) = frames.end_of(1).await;
+        let end = end.unwrap();
+        assert_eq!(end.kind, RST_STREAM, "{how:?}: {end:?}");
+        assert_ne!(end.code(), NO_ERROR, "{how:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_an_http2_server_breaks_off_ends_with_an_error_event() {
+    for how in BREAKS {
+        let begun = role("old") + &content("old", 0);
+        let server = breaking(how, SSE.1, begun.clone()).await;
+        let proxy = before_frames(&server, &[]).await;
+        let response = proxy.chat().await;
+        let text = response.text();
+        assert!(response.end.is_unclean(), "{how:?}: {text}");
+        let rest = text.strip_prefix(&begun).unwrap();
+        assert!(rest.starts_with("data: {\"error\":"), "{how:?}: {text}");
+        assert!(!text.contains("[DONE]"), "{how:?}: {text}");
+        let line = proxy.access_line(1).await;
+        assert_ne!(line["outcome"], "completed", "{how:?}: {line}");
+
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, 0, "POST", CHAT).await;
+        frames.send(DATA, END_STREAM, 1, STREAMING.as_bytes()).await;
+        let (body, end) = frames.end_of(1).await;
+        let end = end.unwrap();
+        assert_eq!(end.kind, RST_STREAM, "{how:?}: {end:?}");
+        assert_ne!(end.code(), NO_ERROR, "{how:?}");
+        let body = String::from_utf8(body).unwrap();
+        assert!(body.contains("data: {\"error\":"), "{how:?}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn what_an_http2_server_breaks_off_before_the_content_moves_to_the_other_generation() {
+    let old = Upstream::start(healthy("old")).await;
+    for how in BREAKS {
+        for begun in [String::new(), role("new")] {
+            let new = breaking(how, SSE.1, begun).await;
+            let (old, new) = (old.url(), format!("http://{}", new.address));
+            let args = ["--old", &old, "--new", &new, "--split", "100"];
+            let more = ["--upstream-protocol", "http2"];
+            let proxy = Proxy::start(&[&args[..], &more].concat()).await;
+            let response = proxy.chat().await;
+            response.assert_is(chat_text("old"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_without_error_behind_the_whole_answer_changes_nothing() {
+    let server = FrameServer::answering(&[], |mut frames, stream| async move {
+        frames.headers(stream, 0, &[OK]).await;
+        frames.send(DATA, END_STREAM, stream, b"whole").await;
+        frames.reset(stream, NO_ERROR).await;
+        frames
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    for _ in 0..3 {
+        client::get(proxy.address, "/health")
+            .await
+            .assert_is("whole");
+    }
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_longer_than_announced_is_no_answer() {
+    let server = FrameServer::answering(&[], |mut frames, stream| async move {
+        let fields = [OK, ("content-length", "3")];
+        frames.headers(stream, 0, &fields).await;
+        frames.send(DATA, END_STREAM, stream, b"longer").await;
+        frames
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    let response = client::get(proxy.address, "/health").await;
+    assert!(
+        response.status == 502 || response.end.is_unclean(),
+        "{response:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_goaway_that_includes_the_stream_lets_it_run_to_its_end() {
+    let server = FrameServer::answering(&[], |mut frames, stream| async move {
+        let text = chat_text("old");
+        let (first, rest) = text.split_at(100);
+        frames.headers(stream, 0, &[OK, SSE]).await;
+        frames.send(DATA, 0, stream, first.as_bytes()).await;
+        frames.go_away(stream, NO_ERROR).await;
+        frames.send(DATA, END_STREAM, stream, rest.as_bytes()).await;
+        frames
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    for _ in 0..3 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    assert_eq!(server.connections(), 3);
+}
+
+/// What a server does to the first request, on a connection that has carried another one.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// GOAWAY that does not include the request (RFC 9113 §6.8).
+    GoAway,
+    /// REFUSED_STREAM (RFC 9113 §8.7).
+    Refused,
+    /// A reset that does not say that nothing was done.
+    Reset(u32),
+    /// A frame that is an error of the connection, which the proxy itself finds.
+    Malformed,
+    /// GOAWAY that includes the request, and the end of the connection.
+    LateGoAway,
+    /// The end of the connection.
+    Eof,
+}
+
+/// How many requests reached a server that refuses the second one, and the status that the client saw of it.
+async fn refused(how: Refusal) -> (usize, u16) {
+    let requests = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = requests.clone();
+    let server = FrameServer::answering(&[], move |mut frames, stream| {
+        let number = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1;
+        async move {
+            match (number, how) {
+                (2, Refusal::GoAway) => drop(frames.go_away(stream - 2, NO_ERROR).await),
+                (2, Refusal::Refused) => drop(frames.reset(stream, REFUSED_STREAM).await),
+                (2, Refusal::Reset(code)) => drop(frames.reset(stream, code).await),
+                (2, Refusal::Malformed) => drop(frames.send(DATA, 0, 0, b"x").await),
+                (2, Refusal::LateGoAway) => {
+                    frames.go_away(stream, INTERNAL_ERROR).await;
+                    return Frames::over(tokio::io::empty());
+                }
+                (2, Refusal::Eof) => return Frames::over(tokio::io::empty()),
+                _ => {
+                    frames.headers(stream, END_STREAM, &[OK]).await;
+                }
+            }
+            frames
+        }
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    client::post(proxy.address, CHAT, &[], UNARY).await;
+    let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+    (
+        requests.load(std::sync::atomic::Ordering::Relaxed),
+        response.status,
+    )
+}
+
+#[tokio::test]
+async fn a_request_is_sent_again_only_where_the_server_says_that_it_has_not_begun_with_it() {
+    for how in [Refusal::GoAway, Refusal::Refused] {
+        assert_eq!(refused(how).await, (3, 200), "{how:?}");
+    }
+    for how in [
+        Refusal::Reset(NO_ERROR),
+        Refusal::Reset(CANCEL),
+        Refusal::Reset(INTERNAL_ERROR),
+        Refusal::Malformed,
+        Refusal::LateGoAway,
+        Refusal::Eof,
+    ] {
+        assert_eq!(refused(how).await, (2, 502), "{how:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_s_limit_of_streams_is_a_reason_for_another_connection() {
+    const STREAMS: usize = 15;
+    let server = FrameServer::answering(
+        &[(MAX_CONCURRENT_STREAMS, 10)],
+        |mut frames, stream| async move {
+            frames.headers(stream, 0, &[OK, SSE]).await;
+            frames
+                .send(DATA, 0, stream, content("old", 0).as_bytes())
+                .await;
+            frames
+        },
+    )
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    let mut clients = Vec::new();
+    for _ in 0..STREAMS {
+        let mut client = client::open_chat(proxy.address).await;
+        assert_eq!(client.head().await.status, 200);
+        client.until(&content("old", 0)).await;
+        clients.push(client);
+    }
+    assert_eq!(server.connections(), 2);
+    drop(clients);
+    proxy.counts("crossfade_open_streams", &[], 0.0).await;
+    // What was given up makes room.
+    let mut client = client::open_chat(proxy.address).await;
+    assert_eq!(client.head().await.status, 200);
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn streams_that_nobody_reads_do_not_stop_another_one_of_the_same_upstream_connection() {
+    let (old, sent) = flooding().await;
+    let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
+    let mut unread = Vec::new();
+    for _ in 0..60 {
+        let mut client = Client::connect_narrow(proxy.address).await;
+        client.post(CHAT, &[], STREAMING).await;
+        assert_eq!(client.head().await.status, 200);
+        unread.push(client);
+    }
+    // Each has filled what lies between it and the server.
+    stands_still(&sent).await;
+    for _ in 0..5 {
+        let response = client::post(proxy.address, "/v1/embeddings", &[], UNARY).await;
+        response.assert_is(unary_text("old"));
+    }
+    assert_eq!(old.connections(), 1);
+}
+
+#[tokio::test]
+async fn an_upload_that_a_server_does_not_take_does_not_stop_another_request_to_it() {
+    // A server that gives its windows back for no stream, as one does whose application does not read.
+    let server = FrameServer::start(&[], |_, mut frames| async move {
+        while let Some(frame) = frames.try_next().await {
+            if frame.ends_stream() {
+                frames
+                    .headers(frame.stream, END_STREAM, &[(":status", "200")])
+                    .await;
+            }
+        }
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    let mut stalled = Client::connect(proxy.address).await;
+    let large = vec![b'x'; 200_000];
+    stalled.post(CHAT, &[], &large).await;
+    for _ in 0..5 {
+        let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+        assert_eq!((response.status, response.end), (200, End::Clean));
+    }
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn interim_answers_of_an_http2_server_have_an_end() {
+    let server = FrameServer::answering(&[], |mut frames, stream| async move {
+        while frames.headers(stream, 0, &[(":status", "103")]).await {
+            tokio::task::yield_now().await;
+        }
+        frames
+    })
+    .await;
+    let proxy = before_frames(&server, &[]).await;
+    let response = client::get(proxy.address, "/health").await;
+    assert_eq!(response.status, 502);
+}
+
+/// Requests of HTTP/2 that must not reach a model server: `(what, fields)`, beyond those that are always there.
+const MALFORMED: [(&str, &[(&str, &str)]); 20] = [
+    (
+        "no authority",
+        &[(":method", "GET"), (":scheme", "http"), (":path", "/a")],
+    ),
+    (
+        "no path",
+        &[(":method", "GET"), (":scheme", "http"), (":authority", "a")],
+    ),
+    (
+        "an empty path",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", ""),
+        ],
+    ),
+    (
+        "no scheme",
+        &[(":method", "GET"), (":authority", "a"), (":path", "/a")],
+    ),
+    (
+        "no method",
+        &[(":scheme", "http"), (":authority", "a"), (":path", "/a")],
+    ),
+    (
+        "a status",
+        &[
+            (":status", "200"),
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+        ],
+    ),
+    (
+        "an asterisk",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "*"),
+        ],
+    ),
+    (
+        "an asterisk to post to",
+        &[
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "*"),
+        ],
+    ),
+    (
+        "a path without its slash",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "a/b"),
+        ],
+    ),
+    (
+        "a path that is a URL",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "http://b/c"),
+        ],
+    ),
+    (
+        "a user in the authority",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "me@a"),
+            (":path", "/a"),
+        ],
+    ),
+    (
+        "a host beside another authority",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("host", "b"),
+        ],
+    ),
+    (
+        "a field of the connection",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("connection", "close"),
+        ],
+    ),
+    (
+        "a coding of the transfer",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("transfer-encoding", "chunked"),
+        ],
+    ),
+    (
+        "more than trailers in te",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("te", "gzip"),
+        ],
+    ),
+    (
+        "a name in capitals",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("X-A", "b"),
+        ],
+    ),
+    (
+        "a scheme of another protocol",
+        &[
+            (":method", "GET"),
+            (":scheme", "ftp"),
+            (":authority", "a"),
+            (":path", "/a"),
+        ],
+    ),
+    (
+        "a space before a value",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("x-a", " b"),
+        ],
+    ),
+    (
+        "a tab behind a value",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            (":path", "/a"),
+            ("x-a", "b\t"),
+        ],
+    ),
+    (
+        "a pseudo-header field behind another",
+        &[
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":authority", "a"),
+            ("x-a", "b"),
+            (":path", "/a"),
+        ],
+    ),
+];
+
+#[tokio::test]
+async fn a_malformed_request_over_http2_reaches_no_model_server() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    for (what, fields) in MALFORMED {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.headers(1, END_STREAM, fields).await;
+        let answer = frames
+            .next_of(&[HEADERS, RST_STREAM, GOAWAY])
+            .await
+            .unwrap();
+        match answer.kind {
+            // The status, from the static table (RFC 7541 Appendix A).
+            HEADERS => assert_eq!(answer.payload[0], 0x80 | 12, "{what}"),
+            _ => assert_eq!(answer.code(), PROTOCOL_ERROR, "{what}"),
+        }
+    }
+    assert_eq!(old.count(), 0);
+    // The same with nothing wrong, and an asterisk where it may be.
+    for (method, path) in [("GET", "/a"), ("OPTIONS", "*")] {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, END_STREAM, method, path).await;
+        let answer = frames
+            .next_of(&[HEADERS, RST_STREAM, GOAWAY])
+            .await
+            .unwrap();
+        assert_eq!((answer.kind, answer.payload[0]), (HEADERS, 0x88), "{path}");
+        assert_eq!(old.last().target, path);
+    }
+}
+
+#[tokio::test]
+async fn the_crumbs_of_a_cookie_are_joined() {
+    for protocol in ["http1", "http2"] {
+        let old = Upstream::start(healthy("old")).await;
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let client = Http2::connect(proxy.address).await;
+        let cookies = [("cookie", "a=1"), ("cookie", "b=2"), ("cookie", "c=3; d=4")];
+        client
+            .post(CHAT, &cookies, STREAMING)
+            .await
+            .response()
+            .await;
+        let seen = old.last();
+        let seen: Vec<_> = seen.all("cookie").collect();
+        assert_eq!(seen, ["a=1; b=2; c=3; d=4"], "{protocol}");
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_its_client_resets_is_never_taken_for_whole() {
+    for protocol in ["http1", "http2"] {
+        let old = Upstream::start(healthy("old")).await;
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        for (n, code) in [NO_ERROR, CANCEL].into_iter().enumerate() {
+            let mut frames = Frames::connect(proxy.address, &[]).await;
+            frames.request(1, 0, "POST", CHAT).await;
+            frames.send(DATA, 0, 1, &STREAMING.as_bytes()[..20]).await;
+            let request = old.request(2 * n + 1).await;
+            eventually("half a body", async || request.body_length() == 20).await;
+            frames.reset(1, code).await;
+            // Another request, so that it is known that the reset was read.
+            frames.request(3, END_STREAM, "GET", "/health").await;
+            frames.end_of(3).await;
+            proxy.counts("crossfade_open_streams", &[], 0.0).await;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            assert!(!request.is_complete(), "{protocol}: {code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn uploads_that_are_not_read_do_not_stop_another_request_of_the_same_connection() {
+    let old = Upstream::start(|received| match &*received.target {
+        "/v1/stalled" => Script::new().hang().leaving_the_body(),
+        _ => unary("old"),
+    })
+    .await;
+    let proxy = Proxy::before(&old, &[]).await;
+    let client = Http2::connect(proxy.address).await;
+    let large = vec![b'x'; 16 << 20];
+    let mut uploads = Vec::new();
+    for n in 0..20 {
+        let mut upload = Box::pin(client.send("POST", "/v1/stalled", &[], &large));
+        let begun = async { old.request(n + 1).await };
+        tokio::select! {
+            _ = &mut upload => panic!("an answer"),
+            _ = begun => {}
+        }
+        uploads.push(upload);
+    }
+    // Each has filled what lies between it and the server.
+    stands_still_by(async || proxy.metrics().await.sum("crossfade_memory_bytes", &[]) as u64).await;
+    for _ in 0..5 {
+        let small = client.post("/v1/embeddings", &[], UNARY);
+        small.await.response().await.assert_is(unary_text("old"));
+    }
+}
+
+#[tokio::test]
+async fn a_flood_of_an_http2_client_ends_its_connection_or_is_taken_in_its_stride() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    let before = proxy.memory();
+    // Streams that are reset at once (CVE-2023-44487), and heads without an end: the connection is ended.
+    let mut resets = Vec::new();
+    for n in 0..1000 {
+        let stream = 2 * n + 1;
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/health"),
+            (":authority", "a"),
+        ];
+        resets.extend(frame(
+            HEADERS,
+            END_HEADERS | END_STREAM,
+            stream,
+            &block(&fields),
+        ));
+        resets.extend(frame(RST_STREAM, 0, stream, &CANCEL.to_be_bytes()));
+    }
+    let mut head = frame(HEADERS, 0, 1, &block(&[(":method", "GET")]));
+    for _ in 0..1000 {
+        head.extend(frame(CONTINUATION, 0, 1, &block(&[("x-a", "b")])));
+    }
+    for flood in [resets, head] {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.raw(&flood).await;
+        let seen = frames.until_closed().await;
+        let calm = seen.iter().find(|frame| frame.kind == GOAWAY).unwrap();
+        assert_eq!(calm.code(), ENHANCE_YOUR_CALM);
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    // What must be answered, of a client that reads no answers: nothing piles up.
+    for flood in [
+        frame(PING, 0, 0, &[0; 8]).repeat(1_000_000),
+        frame(SETTINGS, 0, 0, &[]).repeat(1_000_000),
+    ] {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        let flooding = frames.raw(&flood);
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), flooding).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    proxy.counts("crossfade_open_streams", &[], 0.0).await;
+    let grown = proxy.memory().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown}");
+}
+
+#[tokio::test]
+async fn a_head_over_http2_that_is_too_large_is_431() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &["--max-header-bytes", "8192"]).await;
+    let client = Http2::connect(proxy.address).await;
+    // The limit counts 32 for each field (RFC 9113 §6.5.2).
+    for (length, status) in [(7000, 200), (9000, 431)] {
+        let value = "x".repeat(length);
+        let sent = client.send("GET", "/health", &[("x-a", &value)], "").await;
+        assert_eq!(sent.unwrap().status, status, "{length}");
+    }
+}
+
+#[tokio::test]
+async fn an_http2_connection_that_rests_too_long_is_ended() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &["--idle-timeout", "0.5"]).await;
+    for busy in [true, false] {
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        if busy {
+            frames.request(1, END_STREAM, "GET", "/health").await;
+            frames.end_of(1).await;
+        }
+        // PINGs are no requests.
+        frames.send(PING, 0, 0, &[0; 8]).await;
+        let seen = frames.until_closed().await;
+        assert!(seen.iter().any(|frame| frame.kind == GOAWAY), "{seen:?}");
+        // One that acknowledges nothing is not waited for.
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.answers = false;
+        frames.until_closed().await;
+    }
+    // One that has a stream open is not idle.
+    let gate = Gate::closed();
+    let old = Upstream::always(Script::new().sse().events(&content("old", 0)).wait(&gate)).await;
+    let proxy = Proxy::before(&old, &["--idle-timeout", "0.2"]).await;
+    let client = Http2::connect(proxy.address).await;
+    let mut stream = client.chat().await;
+    stream.until(&content("old", 0)).await;
+    // One that came later is ended before.
+    let mut later = Frames::connect(proxy.address, &[]).await;
+    later.until_closed().await;
+    gate.open();
+    assert_eq!(stream.response().await.end, End::Clean);
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_begin_with_http2_is_ended_at_the_limit_of_a_head() {
+    let authority = tls::Authority::new();
+    let files = authority.issue("proxy");
+    let old = Upstream::start(healthy("old")).await;
+    let more = ["--head-timeout", "0.3"];
+    let more_tls = [
+        &more[..],
+        &["--tls-cert", files.cert(), "--tls-key", files.key()],
+    ]
+    .concat();
+    let clear = Proxy::before(&old, &more).await;
+    let encrypted = Proxy::before(&old, &more_tls).await;
+    let config = authority.client(&["h2"], None);
+    for said in [&b""[..], &PREFACE[..10], PREFACE] {
+        let stream = tls::connect(encrypted.address, config.clone())
+            .await
+            .unwrap();
+        let connections = [Frames::over(stream), Frames::silent(clear.address).await];
+        for mut frames in connections {
+            let start = std::time::Instant::now();
+            frames.answers = false;
+            frames.raw(said).await;
+            frames.until_closed().await;
+            let took = start.elapsed();
+            assert!(
+                took < std::time::Duration::from_secs(3),
+                "{said:?}: {took:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_whose_client_takes_nothing_is_reset_at_the_write_timeout() {
+    let large = "x".repeat(1 << 20);
+    let old = Upstream::start(move |received| match &*received.target {
+        "/large" => Script::new().answer(200, "text/plain", &large),
+        _ => Script::new().answer(200, "text/plain", "fine"),
+    })
+    .await;
+    let proxy = Proxy::before(&old, &["--write-timeout", "0.5"]).await;
+    let settings = [(INITIAL_WINDOW_SIZE, 1)];
+    let mut frames = Frames::connect(proxy.address, &settings).await;
+    frames.request(1, END_STREAM, "GET", "/large").await;
+    let (_, end) = frames.end_of(1).await;
+    let end = end.unwrap();
+    assert_eq!((end.kind, end.code()), (RST_STREAM, CANCEL));
+    proxy.outcomes("cancelled", 1).await;
+    // An answer that waits as a whole in the connection ends the connection.
+    frames.request(3, END_STREAM, "GET", "/small").await;
+    frames.until_closed().await;
+}
+
+/// A server with small windows, which it gives back at once. On its first connection it refuses each request, when it has
+/// got something of its body, where it `refuses`; otherwise it answers with the length of the body.
+async fn small_windows(refuses: bool) -> FrameServer {
+    let settings = &[(INITIAL_WINDOW_SIZE, 2000), (MAX_CONCURRENT_STREAMS, 3)];
+    FrameServer::start(settings, move |connection, mut frames| async move {
+        let mut received = std::collections::HashMap::<u32, usize>::new();
+        while let Some(frame) = frames.try_next().await {
+            if frame.kind == DATA && refuses && connection == 1 {
+                frames.reset(frame.stream, REFUSED_STREAM).await;
+                continue;
+            }
+            if frame.kind == DATA && !frame.payload.is_empty() {
+                *received.entry(frame.stream).or_default() += frame.payload.len();
+                let more = u32::try_from(frame.payload.len()).unwrap().to_be_bytes();
+                for stream in [0, frame.stream] {
+                    frames.send(WINDOW_UPDATE, 0, stream, &more).await;
+                }
+            }
+            if frame.ends_stream() {
+                let length = received.remove(&frame.stream).unwrap_or(0).to_string();
+                let fields = [(":status", "200"), ("x-received", length.as_str())];
+                frames.headers(frame.stream, END_STREAM, &fields).await;
+            }
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn uploads_that_come_in_pieces_arrive_through_small_windows_also_when_they_are_sent_again() {
+    for refuses in [false, true] {
+        let server = small_windows(refuses).await;
+        let url = server.url();
+        // With another place to go the body is kept.
+        let both = ["--old", &url, "--new", &url, "--split", "50"];
+        let proxy = Proxy::start(&[&both[..], &["--upstream-protocol", "http2"]].concat()).await;
+        let address = proxy.address;
+        let mut clients = tokio::task::JoinSet::new();
+        for number in 0..60 {
+            clients.spawn(async move {
+                let piece = [100, 2323, 10_046][number % 3];
+                let mut client = Client::connect(address).await;
+                client
+                    .send(format!(
+                        "POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+                    ))
+                    .await;
+                for _ in 0..10 {
+                    let chunk = format!("{piece:x}\r\n{}\r\n", "x".repeat(piece));
+                    client.send(chunk).await;
+                    tokio::time::sleep(std::time::Duration::from_millis(3)).await;
+                }
+                client.send("0\r\n\r\n").await;
+                let response = client.response().await;
+                let length = (10 * piece).to_string();
+                assert_eq!(response.header("x-received"), Some(&*length), "{refuses}");
+            });
+        }
+        clients.join_all().await;
+    }
+}

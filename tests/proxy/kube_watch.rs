@@ -1,0 +1,882 @@
+//! The plan from a cluster: followed as it is edited, kept while the API server is away, contested, deleted.
+//!
+//! The API server is one that does as told; `tests/api_server` has a real one.
+
+use std::time::{Duration, Instant};
+
+use crate::rig::*;
+use serde_json::{Value, json};
+
+async fn pair() -> (Upstream, Upstream) {
+    (
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("new")).await,
+    )
+}
+
+/// All to `new`, or nothing.
+fn spec(new: &Upstream, percent: u8) -> Value {
+    json!({
+        "newFrontendService": new.url(), "trafficSplitPercent": percent, "sourceDeployment": "mine",
+    })
+}
+
+async fn follow(api: &ApiServer, old: &Upstream, more: &[&str]) -> Proxy {
+    follow_as("mine", api, old, more).await
+}
+
+/// As a proxy of this deployment.
+async fn follow_as(deployment: &str, api: &ApiServer, old: &Upstream, more: &[&str]) -> Proxy {
+    let old = old.url();
+    let mut args = vec![
+        "--old",
+        &old,
+        "--kube",
+        "--kube-deployment",
+        deployment,
+        "--kube-namespace",
+        "default",
+    ];
+    args.extend(more);
+    if !more.contains(&"--cluster-domain") {
+        args.push("--kube-allow-any-target");
+    }
+    let env = api.env();
+    let env: Vec<_> = env
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    Proxy::start_with_env(&args, &env).await
+}
+
+async fn plan(proxy: &Proxy) -> Value {
+    proxy.admin("/plan").await.json()
+}
+
+async fn says(proxy: &Proxy, text: &str) {
+    eventually(&format!("a line with {text:?}"), async || {
+        proxy.lines().iter().any(|line| line.contains(text))
+    })
+    .await;
+}
+
+async fn is_ready(proxy: &Proxy) -> bool {
+    proxy.admin("/readyz").await.status == 200
+}
+
+async fn lost(proxy: &Proxy) -> f64 {
+    let metrics = proxy.metrics().await;
+    metrics.sum("crossfade_plan_source_lost_seconds", &[])
+}
+
+#[tokio::test]
+async fn an_edit_is_in_force_within_30_ms_and_the_delay_is_in_the_metrics() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    assert_eq!(plan(&proxy).await["identity"]["name"], "u");
+    for edit in 1..=20u8 {
+        let begin = Instant::now();
+        api.apply("u", spec(&new, edit * 5));
+        until("the edit is in force", async || {
+            (plan(&proxy).await["trafficSplitPercent"] == edit * 5).then_some(())
+        })
+        .await;
+        // By the test's own clock, which also measures the test.
+        assert!(begin.elapsed() < Duration::from_millis(500));
+    }
+    proxy.serves("new").await;
+    let metrics = proxy.metrics().await;
+    let applied = |le: &str| metrics.sum("crossfade_plan_apply_seconds_bucket", &[("le", le)]);
+    assert!(metrics.sum("crossfade_plan_apply_seconds_count", &[]) >= 20.0);
+    assert!(applied("0.03") >= 19.0, "{}", metrics.text);
+    // The first one, and twenty.
+    assert_eq!(metrics.sum("crossfade_plan_generation", &[]), 21.0);
+    assert_eq!(lost(&proxy).await, 0.0);
+}
+
+#[tokio::test]
+async fn only_the_update_of_the_own_deployment_is_followed() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let mut other = spec(&new, 100);
+    other["sourceDeployment"] = json!("other");
+    api.apply("a", other);
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    assert_eq!(proxy.chat().await.generation(), "old");
+    api.apply("b", spec(&new, 100));
+    proxy.serves("new").await;
+    assert!(api.events().is_empty(), "{:?}", api.events());
+}
+
+#[tokio::test]
+async fn the_first_plan_is_in_force_before_it_says_that_it_serves() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+#[tokio::test]
+async fn while_the_api_server_is_away_the_last_good_plan_stays_and_its_age_is_shown() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.stop().await;
+    eventually("it is noticed", async || lost(&proxy).await > 0.0).await;
+    assert!(plan(&proxy).await["sourceLostSeconds"].as_f64().unwrap() > 0.0);
+    assert_eq!(proxy.chat().await.generation(), "new");
+    assert!(is_ready(&proxy).await);
+    says(&proxy, "the API server is out of reach").await;
+    // What changed meanwhile is taken up.
+    api.apply("u", spec(&new, 0));
+    api.restart().await;
+    proxy.serves("old").await;
+    eventually("it is found again", async || lost(&proxy).await == 0.0).await;
+    assert_eq!(plan(&proxy).await["sourceLostSeconds"], Value::Null);
+    says(&proxy, "the API server answers again").await;
+}
+
+#[tokio::test]
+async fn contact_is_found_again_though_nothing_has_changed() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    for status in [503, 403, 500] {
+        api.fault(Some(status));
+        eventually("the loss is noticed", async || lost(&proxy).await > 0.0).await;
+        api.fault(None);
+        eventually("it is found again", async || lost(&proxy).await == 0.0).await;
+    }
+    assert_eq!(proxy.chat().await.generation(), "new");
+    assert_eq!(api.asked().0, 1, "it resumes and does not list anew");
+}
+
+#[tokio::test]
+async fn a_watch_that_ends_is_resumed_and_one_that_is_too_old_begins_anew() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.end_watches();
+    api.watched(2).await;
+    api.apply("u", spec(&new, 100));
+    proxy.serves("new").await;
+    assert_eq!(api.asked().0, 1);
+    // Its history is gone (410): listed anew, and what it missed is found.
+    api.stop().await;
+    api.compact();
+    api.apply("u", spec(&new, 0));
+    api.compact();
+    api.restart().await;
+    proxy.serves("old").await;
+    assert_eq!(api.asked().0, 2);
+    assert_eq!(lost(&proxy).await, 0.0);
+}
+
+#[tokio::test]
+async fn it_starts_without_an_api_server_and_serves_old() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    api.stop().await;
+    let begin = Instant::now();
+    let proxy = follow(&api, &old, &[]).await;
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(is_ready(&proxy).await);
+    assert_eq!(proxy.chat().await.generation(), "old");
+    eventually("the loss is shown", async || lost(&proxy).await > 0.0).await;
+    api.restart().await;
+    proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn it_starts_without_an_api_server_and_serves_the_plan_it_kept() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let kept = tempfile::tempdir().unwrap();
+    let directory = kept.path().display().to_string();
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    drop(proxy);
+    api.stop().await;
+    let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    // Deleted meanwhile: old answers, all go there, and nothing is kept.
+    api.delete("u");
+    api.restart().await;
+    proxy.serves("old").await;
+    let file = kept.path().join("last-good-plan.json");
+    eventually("nothing is kept", async || !file.exists()).await;
+    drop(proxy);
+    api.stop().await;
+    let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
+    assert_eq!(proxy.chat().await.generation(), "old");
+}
+
+#[tokio::test]
+async fn the_plan_it_kept_is_the_cluster_s_again_once_the_api_server_is_back() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let kept = tempfile::tempdir().unwrap();
+    let directory = kept.path().display().to_string();
+    api.apply("u", spec(&new, 100));
+    drop(follow(&api, &old, &["--state-dir", &directory]).await);
+    api.stop().await;
+    let proxy = follow(&api, &old, &["--state-dir", &directory]).await;
+    let page = plan(&proxy).await;
+    assert!(
+        page["source"]
+            .as_str()
+            .unwrap()
+            .ends_with("last-good-plan.json"),
+        "{page}"
+    );
+    // In a cluster every field means something, wherever it was read.
+    assert_eq!(page["withoutEffect"], json!([]));
+    api.restart().await;
+    eventually("the source is told", async || {
+        plan(&proxy).await["source"] == "cluster: default/u"
+    })
+    .await;
+    let again = plan(&proxy).await;
+    assert_eq!(
+        (&again["epoch"], &again["since"]),
+        (&page["epoch"], &page["since"])
+    );
+}
+
+#[tokio::test]
+async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let kept = tempfile::tempdir().unwrap();
+    let directory = kept.path().display().to_string();
+    let state = ["--state-dir", &directory];
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &state).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    drop(proxy);
+    api.stop().await;
+    // Of another deployment, and without the flag by which it went out of the namespace.
+    let other = follow_as("other", &api, &old, &state).await;
+    assert_eq!(other.chat().await.generation(), "old");
+    says(&other, "is of another deployment").await;
+    let within = [&state[..], &["--cluster-domain", "cluster.local"]].concat();
+    let proxy = follow(&api, &old, &within).await;
+    assert_eq!(proxy.chat().await.generation(), "old");
+    says(&proxy, "only Services of namespace 'default' are allowed").await;
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_knows_keeps_no_edit_waiting() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &["--old-peers", "http://nobody.invalid:1"]).await;
+    api.watched(1).await;
+    for edit in 1..=10u8 {
+        api.apply("u", spec(&new, edit * 10));
+        until("the edit is in force", async || {
+            (plan(&proxy).await["trafficSplitPercent"] == edit * 10).then_some(())
+        })
+        .await;
+    }
+    let metrics = proxy.metrics().await;
+    let within = [("le", "0.1")];
+    let quick = metrics.sum("crossfade_plan_apply_seconds_bucket", &within);
+    assert!(quick >= 9.0, "{}", metrics.text);
+}
+
+#[tokio::test]
+async fn certificates_carry_the_names_as_they_are_written() {
+    let api = ApiServer::start().await;
+    let old = Upstream::start(healthy("old")).await;
+    let authority = crate::rig::tls::Authority::new();
+    let of = |name: &str| {
+        let files = authority.issue_for(name, &[name]);
+        authority.server(&files, &["http/1.1"], false)
+    };
+    let new = Upstream::listen("127.0.0.1:0", Some(of("new")), healthy("new")).await;
+    let more = Upstream::listen("127.0.0.2:0", Some(of("more.default")), healthy("more")).await;
+    api.slice("new", new.address.port(), &["127.0.0.1"]);
+    api.slice("more", more.address.port(), &["127.0.0.2"]);
+    let to = |targets: &str| json!({"newFrontendService": targets, "trafficSplitPercent": 100, "sourceDeployment": "mine"});
+    api.apply("u", to("https://new:8000"));
+    let ca = authority.file();
+    let flags = [
+        "--kube-endpoints",
+        "--cluster-domain",
+        "cluster.local",
+        "--upstream-ca",
+        &ca,
+    ];
+    let proxy = follow(&api, &old, &flags).await;
+    let serves = async |server: &Upstream| {
+        let before = server.count();
+        eventually("it serves", async || {
+            proxy.chat().await;
+            server.count() > before
+        })
+        .await;
+    };
+    serves(&new).await;
+    // Each target has its own.
+    api.apply("u", to("https://new:8000,https://more.default:8000"));
+    serves(&more).await;
+    serves(&new).await;
+    // One that is not on the certificate: old saves what cannot be sent.
+    api.apply("u", to("https://new.default:8000"));
+    serves(&old).await;
+    let mut named = to("https://new.default:8000");
+    named["tls"] = json!({"serverName": "new"});
+    api.apply("u", named);
+    serves(&new).await;
+}
+
+#[tokio::test]
+async fn who_follows_nothing_says_whom_it_seeks() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let proxy = follow(&api, &old, &[]).await;
+    says(&proxy, "follows the updates of the namespace").await;
+    let remark = "no update of namespace 'default' names 'mine' in spec.sourceDeployment";
+    eventually("the remark", async || {
+        plan(&proxy).await["remarks"] == json!([remark])
+    })
+    .await;
+    api.apply("u", spec(&new, 100));
+    eventually("no remark", async || {
+        plan(&proxy).await["remarks"] == json!([])
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_bad_update_changes_nothing_and_is_told_in_log_metric_page_and_one_event() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    let other = follow(&api, &old, &[]).await;
+    api.watched(2).await;
+    api.apply("u", spec(&new, 101));
+    for proxy in [&proxy, &other] {
+        proxy
+            .counts("crossfade_plans_rejected_total", &[], 1.0)
+            .await;
+        says(proxy, "must be 0..=100, is 101").await;
+        let page = plan(proxy).await;
+        assert_eq!(
+            page["lastRejection"]["problems"][0]["path"],
+            "spec.trafficSplitPercent"
+        );
+        assert_eq!(proxy.chat().await.generation(), "new");
+    }
+    let note = api.event("Invalid").await;
+    assert!(
+        note.contains("spec.trafficSplitPercent: must be 0..=100, is 101"),
+        "{note}"
+    );
+    assert!(
+        note.ends_with("The last good plan stays in force."),
+        "{note}"
+    );
+    // Both wrote it, and it is one.
+    eventually("both proxies have written", async || api.event_tries() == 2).await;
+    assert_eq!(api.events().len(), 1);
+    // What does not change the spec says nothing anew; what mends it clears the page.
+    api.phase("u", "Degraded");
+    api.apply("u", spec(&new, 0));
+    proxy.serves("old").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+    assert_eq!(
+        proxy
+            .metrics()
+            .await
+            .sum("crossfade_plans_rejected_total", &[]),
+        1.0
+    );
+}
+
+#[tokio::test]
+async fn a_target_outside_the_namespace_is_refused() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &["--cluster-domain", "cluster.local"]).await;
+    let note = api.event("Invalid").await;
+    assert!(
+        note.contains("only Services of namespace 'default' are allowed"),
+        "{note}"
+    );
+    assert_eq!(proxy.chat().await.generation(), "old");
+}
+
+#[tokio::test]
+async fn certificates_that_cannot_be_used_are_a_bad_update_also_at_the_start() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let mut bad = spec(&new, 100);
+    bad["newFrontendService"] = json!("https://127.0.0.1:1");
+    bad["tls"] = json!({"caFile": "/nowhere.pem"});
+    api.apply("u", bad);
+    let proxy = follow(&api, &old, &[]).await;
+    assert_eq!(proxy.chat().await.generation(), "old");
+    let note = api.event("Invalid").await;
+    assert!(note.contains("spec.tls"), "{note}");
+    api.apply("u", spec(&new, 100));
+    proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn a_certificate_file_without_an_end_is_a_bad_update() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    let mut bad = spec(&new, 0);
+    bad["newFrontendService"] = json!("https://127.0.0.1:1");
+    bad["tls"] = json!({"caFile": "/dev/zero"});
+    api.apply("u", bad);
+    let note = api.event("Invalid").await;
+    assert!(note.contains("/dev/zero is not a regular file"), "{note}");
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+#[tokio::test]
+async fn certificates_that_are_missing_are_told_once_and_taken_when_they_come() {
+    let (api, old) = (
+        ApiServer::start().await,
+        Upstream::start(healthy("old")).await,
+    );
+    let authority = crate::rig::tls::Authority::new();
+    let config = authority.server(&authority.issue("new"), &["http/1.1"], false);
+    let new = Upstream::listen("127.0.0.1:0", Some(config), healthy("new")).await;
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("ca.pem");
+    let mut early = spec(&new, 100);
+    early["newFrontendService"] = json!(format!("https://{}", new.address));
+    early["tls"] = json!({"caFile": file});
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("u", early);
+    let note = api.event("Invalid").await;
+    assert!(note.contains("ca.pem: No such file"), "{note}");
+    // The status is written again and again.
+    for phase in ["Pending", "Degraded", "Pending"] {
+        api.phase("u", phase);
+    }
+    api.end_watches();
+    api.watched(2).await;
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_plans_rejected_total", &[]), 1.0);
+    assert_eq!(api.event_tries(), 1);
+    assert_eq!(proxy.chat().await.generation(), "old");
+    std::fs::copy(authority.file(), &file).unwrap();
+    proxy.serves("new").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+    // And it is this update whose end matters.
+    api.delete("u");
+    proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn what_only_a_proxy_can_judge_is_told_by_an_event() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    for (change, told) in [
+        (json!({"newFrontendService": "new:0"}), "has the port '0'"),
+        (
+            json!({"newFrontendService": "new:99999"}),
+            "has the port '99999'",
+        ),
+        (
+            json!({"newFrontendService": "new:1,new:1"}),
+            "names http://new:1 twice",
+        ),
+        (json!({"newFrontendService": "-a:1"}), "is no DNS name"),
+        (
+            json!({"newFrontendService": "1.2.3:1"}),
+            "is no IPv4 address",
+        ),
+        (
+            json!({"newFrontendService": "a:1,https://b"}),
+            "mixes http and https",
+        ),
+        (
+            json!({"newFrontendService": "https://a", "tls": {"serverName": "a..b"}}),
+            "spec.tls.serverName",
+        ),
+        (json!({"probe": {"path": "/%\u{7f}"}}), "spec.probe.path"),
+    ] {
+        let mut bad = spec(&new, 0);
+        for (field, value) in change.as_object().unwrap() {
+            bad[field] = value.clone();
+        }
+        api.apply("u", bad);
+        eventually(&format!("an Event with {told:?}"), async || {
+            let mut events = api.events().into_iter();
+            events.any(|(reason, note)| reason == "Invalid" && note.contains(told))
+        })
+        .await;
+        assert_eq!(proxy.chat().await.generation(), "new", "{change}");
+    }
+}
+
+#[tokio::test]
+async fn before_the_definition_is_there_it_serves_old_and_then_follows() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    api.fault(Some(404));
+    let proxy = follow(&api, &old, &[]).await;
+    assert!(is_ready(&proxy).await);
+    assert_eq!(proxy.chat().await.generation(), "old");
+    eventually("it is shown", async || lost(&proxy).await > 0.0).await;
+    api.fault(None);
+    proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn when_the_right_to_read_is_taken_the_update_that_rules_goes_on() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.fault(Some(403));
+    says(&proxy, "the API server is out of reach").await;
+    eventually("it is noticed", async || lost(&proxy).await > 0.0).await;
+    // What cannot be seen is not deleted.
+    assert_eq!(proxy.chat().await.generation(), "new");
+    api.delete("u");
+    for _ in 0..10 {
+        assert_eq!(proxy.chat().await.generation(), "new");
+    }
+    api.fault(None);
+    proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn one_edit_that_loses_twice_is_told_of_both() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("a", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("b", spec(&new, 100));
+    api.apply("c", spec(&new, 0));
+    let told = async |text: &str| {
+        eventually(text, async || {
+            let mut events = api.events().into_iter();
+            events.any(|(reason, note)| reason == "Conflict" && note.contains(text))
+        })
+        .await;
+    };
+    told("'c' does nothing: the older 'a' rules").await;
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 2.0);
+    api.delete("a");
+    told("'c' does nothing: the older 'b' rules").await;
+    proxy.serves("new").await;
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_plan_conflicts", &[]), 1.0);
+}
+
+#[tokio::test]
+async fn of_two_updates_the_older_rules_until_the_younger_supersedes_it() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("b", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("a", spec(&new, 100));
+    let note = api.event("Conflict").await;
+    assert!(
+        note.contains("'a' does nothing: the older 'b' rules"),
+        "{note}"
+    );
+    says(&proxy, "'a' does nothing").await;
+    let remark = plan(&proxy).await["remarks"][0].clone();
+    assert!(
+        remark.as_str().unwrap().contains("'a' does nothing"),
+        "{remark}"
+    );
+    assert_eq!(proxy.chat().await.generation(), "old");
+    let mut superseding = spec(&new, 100);
+    superseding["supersedes"] = json!("b");
+    api.apply("a", superseding);
+    proxy.serves("new").await;
+    eventually("the conflict is over", async || {
+        plan(&proxy).await["remarks"] == json!([])
+    })
+    .await;
+    // The one that was superseded may go.
+    api.delete("b");
+    api.apply("c", spec(&new, 0));
+    says(&proxy, "'c' does nothing: the older 'a' rules").await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+#[tokio::test]
+async fn when_the_update_is_deleted_and_old_answers_all_go_to_old() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    api.delete("u");
+    proxy.serves("old").await;
+    let note = api.event("DeletedAllToOld").await;
+    assert!(note.contains("old answers and gets all requests"), "{note}");
+    assert_eq!(plan(&proxy).await["identity"]["name"], Value::Null);
+    // And the next update begins as the first did.
+    api.apply("v", spec(&new, 100));
+    proxy.serves("new").await;
+}
+
+#[tokio::test]
+async fn when_the_update_is_deleted_and_old_is_silent_new_keeps_its_share() {
+    let new = Upstream::start(healthy("new")).await;
+    // It accepts and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let old = format!("http://{}", silent.local_addr().unwrap());
+    let api = ApiServer::start().await;
+    api.apply("u", spec(&new, 100));
+    let env = api.env();
+    let env: Vec<_> = env
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
+    let args = [
+        "--old",
+        &old,
+        "--kube",
+        "--kube-deployment",
+        "mine",
+        "--kube-namespace",
+        "default",
+        "--kube-allow-any-target",
+    ];
+    let proxy = Proxy::start_with_env(&args, &env).await;
+    api.watched(1).await;
+    api.delete("u");
+    let note = api.event("DeletedNewKept").await;
+    assert!(note.contains("new keeps its share"), "{note}");
+    assert_eq!(proxy.chat().await.generation(), "new");
+    let remark = plan(&proxy).await["remarks"][0].clone();
+    assert!(
+        remark.as_str().unwrap().contains("new keeps its share"),
+        "{remark}"
+    );
+}
+
+/// What old says when it is asked, and whether it is to get all requests then.
+#[tokio::test]
+async fn when_the_update_is_deleted_any_answer_of_old_counts_but_that_it_cannot_serve() {
+    for (shown, said, answers) in [
+        ("models", models(&["tiny"]), true),
+        ("404", model_not_found(), true),
+        (
+            "no list",
+            Script::new().answer(200, "text/plain", "hello"),
+            true,
+        ),
+        ("401", status(401), true),
+        ("no model", models(&[]), false),
+        ("503", status(503), false),
+    ] {
+        let new = Upstream::start(healthy("new")).await;
+        let serves = healthy("old");
+        let old = Upstream::start(move |received| match &*received.target {
+            MODELS => said.clone(),
+            // The plan asks for a model that only new has.
+            target if target.contains("only-new") => model_not_found(),
+            _ => serves(received),
+        });
+        let old = old.await;
+        let api = ApiServer::start().await;
+        let mut probed = spec(&new, 100);
+        probed["probe"] = json!({"model": "only-new"});
+        api.apply("u", probed);
+        let proxy = follow(&api, &old, &[]).await;
+        api.watched(1).await;
+        api.delete("u");
+        let (reason, serving) = match answers {
+            true => ("DeletedAllToOld", "old"),
+            false => ("DeletedNewKept", "new"),
+        };
+        api.event(reason).await;
+        eventually(shown, async || proxy.chat().await.generation() == serving).await;
+    }
+}
+
+#[tokio::test]
+async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("a", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("b", spec(&new, 101));
+    says(&proxy, "'b' does nothing").await;
+    api.delete("a");
+    api.event("DeletedAllToOld").await;
+    proxy.serves("old").await;
+    // What is wrong with the other one is told and stays so.
+    let note = api.event("Invalid").await;
+    assert!(note.contains("must be 0..=100"), "{note}");
+    let page = plan(&proxy).await;
+    assert_eq!(page["lastRejection"]["source"], "cluster: default/b");
+    api.apply("b", spec(&new, 100));
+    proxy.serves("new").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+}
+
+#[tokio::test]
+async fn an_update_that_is_edited_away_is_not_told_to_be_deleted() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    let mut other = spec(&new, 100);
+    other["sourceDeployment"] = json!("other");
+    api.apply("u", other);
+    let note = api.event("DeletedAllToOld").await;
+    assert!(
+        note.starts_with("update 'u' no longer names this deployment"),
+        "{note}"
+    );
+    proxy.serves("old").await;
+}
+
+#[tokio::test]
+async fn a_deletion_also_ends_what_was_refused() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.apply("u", spec(&new, 101));
+    proxy
+        .counts("crossfade_plans_rejected_total", &[], 1.0)
+        .await;
+    api.delete("u");
+    proxy.serves("old").await;
+    assert_eq!(plan(&proxy).await["lastRejection"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_new_update_ends_the_question_to_old() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    api.delete("u");
+    api.apply("u", spec(&new, 100));
+    eventually("the new one is in force", async || {
+        let page = plan(&proxy).await;
+        page["identity"]["generation"] == 1 && page["trafficSplitPercent"] == 100
+    })
+    .await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+#[tokio::test]
+async fn once_the_controller_lets_old_drain_it_is_no_refuge() {
+    let new = Upstream::start(serving(status(503))).await;
+    let old = Upstream::start(healthy("old")).await;
+    let api = ApiServer::start().await;
+    api.apply("u", spec(&new, 100));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    assert_eq!(proxy.chat().await.generation(), "old", "saved");
+    api.phase("u", "Draining");
+    eventually("old drains", async || proxy.chat().await.status == 503).await;
+}
+
+#[tokio::test]
+async fn many_proxies_write_one_event() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    api.apply("u", spec(&new, 0));
+    let mut proxies = Vec::new();
+    for _ in 0..8 {
+        proxies.push(follow(&api, &old, &[]).await);
+    }
+    api.watched(8).await;
+    api.apply("u", spec(&new, 200));
+    eventually("all have written", async || api.event_tries() == 8).await;
+    assert_eq!(api.events().len(), 1);
+}
+
+#[tokio::test]
+async fn the_addresses_behind_the_service_are_balanced_and_followed() {
+    let old = Upstream::start(healthy("old")).await;
+    let first = Upstream::start(healthy("new")).await;
+    let port = first.address.port();
+    let second = Upstream::listen(&format!("127.0.0.2:{port}"), None, healthy("new")).await;
+    let api = ApiServer::start().await;
+    let mut to_new = spec(&first, 100);
+    to_new["newFrontendService"] = json!("new:8000");
+    api.apply("u", to_new);
+    api.slice("new", port, &["127.0.0.1", "127.0.0.2"]);
+    let proxy = follow(
+        &api,
+        &old,
+        &["--kube-endpoints", "--cluster-domain", "cluster.local"],
+    )
+    .await;
+    proxy.serves("new").await;
+    let (one, two) = (first.count(), second.count());
+    for _ in 0..40 {
+        assert_eq!(proxy.chat().await.generation(), "new");
+    }
+    let (one, two) = (first.count() - one, second.count() - two);
+    assert!(one > 5 && two > 5, "{one} {two}");
+    // One of them goes.
+    api.slice("new", port, &["127.0.0.2"]);
+    eventually("only the second is left", async || {
+        let before = first.count();
+        for _ in 0..10 {
+            proxy.chat().await;
+        }
+        first.count() == before
+    })
+    .await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+#[test]
+fn the_flags_of_a_cluster_say_what_is_wrong() {
+    for (args, reason) in [
+        (&["--kube"][..], "--kube-deployment"),
+        (
+            &["--kube", "--kube-deployment", ""],
+            "does the pod carry the label",
+        ),
+        (
+            &["--kube", "--kube-deployment", "a,"],
+            "does the pod carry the label",
+        ),
+        (
+            &["--kube", "--kube-deployment", "d", "--new", "n:1"],
+            "cannot be used with",
+        ),
+        (
+            &["--kube", "--kube-deployment", "d", "--plan", "p"],
+            "cannot be used with",
+        ),
+        (
+            &["--kube", "--kube-deployment", "d", "--hold", "1"],
+            "cannot be used with",
+        ),
+        (
+            &[
+                "--kube",
+                "--kube-deployment",
+                "d",
+                "--cluster-domain",
+                "1.2.3.4",
+            ],
+            "is not a domain",
+        ),
+    ] {
+        let mut all = vec!["proxy", "--old", "o:1"];
+        all.extend(args);
+        let output = crate::rig::proxy::run(&all);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(reason), "{args:?}: {said}");
+    }
+}

@@ -1,0 +1,28 @@
+//! The running program between clients and model servers that do as told. Needs nothing but the machine.
+
+#[path = "../support/rig.rs"]
+mod rig;
+
+mod cancel;
+mod embedded;
+mod grpc;
+mod guard;
+mod hardening;
+mod heads;
+mod honest_end;
+mod http1;
+mod http2;
+mod kube_embedded;
+mod kube_watch;
+mod late_switch;
+mod lifecycle;
+mod limits;
+mod metrics;
+mod models;
+mod plan_file;
+mod pools;
+mod split;
+mod spread;
+mod stream;
+mod tls;
+mod tracing;

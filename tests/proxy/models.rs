@@ -1,0 +1,118 @@
+//! `GET /v1/models` and below it: the models of both generations while both serve.
+
+use crate::rig::*;
+
+fn ids(response: &Response) -> Vec<String> {
+    let json = response.json();
+    let list = json["data"].as_array().unwrap();
+    let mut ids: Vec<_> = list
+        .iter()
+        .map(|model| model["id"].as_str().unwrap().to_owned())
+        .collect();
+    ids.sort();
+    ids
+}
+
+/// A server that knows these models, each also by its own path.
+async fn knowing(ids: &'static [&'static str], name: &'static str) -> Upstream {
+    Upstream::start(move |received| {
+        let Some(rest) = received.target.strip_prefix("/v1/models") else {
+            return status(500);
+        };
+        match rest.strip_prefix('/') {
+            None => models(ids),
+            Some(id) if ids.contains(&id.trim_end_matches("/ready")) => {
+                Script::new().json(200, &format!(r#"{{"id":"{id}","by":"{name}"}}"#))
+            }
+            Some(_) => model_not_found(),
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_list_is_the_union_by_id_while_new_has_a_share() {
+    let old = knowing(&["both", "only-old"], "old").await;
+    let new = knowing(&["both", "only-new"], "new").await;
+    for percent in [1, 50, 100] {
+        let proxy = Proxy::split(&old, &new, percent).await;
+        let response = client::get(proxy.address, MODELS).await;
+        assert_eq!((response.status, response.end), (200, End::Clean));
+        assert_eq!(ids(&response), ["both", "only-new", "only-old"]);
+        assert_eq!(response.json()["object"], "list");
+    }
+}
+
+#[tokio::test]
+async fn the_list_is_old_s_own_bytes_while_new_has_no_share() {
+    let body = r#"{ "object":"list" , "data":[{"id":"a","x":[1, 2]}]}"#;
+    let old = Upstream::always(Script::new().json(200, body)).await;
+    let new = knowing(&["b"], "new").await;
+    let proxy = Proxy::split(&old, &new, 0).await;
+    client::get(proxy.address, MODELS).await.assert_is(body);
+    assert_eq!(new.count(), 0);
+}
+
+#[tokio::test]
+async fn one_side_failing_leaves_the_other_s_answer() {
+    for failing in [
+        status(503),
+        empty_404(),
+        Script::new().reset(),
+        Script::new().json(200, "no JSON"),
+    ] {
+        let old = knowing(&["a"], "old").await;
+        let new = Upstream::always(failing.clone()).await;
+        let proxy = Proxy::split(&old, &new, 50).await;
+        assert_eq!(ids(&client::get(proxy.address, MODELS).await), ["a"]);
+        let new = knowing(&["b"], "new").await;
+        let old = Upstream::always(failing).await;
+        let proxy = Proxy::split(&old, &new, 50).await;
+        let response = client::get(proxy.address, MODELS).await;
+        assert_eq!(response.status, 200);
+        assert!(
+            response.text() == "no JSON" || ids(&response) == ["b"],
+            "{}",
+            response.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn both_sides_failing_is_an_error_that_names_them() {
+    let (old, new) = (
+        Upstream::always(Script::new().reset()).await,
+        Upstream::nobody().await,
+    );
+    let (old, new) = (old.url(), new.to_string());
+    let proxy = Proxy::start(&["--old", &old, "--new", &new, "--split", "50"]).await;
+    let response = client::get(proxy.address, MODELS).await;
+    assert_eq!(response.status, 502);
+    let message = response.own_error()["message"].to_string();
+    assert!(
+        message.contains("old") && message.contains("new"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_model_is_told_of_by_the_side_that_has_it() {
+    let old = knowing(&["both", "only-old"], "old").await;
+    let new = knowing(&["both", "only-new"], "new").await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    for (path, by) in [
+        ("/v1/models/only-old", "old"),
+        ("/v1/models/only-new", "new"),
+        ("/v1/models/only-new/ready", "new"),
+    ] {
+        let response = client::get(proxy.address, path).await;
+        assert_eq!(response.json()["by"], by, "{path}");
+    }
+    let response = client::get(proxy.address, "/v1/models/both").await;
+    assert_eq!(response.status, 200);
+    let response = client::get(proxy.address, "/v1/models/none").await;
+    assert_eq!(
+        (response.status, response.text().as_str()),
+        (404, MODEL_NOT_FOUND)
+    );
+}

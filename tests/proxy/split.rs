@@ -1,0 +1,345 @@
+//! Which generation a request goes to: exact shares, sessions, pins, overrides, and what is not split at all.
+
+use crate::rig::*;
+
+async fn pair() -> (Upstream, Upstream) {
+    (
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("new")).await,
+    )
+}
+
+/// Sends `count` requests on one connection; which generation answered each.
+async fn generations(
+    proxy: &Proxy,
+    count: usize,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> Vec<String> {
+    let mut client = Client::connect(proxy.address).await;
+    let mut seen = Vec::new();
+    for _ in 0..count {
+        client.post(CHAT, headers, body).await;
+        let response = client.response().await;
+        assert_eq!(response.status, 200);
+        assert!(
+            response
+                .text()
+                .contains(&format!("-{}", response.generation()))
+        );
+        seen.push(response.generation().to_owned());
+    }
+    seen
+}
+
+fn new_among(seen: &[String]) -> usize {
+    seen.iter()
+        .filter(|generation| *generation == "new")
+        .count()
+}
+
+#[tokio::test]
+async fn every_run_of_400_requests_on_one_connection_sends_25_percent_to_new_exactly() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 25).await;
+    let seen = generations(&proxy, 400, &[], UNARY).await;
+    assert_eq!(new_among(&seen), 100);
+    assert_eq!((old.count(), new.count()), (300, 100));
+    for four in seen.chunks(4) {
+        assert_eq!(new_among(four), 1, "{four:?}");
+    }
+}
+
+#[tokio::test]
+async fn requests_of_many_connections_are_one_sequence() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 10).await;
+    for _ in 0..100 {
+        let response = client::post(proxy.address, CHAT, &[], UNARY).await;
+        assert_eq!(response.status, 200);
+    }
+    assert_eq!((old.count(), new.count()), (90, 10));
+}
+
+#[tokio::test]
+async fn the_threads_of_a_proxy_share_one_sequence() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split_with(&old, &new, 25, &["--threads", "4"]).await;
+    for _ in 0..200 {
+        client::post(proxy.address, CHAT, &[], UNARY).await;
+    }
+    assert_eq!((old.count(), new.count()), (150, 50));
+}
+
+#[tokio::test]
+async fn proxies_that_start_together_do_not_all_begin_with_the_same_generation() {
+    let (old, new) = pair().await;
+    for _ in 0..24 {
+        let proxy = Proxy::split(&old, &new, 50).await;
+        proxy.chat().await;
+    }
+    // By chance alone once in 2^23.
+    assert!(old.count() > 0 && new.count() > 0);
+}
+
+#[tokio::test]
+async fn weights_are_an_exact_ratio() {
+    let (old, new) = pair().await;
+    let plan = PlanFile::new(&manifest(&new.url(), 2, 1, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let seen = generations(&proxy, 99, &[], UNARY).await;
+    assert_eq!(new_among(&seen), 33);
+}
+
+#[tokio::test]
+async fn nothing_goes_to_new_at_0_and_all_at_100() {
+    for (percent, counts) in [(0, (40, 0)), (100, (0, 40))] {
+        let (old, new) = pair().await;
+        let proxy = Proxy::split(&old, &new, percent).await;
+        generations(&proxy, 40, &[], UNARY).await;
+        assert_eq!((old.count(), new.count()), counts);
+    }
+}
+
+#[tokio::test]
+async fn a_session_stays_on_its_generation_and_only_ever_moves_to_new_as_the_share_rises() {
+    let (old, new) = pair().await;
+    let mut before: Vec<String> = vec!["old".into(); 24];
+    for percent in [20, 50, 80] {
+        let proxy = Proxy::split(&old, &new, percent).await;
+        for (session, before) in before.iter_mut().enumerate() {
+            let name = format!("session-{session}");
+            let seen = generations(&proxy, 3, &[("x-session-id", &name)], UNARY).await;
+            assert!(
+                seen.iter().all(|generation| *generation == seen[0]),
+                "{seen:?}"
+            );
+            assert!(before == "old" || seen[0] == "new", "{name} moved back");
+            before.clone_from(&seen[0]);
+        }
+        assert_eq!(proxy.access_line(1).await["reason"], "sticky");
+    }
+    let moved = new_among(&before);
+    assert!((14..=24).contains(&moved), "{moved} of 24 at 80 %");
+}
+
+#[tokio::test]
+async fn each_default_affinity_header_holds_a_session() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    for header in [
+        "x-dynamo-session-id",
+        "x-claude-code-session-id",
+        "thread-id",
+        "session-id",
+        "x-session-id",
+    ] {
+        let seen = generations(&proxy, 6, &[(header, "a")], UNARY).await;
+        assert!(
+            seen.iter().all(|generation| *generation == seen[0]),
+            "{header}: {seen:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_list_of_affinity_headers_replaces_the_default() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split_with(&old, &new, 50, &["--affinity-header", "x-mine"]).await;
+    let seen = generations(&proxy, 6, &[("x-session-id", "a")], UNARY).await;
+    assert_eq!(new_among(&seen), 3);
+    let seen = generations(&proxy, 6, &[("x-mine", "a")], UNARY).await;
+    assert!(
+        seen.iter().all(|generation| *generation == seen[0]),
+        "{seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_body_field_holds_a_session_when_it_is_enabled() {
+    let (old, new) = pair().await;
+    let body = r#"{"model":"tiny","user":"someone","messages":[]}"#;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    assert_eq!(new_among(&generations(&proxy, 6, &[], body).await), 3);
+    let proxy = Proxy::split_with(&old, &new, 50, &["--affinity-body-field", "user"]).await;
+    let seen = generations(&proxy, 6, &[], body).await;
+    assert!(
+        seen.iter().all(|generation| *generation == seen[0]),
+        "{seen:?}"
+    );
+    // The body that was looked into has arrived whole.
+    let last = if seen[0] == "old" {
+        old.last()
+    } else {
+        new.last()
+    };
+    assert_eq!(String::from_utf8(last.body()).unwrap(), body);
+}
+
+#[tokio::test]
+async fn sticky_requests_are_counted_so_that_the_whole_meets_the_share() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    // One session with all its requests on one side; the free ones make up for it.
+    let sticky = generations(&proxy, 20, &[("x-session-id", "a")], UNARY).await;
+    let free = generations(&proxy, 60, &[], UNARY).await;
+    let all = new_among(&sticky) + new_among(&free);
+    assert!((39..=41).contains(&all), "{all} of 80");
+}
+
+#[tokio::test]
+async fn a_busy_session_moves_the_share_of_others_to_at_most_twice_the_weight() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 5).await;
+    let mut session = String::new();
+    for number in 0.. {
+        session = format!("session-{number}");
+        if generations(&proxy, 1, &[("x-session-id", &session)], UNARY).await == ["old"] {
+            break;
+        }
+    }
+    generations(&proxy, 400, &[("x-session-id", &session)], UNARY).await;
+    let others = new_among(&generations(&proxy, 100, &[], UNARY).await);
+    assert!((5..=11).contains(&others), "{others} of 100");
+}
+
+#[tokio::test]
+async fn what_names_a_worker_stays_on_old_until_all_is_new() {
+    for (percent, expected) in [(50, "old"), (99, "old"), (100, "new")] {
+        let (old, new) = pair().await;
+        let proxy = Proxy::split(&old, &new, percent).await;
+        for header in ["x-dynamo-worker-instance-id", "x-gateway-worker-id"] {
+            let seen = generations(&proxy, 4, &[(header, "7")], UNARY).await;
+            assert!(
+                seen.iter().all(|generation| generation == expected),
+                "{seen:?}"
+            );
+        }
+        assert_eq!(proxy.access_line(1).await["reason"], "pinned");
+    }
+}
+
+#[tokio::test]
+async fn the_override_header_chooses_only_where_it_is_enabled() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 0).await;
+    let seen = generations(&proxy, 3, &[("x-generation", "new")], UNARY).await;
+    assert_eq!(new_among(&seen), 0);
+    for (percent, value) in [(0, "new"), (100, "old")] {
+        let flags = ["--override-header", "x-generation"];
+        let proxy = Proxy::split_with(&old, &new, percent, &flags).await;
+        let seen = generations(&proxy, 3, &[("x-generation", value)], UNARY).await;
+        assert!(
+            seen.iter().all(|generation| generation == value),
+            "{seen:?}"
+        );
+        let seen = generations(&proxy, 3, &[("x-generation", "other")], UNARY).await;
+        assert!(
+            seen.iter().all(|generation| generation != value),
+            "{seen:?}"
+        );
+        assert_eq!(proxy.access_line(1).await["reason"], "override");
+    }
+}
+
+#[tokio::test]
+async fn old_that_drains_takes_nothing_by_the_override_header_either() {
+    let (old, new) = pair().await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    let proxy = Proxy::planned(&old, &plan, &["--override-header", "x-generation"]).await;
+    let seen = generations(&proxy, 3, &[("x-generation", "old")], UNARY).await;
+    assert_eq!(seen, ["new"; 3]);
+    assert_eq!(proxy.access_line(1).await["reason"], "weighted");
+}
+
+#[tokio::test]
+async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 100).await;
+    let mut client = Client::connect(proxy.address).await;
+    for path in [
+        "/v1/embeddings",
+        "/generate",
+        "/inference/v1/generate",
+        "/v1/x?y=z",
+    ] {
+        client.post(path, &[], UNARY).await;
+        assert_eq!(client.response().await.generation(), "new", "{path}");
+        assert_eq!(new.last().target, path);
+    }
+    for path in ["/busy_threshold", "/v1", "/generated"] {
+        client.post(path, &[], UNARY).await;
+        assert_eq!(client.response().await.generation(), "old", "{path}");
+    }
+    for path in [
+        "/health",
+        "/live",
+        "/metrics",
+        "/docs",
+        "/",
+        "/no/such",
+        "/v1/chat/completions",
+    ] {
+        client.get(path, &[]).await;
+        let response = client.response().await;
+        assert_eq!(response.text(), format!("old: GET {path}"));
+    }
+}
+
+#[tokio::test]
+async fn other_prefixes_replace_the_default_ones() {
+    let (old, new) = pair().await;
+    let flags = ["--inference-prefix", "/team/v1/"];
+    let proxy = Proxy::split_with(&old, &new, 100, &flags).await;
+    let response = client::post(proxy.address, "/team/v1/chat/completions", &[], STREAMING).await;
+    response.assert_is(chat_text("new"));
+    let response = client::post(proxy.address, CHAT, &[], STREAMING).await;
+    response.assert_is(chat_text("old"));
+}
+
+#[tokio::test]
+async fn the_observed_share_is_told_and_absent_without_traffic() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 25).await;
+    let kind = |metrics: &proxy::Metrics, kind: &str| {
+        let series = metrics.of("crossfade_split_ratio");
+        let found = series.iter().find(|(labels, _)| labels["kind"] == kind);
+        found.map(|(_, value)| *value)
+    };
+    let metrics = proxy.metrics().await;
+    assert_eq!(kind(&metrics, "wanted"), Some(0.25));
+    assert_eq!(kind(&metrics, "observed"), None);
+    generations(&proxy, 40, &[], UNARY).await;
+    // Not open to the split, so not counted.
+    generations(&proxy, 40, &[("x-gateway-worker-id", "1")], UNARY).await;
+    client::get(proxy.address, "/health").await;
+    assert_eq!(kind(&proxy.metrics().await, "observed"), Some(0.25));
+}
+
+#[tokio::test]
+async fn several_servers_of_a_generation_share_its_load() {
+    let servers = [
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("old")).await,
+        Upstream::start(healthy("old")).await,
+    ];
+    let both = format!("{},http://{}", servers[0].url(), servers[1].url());
+    let third = servers[2].url();
+    let proxy = Proxy::before_url(&both, &["--old", &third]).await;
+    generations(&proxy, 60, &[], UNARY).await;
+    for server in &servers {
+        assert!(server.count() > 5, "{}", server.count());
+    }
+    let healthy = [("generation", "old"), ("state", "healthy")];
+    proxy
+        .counts("crossfade_pool_endpoints", &healthy, 3.0)
+        .await;
+}
+
+#[tokio::test]
+async fn a_name_is_resolved() {
+    let old = Upstream::start(healthy("old")).await;
+    let by_name = format!("http://localhost:{}", old.address.port());
+    let proxy = Proxy::before_url(&by_name, &[]).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+}

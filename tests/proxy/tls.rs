@@ -1,0 +1,309 @@
+//! TLS on both sides: trust, certificates of clients, the choice of protocol, and certificates that change.
+
+use crate::rig::client::http2::Client as Http2;
+use crate::rig::tls::{Authority, connect};
+use crate::rig::*;
+use http::Version;
+
+const BOTH: [&str; 2] = ["h2", "http/1.1"];
+
+#[tokio::test]
+async fn clients_are_served_over_tls_by_the_protocol_they_choose() {
+    let authority = Authority::new();
+    let files = authority.issue("server");
+    let old = Upstream::start(healthy("old")).await;
+    let flags = ["--tls-cert", files.cert(), "--tls-key", files.key()];
+    let proxy = Proxy::before(&old, &flags).await;
+
+    for alpn in [&["http/1.1"][..], &[]] {
+        let io = connect(proxy.address, authority.client(alpn, None))
+            .await
+            .unwrap();
+        let mut client = Client::over(io);
+        for _ in 0..2 {
+            client.post(CHAT, &[], STREAMING).await;
+            client.response().await.assert_is(chat_text("old"));
+        }
+        assert_eq!(old.last().header("x-forwarded-proto"), Some("https"));
+    }
+    let io = connect(proxy.address, authority.client(&BOTH, None))
+        .await
+        .unwrap();
+    assert_eq!(io.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let client = Http2::over(io).await;
+    client
+        .chat()
+        .await
+        .response()
+        .await
+        .assert_is(chat_text("old"));
+
+    // Clear text is not taken for TLS, nor does it hurt.
+    let mut client = Client::connect(proxy.address).await;
+    client.get("/health", &[]).await;
+    let (bytes, _) = client.until_closed().await;
+    assert!(
+        !String::from_utf8_lossy(&bytes).contains("200"),
+        "{bytes:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_cut_over_tls_has_no_close_notify() {
+    let authority = Authority::new();
+    let files = authority.issue("server");
+    let old = Upstream::always(stream_of(&content("old", 0)).reset()).await;
+    let flags = ["--tls-cert", files.cert(), "--tls-key", files.key()];
+    let proxy = Proxy::before(&old, &flags).await;
+    let io = connect(proxy.address, authority.client(&["http/1.1"], None))
+        .await
+        .unwrap();
+    let mut client = Client::over(io);
+    client.post(CHAT, &[], STREAMING).await;
+    let response = client.response().await;
+    assert!(response.end.is_unclean());
+    assert!(response.text().contains("\"error\""), "{}", response.text());
+}
+
+#[tokio::test]
+async fn a_client_without_a_certificate_is_refused_where_one_is_asked_for() {
+    let authority = Authority::new();
+    let files = authority.issue("server");
+    let old = Upstream::start(healthy("old")).await;
+    let ca = authority.file();
+    let flags = [
+        "--tls-cert",
+        files.cert(),
+        "--tls-key",
+        files.key(),
+        "--tls-client-ca",
+        &ca,
+    ];
+    let proxy = Proxy::before(&old, &flags).await;
+
+    let own = authority.issue("client");
+    let io = connect(proxy.address, authority.client(&["http/1.1"], Some(&own)))
+        .await
+        .unwrap();
+    let mut client = Client::over(io);
+    client.post(CHAT, &[], STREAMING).await;
+    client.response().await.assert_is(chat_text("old"));
+    assert_eq!(old.count(), 1);
+
+    let others = Authority::new();
+    let stranger = others.issue("stranger");
+    for own in [None, Some(&stranger)] {
+        if let Ok(io) = connect(proxy.address, authority.client(&["http/1.1"], own)).await {
+            let mut client = Client::over(io);
+            client.post(CHAT, &[], STREAMING).await;
+            assert!(client.try_head().await.is_err());
+        }
+    }
+    assert_eq!(old.count(), 1);
+}
+
+#[tokio::test]
+async fn a_certificate_that_was_renewed_is_shown_to_the_next_client() {
+    let authority = Authority::new();
+    let files = authority.issue("server");
+    let old = Upstream::start(healthy("old")).await;
+    let flags = ["--tls-cert", files.cert(), "--tls-key", files.key()];
+    let proxy = Proxy::before(&old, &flags).await;
+    let shown = async || {
+        let io = connect(proxy.address, authority.client(&["http/1.1"], None))
+            .await
+            .unwrap();
+        io.get_ref().1.peer_certificates().unwrap()[0].to_vec()
+    };
+    let first = shown().await;
+    assert_eq!(shown().await, first);
+    let io = connect(proxy.address, authority.client(&["http/1.1"], None))
+        .await
+        .unwrap();
+    let mut before = Client::over(io);
+    authority.issue("server");
+    eventually("the new certificate is shown", async || {
+        shown().await != first
+    })
+    .await;
+    before.post(CHAT, &[], STREAMING).await;
+    before.response().await.assert_is(chat_text("old"));
+
+    // A bad file changes nothing.
+    let second = shown().await;
+    std::fs::write(&files.cert, "garbage").unwrap();
+    for _ in 0..20 {
+        assert_eq!(shown().await, second);
+    }
+}
+
+#[tokio::test]
+async fn upstreams_are_reached_over_tls_by_the_protocol_that_they_choose() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    for (alpn, version) in [
+        (&["http/1.1"][..], Version::HTTP_11),
+        (&[], Version::HTTP_11),
+        (&["h2"], Version::HTTP_2),
+        (&BOTH, Version::HTTP_2),
+    ] {
+        let config = authority.server(&files, alpn, false);
+        let old = Upstream::listen("127.0.0.1:0", Some(config), healthy("old")).await;
+        for host in ["localhost", "127.0.0.1"] {
+            let url = format!("https://{host}:{}", old.address.port());
+            let proxy = Proxy::start(&[
+                "--old",
+                &url,
+                "--new",
+                "https://127.0.0.1:9",
+                "--split",
+                "0",
+                "--upstream-ca",
+                &ca,
+            ])
+            .await;
+            for _ in 0..2 {
+                proxy.chat().await.assert_is(chat_text("old"));
+            }
+            assert_eq!(old.last().version, version, "{alpn:?}");
+        }
+        assert!(old.connections() <= 4, "connections are used again");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_that_is_not_trusted_gets_nothing() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let old = Upstream::listen(
+        "127.0.0.1:0",
+        Some(authority.server(&files, &BOTH, false)),
+        healthy("old"),
+    )
+    .await;
+    let others = Authority::new();
+    let (other, ca) = (others.file(), authority.file());
+    // Another authority; and a name that is not on the certificate.
+    for (host, ca) in [("localhost", &other), ("127.0.0.2", &ca)] {
+        let url = format!("https://{host}:{}", old.address.port());
+        let proxy = Proxy::start(&[
+            "--old",
+            &url,
+            "--new",
+            "https://127.0.0.1:9",
+            "--split",
+            "0",
+            "--upstream-ca",
+            ca,
+        ])
+        .await;
+        let response = proxy.chat().await;
+        assert_eq!(response.status, 502);
+        response.own_error();
+        assert_eq!(old.count(), 0);
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_may_ask_for_the_proxy_s_certificate() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let own = authority.issue("proxy");
+    let ca = authority.file();
+    let old = Upstream::listen(
+        "127.0.0.1:0",
+        Some(authority.server(&files, &BOTH, true)),
+        healthy("old"),
+    )
+    .await;
+    let url = format!("https://localhost:{}", old.address.port());
+    let base = [
+        "--old",
+        &url,
+        "--new",
+        "https://127.0.0.1:9",
+        "--split",
+        "0",
+        "--upstream-ca",
+        &ca,
+    ];
+    let with_own = [
+        &base[..],
+        &["--upstream-cert", own.cert(), "--upstream-key", own.key()],
+    ]
+    .concat();
+    let proxy = Proxy::start(&with_own).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    let proxy = Proxy::start(&base).await;
+    assert_eq!(proxy.chat().await.status, 502);
+    assert_eq!(old.count(), 1);
+}
+
+#[tokio::test]
+async fn a_stream_over_tls_is_saved_and_cancelled_as_any_other() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let ca = authority.file();
+    for alpn in BOTH {
+        let new = Upstream::listen(
+            "127.0.0.1:0",
+            Some(authority.server(&files, &[alpn], false)),
+            |_| stream_of(&role("failed")).eof(),
+        )
+        .await;
+        let old = Upstream::listen(
+            "127.0.0.1:0",
+            Some(authority.server(&files, &[alpn], false)),
+            |received| {
+                if received.target.ends_with("hang") {
+                    Script::new().hang()
+                } else {
+                    chat_stream("old")
+                }
+            },
+        )
+        .await;
+        let [old_url, new_url] =
+            [&old, &new].map(|up| format!("https://localhost:{}", up.address.port()));
+        let proxy = Proxy::start(&[
+            "--old",
+            &old_url,
+            "--new",
+            &new_url,
+            "--split",
+            "100",
+            "--upstream-ca",
+            &ca,
+        ])
+        .await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        let mut client = Client::connect(proxy.address).await;
+        client.get("/hang", &[]).await;
+        let request = old.request(2).await;
+        drop(client);
+        eventually("cancelled upstream", async || request.is_gone()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_tls_of_the_new_generation_stands_in_the_plan() {
+    let authority = Authority::new();
+    let files = authority.issue("upstream");
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::listen(
+        "127.0.0.1:0",
+        Some(authority.server(&files, &BOTH, false)),
+        healthy("new"),
+    )
+    .await;
+    let more = format!(
+        "tls: {{caFile: \"{}\", serverName: localhost}}",
+        authority.file()
+    );
+    let target = format!("https://127.0.0.1:{}", new.address.port());
+    let plan = PlanFile::new(&manifest(&target, 0, 1, &more));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    proxy.chat().await.assert_is(chat_text("new"));
+    assert_eq!(old.count(), 0);
+}

@@ -1,0 +1,654 @@
+//! OpenTelemetry traces: off by default; when they are on, what a real collector gets of an exchange, what model servers are
+//! told, and that nothing about a collector can harm the traffic.
+
+use crate::rig::collector::Span;
+use crate::rig::plan_file::{mostly_new, mostly_old};
+use crate::rig::proxy::{run, run_with_env};
+use crate::rig::tls::Authority;
+use crate::rig::*;
+use axum::Router;
+use axum::routing::post;
+use crossfade::app;
+use crossfade::config::{Config, PlanSource};
+use crossfade::telemetry::trace::Settings;
+
+const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+const CALLER: &str = "b7ad6b7169203331";
+
+/// So that a test need not wait five seconds for the first batch.
+const SOON: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "30");
+
+fn traceparent(flags: &str) -> String {
+    format!("00-{TRACE}-{CALLER}-{flags}")
+}
+
+/// What a model server was told: trace, parent, flags.
+fn told(received: &Received) -> [String; 3] {
+    assert_eq!(received.all("traceparent").count(), 1);
+    let text = received.header("traceparent").unwrap();
+    let parts: Vec<&str> = text.split('-').collect();
+    assert_eq!((parts.len(), parts[0]), (4, "00"), "{text}");
+    [parts[1], parts[2], parts[3]].map(str::to_owned)
+}
+
+async fn ask(proxy: &Proxy, headers: &[(&str, &str)]) -> Response {
+    client::post(proxy.address, CHAT, headers, STREAMING).await
+}
+
+/// The span of the exchange and those of its attempts, in their order.
+fn exchange(spans: &[Span], trace: &str) -> (Span, Vec<Span>) {
+    let (mut servers, mut attempts): (Vec<_>, Vec<_>) = spans
+        .iter()
+        .filter(|span| span.trace == trace)
+        .cloned()
+        .partition(Span::is_server);
+    assert_eq!(servers.len(), 1, "{spans:#?}");
+    let server = servers.remove(0);
+    attempts.sort_by_key(|span| span.start);
+    for attempt in &attempts {
+        assert_eq!((attempt.kind, &attempt.parent), (3, &server.id));
+        assert!(server.start <= attempt.start && attempt.end <= server.end);
+        assert!(attempt.start <= attempt.end);
+    }
+    (server, attempts)
+}
+
+#[tokio::test]
+async fn off_by_default_trace_headers_pass_as_they_are_and_none_is_made() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    assert_eq!(old.last().header("traceparent"), None);
+    for value in [&traceparent("01"), &traceparent("00"), "nonsense"] {
+        ask(&proxy, &[("traceparent", value), ("tracestate", "a=1")]).await;
+        assert_eq!(old.last().header("traceparent"), Some(value));
+        assert_eq!(old.last().header("tracestate"), Some("a=1"));
+    }
+    proxy.outcomes("completed", 4).await;
+    let metrics = proxy.metrics().await;
+    assert!(metrics.has("crossfade_spans_total"));
+    assert_eq!(metrics.sum("crossfade_spans_total", &[]), 0.0);
+}
+
+#[tokio::test]
+async fn an_exchange_joins_its_callers_trace_and_tells_what_was_decided() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    for (generation, percent) in [("old", "0"), ("new", "100")] {
+        let (old_url, new_url, url) = (old.url(), new.url(), collector.url());
+        let args = [
+            "--old",
+            &old_url,
+            "--new",
+            &new_url,
+            "--split",
+            percent,
+            "--otlp-endpoint",
+            &url,
+        ];
+        let proxy = Proxy::start_with_env(&args, &[SOON]).await;
+        let trace = TRACE.replace("0af", if percent == "0" { "0af" } else { "1af" });
+        let caller = format!("00-{trace}-{CALLER}-01");
+        let headers = [("traceparent", caller.as_str()), ("tracestate", "a=1,b=2")];
+        ask(&proxy, &headers).await.assert_is(chat_text(generation));
+
+        let spans = collector.exchanges(1 + usize::from(percent != "0")).await;
+        let (server, attempts) = exchange(&spans, &trace);
+        assert_eq!(server.parent, CALLER);
+        assert_eq!(server.state, "a=1,b=2");
+        assert_eq!(server.name, "POST /v1/chat/completions");
+        for (name, value) in [
+            ("http.request.method", "POST"),
+            ("http.route", CHAT),
+            ("url.path", CHAT),
+            ("crossfade.generation", generation),
+            ("crossfade.answered", generation),
+            ("crossfade.reason", "weighted"),
+            ("crossfade.class", "chat"),
+            ("crossfade.outcome", "completed"),
+        ] {
+            assert_eq!(server.attribute(name), value, "{name}");
+        }
+        for (name, value) in [
+            ("http.response.status_code", 200),
+            ("crossfade.attempts", 1),
+            (
+                "http.response.body.size",
+                i64::try_from(chat_text(generation).len()).unwrap(),
+            ),
+        ] {
+            assert_eq!(server.attribute(name), value, "{name}");
+        }
+        for name in ["crossfade.cause", "error.type", "gen_ai.usage.input_tokens"] {
+            assert!(server.attribute(name).is_null(), "{name}");
+        }
+        assert_eq!((server.status, server.message.as_str()), (0, ""));
+        let [(event, first)] = &server.events[..] else {
+            panic!("{:?}", server.events);
+        };
+        assert_eq!(event, "first token");
+        assert!((server.start..=server.end).contains(first));
+        let seconds = server.attribute("crossfade.first_event_seconds");
+        let after = (first - server.start) as f64 / 1e9;
+        assert!(
+            (seconds.as_f64().unwrap() - after).abs() < 1e-6,
+            "{seconds} {after}"
+        );
+        assert_eq!(server.resource["service.name"], "crossfade");
+        assert_eq!(
+            server.resource["service.version"],
+            env!("CARGO_PKG_VERSION")
+        );
+
+        // The model server's spans hang below the attempt.
+        let [attempt] = &attempts[..] else {
+            panic!("{attempts:#?}");
+        };
+        assert_eq!(attempt.name, server.name);
+        assert_eq!(attempt.attribute("crossfade.generation"), generation);
+        let received = if percent == "0" {
+            old.last()
+        } else {
+            new.last()
+        };
+        assert_eq!(
+            told(&received),
+            [trace.clone(), attempt.id.clone(), "01".into()]
+        );
+        assert_eq!(received.header("tracestate"), Some("a=1,b=2"));
+        assert_eq!(proxy.access_line(1).await["trace_id"], trace);
+        let exported = [("result", "exported")];
+        proxy.counts("crossfade_spans_total", &exported, 2.0).await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_caller_or_with_a_malformed_one_a_trace_begins_here() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, url) = (old.url(), collector.url());
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    let proxy = Proxy::start_with_env(&args, &[SOON]).await;
+    let malformed = traceparent("01").to_uppercase();
+    for (n, headers) in [
+        &[][..],
+        &[("traceparent", malformed.as_str()), ("tracestate", "a=1")],
+        &[("tracestate", "a=1")],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        client::post(proxy.address, CHAT, headers, UNARY).await;
+        let [trace, parent, flags] = told(&old.last());
+        assert_eq!(flags, "01");
+        assert_eq!(
+            old.last().header("tracestate"),
+            None,
+            "it belongs to another trace"
+        );
+        assert_ne!(trace, TRACE);
+        let spans = collector.exchanges(n + 1).await;
+        let (server, attempts) = exchange(&spans, &trace);
+        assert_eq!((server.parent.as_str(), &attempts[0].id), ("", &parent));
+        assert_eq!(server.attribute("gen_ai.usage.input_tokens"), 5);
+        assert_eq!(server.attribute("gen_ai.usage.output_tokens"), 1);
+        assert!(
+            server.events.is_empty(),
+            "an answer that is no stream has no first token"
+        );
+        assert_eq!(proxy.access_line(n + 1).await["trace_id"], trace);
+    }
+    let traces: std::collections::BTreeSet<_> = collector
+        .spans()
+        .into_iter()
+        .map(|span| span.trace)
+        .collect();
+    assert_eq!(traces.len(), 3);
+}
+
+#[tokio::test]
+async fn each_attempt_of_a_saved_stream_is_a_span_of_its_own() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let url = collector.url();
+    // Once before there is a head, once after.
+    for (n, (cause, script)) in [
+        ("unavailable", status(503)),
+        ("error_event", error_first(502)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let old = Upstream::start(healthy("old")).await;
+        let new = Upstream::always(script).await;
+        let (old_url, plan) = (old.url(), mostly_new(&new, ""));
+        let plan = plan.as_str();
+        let args = ["--old", &old_url, "--plan", &plan, "--otlp-endpoint", &url];
+        let proxy = Proxy::start_with_env(&args, &[SOON]).await;
+        let trace = TRACE.replace("0af", &format!("{n}bf"));
+        let caller = format!("00-{trace}-{CALLER}-01");
+        ask(&proxy, &[("traceparent", &caller)])
+            .await
+            .assert_is(chat_text("old"));
+
+        let spans = collector.exchanges(n + 1).await;
+        let (server, attempts) = exchange(&spans, &trace);
+        assert_eq!(server.attribute("crossfade.generation"), "new");
+        assert_eq!(server.attribute("crossfade.answered"), "old");
+        assert_eq!(server.attribute("crossfade.attempts"), 2);
+        assert_eq!(server.attribute("crossfade.cause"), cause);
+        assert_eq!(server.attribute("crossfade.outcome"), "completed");
+        assert_eq!(server.status, 0, "it was saved");
+        let [failed, saving] = &attempts[..] else {
+            panic!("{attempts:#?}");
+        };
+        assert_eq!(failed.attribute("crossfade.generation"), "new");
+        assert_eq!(failed.attribute("crossfade.cause"), cause);
+        assert_eq!(failed.attribute("error.type"), cause);
+        assert_eq!((failed.status, failed.message.as_str()), (2, cause));
+        assert_eq!(saving.attribute("crossfade.generation"), "old");
+        assert_eq!(saving.attribute("http.request.resend_count"), 1);
+        assert_eq!(saving.status, 0);
+        assert!(failed.end <= saving.start);
+        assert_eq!(
+            told(&new.last()),
+            [trace.clone(), failed.id.clone(), "01".into()]
+        );
+        assert_eq!(told(&old.last()), [trace, saving.id.clone(), "01".into()]);
+    }
+}
+
+#[tokio::test]
+async fn what_ends_badly_is_an_error_in_a_few_words_and_a_client_that_leaves_is_none() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let begun = || stream_of(&(role("old") + &content("old", 0)));
+    let ends = [
+        ("truncated", begun().reset(), 2),
+        ("failed", status(500), 2),
+        ("cancelled", begun().hang(), 0),
+    ];
+    for (n, (outcome, script, code)) in ends.into_iter().enumerate() {
+        let old = Upstream::always(script).await;
+        let (old_url, url) = (old.url(), collector.url());
+        let args = ["--old", &old_url, "--otlp-endpoint", &url];
+        let proxy = Proxy::start_with_env(&args, &[SOON]).await;
+        let mut client = client::open_chat(proxy.address).await;
+        if outcome == "cancelled" {
+            client.head().await;
+            client.until(&content("old", 0)).await;
+            drop(client);
+        } else {
+            client.response().await;
+        }
+        let [trace, _, _] = told(&*old.request(1).await);
+        let spans = collector.exchanges(n + 1).await;
+        let (server, attempts) = exchange(&spans, &trace);
+        assert_eq!(server.attribute("crossfade.outcome"), outcome);
+        assert_eq!(server.status, code, "{outcome}");
+        assert_eq!(attempts[0].status, code, "{outcome}");
+        let error = match outcome {
+            "truncated" => serde_json::json!("truncated"),
+            "failed" => serde_json::json!("500"),
+            _ => serde_json::Value::Null,
+        };
+        assert_eq!(*server.attribute("error.type"), error);
+        assert_eq!(server.message.is_empty(), code == 0, "{}", server.message);
+        if outcome == "truncated" {
+            assert_eq!(server.message, proxy.access_line(1).await["why"]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_sampled_is_told_so_and_not_sent() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, url) = (old.url(), collector.url());
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    let mut sampled = 0;
+    for (sampler, argument, caller, flags) in [
+        ("", "", "00", "00"),
+        ("", "", "01", "01"),
+        ("parentbased_traceidratio", "0", "", "00"),
+        ("parentbased_traceidratio", "0", "01", "01"),
+        ("parentbased_traceidratio", "1", "", "01"),
+        ("always_on", "", "00", "01"),
+        ("always_off", "", "01", "00"),
+    ] {
+        let what = format!("{sampler} {argument} {caller}");
+        let env = [
+            SOON,
+            ("OTEL_TRACES_SAMPLER", sampler),
+            ("OTEL_TRACES_SAMPLER_ARG", argument),
+        ];
+        let proxy = Proxy::start_with_env(&args, &env).await;
+        let parent = traceparent(caller);
+        let headers = [("traceparent", parent.as_str()), ("tracestate", "a=1")];
+        let headers = if caller.is_empty() { &[] } else { &headers[..] };
+        ask(&proxy, headers).await.assert_is(chat_text("old"));
+        let [trace, parent, told] = told(&old.last());
+        assert_eq!(told, flags, "{what}");
+        assert_ne!(parent, CALLER, "{what}");
+        if !caller.is_empty() {
+            assert_eq!(trace, TRACE, "{what}");
+            assert_eq!(old.last().header("tracestate"), Some("a=1"));
+        }
+        // What waits is sent before the end, so that nothing can come later.
+        let mut proxy = proxy;
+        proxy.terminate();
+        assert_eq!(proxy.end().await, Some(0));
+        sampled += usize::from(flags == "01");
+        let spans = collector.exchanges(sampled).await;
+        assert_eq!(spans.len(), 2 * sampled, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn the_variables_of_opentelemetry_switch_it_on_and_name_the_service() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, url) = (old.url(), collector.url());
+    for (n, (name, service)) in [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "OTEL_RESOURCE_ATTRIBUTES",
+        ),
+        ("CROSSFADE_OTLP_ENDPOINT", "OTEL_SERVICE_NAME"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let value = match service {
+            "OTEL_SERVICE_NAME" => "mine",
+            _ => "service.name=mine,k8s.pod.name=pod-1",
+        };
+        let env = [SOON, (name, url.as_str()), (service, value)];
+        let proxy = Proxy::start_with_env(&["--old", &old_url], &env).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        let spans = collector.exchanges(n + 1).await;
+        let [trace, _, _] = told(&old.last());
+        let (server, _) = exchange(&spans, &trace);
+        assert_eq!(server.resource["service.name"], "mine", "{name}");
+        if service == "OTEL_RESOURCE_ATTRIBUTES" {
+            assert_eq!(server.resource["k8s.pod.name"], "pod-1");
+        }
+    }
+    // And off, whatever else is said.
+    let env = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", url.as_str()),
+        ("OTEL_SDK_DISABLED", "true"),
+    ];
+    let proxy = Proxy::start_with_env(&["--old", &old_url], &env).await;
+    proxy.chat().await.assert_is(chat_text("old"));
+    assert_eq!(old.last().header("traceparent"), None);
+}
+
+#[tokio::test]
+async fn nothing_that_a_client_chooses_names_a_span_or_is_in_one() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, url) = (old.url(), collector.url());
+    let args = [
+        "--old",
+        &old_url,
+        "--otlp-endpoint",
+        &url,
+        "--inference-prefix",
+        "/hush/,/v1/",
+    ];
+    let proxy = Proxy::start_with_env(&args, &[SOON]).await;
+    let secrets = [("authorization", "Bearer hush"), ("x-session-id", "hush")];
+    let mut names = Vec::new();
+    for (method, path, name) in [
+        (
+            "POST",
+            "/hush/v1/chat/completions?hush=1",
+            "POST /v1/chat/completions",
+        ),
+        ("POST", "/v1/hush", "POST"),
+        ("GET", "/hush", "GET"),
+        ("GET", "/v1/models/hush", "GET /v1/models/{model}"),
+        ("GET", "/v1/models", "GET /v1/models"),
+        ("HUSH", "/health", "HTTP /health"),
+    ] {
+        let mut client = Client::connect(proxy.address).await;
+        let mut head = format!("{method} {path} HTTP/1.1\r\nHost: hush\r\nConnection: close\r\n");
+        for (name, value) in secrets {
+            head += &format!("{name}: {value}\r\n");
+        }
+        let body = STREAMING.replace("hello", "hush");
+        let length = if method == "POST" { body.len() } else { 0 };
+        client
+            .send(format!("{head}Content-Length: {length}\r\n\r\n"))
+            .await;
+        client.send(&body[..length]).await;
+        assert_eq!(client.response().await.status, 200, "{method} {path}");
+        names.push(name);
+    }
+    let spans = collector.exchanges(names.len()).await;
+    let mut seen: Vec<_> = spans.iter().filter(|span| span.is_server()).collect();
+    seen.sort_by_key(|span| span.start);
+    let seen: Vec<_> = seen.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(seen, names);
+    let text = format!("{spans:?}").to_lowercase();
+    assert!(
+        text.contains("crossfade.outcome") && !text.contains("hush"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn what_waits_is_sent_before_the_end() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, url) = (old.url(), collector.url());
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    // A batch would be sent after an hour.
+    let env = [("OTEL_BSP_SCHEDULE_DELAY", "3600000")];
+    let mut proxy = Proxy::start_with_env(&args, &env).await;
+    for _ in 0..3 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    proxy.outcomes("completed", 3).await;
+    assert!(collector.spans().is_empty());
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+    assert_eq!(collector.exchanges(3).await.len(), 6);
+}
+
+#[tokio::test]
+async fn a_collector_that_is_away_costs_spans_and_one_line_and_nothing_else() {
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, nobody) = (old.url(), Upstream::nobody().await);
+    let url = format!("http://{nobody}");
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    let mut proxy = Proxy::start_with_env(&args, &[SOON]).await;
+    let failed = [("result", "failed")];
+    for count in [2.0, 4.0] {
+        proxy.chat().await.assert_is(chat_text("old"));
+        proxy.counts("crossfade_spans_total", &failed, count).await;
+    }
+    let said = |what: &str| {
+        let lines = proxy.lines().into_iter();
+        lines.filter(|line| line.contains(what)).count()
+    };
+    assert_eq!(said("spans cannot be sent"), 1, "{:?}", proxy.lines());
+    assert_eq!(said("spans are sent again"), 0);
+
+    // It comes back.
+    if let Some(collector) = Collector::start_at(&nobody.to_string()).await {
+        eventually("spans are sent again", async || {
+            proxy.chat().await.assert_is(chat_text("old"));
+            !collector.spans().is_empty()
+        })
+        .await;
+        eventually("it is said", async || said("spans are sent again") == 1).await;
+        drop(collector);
+    }
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_collector_that_hangs_fills_a_bounded_queue_and_does_not_hold_up_the_end() {
+    let old = Upstream::start(healthy("old")).await;
+    let hanging = Upstream::always(Script::new().hang()).await;
+    let (old_url, url) = (old.url(), format!("http://{}", hanging.address));
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    let env = [
+        SOON,
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "4"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=word"),
+    ];
+    let mut proxy = Proxy::start_with_env(&args, &env).await;
+    for _ in 0..5 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    let dropped = [("result", "dropped")];
+    proxy.counts("crossfade_spans_total", &dropped, 6.0).await;
+    let export = hanging.request(1).await;
+    assert!(
+        export.target.ends_with("TraceService/Export"),
+        "{}",
+        export.head
+    );
+    assert_eq!(export.header("api-key"), Some("word"));
+    let told = tokio::time::Instant::now();
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+    // Its time limit is 10 s; the end has a shorter one of its own.
+    assert!(told.elapsed().as_secs() < 8, "{:?}", told.elapsed());
+}
+
+#[tokio::test]
+async fn a_collector_with_a_certificate_is_spoken_to_if_it_is_trusted() {
+    let authority = Authority::new();
+    let files = authority.issue("collector");
+    let server = authority.server(&files, &["h2"], false);
+    let collector = Upstream::listen("127.0.0.1:0", Some(server), |_| status(503)).await;
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, ca) = (old.url(), authority.file());
+    let url = format!("https://localhost:{}", collector.address.port());
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    let trust = ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.as_str());
+    for (env, requests) in [(&[SOON][..], false), (&[SOON, trust], true)] {
+        let proxy = Proxy::start_with_env(&args, env).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        let failed = [("result", "failed")];
+        proxy.counts("crossfade_spans_total", &failed, 2.0).await;
+        assert_eq!(collector.count() > 0, requests);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_at_the_start() {
+    let proxy = ["proxy", "--old", "127.0.0.1:9", "--listen", "127.0.0.1:0"];
+    for (url, said) in [
+        ("localhost:4317", "http://HOST:PORT"),
+        ("ftp://localhost:4317", "http://HOST:PORT"),
+        ("http://localhost:x", "http://HOST:PORT"),
+        ("http://localhost:4318/v1/traces", "gRPC"),
+        (
+            "http://me:word@localhost:4317",
+            "OTEL_EXPORTER_OTLP_HEADERS",
+        ),
+    ] {
+        let output = run(&[&proxy[..], &["--otlp-endpoint", url]].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{url}: {stderr}");
+        assert!(
+            stderr.contains("--otlp-endpoint") && stderr.contains(said),
+            "{stderr}"
+        );
+    }
+    let on = [
+        "--otlp-endpoint",
+        "http://127.0.0.1:9",
+        "--admin",
+        "127.0.0.1:0",
+    ];
+    for (name, value, said) in [
+        (
+            "OTEL_TRACES_SAMPLER",
+            "sometimes",
+            "parentbased_traceidratio",
+        ),
+        ("OTEL_TRACES_EXPORTER", "zipkin", "otlp"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "grpc"),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "none"),
+        (
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+            "/no/such/file",
+            "/no/such/file",
+        ),
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "0", "from 1"),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "localhost:4317",
+            "http://HOST:PORT",
+        ),
+    ] {
+        let flags: &[&str] = if name.ends_with("ENDPOINT") { &[] } else { &on };
+        let output = run_with_env(&[&proxy[..], flags].concat(), &[(name, value)]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
+        assert!(stderr.contains("cannot start"), "{stderr}");
+        assert!(stderr.contains(name) && stderr.contains(said), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn a_frontend_that_embeds_the_layer_gets_its_exchanges_traced() {
+    let Some(collector) = Collector::start().await else {
+        return;
+    };
+    let new = Upstream::start(healthy("new")).await;
+    let plan = mostly_old(&new, "");
+    let embedded = app::embed(Config {
+        plan: PlanSource::File(plan.path()),
+        traces: Some(Settings::new(collector.url().parse().unwrap())),
+        ..Config::default()
+    })
+    .await
+    .unwrap();
+    tokio::spawn(embedded.follow);
+    // The frontend's own service, which is old, tells what it was told.
+    let heard = |headers: http::HeaderMap| async move {
+        headers["traceparent"].to_str().unwrap().to_owned()
+    };
+    let router = Router::new().route(CHAT, post(heard)).layer(embedded.layer);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let caller = traceparent("01");
+    let answer = client::post(address, CHAT, &[("traceparent", &caller)], UNARY).await;
+    let metrics = &embedded.handle.shared.metrics;
+    eventually("the exchange has ended", async || {
+        metrics.open_streams(crossfade::split::Generation::Old) == 0
+    })
+    .await;
+    embedded
+        .handle
+        .end_traces(std::time::Duration::from_secs(5))
+        .await;
+    let (server, attempts) = exchange(&collector.exchanges(1).await, TRACE);
+    assert_eq!(server.attribute("crossfade.generation"), "old");
+    answer.assert_is(format!("00-{TRACE}-{}-01", attempts[0].id));
+}
