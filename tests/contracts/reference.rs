@@ -324,7 +324,7 @@ fn what_the_controller_tells_as_a_reason_is_explained() {
     assert!(reasons.len() > 15, "{reasons:?}");
     let pages = [
         include_str!("../../docs/operations.md"),
-        include_str!("../../docs/concepts.md"),
+        include_str!("../../docs/controller.md"),
     ];
     let told: BTreeSet<&str> = pages
         .iter()
