@@ -29,14 +29,14 @@ use crate::lifecycle::{Lifecycle, Phase};
 use crate::pages::{Answer, Hosts, metrics, not_allowed, not_found, page, reads, text};
 #[cfg(test)]
 use crate::resource::Plan;
-use crate::snapshot::{Snapshot, Status, World};
+use crate::snapshot::{Snapshot, SnapshotStore, Status};
 use crate::split::Generation;
 use crate::telemetry::{Metrics, Observed, log};
 
 /// What the admin port shows.
 #[derive(Clone)]
 pub struct Admin {
-    pub world: Arc<World>,
+    pub snapshots: Arc<SnapshotStore>,
     pub status: Arc<Status>,
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
@@ -61,7 +61,7 @@ impl Admin {
             "/metrics" if reads => {
                 let text = self
                     .metrics
-                    .render(&observed(&self.world.load(), &self.status));
+                    .render(&observed(&self.snapshots.load(), &self.status));
                 metrics(text)
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
@@ -118,7 +118,7 @@ impl Admin {
 impl Admin {
     /// Does it serve, and can it by either side?
     async fn is_ready(&self) -> bool {
-        self.lifecycle.phase() == Phase::Ready && self.world.load().can_serve().await
+        self.lifecycle.phase() == Phase::Ready && self.snapshots.load().can_serve().await
     }
 }
 
@@ -187,7 +187,7 @@ impl Admin {
     fn idle() -> Self {
         let source = "a test".into();
         Self {
-            world: World::new(Snapshot {
+            snapshots: SnapshotStore::new(Snapshot {
                 epoch: 1,
                 plan: Arc::new(Plan::all_old()),
                 manifest: None,

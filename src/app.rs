@@ -23,8 +23,9 @@ use self::stop::Signals;
 use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::TlsFault;
+use crate::downstream::{self, Listener};
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::proxy::{self, Listener, OldPool, Proxy};
+use crate::proxy::{OldPool, Proxy};
 use crate::resource::Problems;
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
@@ -166,7 +167,7 @@ impl Bound {
     #[must_use]
     pub fn handle(&self) -> Handle {
         Handle {
-            shared: Arc::clone(&self.core.shared),
+            context: Arc::clone(&self.core.context),
             lifecycle: self.lifecycle.clone(),
             status: Arc::clone(self.core.publisher.status()),
             told: self.core.told.clone(),
@@ -188,20 +189,20 @@ impl Bound {
             lifecycle,
             tls,
         } = self;
-        let shared = Arc::clone(&core.shared);
+        let context = Arc::clone(&core.context);
         let limits = Arc::new(config.limits.clone());
         let mut threads = Vec::new();
         for socket in listener.into_sockets() {
             let runtime = self::runtime()?;
-            let proxy = Proxy::new(Arc::clone(&shared), OldPool);
-            let serving = proxy::serve(
+            let proxy = Proxy::new(Arc::clone(&context), OldPool);
+            let serving = downstream::serve(
                 socket,
                 proxy,
                 Arc::clone(&limits),
                 tls.clone(),
                 lifecycle.clone(),
             );
-            let metrics = Arc::clone(&shared.metrics);
+            let metrics = Arc::clone(&context.metrics);
             threads.push(std::thread::spawn(move || {
                 runtime.block_on(async {
                     tokio::spawn(look_after(metrics));
@@ -219,9 +220,9 @@ impl Bound {
         let ended = runtime.block_on(async {
             let admin = TcpListener::from_std(admin).map_err(Error::Runtime)?;
             let page = Admin {
-                world: Arc::clone(core.publisher.world()),
+                snapshots: Arc::clone(core.publisher.snapshots()),
                 status: Arc::clone(core.publisher.status()),
-                metrics: Arc::clone(&shared.metrics),
+                metrics: Arc::clone(&context.metrics),
                 lifecycle: lifecycle.clone(),
                 process: Process::starts(&host_name()),
                 hosts: config.admin_hosts.clone(),
@@ -240,7 +241,7 @@ impl Bound {
             };
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
-            let ended = stop::live(&config, &lifecycle, &shared, threads, signals).await;
+            let ended = stop::live(&config, &lifecycle, &context, threads, signals).await;
             // Who watches this process is told the end.
             lifecycle.advance(Phase::Ending);
             let _ = tokio::time::timeout(GOODBYE, serving).await;

@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::downstream::Limits;
 use crate::pages::Hosts;
-use crate::proxy::{Limits, ProxySettings};
+use crate::proxy::ProxySettings;
 use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};

@@ -17,7 +17,8 @@
 //! | 4 | [`controller`] | keeps the split of every update of a cluster where the capacity is |
 //! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
 //! | 4 | [`status`] | what an update and its proxies say of themselves, asked by a person, and a person's edits |
-//! | 3 | [`proxy`] | the data plane: what happens to a request between a client and the two generations |
+//! | 4 | [`downstream`] | clients' connections: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
+//! | 3 | [`proxy`] | what happens to a request between a client and the two generations |
 //! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing but when a drain begins |
 //! | 3 | [`k8s`] | what the API server sees of us: watches, Events, a leader's lease, and who owns workers |
 //! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
@@ -46,8 +47,8 @@
 //!
 //! # The life of a request
 //!
-//! 1. `proxy::server` accepts on the thread's own listener; `proxy::h1` or `proxy::h2` reads a head, or refuses it.
-//! 2. `proxy::service` loads the snapshot, once: `world.load()`. A request keeps it to its end, whatever plan comes.
+//! 1. `downstream::accept` accepts on the thread's own listener; `downstream::h1` or `downstream::h2` reads a head, or refuses it.
+//! 2. `proxy::service` loads the snapshot, once: `snapshots.load()`. A request keeps it to its end, whatever plan comes.
 //! 3. `proxy::route` tells what kind of request it is; `guard` whether it came from here; `proxy::traits` reads its
 //!    session, its worker, its override.
 //! 4. [`split::assign`] answers with a generation *and why*. One atomic operation.
@@ -96,6 +97,7 @@ pub mod config;
 pub mod controller;
 pub mod demo;
 pub mod discovery;
+pub mod downstream;
 pub mod files;
 pub mod guard;
 pub mod http1;

@@ -1,7 +1,8 @@
-//! The data plane: what happens to a request between a client and the two generations.
+//! What happens to a request between a client and the two generations: [`Proxy::handle`] turns a request into a response.
 //!
 //! `service` is the life of a request, `attempt` its attempts, `backend` where they go; `respond` and `body` are the life of its
-//! answer; `server` and below it the connections of clients. `context` is what all of them share.
+//! answer. `context` is what all requests share. How requests arrive is not known here: [`downstream`](crate::downstream)
+//! serves connections, [`SplitLayer`] a tower service.
 
 mod attempt;
 mod backend;
@@ -10,29 +11,23 @@ mod body_timeout;
 mod context;
 mod error;
 mod exchange;
-mod feed;
-mod h1;
-mod h2;
 mod head;
 mod layer;
-mod limits;
-mod listener;
 mod models;
 mod prefetch;
 mod respond;
 mod route;
-mod server;
 mod service;
 mod traits;
 mod tunnel;
 
-pub use backend::{OldPool, OldSide, Proxy};
-pub use body::SplitBody;
-pub use context::{ProxySettings, Shared};
-pub use error::Error;
+pub use backend::{OldBackend, OldPool, Proxy};
+pub use body::{Cut, SplitBody};
+pub use body_timeout::{BodyLimit, Paced};
+pub use context::{ConnectionPermit, Permit, ProxyContext, ProxySettings};
+pub use error::{Error, answer as error_answer};
 pub use head::Client;
 pub use layer::{SplitLayer, SplitService};
-pub use limits::Limits;
-pub use listener::Listener;
+pub use prefetch::prefetch;
 pub use route::Routes;
-pub use server::serve;
+pub use tunnel::{Tunnel, TunnelIdle};

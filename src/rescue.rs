@@ -117,7 +117,7 @@ impl Cause {
 
 /// Where an attempt goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Target {
     /// The old generation.
     Old,
     /// The new generation.
@@ -126,7 +126,7 @@ pub enum Place {
     Peers,
 }
 
-impl Place {
+impl Target {
     /// The generation that a place belongs to.
     #[must_use]
     pub const fn generation(self) -> Generation {
@@ -148,16 +148,16 @@ impl Place {
 
 /// The places an exchange has tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tried(u8);
+pub struct Attempted(u8);
 
-impl Tried {
+impl Attempted {
     /// Also `place`.
     #[must_use]
-    pub const fn and(self, place: Place) -> Self {
+    pub const fn and(self, place: Target) -> Self {
         Self(self.0 | 1 << place as u8)
     }
 
-    const fn has(self, place: Place) -> bool {
+    const fn has(self, place: Target) -> bool {
         self.0 & 1 << place as u8 != 0
     }
 
@@ -174,7 +174,7 @@ pub struct Rules {
     /// Is anything tried again at all?
     pub enabled: bool,
     pub weights: Weights,
-    /// Old drains: it is no refuge any more.
+    /// Old drains: it is no next_target any more.
     pub old_drains: bool,
     pub has_new: bool,
     pub has_peers: bool,
@@ -186,25 +186,30 @@ pub struct Rules {
 
 /// Where to try next, after the attempt at `failed` ended by `cause`; `None` when it cannot be saved.
 ///
-/// A generation of weight 0 is no refuge, except old while new is all, until old drains.
+/// A generation of weight 0 is no next_target, except old while new is all, until old drains.
 #[must_use]
-pub fn refuge(rules: &Rules, tried: Tried, failed: Place, cause: Cause) -> Option<Place> {
+pub fn next_target(
+    rules: &Rules,
+    tried: Attempted,
+    failed: Target,
+    cause: Cause,
+) -> Option<Target> {
     let may_move = rules.enabled
         && match cause {
             Cause::Overloaded => rules.overloaded,
             Cause::Local => false,
             // New is on trial: its own fault must not reach a client while old can answer.
-            Cause::ServerError => failed == Place::New || rules.old_server_errors,
+            Cause::ServerError => failed == Target::New || rules.old_server_errors,
             _ => true,
         };
     let old_serves = !rules.weights.is_all_new() || !rules.old_drains;
-    [Place::Old, Place::New, Place::Peers]
+    [Target::Old, Target::New, Target::Peers]
         .into_iter()
         .filter(|place| may_move && !tried.has(*place))
         .find(|place| match place {
-            Place::Old => old_serves,
-            Place::New => rules.has_new && !rules.weights.is_all_old(),
-            Place::Peers => rules.has_peers && old_serves,
+            Target::Old => old_serves,
+            Target::New => rules.has_new && !rules.weights.is_all_old(),
+            Target::Peers => rules.has_peers && old_serves,
         })
 }
 
@@ -224,8 +229,8 @@ mod tests {
         }
     }
 
-    fn next(rules: &Rules, failed: Place, cause: Cause) -> Option<Place> {
-        refuge(rules, Tried::default().and(failed), failed, cause)
+    fn next(rules: &Rules, failed: Target, cause: Cause) -> Option<Target> {
+        next_target(rules, Attempted::default().and(failed), failed, cause)
     }
 
     #[test]
@@ -233,35 +238,38 @@ mod tests {
         for cause in Cause::ALL {
             let moves = !matches!(cause, Cause::Overloaded | Cause::Local);
             assert_eq!(
-                next(&rules(50), Place::New, cause),
-                moves.then_some(Place::Old)
+                next(&rules(50), Target::New, cause),
+                moves.then_some(Target::Old)
             );
             let moves = moves && cause != Cause::ServerError;
             assert_eq!(
-                next(&rules(50), Place::Old, cause),
-                moves.then_some(Place::New)
+                next(&rules(50), Target::Old, cause),
+                moves.then_some(Target::New)
             );
         }
     }
 
     #[test]
     fn a_generation_of_weight_0_is_no_refuge_except_old_until_it_drains() {
-        assert_eq!(next(&rules(0), Place::Old, Cause::Connect), None);
+        assert_eq!(next(&rules(0), Target::Old, Cause::Connect), None);
         assert_eq!(
-            next(&rules(100), Place::New, Cause::Connect),
-            Some(Place::Old)
+            next(&rules(100), Target::New, Cause::Connect),
+            Some(Target::Old)
         );
         let draining = Rules {
             old_drains: true,
             has_peers: true,
             ..rules(100)
         };
-        assert_eq!(next(&draining, Place::New, Cause::Connect), None);
+        assert_eq!(next(&draining, Target::New, Cause::Connect), None);
         let not_yet = Rules {
             old_drains: true,
             ..rules(99)
         };
-        assert_eq!(next(&not_yet, Place::New, Cause::Connect), Some(Place::Old));
+        assert_eq!(
+            next(&not_yet, Target::New, Cause::Connect),
+            Some(Target::Old)
+        );
     }
 
     #[test]
@@ -270,25 +278,28 @@ mod tests {
             has_peers: true,
             ..rules(25)
         };
-        let tried = Tried::default().and(Place::Old);
+        let tried = Attempted::default().and(Target::Old);
         assert_eq!(
-            refuge(&rules, tried, Place::Old, Cause::Connect),
-            Some(Place::New)
+            next_target(&rules, tried, Target::Old, Cause::Connect),
+            Some(Target::New)
         );
-        let tried = tried.and(Place::New);
+        let tried = tried.and(Target::New);
         assert_eq!(
-            refuge(&rules, tried, Place::New, Cause::Connect),
-            Some(Place::Peers)
+            next_target(&rules, tried, Target::New, Cause::Connect),
+            Some(Target::Peers)
         );
-        let tried = tried.and(Place::Peers);
-        assert_eq!(refuge(&rules, tried, Place::Peers, Cause::Connect), None);
+        let tried = tried.and(Target::Peers);
+        assert_eq!(
+            next_target(&rules, tried, Target::Peers, Cause::Connect),
+            None
+        );
         let all_old = Rules {
             weights: Weights::ALL_OLD,
             ..rules
         };
         assert_eq!(
-            next(&all_old, Place::Old, Cause::Unavailable),
-            Some(Place::Peers)
+            next(&all_old, Target::Old, Cause::Unavailable),
+            Some(Target::Peers)
         );
     }
 
@@ -300,18 +311,18 @@ mod tests {
             ..rules(50)
         };
         assert_eq!(
-            next(&rules, Place::Old, Cause::Overloaded),
-            Some(Place::New)
+            next(&rules, Target::Old, Cause::Overloaded),
+            Some(Target::New)
         );
         assert_eq!(
-            next(&rules, Place::Old, Cause::ServerError),
-            Some(Place::New)
+            next(&rules, Target::Old, Cause::ServerError),
+            Some(Target::New)
         );
         let off = Rules {
             enabled: false,
             ..rules
         };
-        assert_eq!(next(&off, Place::Old, Cause::Connect), None);
+        assert_eq!(next(&off, Target::Old, Cause::Connect), None);
     }
 
     #[test]

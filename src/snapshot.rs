@@ -8,7 +8,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
 use crate::guard::Guard;
-use crate::rescue::{Place, Rules};
+use crate::rescue::{Rules, Target};
 use crate::resource::{Manifest, Plan, Problems};
 use crate::upstream::{Endpoint, Pool};
 
@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// `None` where old is a service in this process.
     pub old: Option<Arc<Pool>>,
     pub new: Option<Arc<Pool>>,
-    /// The Service of the sibling pods: a second refuge for old.
+    /// The Service of the sibling pods: a second next_target for old.
     pub peers: Option<Arc<Pool>>,
     /// When this plan came in force.
     pub since: SystemTime,
@@ -57,11 +57,11 @@ impl Snapshot {
 
     /// The pool of a place; `None` where there is none, and for an old that is served in this process.
     #[must_use]
-    pub fn pool(&self, place: Place) -> Option<&Arc<Pool>> {
+    pub fn pool(&self, place: Target) -> Option<&Arc<Pool>> {
         match place {
-            Place::Old => self.old.as_ref(),
-            Place::New => self.new.as_ref(),
-            Place::Peers => self.peers.as_ref(),
+            Target::Old => self.old.as_ref(),
+            Target::New => self.new.as_ref(),
+            Target::Peers => self.peers.as_ref(),
         }
     }
 }
@@ -96,14 +96,14 @@ impl Snapshot {
 }
 
 /// The one place that holds what is in force.
-pub struct World {
+pub struct SnapshotStore {
     snapshot: ArcSwap<Snapshot>,
     /// Those that were in force, may send to old, and are kept by a request; looked at by who asks for the state.
     earlier: Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<()>,
 }
 
-impl World {
+impl SnapshotStore {
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
         Arc::new(Self {

@@ -11,7 +11,7 @@ use crate::split::Generation;
 
 /// The page, as JSON. Times are seconds since 1970.
 pub fn render(admin: &Admin) -> Vec<u8> {
-    let snapshot = admin.world.load();
+    let snapshot = admin.snapshots.load();
     let metrics = &admin.metrics;
     let plan = &snapshot.plan;
     let rejection = admin.status.rejection.load();

@@ -58,7 +58,7 @@ impl Admin {
 
     /// The state, but for whether the process is ready, which takes time to find out.
     pub(super) fn figures(&self, ready: bool) -> v1::State {
-        let snapshot = self.world.load();
+        let snapshot = self.snapshots.load();
         let metrics = &self.metrics;
         let [old, new] = observed(&snapshot, &self.status).endpoints;
         let recent = metrics.recent(Instant::now());
@@ -70,7 +70,7 @@ impl Admin {
             // Before the open streams are read: who may still reach old now may be open there by then.
             plan: Some(v1::Plan {
                 earlier_requests_that_may_reach_old: u64::try_from(
-                    self.world.earlier_requests_that_may_reach_old(),
+                    self.snapshots.earlier_requests_that_may_reach_old(),
                 )
                 .ok(),
                 ..plan(&snapshot, &self.status, metrics)

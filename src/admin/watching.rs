@@ -25,7 +25,7 @@ pub(super) struct Watching {
 impl Watching {
     pub(super) fn new(admin: Admin, interval: Duration) -> Self {
         Self {
-            plans: admin.world.changes(),
+            plans: admin.snapshots.changes(),
             phases: admin.lifecycle.changes(),
             admin,
             interval,

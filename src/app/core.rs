@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::Error;
 use crate::config::{Config, PlanSource};
 use crate::discovery::{self, Cluster, News, PlanFile, Publisher, State, Wanted};
-use crate::proxy::Shared;
+use crate::proxy::ProxyContext;
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Tracer;
@@ -26,7 +26,7 @@ const CERTIFICATES: Duration = Duration::from_secs(1);
 /// What every form of the proxy has: the writer of plans, and what requests share.
 pub(super) struct Core {
     pub(super) publisher: Publisher,
-    pub(super) shared: Arc<Shared>,
+    pub(super) context: Arc<ProxyContext>,
     pub(super) told: mpsc::Sender<News>,
     news: mpsc::Receiver<News>,
     source: Source,
@@ -73,13 +73,13 @@ impl Core {
         if let (Some(problems), PlanSource::File(path)) = (refused, &config.plan) {
             publisher.reject(problems, path.display().to_string().into());
         }
-        let world = Arc::clone(publisher.world());
+        let snapshots = Arc::clone(publisher.snapshots());
         let phase = fastrand::u64(..);
-        let shared = Shared::new(world, metrics, tracer, config.proxy.clone(), phase);
+        let context = ProxyContext::new(snapshots, metrics, tracer, config.proxy.clone(), phase);
         let (told, news) = mpsc::channel(16);
         Ok(Self {
             publisher,
-            shared,
+            context,
             told,
             news,
             source,
@@ -88,8 +88,11 @@ impl Core {
 
     /// Follows the sources of plans and addresses for as long as it is polled.
     pub(super) async fn follow(self, config: &Config, tls: Option<Arc<Reloading<ServerFiles>>>) {
-        let probing = discovery::probe(Arc::clone(self.publisher.world()), config.probe_interval);
-        let world = Arc::clone(self.publisher.world());
+        let probing = discovery::probe(
+            Arc::clone(self.publisher.snapshots()),
+            config.probe_interval,
+        );
+        let snapshots = Arc::clone(self.publisher.snapshots());
         let status = Arc::clone(self.publisher.status());
         let watching = async {
             match self.source {
@@ -100,7 +103,7 @@ impl Core {
                     }
                 }
                 Source::Cluster(cluster) => {
-                    cluster.follow(self.told.clone(), world, status).await;
+                    cluster.follow(self.told.clone(), snapshots, status).await;
                 }
             }
             std::future::pending::<()>().await;

@@ -89,8 +89,8 @@ impl Subject for Running {
     }
 
     fn sample(&self) -> Sample {
-        let metrics = &self.handle.shared.metrics;
-        let snapshot = self.handle.shared.world.load();
+        let metrics = &self.handle.context.metrics;
+        let snapshot = self.handle.context.snapshots.load();
         let [last_minute, _] = metrics.recent(Instant::now());
         let percentiles = |sketch: &Sketch| {
             let at = |q| sketch.telling_quantile(q).map(Duration::from_secs_f64);

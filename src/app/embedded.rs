@@ -14,7 +14,7 @@ use super::core::Core;
 use crate::config::{ClusterSource, Config, PlanSource};
 use crate::discovery::News;
 use crate::lifecycle::Lifecycle;
-use crate::proxy::{Shared, SplitLayer};
+use crate::proxy::{ProxyContext, SplitLayer};
 use crate::resource::{DynamoUpdateConfigSpec, Plan};
 use crate::snapshot::Status;
 
@@ -35,13 +35,13 @@ pub struct Embedded {
 pub async fn embed(config: Config) -> Result<Embedded, Error> {
     let core = Core::start(&config).await?;
     let handle = Handle {
-        shared: Arc::clone(&core.shared),
+        context: Arc::clone(&core.context),
         lifecycle: Lifecycle::default(),
         status: Arc::clone(core.publisher.status()),
         told: core.told.clone(),
     };
     Ok(Embedded {
-        layer: SplitLayer::new(Arc::clone(&core.shared)),
+        layer: SplitLayer::new(Arc::clone(&core.context)),
         handle,
         follow: Box::pin(async move { core.follow(&config, None).await }),
     })
@@ -110,7 +110,7 @@ impl Builder {
 /// A hold on a running proxy, for those who run it in their own process.
 #[derive(Clone)]
 pub struct Handle {
-    pub shared: Arc<Shared>,
+    pub context: Arc<ProxyContext>,
     pub lifecycle: Lifecycle,
     /// How it stands with the source of plans: what was refused, since when it is out of reach, what there is to say.
     pub status: Arc<Status>,
@@ -120,7 +120,7 @@ pub struct Handle {
 impl Handle {
     /// Sends the spans that wait, for at most `limit`, and no more after that. A [`super::Bound`] does it itself.
     pub async fn end_traces(&self, limit: Duration) {
-        if let Some(tracer) = &self.shared.tracer {
+        if let Some(tracer) = &self.context.tracer {
             Arc::clone(tracer).shut_down(limit).await;
         }
     }

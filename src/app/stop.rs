@@ -8,7 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::Ended;
 use crate::config::Config;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::proxy::Shared;
+use crate::proxy::ProxyContext;
 
 /// What those who wait for the drain get to be told of its end.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub(super) async fn live(
     config: &Config,
     lifecycle: &Lifecycle,
-    shared: &Shared,
+    context: &ProxyContext,
     threads: Vec<std::thread::JoinHandle<()>>,
     mut signals: Signals,
 ) -> Ended {
@@ -38,11 +38,11 @@ pub(super) async fn live(
         tokio::select! {
             () = tokio::time::sleep(config.settle) => {}
             () = lifecycle.reached(Phase::Draining) => {}
-            () = signals.second() => return cut_at_once(shared),
+            () = signals.second() => return cut_at_once(context),
         }
     }
     lifecycle.advance(Phase::Draining);
-    tracing::info!(open = shared.open(), "draining");
+    tracing::info!(open = context.open(), "draining");
     let mut joined = std::pin::pin!(tokio::task::spawn_blocking(move || {
         for thread in threads {
             let _ = thread.join();
@@ -51,16 +51,16 @@ pub(super) async fn live(
     let ended = tokio::select! {
         _ = joined.as_mut() => Ended::Clean,
         () = tokio::time::sleep(config.drain) => {
-            let open = shared.open();
+            let open = context.open();
             tracing::warn!(open, "the time to drain is over: ending what is open");
             lifecycle.advance(Phase::Ending);
             let _ = tokio::time::timeout(LAST_WORDS, joined).await;
             if open == 0 { Ended::Clean } else { Ended::Cut }
         }
-        () = signals.second() => return cut_at_once(shared),
+        () = signals.second() => return cut_at_once(context),
     };
     lifecycle.drained();
-    if let Some(tracer) = shared.tracer.clone() {
+    if let Some(tracer) = context.tracer.clone() {
         tokio::select! {
             () = tracer.shut_down(LAST_SPANS) => {}
             () = signals.second() => return ended,
@@ -74,8 +74,8 @@ pub(super) async fn live(
     ended
 }
 
-fn cut_at_once(shared: &Shared) -> Ended {
-    let open = shared.open();
+fn cut_at_once(context: &ProxyContext) -> Ended {
+    let open = context.open();
     tracing::warn!(open, "second signal received, exiting now");
     if open == 0 { Ended::Clean } else { Ended::Cut }
 }

@@ -14,8 +14,9 @@ use self::sections::{
 };
 use super::parse::{address, host_name, override_header, path_prefix, repeated};
 use crate::config::{Config, PlanSource};
+use crate::downstream::Limits;
 use crate::pages::Hosts;
-use crate::proxy::{Limits, ProxySettings, Routes};
+use crate::proxy::{ProxySettings, Routes};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::telemetry::log::Level;
 use crate::telemetry::trace;

@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Limited};
 use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::resource::{Probe, Question};
-use crate::snapshot::World;
+use crate::snapshot::SnapshotStore;
 use crate::transport::deadline;
 use crate::upstream::{self, Added, Endpoint, Head, Outgoing, Pool};
 
@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Probes all endpoints of the plan in force for the life of the process; `default` is the interval where the plan has
 /// none.
-pub async fn probe(world: Arc<World>, default: Option<Duration>) {
+pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     // Before the first look: whatever comes after a look is news.
-    let mut changes = world.changes();
+    let mut changes = snapshots.changes();
     loop {
-        let snapshot = world.load();
+        let snapshot = snapshots.load();
         let own = default.map(|interval| Probe {
             question: Question::AnyModel,
             interval,
@@ -37,7 +37,7 @@ pub async fn probe(world: Arc<World>, default: Option<Duration>) {
             // A plan that wants probes may come, and until then the pools of this one may go.
             drop(snapshot);
             let told = changes.changed().await;
-            told.expect("the world that tells of changes is held here");
+            told.expect("the snapshots that tells of changes is held here");
             continue;
         };
         let mut asked = tokio::task::JoinSet::new();
@@ -197,20 +197,20 @@ mod tests {
 
     #[test]
     fn until_a_plan_wants_probes_only_the_news_of_a_plan_wakes_and_no_clock() {
-        let world = World::new(snapshot(None));
+        let snapshots = SnapshotStore::new(snapshot(None));
         let woken = Arc::new(Woken::default());
         let wakes = || woken.0.swap(0, Ordering::SeqCst);
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
-        let mut probing = pin!(probe(Arc::clone(&world), None));
+        let mut probing = pin!(probe(Arc::clone(&snapshots), None));
         // There is no runtime here: whoever asked for a timer would panic.
         let mut look = || assert!(probing.as_mut().poll(&mut cx).is_pending());
         look();
-        world.store(snapshot(None));
+        snapshots.store(snapshot(None));
         assert_eq!(wakes(), 1);
         look();
         assert_eq!(wakes(), 0, "what was seen is no news any more");
-        world.store(snapshot(Some(Probe {
+        snapshots.store(snapshot(Some(Probe {
             question: Question::AnyModel,
             interval: PATIENCE,
             timeout: PATIENCE,

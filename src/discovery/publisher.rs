@@ -18,7 +18,7 @@ use super::state::State;
 use crate::config::Config;
 use crate::guard::Guard;
 use crate::resource::{Host, Manifest, Plan, Problems, Target};
-use crate::snapshot::{Rejection, Snapshot, Status, World};
+use crate::snapshot::{Rejection, Snapshot, SnapshotStore, Status};
 use crate::telemetry::Metrics;
 
 /// A plan whose certificates could not be used: it may come in force once they can.
@@ -30,7 +30,7 @@ struct Refused {
 
 /// The writer.
 pub struct Publisher {
-    world: Arc<World>,
+    snapshots: Arc<SnapshotStore>,
     status: Arc<Status>,
     metrics: Arc<Metrics>,
     keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
@@ -63,7 +63,7 @@ impl Publisher {
             guard: Guard::new(&config.guard_key, &Default::default(), &[]),
         };
         let mut publisher = Self {
-            world: World::new(empty),
+            snapshots: SnapshotStore::new(empty),
             status: Arc::default(),
             metrics,
             keeper: None,
@@ -86,8 +86,8 @@ impl Publisher {
     }
 
     #[must_use]
-    pub fn world(&self) -> &Arc<World> {
-        &self.world
+    pub fn snapshots(&self) -> &Arc<SnapshotStore> {
+        &self.snapshots
     }
 
     #[must_use]
@@ -133,7 +133,7 @@ impl Publisher {
         source: Arc<str>,
         heard: Instant,
     ) -> Result<(), Problems> {
-        let current = self.world.load();
+        let current = self.snapshots.load();
         if current.plan == wanted.plan && current.epoch > 0 {
             // The same again clears what was wrong in between, and may come from elsewhere than it first did.
             self.accept();
@@ -211,13 +211,13 @@ impl Publisher {
 
     async fn apply(&mut self, wanted: Wanted, source: Arc<str>) -> Result<(), TlsFault> {
         self.makings.prepare(&wanted.plan).await?;
-        let previous = self.world.load();
+        let previous = self.snapshots.load();
         self.keep(&wanted);
         let epoch = previous.epoch + 1;
         let snapshot = self.makings.snapshot(&previous, wanted, source, epoch);
         let (plan, manifest) = (Arc::clone(&snapshot.plan), snapshot.manifest.clone());
         let source = Arc::clone(&snapshot.source);
-        self.world.store(snapshot);
+        self.snapshots.store(snapshot);
         tracing::info!(epoch, %plan, %source, "plan in force");
         if let Some(manifest) = manifest
             && !manifest.without_effect.is_empty()
@@ -241,7 +241,7 @@ impl Publisher {
     /// The targets whose names may mean other addresses by now.
     #[must_use]
     pub fn names(&self) -> Vec<Target> {
-        let current = self.world.load();
+        let current = self.snapshots.load();
         let mut targets = self.makings.targets(&current.plan);
         targets.retain(|target| matches!(target.host, Host::Name(_)));
         targets
@@ -260,7 +260,7 @@ impl Publisher {
 
     /// The same plan over the addresses as they are now.
     fn renew(&mut self) {
-        let current = self.world.load();
+        let current = self.snapshots.load();
         let wanted = Wanted {
             plan: Arc::clone(&current.plan),
             manifest: current.manifest.clone(),
@@ -271,18 +271,18 @@ impl Publisher {
 
     /// Puts the same plan in force again: it does not begin anew.
     fn restate(&mut self, wanted: Wanted, source: Arc<str>) {
-        let current = self.world.load();
+        let current = self.snapshots.load();
         let makings = &self.makings;
         let mut snapshot = makings.snapshot(&current, wanted, source, current.epoch);
         snapshot.since = current.since;
         snapshot.since_instant = current.since_instant;
-        self.world.store(snapshot);
+        self.snapshots.store(snapshot);
     }
 
     /// Are all targets known by at least one address?
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
-        let current = self.world.load();
+        let current = self.snapshots.load();
         let targets = self.makings.targets(&current.plan);
         self.makings.addresses.unknown(&targets).is_empty()
     }

@@ -1,4 +1,4 @@
-//! The attempts of one exchange: one place after the other, until one answers or none is left.
+//! The attempts of one exchange: one target after the other, until one answers or none is left.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
-use super::backend::{OldSide, Proxy};
+use super::backend::{OldBackend, Proxy};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
 use crate::request_body::{Fault, RequestBody};
-use crate::rescue::{Cause, Place, Tried, refuge};
+use crate::rescue::{Attempted, Cause, Target, next_target};
 use crate::snapshot::Snapshot;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
@@ -21,33 +21,33 @@ use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
 const MAX_NOT_FOUND: usize = 16 * 1024;
 
 /// What it takes to make another attempt.
-pub struct Tries<O> {
+pub struct Attempts<O> {
     pub proxy: Proxy<O>,
-    pub world: Arc<Snapshot>,
+    pub snapshot: Arc<Snapshot>,
     pub head: Arc<Head>,
     pub body: RequestBody,
     /// Marks what is forwarded to new or to sibling pods.
     pub guard: Option<(HeaderName, HeaderValue)>,
-    pub place: Place,
-    pub tried: Tried,
-    /// May a failure move it to another place? Not what belongs to old alone.
-    pub movable: bool,
+    pub target: Target,
+    pub attempted: Attempted,
+    /// May a failure move it to another target? Not what belongs to old alone.
+    pub retryable: bool,
     /// It may not move without an attempt: the retry budget did not allow it.
-    pub stays: bool,
+    pub must_attempt: bool,
     /// When the present attempt began.
     pub started: Instant,
     pub failures: Failures,
 }
 
-/// An answer, and the place it came from.
-pub type Answer = (Place, Response<UpstreamBody>);
+/// An answer, and the target it came from.
+pub type Answer = (Target, Response<UpstreamBody>);
 
 /// How an attempt failed, with the answer if there was one.
 struct Failure {
     cause: Cause,
     answer: Option<Response<UpstreamBody>>,
-    /// The place was left untried, since all of it is ejected.
-    untried: bool,
+    /// The target was left not_attempted, since all of it is ejected.
+    not_attempted: bool,
 }
 
 impl Failure {
@@ -55,14 +55,14 @@ impl Failure {
         Self {
             cause,
             answer: None,
-            untried: false,
+            not_attempted: false,
         }
     }
 }
 
 /// What another attempt came to, with everything to go on with.
 pub struct Retried {
-    pub tries: Box<dyn Again>,
+    pub attempts: Box<dyn Retry>,
     pub exchange: Exchange,
     pub answer: Result<Answer, Error>,
 }
@@ -71,48 +71,56 @@ pub struct Retried {
 pub type Retrying = Pin<Box<dyn Future<Output = Retried> + Send>>;
 
 /// The attempts of an exchange, whatever its old side is.
-pub trait Again: Send {
+pub trait Retry: Send {
     /// Where to go after a failure, if anywhere; takes it out of the retry budget.
-    fn refuge(&mut self, cause: Cause) -> Option<Place>;
+    fn next_target(&mut self, cause: Cause) -> Option<Target>;
     /// The same for a client that has the head of an answer already.
-    fn refuge_behind_head(&mut self, cause: Cause) -> Option<Place>;
-    /// Tries `place`, after a failure for which [`Again::refuge`] named it.
-    fn again(self: Box<Self>, exchange: Exchange, place: Place, cause: Cause) -> Retrying;
+    fn next_target_after_head(&mut self, cause: Cause) -> Option<Target>;
+    /// Attempts `target`, after a failure for which [`Retry::next_target`] named it.
+    fn retry(self: Box<Self>, exchange: Exchange, target: Target, cause: Cause) -> Retrying;
     /// When the present attempt must have shown content.
     fn first_event_deadline(&self) -> Option<Instant>;
-    fn world(&self) -> &Snapshot;
+    fn snapshot(&self) -> &Snapshot;
     /// The exchange is committed: nothing will be sent again.
     fn commit(self: Box<Self>);
 }
 
-impl<O: OldSide> Again for Tries<O> {
-    fn refuge(&mut self, cause: Cause) -> Option<Place> {
-        if !self.movable || self.body.fault().is_some() {
+impl<O: OldBackend> Retry for Attempts<O> {
+    fn next_target(&mut self, cause: Cause) -> Option<Target> {
+        if !self.retryable || self.body.fault().is_some() {
             return None;
         }
-        let tried = self.tried.and(self.place);
-        let place = refuge(&self.world.rules(), tried, self.place, cause)?;
+        let attempted = self.attempted.and(self.target);
+        let target = next_target(&self.snapshot.rules(), attempted, self.target, cause)?;
         self.body.again()?;
         // Every move is charged, also where nothing was sent: it adds load to the other generation.
-        self.proxy.shared.may_retry(&self.world).then_some(place)
+        self.proxy
+            .context
+            .may_retry(&self.snapshot)
+            .then_some(target)
     }
 
-    fn refuge_behind_head(&mut self, cause: Cause) -> Option<Place> {
-        // RFC 9110 §10.1.1: a client that gets a final status code instead of 100 may never send the body that another place
+    fn next_target_after_head(&mut self, cause: Cause) -> Option<Target> {
+        // RFC 9110 §10.1.1: a client that gets a final status code instead of 100 may never send the body that another target
         // would wait for.
         let lacks_body = self.head.expects_continue && self.body.is_untouched();
         if lacks_body {
             return None;
         }
-        self.refuge(cause)
+        self.next_target(cause)
     }
 
-    fn again(mut self: Box<Self>, mut exchange: Exchange, place: Place, cause: Cause) -> Retrying {
+    fn retry(
+        mut self: Box<Self>,
+        mut exchange: Exchange,
+        target: Target,
+        cause: Cause,
+    ) -> Retrying {
         Box::pin(async move {
-            self.go_to(&mut exchange, place, cause);
+            self.switch_target(&mut exchange, target, cause);
             let answer = self.run(&mut exchange).await;
             Retried {
-                tries: self,
+                attempts: self,
                 exchange,
                 answer,
             }
@@ -123,8 +131,8 @@ impl<O: OldSide> Again for Tries<O> {
         self.limit().map(|limit| self.started + limit)
     }
 
-    fn world(&self) -> &Snapshot {
-        &self.world
+    fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     fn commit(self: Box<Self>) {
@@ -132,45 +140,45 @@ impl<O: OldSide> Again for Tries<O> {
     }
 }
 
-impl<O: OldSide> Tries<O> {
+impl<O: OldBackend> Attempts<O> {
     fn limit(&self) -> Option<Duration> {
-        let limit = self.world.plan.failover.first_event_timeout;
-        limit.filter(|_| self.movable)
+        let limit = self.snapshot.plan.failover.first_event_timeout;
+        limit.filter(|_| self.retryable)
     }
 
-    fn go_to(&mut self, exchange: &mut Exchange, place: Place, cause: Cause) {
-        self.tried = self.tried.and(self.place);
-        self.place = place;
-        self.stays = false;
+    fn switch_target(&mut self, exchange: &mut Exchange, target: Target, cause: Cause) {
+        self.attempted = self.attempted.and(self.target);
+        self.target = target;
+        self.must_attempt = false;
         self.started = Instant::now();
-        if let Some(traceparent) = exchange.moved(place.generation(), cause) {
+        if let Some(traceparent) = exchange.retried(target.generation(), cause) {
             let head = Arc::make_mut(&mut self.head);
             head.headers.insert(TRACEPARENT, traceparent);
         }
-        tracing::debug!(?place, cause = cause.as_str(), "another attempt");
+        tracing::debug!(?target, cause = cause.as_str(), "another attempt");
     }
 
     /// Makes attempts until there is an answer to pass on.
     ///
     /// # Errors
-    /// When no place gave any.
+    /// When no target gave any.
     pub async fn run(&mut self, exchange: &mut Exchange) -> Result<Answer, Error> {
         let mut refusal: Option<Answer> = None;
         loop {
             let failure = match self.attempt().await {
                 // No future for what nearly always is: the answer would be moved through it.
-                Ok(response) if !self.movable || response.status().is_success() => {
-                    return Ok((self.place, response));
+                Ok(response) if !self.retryable || response.status().is_success() => {
+                    return Ok((self.target, response));
                 }
                 Ok(response) => match self.judge(response).await {
-                    Ok(response) => return Ok((self.place, response)),
+                    Ok(response) => return Ok((self.target, response)),
                     Err(failure) => failure,
                 },
                 Err(failure) => failure,
             };
             match self.body.fault() {
                 Some(Fault::TooLarge) => {
-                    return Err(Error::BodyTooLarge(self.proxy.shared.settings.max_body));
+                    return Err(Error::BodyTooLarge(self.proxy.context.settings.max_body));
                 }
                 Some(Fault::TooSlow) => return Err(Error::BodyTimeout),
                 Some(Fault::NoMemory) => return Err(Error::NoMemory),
@@ -178,18 +186,18 @@ impl<O: OldSide> Tries<O> {
                 None => {}
             }
             let cause = failure.cause;
-            let was_tried = !failure.untried;
-            let answer = failure.answer.map(|answer| (self.place, answer));
-            if let Some(place) = Again::refuge(self, cause) {
+            let was_tried = !failure.not_attempted;
+            let answer = failure.answer.map(|answer| (self.target, answer));
+            if let Some(target) = Retry::next_target(self, cause) {
                 refusal = answer.or(refusal);
-                self.go_to(exchange, place, cause);
+                self.switch_target(exchange, target, cause);
                 continue;
             }
-            if !was_tried && !self.stays {
-                self.stays = true;
+            if !was_tried && !self.must_attempt {
+                self.must_attempt = true;
                 continue;
             }
-            exchange.not_saved();
+            exchange.not_recovered();
             return answer.or(refusal).ok_or_else(|| Error::Upstream {
                 failures: std::mem::take(&mut self.failures),
                 status: match cause {
@@ -217,42 +225,47 @@ impl<O: OldSide> Tries<O> {
         };
         self.tell(error.in_general(), &upstream::story(&error));
         Err(Failure {
-            untried: matches!(error, upstream::Error::Ejected),
+            not_attempted: matches!(error, upstream::Error::Ejected),
             ..Failure::without_answer(cause)
         })
     }
 
     async fn send(&self) -> Result<Response<UpstreamBody>, upstream::Error> {
         let body = self.body.again().unwrap_or(RequestBody::empty());
-        let extra = self.guard.as_ref().filter(|_| self.place != Place::Old);
+        let extra = self.guard.as_ref().filter(|_| self.target != Target::Old);
         let outgoing = Outgoing {
             head: &self.head,
             extra,
-            memory: &self.proxy.shared.memory,
+            memory: &self.proxy.context.memory,
         };
         let terms = Terms {
             fail_fast: self.fail_fast(),
             deadline: self.first_event_deadline(),
-            was_sent: self.tried != Tried::default(),
+            was_sent: self.attempted != Attempted::default(),
         };
         let sent = self
             .proxy
-            .send_to(self.place, &self.world, outgoing, body, terms);
+            .send_to(self.target, &self.snapshot, outgoing, body, terms);
         sent.await
     }
 
-    /// Is it of use to leave a pool untried whose endpoints are all ejected? Only if there is somewhere else to go; and new
+    /// Is it of use to leave a pool not_attempted whose endpoints are all ejected? Only if there is somewhere else to go; and new
     /// gets what is old's only where old does not answer at all, lest a client who makes old answer with errors raises the
     /// split for others.
     fn fail_fast(&self) -> FailFast {
-        if !self.movable || self.stays {
+        if !self.retryable || self.must_attempt {
             return FailFast::Never;
         }
-        let tried = self.tried.and(self.place);
-        match refuge(&self.world.rules(), tried, self.place, Cause::Connect) {
+        let attempted = self.attempted.and(self.target);
+        match next_target(
+            &self.snapshot.rules(),
+            attempted,
+            self.target,
+            Cause::Connect,
+        ) {
             None => FailFast::Never,
-            Some(Place::New) => FailFast::IfGone,
-            Some(Place::Old | Place::Peers) => FailFast::IfEjected,
+            Some(Target::New) => FailFast::IfGone,
+            Some(Target::Old | Target::Peers) => FailFast::IfEjected,
         }
     }
 
@@ -264,7 +277,7 @@ impl<O: OldSide> Tries<O> {
         let status = response.status();
         let (cause, response) = match status {
             StatusCode::NOT_FOUND => {
-                let memory = &self.proxy.shared.memory;
+                let memory = &self.proxy.context.memory;
                 let reading = Box::pin(read_not_found(response, memory));
                 let read = match self.first_event_deadline() {
                     None => reading.await,
@@ -291,18 +304,18 @@ impl<O: OldSide> Tries<O> {
         }
     }
 
-    /// Notes why the present place failed, in words that may go to the client as well.
+    /// Notes why the present target failed, in words that may go to the client as well.
     fn tell_all(&mut self, what: &str) {
         self.tell(what, what);
     }
 
     fn tell(&mut self, for_client: &str, for_log: &str) {
-        let place = match self.place {
-            Place::Old => "old",
-            Place::New => "new",
-            Place::Peers => "old (sibling pods)",
+        let target = match self.target {
+            Target::Old => "old",
+            Target::New => "new",
+            Target::Peers => "old (sibling pods)",
         };
-        self.failures.add(place, for_client, for_log);
+        self.failures.add(target, for_client, for_log);
     }
 }
 

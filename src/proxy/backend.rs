@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use http::Response;
 
-use super::context::Shared;
+use super::context::ProxyContext;
 use crate::request_body::RequestBody;
-use crate::rescue::Place;
+use crate::rescue::Target;
 use crate::snapshot::Snapshot;
 use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
 
 /// How the old generation is reached.
-pub trait OldSide: Clone + Send + Sync + 'static {
+pub trait OldBackend: Clone + Send + Sync + 'static {
     /// Sends one request to it.
     fn send(
         &self,
-        world: &Snapshot,
+        snapshot: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
         terms: Terms,
@@ -26,15 +26,15 @@ pub trait OldSide: Clone + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OldPool;
 
-impl OldSide for OldPool {
+impl OldBackend for OldPool {
     async fn send(
         &self,
-        world: &Snapshot,
+        snapshot: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
-        match &world.old {
+        match &snapshot.old {
             Some(pool) => pool.send(outgoing, body, terms).await,
             None => Err(Error::NoEndpoint),
         }
@@ -44,38 +44,38 @@ impl OldSide for OldPool {
 /// Splits requests between an old side and the pools of the plan in force.
 #[derive(Clone)]
 pub struct Proxy<O> {
-    pub(super) shared: Arc<Shared>,
+    pub(super) context: Arc<ProxyContext>,
     old: O,
 }
 
-impl<O: OldSide> Proxy<O> {
+impl<O: OldBackend> Proxy<O> {
     #[must_use]
-    pub fn new(shared: Arc<Shared>, old: O) -> Self {
-        Self { shared, old }
+    pub fn new(context: Arc<ProxyContext>, old: O) -> Self {
+        Self { context, old }
     }
 
     /// What all requests share.
     #[must_use]
-    pub fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub fn context(&self) -> &Arc<ProxyContext> {
+        &self.context
     }
 
-    /// Sends one request to `place`.
+    /// Sends one request to `target`.
     ///
     /// # Errors
     /// Why there is no response head.
     pub(super) async fn send_to(
         &self,
-        place: Place,
-        world: &Snapshot,
+        target: Target,
+        snapshot: &Snapshot,
         outgoing: Outgoing<'_>,
         body: RequestBody,
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
-        if place == Place::Old {
-            return self.old.send(world, outgoing, body, terms).await;
+        if target == Target::Old {
+            return self.old.send(snapshot, outgoing, body, terms).await;
         }
-        match world.pool(place) {
+        match snapshot.pool(target) {
             Some(pool) => pool.send(outgoing, body, terms).await,
             None => Err(Error::NoEndpoint),
         }

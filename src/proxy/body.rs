@@ -44,14 +44,14 @@ impl SplitBody {
     }
 
     /// Notes what went wrong, for the access line.
-    pub(super) fn because(&mut self, why: &str) {
+    pub fn because(&mut self, why: &str) {
         if let Inner::Relay(relay) = &mut self.0 {
             relay.because(why);
         }
     }
 
     /// As [`UpstreamBody::poll_unread`], for a client that does not read.
-    pub(super) fn poll_unread(&mut self, cx: &mut Context<'_>) {
+    pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         if let Inner::Relay(relay) = &mut self.0 {
             relay.poll_unread(cx);
         }

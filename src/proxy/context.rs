@@ -11,7 +11,7 @@ use super::error::Error;
 use super::route::Routes;
 use crate::memory::Budget;
 use crate::rescue::RetryBudget;
-use crate::snapshot::{Snapshot, World};
+use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::split::Diffusion;
 use crate::telemetry::{Metrics, Timeout, trace};
 
@@ -48,8 +48,8 @@ impl Default for ProxySettings {
 }
 
 /// What all requests of a process share.
-pub struct Shared {
-    pub world: Arc<World>,
+pub struct ProxyContext {
+    pub snapshots: Arc<SnapshotStore>,
     pub metrics: Arc<Metrics>,
     /// Present where exchanges are traced.
     pub tracer: Option<Arc<trace::Tracer>>,
@@ -60,18 +60,18 @@ pub struct Shared {
     /// The clock of the retry budget.
     started: Instant,
     /// What clients and model servers can make the process hold.
-    pub(super) memory: Arc<Budget>,
+    pub memory: Arc<Budget>,
     open: AtomicUsize,
     /// Connections of clients that are open now, over all threads.
     connections: AtomicUsize,
     body_limit: Arc<BodyLimit>,
 }
 
-impl Shared {
+impl ProxyContext {
     /// `phase` is a random draw: proxies that start together must not all begin with old.
     #[must_use]
     pub fn new(
-        world: Arc<World>,
+        snapshots: Arc<SnapshotStore>,
         metrics: Arc<Metrics>,
         tracer: Option<Arc<trace::Tracer>>,
         settings: ProxySettings,
@@ -84,7 +84,7 @@ impl Shared {
         let memory = Budget::new(settings.replay_budget);
         metrics.watch(&memory);
         Arc::new(Self {
-            world,
+            snapshots,
             body_limit: Arc::new(body_limit),
             metrics,
             tracer,
@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// What a client may take for a request's body.
-    pub(super) fn body_limit(&self) -> Arc<BodyLimit> {
+    pub fn body_limit(&self) -> Arc<BodyLimit> {
         Arc::clone(&self.body_limit)
     }
 
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     /// Lets one more request in, before anything is held for it.
-    pub(super) fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
+    pub fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
         let permit = Permit(Arc::clone(self));
         if self.open.fetch_add(1, Ordering::Relaxed) < self.settings.max_requests {
             return Ok(permit);
@@ -118,8 +118,8 @@ impl Shared {
         Err(Error::TooManyRequests)
     }
 
-    pub(super) fn may_retry(&self, world: &Snapshot) -> bool {
-        let percent = world.plan.failover.retry_budget_percent;
+    pub(super) fn may_retry(&self, snapshot: &Snapshot) -> bool {
+        let percent = snapshot.plan.failover.retry_budget_percent;
         let allowed = self
             .retries
             .spend(percent, self.started.elapsed().as_secs());
@@ -131,12 +131,12 @@ impl Shared {
 }
 
 /// One of the requests that may be open at once, while it lives.
-pub struct Permit(Arc<Shared>);
+pub struct Permit(Arc<ProxyContext>);
 
 impl std::ops::Deref for Permit {
-    type Target = Shared;
+    type Target = ProxyContext;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &ProxyContext {
         &self.0
     }
 }
@@ -147,24 +147,24 @@ impl Drop for Permit {
     }
 }
 
-/// One of the connections that may be open at once, while it lives.
-pub struct Seat(Arc<Shared>);
+/// Counts one client connection as open for as long as it lives.
+pub struct ConnectionPermit(Arc<ProxyContext>);
 
-impl Seat {
+impl ConnectionPermit {
     /// `None` when `most` are open already.
-    pub fn take(shared: &Arc<Shared>, most: usize) -> Option<Self> {
-        let open = &shared.connections;
+    pub fn take(context: &Arc<ProxyContext>, most: usize) -> Option<Self> {
+        let open = &context.connections;
         if open.fetch_add(1, Ordering::Relaxed) >= most {
             open.fetch_sub(1, Ordering::Relaxed);
-            shared.metrics.connections_refused.inc();
+            context.metrics.connections_refused.inc();
             return None;
         }
-        shared.metrics.connections.inc();
-        Some(Self(Arc::clone(shared)))
+        context.metrics.connections.inc();
+        Some(Self(Arc::clone(context)))
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
         self.0.metrics.connections.dec();

@@ -23,7 +23,7 @@ pub enum Error {
     Loop,
     #[error("the request body could not be read")]
     RequestBody,
-    /// No place could serve it. A client is told which sides failed and why, but not where they are.
+    /// No target could serve it. A client is told which sides failed and why, but not where they are.
     #[error("{}", .failures.for_client)]
     Upstream {
         failures: Failures,
@@ -31,7 +31,7 @@ pub enum Error {
     },
 }
 
-/// Why each place that was tried could not serve a request.
+/// Why each target that was tried could not serve a request.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     for_client: String,
@@ -41,7 +41,7 @@ pub struct Failures {
 
 impl Failures {
     /// One more: what clients may know of it, and what goes to the log.
-    pub fn add(&mut self, place: &str, for_client: &str, for_log: &str) {
+    pub fn add(&mut self, target: &str, for_client: &str, for_log: &str) {
         for (text, what) in [
             (&mut self.for_client, for_client),
             (&mut self.for_log, for_log),
@@ -49,7 +49,7 @@ impl Failures {
             if !text.is_empty() {
                 text.push_str("; ");
             }
-            text.push_str(place);
+            text.push_str(target);
             text.push_str(": ");
             text.push_str(what);
         }

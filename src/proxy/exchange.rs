@@ -18,7 +18,7 @@ use crate::upstream::Head;
 
 /// The record of an exchange. Dropped unfinished it means that the client went away.
 pub struct Exchange {
-    shared: Permit,
+    context: Permit,
     assignment: Assignment,
     /// The side that carries it now.
     answering: Generation,
@@ -40,10 +40,10 @@ pub struct Exchange {
     /// When the last attempt began: what a generation is measured by.
     attempted: Instant,
     cause: Option<Cause>,
-    /// It was moved, and the last place has not shown yet that this saved it.
-    to_be_saved: bool,
+    /// It was retried, and the last target has not shown yet that this recovered it.
+    recovery_pending: bool,
     /// A generation answers, which is still to be counted: an event stream may yet move.
-    to_be_counted: bool,
+    answer_uncounted: bool,
     why: Option<Box<str>>,
     pub is_sse: bool,
     pub quiet: bool,
@@ -53,21 +53,21 @@ pub struct Exchange {
 impl Exchange {
     /// Opens the record. Where exchanges are traced, `head`, which came with these `names`, is made to tell of it.
     pub fn open(
-        shared: Permit,
+        context: Permit,
         assignment: Assignment,
         api: Api,
         head: &mut Head,
         names: NameFilter,
         now: Instant,
     ) -> Self {
-        let tracer = shared.tracer.as_ref();
+        let tracer = context.tracer.as_ref();
         let span =
             tracer.and_then(|tracer| tracer.begin(&mut head.headers, assignment.generation, now));
-        shared.metrics.opened(assignment.generation);
+        context.metrics.opened(assignment.generation);
         let has_trace = tracer.is_some() || names.may_hold(&TRACEPARENT);
         Self {
             trace: has_trace.then(|| Some(trace_id(head)?.into())).flatten(),
-            shared,
+            context,
             assignment,
             answering: assignment.generation,
             answered: None,
@@ -82,8 +82,8 @@ impl Exchange {
             attempts: 1,
             attempted: now,
             cause: None,
-            to_be_saved: false,
-            to_be_counted: false,
+            recovery_pending: false,
+            answer_uncounted: false,
             why: None,
             is_sse: false,
             quiet: false,
@@ -93,7 +93,7 @@ impl Exchange {
 
     /// What all that is held for it is charged to.
     pub fn memory(&self) -> &Arc<Budget> {
-        &self.shared.memory
+        &self.context.memory
     }
 
     pub fn api(&self) -> Api {
@@ -105,8 +105,8 @@ impl Exchange {
     }
 
     /// Another attempt is made, on `generation`. Answers its `traceparent`, when it is traced.
-    pub fn moved(&mut self, generation: Generation, cause: Cause) -> Option<HeaderValue> {
-        self.to_be_saved = true;
+    pub fn retried(&mut self, generation: Generation, cause: Cause) -> Option<HeaderValue> {
+        self.recovery_pending = true;
         self.attempts += 1;
         self.attempted = Instant::now();
         self.cause = Some(cause);
@@ -115,18 +115,18 @@ impl Exchange {
         span.map(|span| span.moved(generation, cause, self.attempted))
     }
 
-    /// The last place has answered in earnest: what was moved is saved.
-    fn saved(&mut self) {
-        if std::mem::take(&mut self.to_be_saved)
+    /// The last target has answered: a request that was retried is recovered.
+    fn recovered(&mut self) {
+        if std::mem::take(&mut self.recovery_pending)
             && let Some(cause) = self.cause
         {
-            self.shared.metrics.saved(cause);
+            self.context.metrics.saved(cause);
         }
     }
 
-    /// No place did better than the first: what it said is passed on.
-    pub fn not_saved(&mut self) {
-        self.to_be_saved = false;
+    /// No target did better than the first, whose answer is passed on.
+    pub fn not_recovered(&mut self) {
+        self.recovery_pending = false;
     }
 
     /// The answer of `generation` is passed on.
@@ -134,7 +134,7 @@ impl Exchange {
         self.carried_by(generation);
         self.answered = Some(generation);
         self.status = status;
-        self.to_be_counted = self.assignment.open_to_split();
+        self.answer_uncounted = self.assignment.open_to_split();
     }
 
     /// The proxy answers by itself.
@@ -144,13 +144,13 @@ impl Exchange {
 
     /// An event stream that cannot be read passes as it is.
     pub fn passes_encoded(&self) {
-        self.shared.metrics.encoded_stream(self.answering);
+        self.context.metrics.encoded_stream(self.answering);
     }
 
     /// Counts, once, who answered what the weight had a say in. `now` is a moment of the answer.
     fn count_answer(&mut self, now: Instant) {
-        if std::mem::take(&mut self.to_be_counted) {
-            let metrics = &self.shared.metrics;
+        if std::mem::take(&mut self.answer_uncounted) {
+            let metrics = &self.context.metrics;
             let by_new = self.answering == Generation::New;
             metrics.answered.count(metrics.second(now), by_new);
         }
@@ -158,14 +158,14 @@ impl Exchange {
 
     fn carried_by(&mut self, generation: Generation) {
         if generation != self.answering {
-            self.shared.metrics.closed(self.answering);
-            self.shared.metrics.opened(generation);
+            self.context.metrics.closed(self.answering);
+            self.context.metrics.opened(generation);
             self.answering = generation;
         }
     }
 
     pub fn rejected(&self, cause: Reject) {
-        self.shared.metrics.rejected(cause);
+        self.context.metrics.rejected(cause);
     }
 
     /// Events with content, if any, are forwarded together.
@@ -173,9 +173,9 @@ impl Exchange {
         if events == 0 {
             return;
         }
-        self.saved();
+        self.recovered();
         self.answered = Some(self.answering);
-        let metrics = &self.shared.metrics;
+        let metrics = &self.context.metrics;
         let gap = self.timeline.content(now, events);
         let first = gap.is_none();
         if first {
@@ -217,10 +217,10 @@ impl Drop for Exchange {
         let quiet = self.quiet || self.api == Api::Other;
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
         if !self.is_sse && !failed {
-            self.saved();
+            self.recovered();
         }
         self.count_answer(Instant::now());
-        let metrics = &self.shared.metrics;
+        let metrics = &self.context.metrics;
         metrics.closed(self.answering);
         if self.is_sse {
             metrics.streamed(self.answering, self.attempted.elapsed());
@@ -247,7 +247,7 @@ impl Drop for Exchange {
             trace: self.trace.as_deref(),
         };
         access::log(&line);
-        if let (Some(span), Some(tracer)) = (self.span.take(), &self.shared.tracer) {
+        if let (Some(span), Some(tracer)) = (self.span.take(), &self.context.tracer) {
             tracer.end(*span, &line);
         }
     }

@@ -11,10 +11,10 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
-use super::backend::{OldSide, Proxy};
+use super::backend::{OldBackend, Proxy};
 use super::body::SplitBody;
 use super::body_timeout::Paced;
-use super::context::Shared;
+use super::context::ProxyContext;
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::transport::deadline;
@@ -23,26 +23,26 @@ use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
 /// Wraps the service that is the old generation.
 #[derive(Clone)]
 pub struct SplitLayer {
-    shared: Arc<Shared>,
+    context: Arc<ProxyContext>,
 }
 
 impl SplitLayer {
-    /// A layer over what `shared` holds in force.
+    /// A layer that splits by what `context` holds in force.
     #[must_use]
-    pub fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub fn new(context: Arc<ProxyContext>) -> Self {
+        Self { context }
     }
 }
 
 impl<S> Layer<S> for SplitLayer
 where
-    InProcess<S>: OldSide,
+    InProcess<S>: OldBackend,
 {
     type Service = SplitService<S>;
 
     fn layer(&self, inner: S) -> SplitService<S> {
         SplitService {
-            proxy: Proxy::new(Arc::clone(&self.shared), InProcess(inner)),
+            proxy: Proxy::new(Arc::clone(&self.context), InProcess(inner)),
         }
     }
 }
@@ -51,7 +51,7 @@ where
 #[derive(Clone)]
 pub struct InProcess<S>(S);
 
-impl<S, B> OldSide for InProcess<S>
+impl<S, B> OldBackend for InProcess<S>
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Future: Send,
@@ -90,7 +90,7 @@ pub struct SplitService<S> {
 
 impl<S, B> Service<Request<B>> for SplitService<S>
 where
-    InProcess<S>: OldSide,
+    InProcess<S>: OldBackend,
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
@@ -105,7 +105,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let proxy = self.proxy.clone();
-        let limit = proxy.shared().body_limit();
+        let limit = proxy.context().body_limit();
         let request = request.map(|body| RequestBody::stream(Paced::new(Box::pin(body), limit)));
         Box::pin(async move { Ok(proxy.handle(request, None, None).await) })
     }

@@ -9,14 +9,14 @@ use http::{Response, StatusCode};
 use serde_json::Value;
 
 use super::SplitBody;
-use super::attempt::Tries;
-use super::backend::OldSide;
+use super::attempt::Attempts;
+use super::backend::OldBackend;
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::respond::refuse;
 use crate::memory::{Buffer, Gathered, Purpose, gather};
 use crate::request_body::RequestBody;
-use crate::rescue::Place;
+use crate::rescue::Target;
 use crate::transport::deadline;
 use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
 
@@ -28,30 +28,33 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// One side's list, as it came.
 struct List {
-    place: Place,
+    target: Target,
     response: Response<Bytes>,
 }
 
-/// A place that gave no list.
+/// A target that gave no list.
 struct Failed {
-    place: Place,
+    target: Target,
     for_client: &'static str,
     for_log: String,
 }
 
 impl Failed {
     fn note(self, failures: &mut Failures) {
-        let place = self.place.generation().as_str();
-        failures.add(place, self.for_client, &self.for_log);
+        let target = self.target.generation().as_str();
+        failures.add(target, self.for_client, &self.for_log);
     }
 }
 
 /// Answers with the models of both generations; with one side's answer while the other fails.
-pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
-    let head = readable(&tries.head);
+pub async fn union<O: OldBackend>(
+    mut attempts: Attempts<O>,
+    exchange: Exchange,
+) -> Response<SplitBody> {
+    let head = readable(&attempts.head);
     let (old, new) = tokio::join!(
-        ask(&tries, &head, Place::Old),
-        ask(&tries, &head, Place::New)
+        ask(&attempts, &head, Target::Old),
+        ask(&attempts, &head, Target::New)
     );
     let mut failures = Failures::default();
     let mut lists: Vec<List> = [old, new]
@@ -62,7 +65,7 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
     lists.sort_by_key(|list| list.response.status() != StatusCode::OK);
     let mut lists = lists.into_iter();
     let Some(List {
-        place,
+        target,
         mut response,
     }) = lists.next()
     else {
@@ -80,18 +83,21 @@ pub async fn union<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respo
         *response.body_mut() = merged;
         response.headers_mut().remove(CONTENT_LENGTH);
     }
-    tries.movable = false;
-    tries.respond(exchange, place, response.map(UpstreamBody::Whole), false)
+    attempts.retryable = false;
+    attempts.respond(exchange, target, response.map(UpstreamBody::Whole), false)
 }
 
 /// Answers for one model: old's answer where old has it, else new's where new has it.
-pub async fn one<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Response<SplitBody> {
-    let head = readable(&tries.head);
+pub async fn one<O: OldBackend>(
+    mut attempts: Attempts<O>,
+    exchange: Exchange,
+) -> Response<SplitBody> {
+    let head = readable(&attempts.head);
     let mut failures = Failures::default();
     let mut refusal = None;
     let (old, new) = tokio::join!(
-        ask(&tries, &head, Place::Old),
-        ask(&tries, &head, Place::New)
+        ask(&attempts, &head, Target::Old),
+        ask(&attempts, &head, Target::New)
     );
     for answer in [old, new] {
         match answer {
@@ -106,9 +112,9 @@ pub async fn one<O: OldSide>(mut tries: Tries<O>, exchange: Exchange) -> Respons
         }
     }
     match refusal {
-        Some(List { place, response }) => {
-            tries.movable = false;
-            tries.respond(exchange, place, response.map(UpstreamBody::Whole), false)
+        Some(List { target, response }) => {
+            attempts.retryable = false;
+            attempts.respond(exchange, target, response.map(UpstreamBody::Whole), false)
         }
         None => {
             let status = StatusCode::BAD_GATEWAY;
@@ -132,11 +138,15 @@ fn readable(head: &Head) -> Head {
     }
 }
 
-async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<List, Failed> {
-    let asked = deadline::timeout(PATIENCE, ask_for_ever(tries, head, place));
+async fn ask<O: OldBackend>(
+    attempts: &Attempts<O>,
+    head: &Head,
+    target: Target,
+) -> Result<List, Failed> {
+    let asked = deadline::timeout(PATIENCE, ask_for_ever(attempts, head, target));
     let late = || {
         Err(Failed {
-            place,
+            target,
             for_client: "no answer in time",
             for_log: format!("no answer within {PATIENCE:?}"),
         })
@@ -144,55 +154,55 @@ async fn ask<O: OldSide>(tries: &Tries<O>, head: &Head, place: Place) -> Result<
     asked.await.unwrap_or_else(late)
 }
 
-async fn ask_for_ever<O: OldSide>(
-    tries: &Tries<O>,
+async fn ask_for_ever<O: OldBackend>(
+    attempts: &Attempts<O>,
     head: &Head,
-    place: Place,
+    target: Target,
 ) -> Result<List, Failed> {
     let body = RequestBody::empty();
-    let extra = tries.guard.as_ref().filter(|_| place != Place::Old);
+    let extra = attempts.guard.as_ref().filter(|_| target != Target::Old);
     let outgoing = Outgoing {
         head,
         extra,
-        memory: &tries.proxy.shared.memory,
+        memory: &attempts.proxy.context.memory,
     };
     let terms = Terms {
         fail_fast: FailFast::IfEjected,
         deadline: None,
         was_sent: false,
     };
-    let sent = tries
+    let sent = attempts
         .proxy
-        .send_to(place, &tries.world, outgoing, body, terms)
+        .send_to(target, &attempts.snapshot, outgoing, body, terms)
         .await;
     let (parts, mut body) = sent
         .map_err(|error| Failed {
-            place,
+            target,
             for_client: error.in_general(),
             for_log: upstream::story(&error),
         })?
         .into_parts();
-    let buffer = Buffer::new(&tries.proxy.shared.memory, Purpose::Answer, None);
+    let buffer = Buffer::new(&attempts.proxy.context.memory, Purpose::Answer, None);
     let read = match gather(&mut body, buffer, MAX_LIST).await {
         Gathered::Whole(read, _) => read,
         Gathered::Part(..) => {
             let why = "the answer is too long to be read here";
             return Err(Failed {
-                place,
+                target,
                 for_client: why,
                 for_log: why.to_owned(),
             });
         }
         Gathered::Broken(_, error) => {
             return Err(Failed {
-                place,
+                target,
                 for_client: "the answer broke off",
                 for_log: error.to_string(),
             });
         }
     };
     Ok(List {
-        place,
+        target,
         response: Response::from_parts(parts, read),
     })
 }

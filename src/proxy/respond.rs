@@ -5,14 +5,14 @@ use std::time::Instant;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
-use super::attempt::{Again, Tries};
-use super::backend::OldSide;
+use super::attempt::{Attempts, Retry};
+use super::backend::OldBackend;
 use super::body::{Relay, SplitBody, is_event_stream, is_readable};
 use super::error::Error;
 use super::exchange::Exchange;
 use super::{head, tunnel};
 use crate::http1::NameFilter;
-use crate::rescue::Place;
+use crate::rescue::Target;
 use crate::split::Generation;
 use crate::sse::End;
 use crate::upstream::UpstreamBody;
@@ -20,17 +20,17 @@ use crate::upstream::UpstreamBody;
 /// Says in each answer whose head it is.
 pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
 
-impl<O: OldSide> Tries<O> {
+impl<O: OldBackend> Attempts<O> {
     /// The answer to the client: its head now, its body as it comes.
     pub fn respond(
         self,
         mut exchange: Exchange,
-        place: Place,
+        target: Target,
         response: Response<UpstreamBody>,
         is_head: bool,
     ) -> Response<SplitBody> {
         let (mut parts, source) = response.into_parts();
-        exchange.answered(place.generation(), parts.status);
+        exchange.answered(target.generation(), parts.status);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         if !switched {
             let names = NameFilter::of(&parts.headers);
@@ -40,17 +40,17 @@ impl<O: OldSide> Tries<O> {
         if switched || parts.status == StatusCode::NO_CONTENT {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
-        mark(&mut parts.headers, place.generation());
+        mark(&mut parts.headers, target.generation());
         if switched {
             return tunnel::respond(parts, exchange);
         }
         exchange.is_sse = !is_head && is_event_stream(&parts.headers);
         let relay = if exchange.is_sse && is_readable(&parts.headers) {
-            if self.movable && parts.status == StatusCode::OK {
-                // Another place may go on with it, or an event of ours end it.
+            if self.retryable && parts.status == StatusCode::OK {
+                // Another target may go on with it, or an event of ours end it.
                 parts.headers.remove(header::CONTENT_LENGTH);
             }
-            let comments = self.proxy.shared.settings.comments;
+            let comments = self.proxy.context.settings.comments;
             Relay::of_events(source, exchange, Box::new(self), comments)
         } else {
             self.body.forget();

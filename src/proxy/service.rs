@@ -7,8 +7,8 @@ use http::header::{HeaderMap, HeaderValue};
 use http::{Method, Request, Response, Version};
 use http_body::Body;
 
-use super::attempt::Tries;
-use super::backend::{OldSide, Proxy};
+use super::attempt::Attempts;
+use super::backend::{OldBackend, Proxy};
 use super::body::SplitBody;
 use super::context::Permit;
 use super::error::{Error, Failures};
@@ -21,14 +21,14 @@ use crate::guard::{GUARD, Seen};
 use crate::http1::NameFilter;
 use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
-use crate::rescue::{Cause, Place, Tried, refuge};
+use crate::rescue::{Attempted, Cause, Target, next_target};
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, Traits, assign};
 
 /// Largest body that is read for an affinity field, in bytes.
 const MAX_PEEK: usize = 1024 * 1024;
 
-impl<O: OldSide> Proxy<O> {
+impl<O: OldBackend> Proxy<O> {
     /// Answers one request. Whatever goes wrong becomes an answer. There is a `permit` where it was let in already.
     // A future is moved whole and is as large as its largest branch. So what decides is no future, what is rare is boxed,
     // and this is a block: the arguments of an `async fn` would be in it twice.
@@ -41,17 +41,17 @@ impl<O: OldSide> Proxy<O> {
     ) -> impl Future<Output = Response<SplitBody>> + Send {
         async move {
             let mut request = request;
-            let world = self.shared.world.load();
-            let routes = &self.shared.settings.routes;
+            let snapshot = self.context.snapshots.load();
+            let routes = &self.context.settings.routes;
             let (method, path) = (request.method(), request.uri().path());
             let route = routes.of(method, path, request.headers());
             let names = NameFilter::of(request.headers());
-            let entered = self.enter(&world, &request, names, permit);
+            let entered = self.enter(&snapshot, &request, names, permit);
             let (guard, permit, charge) = match entered {
                 Ok(entered) => entered,
                 Err(error) => {
                     if let Some(cause) = error.reject() {
-                        self.shared.metrics.rejected(cause);
+                        self.context.metrics.rejected(cause);
                     }
                     return error.answer(route.api()).map(SplitBody::own);
                 }
@@ -60,18 +60,23 @@ impl<O: OldSide> Proxy<O> {
             let mut started = now;
             let mut key = None;
             if let Route::Inference(_) | Route::Upgrade = route {
-                let affinity = &world.plan.affinity;
+                let affinity = &snapshot.plan.affinity;
                 key = traits::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
-                    key = Box::pin(self.body_key(&world, &mut request)).await;
+                    key = Box::pin(self.body_key(&snapshot, &mut request)).await;
                     // The time a client takes for its body is no attempt's.
                     started = Instant::now();
                 }
             }
             let assignment = match route {
-                Route::Inference(_) | Route::Upgrade => {
-                    self.assignment(&world, request.headers(), names, guard.is_none(), key, now)
-                }
+                Route::Inference(_) | Route::Upgrade => self.assignment(
+                    &snapshot,
+                    request.headers(),
+                    names,
+                    guard.is_none(),
+                    key,
+                    now,
+                ),
                 Route::Models | Route::Model => old_because(Reason::Models),
                 Route::Local => old_because(Reason::Local),
             };
@@ -80,10 +85,10 @@ impl<O: OldSide> Proxy<O> {
                 && head::asks_to_upgrade(request.headers(), names);
             let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
             // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
-            let movable = splits && guard.is_some();
-            let place = Place::of(assignment.generation);
-            if movable {
-                self.keep(&world, request.body(), place);
+            let retryable = splits && guard.is_some();
+            let target = Target::of(assignment.generation);
+            if retryable {
+                self.keep(&snapshot, request.body(), target);
             }
             let (mut head, body) = head::split(request, names, client.as_deref(), upgrade);
             if let Route::Inference(_) = route {
@@ -92,26 +97,28 @@ impl<O: OldSide> Proxy<O> {
             let mut exchange =
                 Exchange::open(permit, assignment, route.api(), &mut head, names, now);
             exchange.head_charge = charge;
-            let mut tries = Tries {
-                movable,
+            let mut attempts = Attempts {
+                retryable,
                 guard: guard.map(|value| (GUARD, value)),
                 head: Arc::new(head),
                 body,
-                place,
-                tried: Tried::default(),
-                stays: false,
+                target,
+                attempted: Attempted::default(),
+                must_attempt: false,
                 started,
                 failures: Failures::default(),
                 proxy: self,
-                world,
+                snapshot,
             };
             match route {
-                Route::Models if tries.sees_both() => {
-                    Box::pin(models::union(tries, exchange)).await
+                Route::Models if attempts.sees_both() => {
+                    Box::pin(models::union(attempts, exchange)).await
                 }
-                Route::Model if tries.sees_both() => Box::pin(models::one(tries, exchange)).await,
-                _ => match tries.run(&mut exchange).await {
-                    Ok((place, response)) => tries.respond(exchange, place, response, is_head),
+                Route::Model if attempts.sees_both() => {
+                    Box::pin(models::one(attempts, exchange)).await
+                }
+                _ => match attempts.run(&mut exchange).await {
+                    Ok((target, response)) => attempts.respond(exchange, target, response, is_head),
                     Err(error) => refuse(exchange, &error),
                 },
             }
@@ -121,77 +128,85 @@ impl<O: OldSide> Proxy<O> {
     /// Lets a request in, bounds its body and says how to mark it if it is forwarded; no mark: it must be served here.
     fn enter(
         &self,
-        world: &Snapshot,
+        snapshot: &Snapshot,
         request: &Request<RequestBody>,
         names: NameFilter,
         permit: Option<Permit>,
     ) -> Result<(Option<HeaderValue>, Permit, Charge), Error> {
-        let settings = &self.shared.settings;
+        let settings = &self.context.settings;
         if request.body().size_hint().lower() > settings.max_body {
             return Err(Error::BodyTooLarge(settings.max_body));
         }
-        request.body().bound(settings.max_body, &self.shared.memory);
-        let guard = match world.guard.look(request.headers(), names) {
+        request
+            .body()
+            .bound(settings.max_body, &self.context.memory);
+        let guard = match snapshot.guard.look(request.headers(), names) {
             Seen::Fresh(value) => Some(value),
             Seen::Forwarded => None,
             Seen::Circling => return Err(Error::Loop),
         };
         let permit = match permit {
             Some(permit) => permit,
-            None => self.shared.admit()?,
+            None => self.context.admit()?,
         };
         let mut charge = Charge::default();
         let size = head::size(request);
-        if size > FREE && !charge.resize(&self.shared.memory, cost(size), Purpose::Head) {
+        if size > FREE && !charge.resize(&self.context.memory, cost(size), Purpose::Head) {
             return Err(Error::NoMemory);
         }
         Ok((guard, permit, charge))
     }
 
-    /// Has the body kept, if there is another place to send it to should `place` fail.
-    fn keep(&self, world: &Snapshot, body: &RequestBody, place: Place) {
-        let tried = Tried::default().and(place);
-        if refuge(&world.rules(), tried, place, Cause::Connect).is_some() {
-            let most = world.plan.failover.max_replay_bytes;
+    /// Has the body kept, if there is another target to send it to should `target` fail.
+    fn keep(&self, snapshot: &Snapshot, body: &RequestBody, target: Target) {
+        let attempted = Attempted::default().and(target);
+        if next_target(&snapshot.rules(), attempted, target, Cause::Connect).is_some() {
+            let most = snapshot.plan.failover.max_replay_bytes;
             body.keep(most);
         }
     }
 
     /// The session that a field of the body names. Reads the body as far as it must be read for that.
-    async fn body_key(&self, world: &Snapshot, request: &mut Request<RequestBody>) -> Option<Key> {
+    async fn body_key(
+        &self,
+        snapshot: &Snapshot,
+        request: &mut Request<RequestBody>,
+    ) -> Option<Key> {
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
-        let (body, whole) = body.peek(MAX_PEEK, &self.shared.memory).await;
+        let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
         *request.body_mut() = body;
-        traits::body_key(&whole?, &world.plan.affinity)
+        traits::body_key(&whole?, &snapshot.plan.affinity)
     }
 
     fn assignment(
         &self,
-        world: &Snapshot,
+        snapshot: &Snapshot,
         headers: &HeaderMap,
         names: NameFilter,
         guarded: bool,
         key: Option<Key>,
         now: Instant,
     ) -> Assignment {
-        let plan = &world.plan;
+        let plan = &snapshot.plan;
         let traits = Traits {
             forced: traits::forced(
                 headers,
                 names,
-                self.shared.settings.override_header.as_ref(),
+                self.context.settings.override_header.as_ref(),
             )
             // Old that drains takes nothing, whoever asks for it: its workers may be gone.
-            .filter(|wanted| *wanted == Generation::New || world.may_reach_old())
-            .filter(|_| world.new.is_some()),
+            .filter(|wanted| *wanted == Generation::New || snapshot.may_reach_old())
+            .filter(|_| snapshot.new.is_some()),
             guarded,
             pinned: traits::is_pinned(headers),
             key,
         };
-        let assignment = assign(&plan.weights, &self.shared.diffusion, &traits);
-        self.shared.retries.earn(plan.failover.retry_budget_percent);
+        let assignment = assign(&plan.weights, &self.context.diffusion, &traits);
+        self.context
+            .retries
+            .earn(plan.failover.retry_budget_percent);
         if assignment.open_to_split() {
-            let metrics = &self.shared.metrics;
+            let metrics = &self.context.metrics;
             let to_new = assignment.generation == Generation::New;
             metrics.window.count(metrics.second(now), to_new);
         }
@@ -206,9 +221,9 @@ fn old_because(reason: Reason) -> Assignment {
     }
 }
 
-impl<O: OldSide> Tries<O> {
+impl<O: OldBackend> Attempts<O> {
     /// Are the models of both generations to be seen? Not by another proxy of this update.
     fn sees_both(&self) -> bool {
-        !self.world.plan.weights.is_all_old() && self.guard.is_some()
+        !self.snapshot.plan.weights.is_all_old() && self.guard.is_some()
     }
 }

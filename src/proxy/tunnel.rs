@@ -23,7 +23,7 @@ const LOOKS: u32 = 4;
 const BEFORE_RESET: Duration = Duration::from_secs(1);
 
 /// How long a tunnel may be idle, and where it is counted that one was longer.
-pub struct Idle {
+pub struct TunnelIdle {
     pub limit: Duration,
     pub passed: IntCounter,
 }
@@ -47,7 +47,7 @@ impl Tunnel {
     pub async fn join(
         self,
         client: Rewound<WriteTimeout>,
-        idle: Idle,
+        idle: TunnelIdle,
         ending: impl Future<Output = ()>,
     ) {
         let taken = self.0.lock().ok().and_then(|mut slot| slot.take());

@@ -13,6 +13,7 @@ const FLOORS: &[(u8, &str)] = &[
     (4, "controller"),
     (4, "discovery"),
     (4, "status"),
+    (4, "downstream"),
     (3, "proxy"),
     (3, "admin"),
     (3, "k8s"),

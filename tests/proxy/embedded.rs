@@ -114,7 +114,7 @@ impl Frontend {
     }
 
     async fn counts(&self, generation: Generation, outcome: Outcome, count: u64) {
-        let metrics = &self.handle.shared.metrics;
+        let metrics = &self.handle.context.metrics;
         eventually("the outcome is counted", async || {
             metrics.outcomes(generation, outcome) == count
         })
@@ -189,7 +189,7 @@ async fn new_saves_what_the_service_in_this_process_fails() {
         assert_eq!(response.generation(), head);
         assert_eq!(frontend.served_by_old(), 1);
         assert_eq!(new.last().body(), STREAMING.as_bytes());
-        assert_eq!(frontend.handle.shared.metrics.saves(), 1);
+        assert_eq!(frontend.handle.context.metrics.saves(), 1);
     }
 }
 
@@ -203,7 +203,7 @@ async fn the_service_in_this_process_saves_what_new_fails() {
     frontend.chat().await.assert_is(chat_text("old"));
     let bodies = frontend.seen.bodies.lock().unwrap().clone();
     assert_eq!(bodies, [STREAMING, STREAMING]);
-    assert_eq!(frontend.handle.shared.metrics.saves(), 2);
+    assert_eq!(frontend.handle.context.metrics.saves(), 2);
 }
 
 #[tokio::test]
@@ -218,13 +218,13 @@ async fn a_changed_plan_takes_effect_and_a_bad_one_does_not() {
     })
     .await;
     plan.replace("spec: {}");
-    let metrics = &frontend.handle.shared.metrics;
+    let metrics = &frontend.handle.context.metrics;
     eventually("the plan is refused", async || {
         metrics.plans_rejected.get() == 1
     })
     .await;
     frontend.chat().await.assert_is(chat_text("new"));
-    assert_eq!(frontend.handle.shared.world.load().epoch, 2);
+    assert_eq!(frontend.handle.context.snapshots.load().epoch, 2);
 }
 
 #[tokio::test]

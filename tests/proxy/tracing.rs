@@ -639,7 +639,7 @@ async fn a_frontend_that_embeds_the_layer_gets_its_exchanges_traced() {
     tokio::spawn(async move { axum::serve(listener, router).await });
     let caller = traceparent("01");
     let answer = client::post(address, CHAT, &[("traceparent", &caller)], UNARY).await;
-    let metrics = &embedded.handle.shared.metrics;
+    let metrics = &embedded.handle.context.metrics;
     eventually("the exchange has ended", async || {
         metrics.open_streams(crossfade::split::Generation::Old) == 0
     })

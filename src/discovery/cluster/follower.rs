@@ -18,13 +18,13 @@ use super::{Cluster, source};
 use crate::discovery::{News, Wanted};
 use crate::k8s::Notice;
 use crate::resource::{Identity, Problems};
-use crate::snapshot::{Status, World};
+use crate::snapshot::{SnapshotStore, Status};
 
 /// Where decisions go, what is in force by them, and what was told of them.
 struct Follower {
     cluster: Cluster,
     news: mpsc::Sender<News>,
-    world: Arc<World>,
+    snapshots: Arc<SnapshotStore>,
     status: Arc<Status>,
     /// Tells of every snapshot.
     changes: watch::Receiver<()>,
@@ -44,7 +44,7 @@ impl Cluster {
     pub async fn follow(
         mut self,
         news: mpsc::Sender<News>,
-        world: Arc<World>,
+        snapshots: Arc<SnapshotStore>,
         status: Arc<Status>,
     ) {
         let reporter = self.reporter.take();
@@ -54,12 +54,12 @@ impl Cluster {
             deployment = %self.own.join(","),
             "follows the updates of the namespace whose sourceDeployment is this deployment"
         );
-        let mut changes = world.changes();
+        let mut changes = snapshots.changes();
         changes.mark_changed();
         let mut follower = Follower {
             cluster: self,
             news,
-            world,
+            snapshots,
             status,
             changes,
             ruled: false,
@@ -110,7 +110,7 @@ impl Follower {
             Ok(()) = self.changes.changed() => {
                 // Whoever caused it: a plan that was kept, and one whose certificates have come, are followed as well.
                 if let Some(behind) = &mut self.cluster.behind {
-                    let targets = self.world.load().plan.new.clone();
+                    let targets = self.snapshots.load().plan.new.clone();
                     behind.follow(&targets, &self.news).await;
                 }
                 self.show();
@@ -152,7 +152,7 @@ impl Follower {
 
     /// The update whose plan is in force.
     fn in_force(&self) -> Option<Identity> {
-        let snapshot = self.world.load();
+        let snapshot = self.snapshots.load();
         let identity = snapshot.manifest.as_ref()?.identity.clone();
         identity.uid.is_some().then_some(identity)
     }

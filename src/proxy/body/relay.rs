@@ -1,4 +1,4 @@
-//! The life of an exchange's answer: what of it is forwarded and when, when it is given up for another place, and how it
+//! The life of an exchange's answer: what of it is forwarded and when, when it is given up for another target, and how it
 //! ends.
 
 mod end;
@@ -16,7 +16,7 @@ use super::Cut;
 use super::sse_relay::SseRelay;
 use super::timers::{Due, Timers};
 use crate::http1::passable;
-use crate::proxy::attempt::{Again, Retrying};
+use crate::proxy::attempt::{Retry, Retrying};
 use crate::proxy::exchange::Exchange;
 use crate::rescue::Cause;
 use crate::sse::{Api, End};
@@ -42,31 +42,31 @@ pub struct Relay {
     /// Where an event stream comes from, until its first content.
     endpoint: Option<Arc<Endpoint>>,
     /// Present while the request can still be saved.
-    tries: Option<Box<dyn Again>>,
+    attempts: Option<Box<dyn Retry>>,
     timers: Timers,
     /// To be passed on after the last bytes.
     trailers: Option<Box<HeaderMap>>,
 }
 
 impl Relay {
-    /// Relays an event stream that can be read, whose head is already on its way. `tries` is there for what can still be
+    /// Relays an event stream that can be read, whose head is already on its way. `attempts` is there for what can still be
     /// saved.
     pub fn of_events(
         source: UpstreamBody,
         exchange: Exchange,
-        tries: Box<dyn Again>,
+        attempts: Box<dyn Retry>,
         comments: Option<Duration>,
     ) -> Self {
         let mut relay = Self::flowing(source, exchange);
-        let failover = &tries.world().plan.failover;
+        let failover = &attempts.snapshot().plan.failover;
         relay.timers.hold = failover.hold;
         relay.timers.gap = failover.gap_timeout;
         relay.timers.comments = comments;
-        relay.timers.first_event = tries.first_event_deadline();
+        relay.timers.first_event = attempts.first_event_deadline();
         relay.timers.forwarded = Some(Instant::now());
         relay.sse = Some(SseRelay::new(relay.exchange().api()));
         relay.endpoint = relay.source.endpoint().cloned();
-        relay.tries = Some(tries);
+        relay.attempts = Some(attempts);
         relay
     }
 
@@ -87,7 +87,7 @@ impl Relay {
             exchange: Some(exchange),
             sse: None,
             endpoint: None,
-            tries: None,
+            attempts: None,
             timers: Timers::default(),
             trailers: None,
         }
@@ -112,8 +112,8 @@ impl Relay {
     }
 
     fn commit(&mut self) {
-        if let Some(tries) = self.tries.take() {
-            tries.commit();
+        if let Some(attempts) = self.attempts.take() {
+            attempts.commit();
         }
         self.endpoint = None;
         self.timers.first_event = None;
@@ -214,8 +214,8 @@ impl Relay {
         if let Some(last) = self.timers.last_data {
             self.source.paced(now.saturating_duration_since(last));
         }
-        let tries = self.tries.as_deref_mut();
-        let taken = sse.take(data, now, exchange, tries, &mut self.timers);
+        let attempts = self.attempts.as_deref_mut();
+        let taken = sse.take(data, now, exchange, attempts, &mut self.timers);
         if taken.committed {
             // Without a limit its head was counted already.
             if let (Some(endpoint), Some(_)) = (&self.endpoint, self.timers.first_event) {
@@ -223,9 +223,9 @@ impl Relay {
             }
             self.commit();
         }
-        if let Some((place, cause)) = taken.retry {
+        if let Some((target, cause)) = taken.retry {
             self.failed(Failure::Answer, "the stream began with an error event");
-            self.retry(place, cause);
+            self.retry(target, cause);
             return taken.forward;
         }
         if taken.conflict {
@@ -293,10 +293,10 @@ impl Relay {
             Due::Comment => return Poll::Ready(Bytes::from_static(b":\n\n")),
             Due::FirstEvent => {
                 self.failed(Failure::Silence, "sent no first event in time");
-                if let Some(tries) = &mut self.tries
-                    && let Some(place) = tries.refuge_behind_head(Cause::Deadline)
+                if let Some(attempts) = &mut self.attempts
+                    && let Some(target) = attempts.next_target_after_head(Cause::Deadline)
                 {
-                    self.retry(place, Cause::Deadline);
+                    self.retry(target, Cause::Deadline);
                     return Poll::Ready(Bytes::new());
                 }
                 "sent no first event in time"

@@ -7,10 +7,10 @@ use http::StatusCode;
 
 use super::timers::Timers;
 use crate::memory::{Charge, FREE, Purpose, cost};
-use crate::proxy::attempt::Again;
+use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
-use crate::rescue::{Cause, Place};
+use crate::rescue::{Cause, Target};
 use crate::sse::{
     self, Api, Continuation, Decoder, Event, Glance, Glances, Late, Meaning, Opening,
 };
@@ -30,7 +30,7 @@ pub struct SseRelay {
     partial: Vec<u8>,
     /// Whole events without content, until content comes.
     held: Vec<u8>,
-    /// Content has been forwarded: the answer is this place's for good.
+    /// Content has been forwarded: the answer is this target's for good.
     committed: bool,
     /// Events without content went out: no more are held.
     opened: bool,
@@ -46,8 +46,8 @@ pub struct Taken {
     pub forward: Bytes,
     /// Content was seen just now.
     pub committed: bool,
-    /// The stream is given up for this place.
-    pub retry: Option<(Place, Cause)>,
+    /// The stream is given up for this target.
+    pub retry: Option<(Target, Cause)>,
     /// The stream does not continue what the client already has.
     pub conflict: bool,
 }
@@ -56,7 +56,7 @@ pub struct Taken {
 enum Early {
     Go,
     Commit,
-    Retry(Place, Cause),
+    Retry(Target, Cause),
     Conflict,
 }
 
@@ -82,7 +82,7 @@ impl SseRelay {
         self.decoder.quiet()
     }
 
-    /// A stream from another place follows.
+    /// A stream from another target follows.
     pub fn restart(&mut self) {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
@@ -127,7 +127,7 @@ impl SseRelay {
         data: Bytes,
         now: Instant,
         exchange: &mut Exchange,
-        mut tries: Option<&mut (dyn Again + 'static)>,
+        mut attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Taken {
         if self.quiet() {
@@ -158,7 +158,7 @@ impl SseRelay {
                 &mut out,
                 now,
                 exchange,
-                tries.as_deref_mut(),
+                attempts.as_deref_mut(),
                 timers,
             ) {
                 Early::Go => from = end,
@@ -167,8 +167,8 @@ impl SseRelay {
                     taken.committed = true;
                     with_content += u64::from(note(self.api, &event, glance, exchange));
                 }
-                Early::Retry(place, cause) => {
-                    taken.retry = Some((place, cause));
+                Early::Retry(target, cause) => {
+                    taken.retry = Some((target, cause));
                     break;
                 }
                 Early::Conflict => {
@@ -228,10 +228,10 @@ impl SseRelay {
         out: &mut Vec<u8>,
         now: Instant,
         exchange: &mut Exchange,
-        tries: Option<&mut (dyn Again + 'static)>,
+        attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Early {
-        let place = match sse::meaning(self.api, event) {
+        let destination = match sse::meaning(self.api, event) {
             Meaning::Comment => out,
             Meaning::Preamble => {
                 if let Some(usage) = sse::usage(self.api, event.data) {
@@ -257,17 +257,17 @@ impl SseRelay {
             }
             Meaning::Error { code } => {
                 let cause = Cause::of_error_event(code);
-                if let (Some(tries), Some(cause)) = (tries, cause)
-                    && let Some(place) = tries.refuge_behind_head(cause)
+                if let (Some(attempts), Some(cause)) = (attempts, cause)
+                    && let Some(target) = attempts.next_target_after_head(cause)
                 {
-                    return Early::Retry(place, cause);
+                    return Early::Retry(target, cause);
                 }
                 return Early::Commit;
             }
             Meaning::Content | Meaning::Terminal => return Early::Commit,
         };
-        place.append(&mut self.partial);
-        place.extend_from_slice(bytes);
+        destination.append(&mut self.partial);
+        destination.extend_from_slice(bytes);
         Early::Go
     }
 
@@ -289,12 +289,12 @@ impl SseRelay {
         let boundary = self.decoder.boundary().max(from);
         if !self.committed {
             // A stray LF that completes the line end of the last event goes where that event went.
-            let place = if self.held.is_empty() {
+            let destination = if self.held.is_empty() {
                 &mut *out
             } else {
                 &mut self.held
             };
-            place.extend_from_slice(&data[from..boundary]);
+            destination.extend_from_slice(&data[from..boundary]);
             self.partial.extend_from_slice(&data[boundary..]);
             *forward = std::mem::take(out).into();
             return false;

@@ -25,7 +25,7 @@ impl Follower {
         if self.asking.is_some() || is_told {
             return;
         }
-        let snapshot = self.world.load();
+        let snapshot = self.snapshots.load();
         tracing::info!(update = %snapshot.source, "the update is gone; asking old whether it can serve");
         self.asking = Some(Box::pin(async move {
             // Where old is this very process it needs no asking.

@@ -1,4 +1,4 @@
-//! How an answer ends before its end: on another place, with an error event, or with a cut.
+//! How an answer ends before its end: on another target, with an error event, or with a cut.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use super::{Relay, State};
 use crate::proxy::attempt::Retried;
 use crate::proxy::body::{is_event_stream, is_readable};
-use crate::rescue::{Cause, Place};
+use crate::rescue::{Cause, Target};
 use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
 
@@ -17,10 +17,10 @@ impl Relay {
     /// what is still to be forwarded.
     pub(super) fn broke(&mut self, for_client: &str, why: &str) -> Bytes {
         self.failed(Failure::Answer, why);
-        if let Some(tries) = &mut self.tries
-            && let Some(place) = tries.refuge_behind_head(Cause::Broken)
+        if let Some(attempts) = &mut self.attempts
+            && let Some(target) = attempts.next_target_after_head(Cause::Broken)
         {
-            self.retry(place, Cause::Broken);
+            self.retry(target, Cause::Broken);
             return Bytes::new();
         }
         let exchange = self.exchange();
@@ -66,7 +66,7 @@ impl Relay {
         self.state = State::Closing(sse.error(message, status));
     }
 
-    /// No place could serve it, and the client has a head already.
+    /// No target could serve it, and the client has a head already.
     pub(super) fn give_up(&mut self, message: &str, status: StatusCode) {
         self.exchange().timeline.set_error(Some(status.as_u16()));
         self.close(message, status, End::Cut);
@@ -95,8 +95,8 @@ impl Relay {
         }
     }
 
-    pub(super) fn retry(&mut self, place: Place, cause: Cause) {
-        let (Some(tries), Some(exchange)) = (self.tries.take(), self.exchange.take()) else {
+    pub(super) fn retry(&mut self, target: Target, cause: Cause) {
+        let (Some(attempts), Some(exchange)) = (self.attempts.take(), self.exchange.take()) else {
             return;
         };
         self.source = UpstreamBody::empty();
@@ -105,18 +105,18 @@ impl Relay {
         }
         self.timers.first_event = None;
         self.timers.held_since = None;
-        self.state = State::Retrying(tries.again(exchange, place, cause));
+        self.state = State::Retrying(attempts.retry(exchange, target, cause));
     }
 
     /// Goes on with what another attempt came to.
     pub(super) fn resume(&mut self, retried: Retried) {
         let Retried {
-            tries,
+            attempts,
             exchange,
             answer,
         } = retried;
         self.exchange = Some(exchange);
-        let (place, response): (_, Response<UpstreamBody>) = match answer {
+        let (target, response): (_, Response<UpstreamBody>) = match answer {
             Ok(answer) => answer,
             Err(error) => {
                 self.exchange().because(error.for_log());
@@ -128,15 +128,15 @@ impl Relay {
             || !is_event_stream(&parts.headers)
             || !is_readable(&parts.headers)
         {
-            let message = format!("{} answered {}", place.generation(), parts.status);
+            let message = format!("{} answered {}", target.generation(), parts.status);
             let status = match parts.status {
                 StatusCode::OK => StatusCode::BAD_GATEWAY,
                 status => status,
             };
             return self.give_up(&message, status);
         }
-        self.timers.first_event = tries.first_event_deadline();
-        self.tries = Some(tries);
+        self.timers.first_event = attempts.first_event_deadline();
+        self.attempts = Some(attempts);
         self.endpoint = body.endpoint().cloned();
         self.source = body;
         self.state = State::Flowing;

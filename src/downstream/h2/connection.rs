@@ -14,9 +14,9 @@ use http::Request;
 use tokio::time::Sleep;
 
 use super::STREAM_WINDOW;
+use crate::downstream::limits::Limits;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::Budget;
-use crate::proxy::limits::Limits;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, deadline};

@@ -73,7 +73,7 @@ fn bind(address: SocketAddr, shared: bool, unread: Duration) -> io::Result<std::
 /// client that is ignored asks again after a second, and is refused then, or finds another process: it has sent nothing yet.
 /// Without this, closing `listener` would reset connections that clients take for open.
 #[cfg(target_os = "linux")]
-pub fn ignore_newcomers(listener: &SockRef<'_>) -> io::Result<()> {
+pub fn drop_new_connections(listener: &SockRef<'_>) -> io::Result<()> {
     // Classic BPF over the TCP header (packet(7)): drop what has SYN and no ACK among its flags, at offset 13.
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;

@@ -15,7 +15,7 @@ use tokio::io::AsyncWrite;
 use super::Gone;
 use crate::http1::{self, Framing};
 use crate::memory::{Budget, Charge, FREE, cost};
-use crate::proxy::body::SplitBody;
+use crate::proxy::SplitBody;
 use crate::transport::with_write_buffer;
 use crate::transport::write_timeout::WriteTimeout;
 

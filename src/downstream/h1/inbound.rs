@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use http::StatusCode;
 
-use super::super::body_timeout::{BodyLimit, Paced};
-use super::super::feed::{Feed, Wish, feed};
-use super::super::limits::Limits;
 use super::refusal::{NO_MEMORY, Refusal, SLOW_BODY};
+use crate::downstream::body_channel::{BodySender, Demand, body_channel};
+use crate::downstream::limits::Limits;
 use crate::http1::{self, RequestHead};
 use crate::lifecycle::{Phase, Watch};
 use crate::memory::{Budget, Buffer, FREE, Purpose};
+use crate::proxy::{BodyLimit, Paced};
 use crate::request_body::RequestBody;
 use crate::transport::deadline::Deadline;
 use crate::transport::lend;
@@ -40,7 +40,7 @@ pub struct Inbound {
     memory: Arc<Budget>,
     /// The body at hand, as far as it is still to be read.
     body: Payload,
-    feed: Option<Feed>,
+    body_sender: Option<BodySender>,
     expects_continue: bool,
     timer: Timer,
     body_limit: Arc<BodyLimit>,
@@ -69,7 +69,7 @@ impl Inbound {
             read: Ahead::new(first, memory),
             memory: Arc::clone(memory),
             body: Payload::None,
-            feed: None,
+            body_sender: None,
             expects_continue: false,
             timer: Timer::new(limits.head_timeout),
             body_limit,
@@ -160,7 +160,7 @@ impl Inbound {
 
     /// The body of the request whose head was read, where there is none or all of it came with the head.
     pub fn body_at_once(&mut self, head: &RequestHead) -> Option<RequestBody> {
-        self.feed = None;
+        self.body_sender = None;
         self.expects_continue = head.expects_continue;
         self.body = Payload::of(head.framing);
         match self.body {
@@ -212,25 +212,25 @@ impl Inbound {
             First::Gathered(bytes) => BytesMut::from(bytes),
             First::Part(bytes) => bytes,
         };
-        let (feed, fed) = feed(length);
+        let (sender, receiver) = body_channel(length);
         if !first.is_empty() {
-            feed.data(first, &self.memory);
+            sender.data(first, &self.memory);
         }
         if ended {
-            feed.end(trailers);
+            sender.end(trailers);
         }
-        self.feed = Some(feed);
+        self.body_sender = Some(sender);
         Ok(RequestBody::stream(Paced::new(
-            fed,
+            receiver,
             Arc::clone(&self.body_limit),
         )))
     }
 
     /// The body of a request that will be refused: nothing of it is read unless it is asked for.
     pub fn unread_body(&mut self, head: &RequestHead) -> RequestBody {
-        let (feed, fed) = feed(payload::length(head.framing));
-        self.feed = Some(feed);
-        RequestBody::stream(fed)
+        let (sender, receiver) = body_channel(payload::length(head.framing));
+        self.body_sender = Some(sender);
+        RequestBody::stream(receiver)
     }
 
     /// Reads a body that is small to its end, and of another one what has come. Less, where the memory budget has no room.
@@ -295,7 +295,10 @@ impl Inbound {
 
     /// Will it be, by the time the answer has been written?
     pub fn will_be_at_a_head(&self) -> bool {
-        let comes = self.feed.as_ref().is_some_and(|feed| !feed.is_abandoned());
+        let comes = self
+            .body_sender
+            .as_ref()
+            .is_some_and(|sender| !sender.is_abandoned());
         self.is_at_a_head() || comes && !self.expects_continue
     }
 
@@ -305,7 +308,7 @@ impl Inbound {
     }
 
     /// Reads what is wanted of the body, or watches for the client's end.
-    pub fn poll_feed(
+    pub fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
         transport: &mut WriteTimeout,
@@ -314,12 +317,12 @@ impl Inbound {
         if self.is_at_a_head() {
             return self.poll_gone(cx, transport);
         }
-        let Some(feed) = &self.feed else {
+        let Some(sender) = &self.body_sender else {
             return Poll::Pending;
         };
-        match feed.poll_wish(cx) {
-            Poll::Ready(Wish::More) => {}
-            Poll::Ready(Wish::Nothing) => return self.poll_gone(cx, transport),
+        match sender.poll_demand(cx) {
+            Poll::Ready(Demand::More) => {}
+            Poll::Ready(Demand::Nothing) => return self.poll_gone(cx, transport),
             Poll::Pending => return self.poll_left(cx, transport),
         }
         if std::mem::take(&mut self.expects_continue) {
@@ -338,12 +341,12 @@ impl Inbound {
         self.read.account();
         let trailers = self.body.take_trailers();
         let done = self.is_at_a_head();
-        if let Some(feed) = &self.feed {
+        if let Some(sender) = &self.body_sender {
             if !payload.is_empty() {
-                feed.data(payload, &self.memory);
+                sender.data(payload, &self.memory);
             }
             if done {
-                feed.end(trailers);
+                sender.end(trailers);
             }
         }
         Poll::Ready(Ok(()))

@@ -4,8 +4,8 @@ use bytes::{Buf, BytesMut};
 use http::HeaderMap;
 use http_body::SizeHint;
 
+use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal};
 use crate::http1::{Chunked, Framing};
-use crate::proxy::h1::refusal::{BAD_CHUNK, Refusal};
 
 /// What is still to come of a body.
 pub enum Payload {

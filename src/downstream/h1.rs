@@ -14,16 +14,13 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode, Version};
 use tokio::io::AsyncWriteExt;
 
-use super::backend::{OldSide, Proxy};
-use super::body::SplitBody;
-use super::context::{Permit, Shared};
-use super::error;
-use super::head::Client;
 use super::limits::Limits;
-use super::prefetch::prefetch;
-use super::tunnel::{Idle, Tunnel};
 use crate::http1::RequestHead;
 use crate::lifecycle::{Phase, Watch};
+use crate::proxy::{
+    Client, OldBackend, Permit, Proxy, ProxyContext, SplitBody, Tunnel, TunnelIdle, error_answer,
+    prefetch,
+};
 use crate::request_body::RequestBody;
 use crate::sse::Api;
 use crate::telemetry::{Reject, Timeout};
@@ -65,7 +62,7 @@ enum Next {
     Tunnel(Tunnel),
 }
 
-impl<O: OldSide> Connection<O> {
+impl<O: OldBackend> Connection<O> {
     pub fn new(
         proxy: Proxy<O>,
         client: Arc<Client>,
@@ -74,8 +71,8 @@ impl<O: OldSide> Connection<O> {
         first: bytes::BytesMut,
         watch: Watch,
     ) -> Self {
-        let memory = &proxy.shared().memory;
-        let body_limit = proxy.shared().body_limit();
+        let memory = &proxy.context().memory;
+        let body_limit = proxy.context().body_limit();
         Self {
             inbound: Inbound::new(first, limits, body_limit, memory),
             outbound: Outbound::new(memory),
@@ -171,7 +168,7 @@ impl<O: OldSide> Connection<O> {
         if let Some(body) = self.inbound.body_at_once(head) {
             return Ok((body, None));
         }
-        let Ok(permit) = self.proxy.shared().admit() else {
+        let Ok(permit) = self.proxy.context().admit() else {
             return Ok((self.inbound.unread_body(head), None));
         };
         let gathering = self
@@ -241,7 +238,7 @@ impl<O: OldSide> Connection<O> {
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Option<Refusal>>> {
         let polled = self
             .inbound
-            .poll_feed(cx, &mut self.transport, self.outbound.pending());
+            .poll_body(cx, &mut self.transport, self.outbound.pending());
         // A `100 Continue` may have been put there.
         match self.outbound.poll_flush(cx, &mut self.transport) {
             Poll::Ready(Err(Gone)) => Poll::Ready(Err(None)),
@@ -278,9 +275,9 @@ impl<O: OldSide> Connection<O> {
 
     /// Answers what is no request, and says no more.
     async fn refuse(&mut self, refusal: Refusal) {
-        let Shared {
+        let ProxyContext {
             metrics, memory, ..
-        } = &**self.proxy.shared();
+        } = &**self.proxy.context();
         match refusal.status {
             StatusCode::SERVICE_UNAVAILABLE => {}
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => metrics.rejected(Reject::HeadTooLarge),
@@ -292,7 +289,7 @@ impl<O: OldSide> Connection<O> {
             _ => metrics.rejected(Reject::MalformedHead),
         }
         tracing::debug!(client = ?self.client, reason = refusal.message, "refused");
-        let answer = error::answer(Api::Other, refusal.status, refusal.message);
+        let answer = error_answer(Api::Other, refusal.status, refusal.message);
         let (parts, body) = answer.map(SplitBody::own).into_parts();
         self.inbound.discard();
         self.outbound = Outbound::new(memory);
@@ -309,8 +306,8 @@ impl<O: OldSide> Connection<O> {
     async fn tunnel(self, tunnel: Tunnel) {
         let ending = self.watch.reached(Phase::Ending);
         let client = Rewound::new(self.inbound.into_read().freeze(), self.transport);
-        let metrics = &self.proxy.shared().metrics;
-        let idle = Idle {
+        let metrics = &self.proxy.context().metrics;
+        let idle = TunnelIdle {
             limit: self.tunnel_idle_timeout,
             passed: metrics.timed_out(Timeout::TunnelIdle),
         };

@@ -19,15 +19,11 @@ use tokio::time::Sleep;
 use tower::BoxError;
 
 use self::connection::{Open, Seat};
-use super::backend::{OldSide, Proxy};
-use super::body::{Cut, SplitBody};
-use super::body_timeout::{BodyLimit, Paced};
-use super::error;
-use super::head::Client;
 use super::limits::Limits;
 use crate::http1::host_is_valid;
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::{Budget, Purpose};
+use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Paced, Proxy, SplitBody, error_answer};
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
@@ -53,14 +49,14 @@ const MAX_ERRORS: usize = 1024;
 const BEFORE_RESET: Duration = Duration::from_millis(50);
 
 /// Serves the connection to its end.
-pub async fn run<O: OldSide>(
+pub async fn run<O: OldBackend>(
     proxy: Proxy<O>,
     client: Arc<Client>,
     limits: Arc<Limits>,
     transport: Rewound<WriteTimeout>,
     lifecycle: Lifecycle,
 ) {
-    let memory = Arc::clone(&proxy.shared().memory);
+    let memory = Arc::clone(&proxy.context().memory);
     let (transport, traffic) = Counted::new(transport, &memory);
     let handshake = Builder::new()
         .max_concurrent_streams(MAX_STREAMS)
@@ -150,17 +146,17 @@ impl Stream {
     }
 }
 
-async fn answer<O: OldSide>(
+async fn answer<O: OldBackend>(
     proxy: Proxy<O>,
     client: Arc<Client>,
     watch: Watch,
     request: Request<RecvStream>,
 ) -> Response<Streamed> {
-    let memory = Arc::clone(&proxy.shared().memory);
+    let memory = Arc::clone(&proxy.context().memory);
     let answer = match refusal(&request) {
         None => {
             let ending = watch.reached(Phase::Ending);
-            let limit = proxy.shared().body_limit();
+            let limit = proxy.context().body_limit();
             tokio::select! {
                 // Boxed: its state is large, and this task would keep the room for it as long as the stream lives.
                 answer = Box::pin(proxy.handle(with_body(request, limit, &memory), Some(client), None)) => answer,
@@ -168,7 +164,7 @@ async fn answer<O: OldSide>(
             }
         }
         Some((status, message)) => {
-            proxy.shared().metrics.rejected(Reject::MalformedHead);
+            proxy.context().metrics.rejected(Reject::MalformedHead);
             refused(status, message)
         }
     };
@@ -196,7 +192,7 @@ fn with_body(
 }
 
 fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
-    error::answer(Api::Other, status, message).map(SplitBody::own)
+    error_answer(Api::Other, status, message).map(SplitBody::own)
 }
 
 /// What HTTP/1.1 heads are refused for, and HTTP/2 itself lets pass (RFC 9113 §8.3.1).

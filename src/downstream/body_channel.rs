@@ -1,5 +1,5 @@
-//! Hands a request's body from the connection that reads it to whoever sends it on, one chunk at a time: what is not asked
-//! for is not read, so a slow model server slows its client.
+//! Hands the body of a request from the connection that reads it to the attempt that sends it, one chunk at a time. The
+//! connection reads only what the receiver demands, so a slow model server slows down its client.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,57 +21,57 @@ struct Slot {
     charge: Charge,
     ended: bool,
     broken: bool,
-    /// The body was polled and found nothing.
+    /// The receiver was polled and found nothing.
     wanted: bool,
-    /// The body is gone: nobody will read on.
+    /// The receiver is gone.
     abandoned: bool,
     body: Option<Waker>,
     connection: Option<Waker>,
 }
 
-/// The reading end: the body.
-pub struct Fed {
+/// The receiving end: the request's body.
+pub struct BodyReceiver {
     slot: Arc<Mutex<Slot>>,
     length: SizeHint,
 }
 
-/// The writing end: the connection.
-pub struct Feed(Arc<Mutex<Slot>>);
+/// The sending end, held by the connection.
+pub struct BodySender(Arc<Mutex<Slot>>);
 
-/// What the connection is to do.
+/// What the receiver wants from the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Demand {
     /// Read on.
     More,
-    /// Nobody wants the rest.
+    /// The receiver is gone: the rest of the body is not wanted.
     Nothing,
 }
 
-/// Two ends; `length` is what the head says of the body.
-pub fn feed(length: SizeHint) -> (Feed, Fed) {
+/// Makes both ends. `length` is what the head says about the body.
+pub fn body_channel(length: SizeHint) -> (BodySender, BodyReceiver) {
     let slot = Arc::new(Mutex::new(Slot::default()));
-    (Feed(Arc::clone(&slot)), Fed { slot, length })
+    (BodySender(Arc::clone(&slot)), BodyReceiver { slot, length })
 }
 
 fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
     slot.lock().expect("no holder of this lock can panic")
 }
 
-impl Feed {
-    /// What the body's reader wishes. Pending while it is busy with what it has.
-    pub fn poll_wish(&self, cx: &mut Context<'_>) -> Poll<Wish> {
+impl BodySender {
+    /// What the receiver wants. Pending while it has a chunk that it has not taken.
+    pub fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut slot = lock(&self.0);
         if slot.abandoned {
-            return Poll::Ready(Wish::Nothing);
+            return Poll::Ready(Demand::Nothing);
         }
         if slot.wanted && slot.data.is_none() {
-            return Poll::Ready(Wish::More);
+            return Poll::Ready(Demand::More);
         }
         slot.connection = Some(cx.waker().clone());
         Poll::Pending
     }
 
-    /// Is the body gone, so that the rest will not be read?
+    /// Is the receiver gone, so that the rest will not be read?
     pub fn is_abandoned(&self) -> bool {
         lock(&self.0).abandoned
     }
@@ -108,14 +108,14 @@ impl Feed {
     }
 }
 
-impl Drop for Feed {
+impl Drop for BodySender {
     /// A connection that goes before the end has broken the body off.
     fn drop(&mut self) {
         self.put(|slot| slot.broken = !slot.ended);
     }
 }
 
-impl Body for Fed {
+impl Body for BodyReceiver {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -150,7 +150,7 @@ impl Body for Fed {
     }
 }
 
-impl Drop for Fed {
+impl Drop for BodyReceiver {
     fn drop(&mut self) {
         let mut slot = lock(&self.slot);
         slot.abandoned = true;
