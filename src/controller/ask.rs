@@ -1,26 +1,36 @@
-//! One question to a frontend over HTTP/1.1, on a connection of its own, with a limit to its time and to its answer.
+//! Questions to a frontend over HTTP/1.1, on a connection that is kept from one to the next, with a limit to the time and to
+//! the answer of each.
 //!
 //! Must not know what the answer means.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
+use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
+use super::limits::{Room, Share};
 use crate::resource::Target;
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport;
 
 /// Largest list of models that is read, in bytes.
 pub(super) const MAX_LIST: usize = 512 * 1024;
+/// For how long a connection is kept, at most; at least half of that.
+const KEPT: Duration = Duration::from_secs(30);
+/// So much of an answer that nobody reads is waited for, to use the connection again: in bytes and in time.
+const MAX_REST: usize = 4096;
+const REST: Duration = Duration::from_millis(100);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -93,29 +103,51 @@ impl fmt::Display for Place {
     }
 }
 
+/// A question: GET `path`, or POST `body` to it.
+#[derive(Clone)]
+pub(super) struct Question<'a> {
+    pub path: &'a str,
+    pub body: Option<String>,
+    /// How much of the answer's body is read, in bytes; with 0, none is waited for.
+    pub most: usize,
+}
+
 impl Place {
-    /// GET `path`, or POST `body` to it, within `patience`. Of the answer's body `most` bytes are read; with 0, none is
-    /// waited for.
+    /// Asks on a connection of its own, within `patience`.
     ///
     /// # Errors
     /// Why there is no answer.
     pub async fn ask(
         &self,
-        path: &str,
-        body: Option<String>,
+        question: &Question<'_>,
         patience: Duration,
-        most: usize,
     ) -> Result<(StatusCode, Bytes), Error> {
-        let asking = tokio::time::timeout(patience, self.exchange(path, body, most));
+        let asking = async {
+            let mut connection = self.connect().await?;
+            let request = self.request(question)?;
+            let answer = connection.send(request, question.most).await?;
+            Ok((answer.status, answer.body))
+        };
+        let asking = tokio::time::timeout(patience, asking);
         asking.await.unwrap_or(Err(Error::Late))
     }
 
-    async fn exchange(
-        &self,
-        path: &str,
-        body: Option<String>,
-        most: usize,
-    ) -> Result<(StatusCode, Bytes), Error> {
+    fn request(&self, question: &Question<'_>) -> Result<Request<Full<Bytes>>, Error> {
+        let method = match question.body {
+            Some(_) => Method::POST,
+            None => Method::GET,
+        };
+        let body = question.body.clone().unwrap_or_default();
+        Request::builder()
+            .method(method)
+            .uri(question.path)
+            .header(HOST, self.target.authority())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| Error::Http(error.into()))
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
         let address = match self.address {
             Some(address) => address,
             None => self.resolved().await?,
@@ -123,33 +155,26 @@ impl Place {
         let stream = TcpStream::connect(address)
             .await
             .map_err(Error::of_connect)?;
-        let method = if body.is_some() {
-            Method::POST
-        } else {
-            Method::GET
+        let Some((_, name)) = &self.tls else {
+            return Connection::open(TokioIo::new(stream), None).await;
         };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, self.target.authority())
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(Bytes::from(body.unwrap_or_default())))
-            .map_err(|error| Error::Http(error.into()))?;
-        match &self.tls {
-            None => send(TokioIo::new(stream), request, most).await,
-            Some((config, name)) => {
-                if let Err(error) = config.refresh() {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "TLS files have changed and cannot be used");
-                }
-                let mut config = (*config.current()).clone();
-                config.alpn_protocols = vec![b"http/1.1".to_vec()];
-                let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-                let stream = connector.connect(name.clone(), stream).await;
-                let stream = stream.map_err(Error::Unreachable)?;
-                send(TokioIo::new(stream), request, most).await
-            }
+        let current = self.trust();
+        let mut config = current.as_deref().cloned().expect("it is TLS");
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(name.clone(), stream).await;
+        let stream = stream.map_err(Error::Unreachable)?;
+        Connection::open(TokioIo::new(stream), current).await
+    }
+
+    /// What it is trusted by now, if TLS is spoken.
+    fn trust(&self) -> Option<Arc<ClientConfig>> {
+        let (config, _) = self.tls.as_ref()?;
+        if let Err(error) = config.refresh() {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "TLS files have changed and cannot be used");
         }
+        Some(config.current())
     }
 
     async fn resolved(&self) -> Result<SocketAddr, Error> {
@@ -161,31 +186,134 @@ impl Place {
     }
 }
 
-async fn send<S>(
-    stream: S,
-    request: Request<Full<Bytes>>,
-    most: usize,
-) -> Result<(StatusCode, Bytes), Error>
-where
-    S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
-{
-    let wrong = |error: hyper::Error| Error::Http(error.into());
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(stream)
-        .await
-        .map_err(wrong)?;
-    let exchange = async {
-        let answer = sender.send_request(request).await.map_err(wrong)?;
-        let status = answer.status();
-        if most == 0 {
-            return Ok((status, Bytes::new()));
+/// Who asks one place again and again, on a connection that is kept in between if there is room for it.
+pub(super) struct Asker {
+    pub place: Place,
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    connection: Connection,
+    until: Instant,
+    _room: Room,
+}
+
+impl Asker {
+    pub fn new(place: Place) -> Self {
+        Self { place, kept: None }
+    }
+
+    /// Asks within `patience`.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn ask(
+        &mut self,
+        question: &Question<'_>,
+        patience: Duration,
+        share: &Share,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        let asking = tokio::time::timeout(patience, self.exchange(question, share));
+        asking.await.unwrap_or(Err(Error::Late))
+    }
+
+    async fn exchange(
+        &mut self,
+        question: &Question<'_>,
+        share: &Share,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        // Whoever gives up waiting drops it.
+        if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
+            let request = self.place.request(question)?;
+            // It may have been closed meanwhile, which says nothing of who is asked.
+            if let Ok(answer) = kept.connection.send(request, question.most).await {
+                self.kept = answer.is_whole.then_some(kept);
+                return Ok((answer.status, answer.body));
+            }
         }
-        let body = Limited::new(answer.into_body(), most).collect().await;
-        Ok((status, body.map_err(Error::Http)?.to_bytes()))
-    };
-    let mut connection = std::pin::pin!(connection);
-    let mut exchange = std::pin::pin!(exchange);
-    tokio::select! {
-        done = exchange.as_mut() => done,
-        _ = connection.as_mut() => exchange.await,
+        let mut connection = self.place.connect().await?;
+        let request = self.place.request(question)?;
+        let answer = connection.send(request, question.most).await?;
+        if answer.is_whole
+            && let Some(room) = share.connection()
+        {
+            // Not all at once.
+            let length = KEPT.mul_f64(0.5 + fastrand::f64() / 2.0);
+            self.kept = Some(Kept {
+                connection,
+                until: Instant::now() + length,
+                _room: room,
+            });
+        }
+        Ok((answer.status, answer.body))
+    }
+
+    /// May a connection that was kept be used? Only for a while, as the place may be reached otherwise by now; and not with
+    /// files that are no longer the ones to trust.
+    fn is_good(&self, kept: &Kept) -> bool {
+        let connection = &kept.connection;
+        let (now, before) = (self.place.trust(), &connection.trust);
+        let is_trusted = match (&now, before) {
+            (Some(now), Some(before)) => Arc::ptr_eq(now, before),
+            (now, before) => now.is_none() && before.is_none(),
+        };
+        is_trusted && Instant::now() < kept.until && !connection.sender.is_closed()
+    }
+}
+
+/// A connection to a place.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    trust: Option<Arc<ClientConfig>>,
+    /// What moves its bytes, as long as this lives.
+    _task: JoinSet<()>,
+}
+
+struct Answer {
+    status: StatusCode,
+    body: Bytes,
+    /// Was all of it read, so that another question can follow?
+    is_whole: bool,
+}
+
+impl Connection {
+    async fn open<S>(stream: S, trust: Option<Arc<ClientConfig>>) -> Result<Self, Error>
+    where
+        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let shaken = hyper::client::conn::http1::handshake(stream).await;
+        let (sender, connection) = shaken.map_err(|error| Error::Http(error.into()))?;
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            // Its error is also that of the question.
+            let _ = connection.await;
+        });
+        Ok(Self {
+            sender,
+            trust,
+            _task: task,
+        })
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>, most: usize) -> Result<Answer, Error> {
+        let wrong = |error: hyper::Error| Error::Http(error.into());
+        self.sender.ready().await.map_err(wrong)?;
+        let answer = self.sender.send_request(request).await.map_err(wrong)?;
+        let (status, body) = (answer.status(), answer.into_body());
+        if most == 0 {
+            let rest = Limited::new(body, MAX_REST).collect();
+            let rest = tokio::time::timeout(REST, rest).await;
+            return Ok(Answer {
+                status,
+                body: Bytes::new(),
+                is_whole: matches!(rest, Ok(Ok(_))),
+            });
+        }
+        let body = Limited::new(body, most).collect().await;
+        Ok(Answer {
+            status,
+            body: body.map_err(Error::Http)?.to_bytes(),
+            is_whole: true,
+        })
     }
 }

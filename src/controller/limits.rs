@@ -17,6 +17,8 @@ use tokio::time::Instant;
 const QUESTIONS: (usize, usize) = (128, 16);
 /// The same of requests by which models are tried, as these may take long.
 const TRIALS: (usize, usize) = (64, 8);
+/// Connections that are kept between questions: in all, and for one namespace. Beyond that each question has one of its own.
+const CONNECTIONS: (usize, usize) = (512, 128);
 /// Time between two questions of one namespace, if it asks without a pause, and how far it may get ahead of that.
 const PACE: Duration = Duration::from_millis(2);
 const BURST: Duration = Duration::from_secs(1);
@@ -33,6 +35,7 @@ pub(super) struct Limits(Arc<Whole>);
 struct Whole {
     questions: Arc<Semaphore>,
     trials: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
     models: AtomicUsize,
     namespaces: Mutex<HashMap<String, Weak<Part>>>,
 }
@@ -42,6 +45,7 @@ struct Part {
     whole: Arc<Whole>,
     questions: Arc<Semaphore>,
     trials: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
     /// When the next question may be asked, if no pause is taken.
     next: Mutex<Instant>,
     targets: AtomicUsize,
@@ -57,6 +61,12 @@ pub(super) struct Turn {
     _of_all: OwnedSemaphorePermit,
 }
 
+/// Room for a connection that is kept.
+pub(super) struct Room {
+    _of_namespace: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
+}
+
 /// Model ids that are kept.
 pub(super) struct Kept {
     count: usize,
@@ -68,6 +78,7 @@ impl Default for Limits {
         Self(Arc::new(Whole {
             questions: Arc::new(Semaphore::new(QUESTIONS.0)),
             trials: Arc::new(Semaphore::new(TRIALS.0)),
+            connections: Arc::new(Semaphore::new(CONNECTIONS.0)),
             models: AtomicUsize::new(0),
             namespaces: Mutex::default(),
         }))
@@ -86,6 +97,7 @@ impl Limits {
                 whole: Arc::clone(&self.0),
                 questions: Arc::new(Semaphore::new(QUESTIONS.1)),
                 trials: Arc::new(Semaphore::new(TRIALS.1)),
+                connections: Arc::new(Semaphore::new(CONNECTIONS.1)),
                 next: Mutex::new(Instant::now()),
                 targets: AtomicUsize::new(0),
                 models: AtomicUsize::new(0),
@@ -117,6 +129,15 @@ impl Share {
     /// Waits until a model may be tried.
     pub async fn trial(&self) -> Turn {
         turn(&self.0.trials, &self.0.whole.trials).await
+    }
+
+    /// Room for a connection that is kept, if there is any.
+    pub fn connection(&self) -> Option<Room> {
+        let one = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_owned().ok();
+        Some(Room {
+            _of_namespace: one(&self.0.connections)?,
+            _of_all: one(&self.0.whole.connections)?,
+        })
     }
 
     /// Room for as many model ids as there is, `count` at most.
@@ -225,6 +246,20 @@ mod tests {
         drop(kept);
         assert_eq!(shares[8].keep(20_000).count(), MODELS.1);
         assert_eq!(shares[8].keep(20_000).count(), MODELS.1);
+    }
+
+    #[test]
+    fn connections_are_kept_as_long_as_there_is_room() {
+        let limits = Limits::default();
+        let kept = |namespace: &str| {
+            let share = limits.share(namespace).unwrap();
+            std::iter::from_fn(|| share.connection()).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = ["a", "b", "c", "d", "e"].map(kept).into();
+        let counts: Vec<_> = all.iter().map(Vec::len).collect();
+        assert_eq!(counts, [128, 128, 128, 128, 0]);
+        drop(all);
+        assert_eq!(kept("e").len(), CONNECTIONS.1);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //!
 //! Must not know what is asked.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 use super::Key;
@@ -21,15 +21,36 @@ pub(super) struct Lookouts<T> {
 type Posts<T> = Arc<Mutex<HashMap<String, Post<T>>>>;
 
 struct Post<T> {
-    owners: BTreeSet<Key>,
+    /// Who needs it, and whether seldom is enough.
+    owners: BTreeMap<Key, Pace>,
+    pace: watch::Sender<Pace>,
     heard: Option<T>,
     since: Instant,
     task: AbortHandle,
 }
 
+/// How often a place is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Usual,
+    /// Nothing is about to be decided by it.
+    Seldom,
+}
+
+impl<T> Post<T> {
+    /// As often as the one needs it who needs it most.
+    fn keep_pace(&self) {
+        let is_seldom = self.owners.values().all(|pace| *pace == Pace::Seldom);
+        let pace = if is_seldom { Pace::Seldom } else { Pace::Usual };
+        self.pace
+            .send_if_modified(|known| std::mem::replace(known, pace) != pace);
+    }
+}
+
 /// Where a task tells what it has heard.
 pub(super) struct Teller<T> {
     place: String,
+    pace: watch::Receiver<Pace>,
     posts: Posts<T>,
     wake: mpsc::UnboundedSender<Key>,
 }
@@ -43,7 +64,7 @@ impl<T: Clone + Send + 'static> Lookouts<T> {
         }
     }
 
-    /// What was last heard of `place`. Asked by `task` from now on.
+    /// What was last heard of `place`. Asked by `task` from now on, at the `pace` of the owner that needs it most.
     ///
     /// # Errors
     /// Since when it is asked, if nothing was heard yet.
@@ -51,6 +72,7 @@ impl<T: Clone + Send + 'static> Lookouts<T> {
         &self,
         owner: &Key,
         place: &str,
+        pace: Pace,
         task: impl FnOnce(Teller<T>) -> F,
     ) -> Result<T, Instant>
     where
@@ -58,19 +80,24 @@ impl<T: Clone + Send + 'static> Lookouts<T> {
     {
         let mut posts = lock(&self.posts);
         let post = posts.entry(place.to_owned()).or_insert_with(|| {
+            let (sender, receiver) = watch::channel(pace);
             let teller = Teller {
                 place: place.to_owned(),
+                pace: receiver,
                 posts: Arc::clone(&self.posts),
                 wake: self.wake.clone(),
             };
             Post {
-                owners: BTreeSet::new(),
+                owners: BTreeMap::new(),
+                pace: sender,
                 heard: None,
                 since: Instant::now(),
                 task: tokio::spawn(task(teller)).abort_handle(),
             }
         });
-        post.owners.insert(owner.clone());
+        if post.owners.insert(owner.clone(), pace) != Some(pace) {
+            post.keep_pace();
+        }
         post.heard.clone().ok_or(post.since)
     }
 
@@ -89,8 +116,8 @@ impl<T: Clone + Send + 'static> Lookouts<T> {
     /// `owner` needs only `places` any more; what nobody needs is not asked any more.
     pub fn keep(&self, owner: &Key, places: &BTreeSet<String>) {
         lock(&self.posts).retain(|place, post| {
-            if !places.contains(place) {
-                post.owners.remove(owner);
+            if !places.contains(place) && post.owners.remove(owner).is_some() {
+                post.keep_pace();
             }
             let is_needed = !post.owners.is_empty();
             if !is_needed {
@@ -107,7 +134,7 @@ impl<T> Teller<T> {
         if let Some(post) = lock(&self.posts).get_mut(&self.place) {
             let is_first = post.heard.replace(heard).is_none();
             if matters || is_first {
-                for owner in &post.owners {
+                for owner in post.owners.keys() {
                     let _ = self.wake.send(owner.clone());
                 }
             }
@@ -115,6 +142,81 @@ impl<T> Teller<T> {
     }
 }
 
+impl<T> Teller<T> {
+    /// Waits until it is time to ask again: after `usual`, or after `seldom` where that is enough for all who need it.
+    pub async fn pause(&mut self, usual: Duration, seldom: Duration) {
+        loop {
+            let pace = *self.pace.borrow_and_update();
+            let wait = match pace {
+                Pace::Usual => usual,
+                Pace::Seldom => seldom,
+            };
+            let over = tokio::time::sleep(wait);
+            let changed = async {
+                // Without its sender nobody needs the task any more.
+                if self.pace.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = over => return,
+                () = changed => {}
+            }
+            if pace == Pace::Seldom {
+                return;
+            }
+        }
+    }
+}
+
 fn lock<T>(posts: &Posts<T>) -> MutexGuard<'_, HashMap<String, Post<T>>> {
     posts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key {
+            namespace: "n".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_place_is_asked_as_often_as_the_owner_needs_it_that_needs_it_most() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let lookouts = Lookouts::new(wake);
+        let hear = |owner: &str, pace| {
+            let task = |mut teller: Teller<u32>| async move {
+                for asked in 1.. {
+                    teller.tell(asked, true);
+                    teller.pause(Duration::from_millis(1), HOUR).await;
+                }
+            };
+            let _ = lookouts.hear(&key(owner), "place", pace, task);
+        };
+        let mut is_asked = async || {
+            let woken = tokio::time::timeout(Duration::from_millis(300), woken.recv());
+            woken.await.is_ok()
+        };
+        hear("a", Pace::Seldom);
+        assert!(is_asked().await && !is_asked().await);
+        // One that is not complete is answered at once, and then again and again.
+        hear("b", Pace::Usual);
+        for _ in 0..20 {
+            assert!(is_asked().await);
+        }
+        hear("b", Pace::Seldom);
+        while is_asked().await {}
+        hear("b", Pace::Usual);
+        for _ in 0..20 {
+            assert!(is_asked().await);
+        }
+        // Who is gone needs nothing.
+        lookouts.keep(&key("b"), &BTreeSet::new());
+        while is_asked().await {}
+    }
 }

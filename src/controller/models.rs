@@ -12,12 +12,13 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::ask::{MAX_LIST, Place};
+use super::ask::{Asker, MAX_LIST, Place, Question};
 use super::limits::{Kept, Share};
 use super::lookout::Teller;
 
-/// From one question to the next.
+/// From one question to the next; and where all updates that need the answer are complete.
 const INTERVAL: Duration = Duration::from_secs(1);
+const SELDOM: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What an answer of a model may take, and how long it is taken for granted while the model stays listed.
 const PROBE: Duration = Duration::from_secs(30);
@@ -54,22 +55,25 @@ struct Missing {
 }
 
 /// Asks `place`, again and again, and tells what it serves.
-pub(super) async fn follow(place: Place, share: Share, teller: Teller<Served>) {
+pub(super) async fn follow(place: Place, share: Share, mut teller: Teller<Served>) {
     let share = Arc::new(share);
+    let mut asker = Asker::new(place);
     let mut reading = Reading::default();
     let mut trials = Trials::default();
     // Lives as long as what it is the room of.
     let mut kept = None;
     loop {
-        let answer = served(&place, &share, &mut trials, &mut kept).await;
+        let answer = served(&mut asker, &share, &mut trials, &mut kept).await;
         if let Err(missing) = &answer {
             tracing::debug!(trouble = missing.why, "a frontend does not answer");
         }
         if let Some((served, is_news)) = reading.take(answer) {
             teller.tell(served, is_news);
         }
+        // Whether an answer is really missing is soon found out.
+        let calm = if reading.missed > 0 { INTERVAL } else { SELDOM };
         tokio::select! {
-            () = tokio::time::sleep(INTERVAL) => {}
+            () = teller.pause(INTERVAL, calm) => {}
             () = trials.next() => {}
         }
     }
@@ -127,14 +131,20 @@ impl Reading {
 
 /// What a frontend serves, or in whose way what is.
 async fn served(
-    place: &Place,
+    asker: &mut Asker,
     share: &Arc<Share>,
     trials: &mut Trials,
     kept: &mut Option<Kept>,
 ) -> Result<Served, Missing> {
-    let ask = async |path: &str, most: usize| {
+    let place = asker.place.clone();
+    let mut ask = async |path: &str, most: usize| {
         let _turn = share.question().await;
-        let answer = place.ask(path, None, PATIENCE, most).await;
+        let question = Question {
+            path,
+            body: None,
+            most,
+        };
+        let answer = asker.ask(&question, PATIENCE, share).await;
         answer.map_err(|error| Missing {
             why: match std::error::Error::source(&error) {
                 Some(cause) => format!("{} {error}: {cause}", place.target),
@@ -176,7 +186,7 @@ async fn served(
             _ => {}
         }
     }
-    trials.begin(place, share, &without_page);
+    trials.begin(&place, share, &without_page);
     for model in without_page {
         match trials.known(&model) {
             Some(true) => _ = served.models.insert(model),
@@ -255,8 +265,12 @@ async fn answers(place: &Place, model: &str) -> Option<bool> {
         ("/v1/chat/completions", chat),
         ("/v1/completions", completion),
     ] {
-        let asked = place.ask(path, Some(body.to_string()), PROBE, MAX_TRIAL);
-        match asked.await {
+        let question = Question {
+            path,
+            body: Some(body.to_string()),
+            most: MAX_TRIAL,
+        };
+        match place.ask(&question, PROBE).await {
             Ok((status, _)) if status.is_success() => return Some(true),
             Err(error) if error.is_unasked() => answers = None,
             Ok(_) | Err(_) => {}

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::held::{self, Held};
 use super::limits::Limits;
-use super::lookout::Lookouts;
+use super::lookout::{Lookouts, Pace};
 use super::models::Served;
 use super::proxies::{self, Heard, Report};
 use super::trust::Trust;
@@ -161,7 +161,7 @@ impl Eyes {
     fn hear(&self, key: &Key, place: &str) -> Result<Heard, Instant> {
         let address = place.to_owned();
         let follow = |teller| proxies::follow(address, teller);
-        self.proxies.hear(key, place, follow)
+        self.proxies.hear(key, place, Pace::Usual, follow)
     }
 
     /// Follows the proxies in these pods from now on. What was heard of each, or since when it is asked; nothing of a pod

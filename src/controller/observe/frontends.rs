@@ -10,11 +10,13 @@ use rustls::pki_types::ServerName;
 
 use super::super::ask::Place;
 use super::super::held::Held;
+use super::super::lookout::Pace;
 use super::super::models::{self, Served};
 use super::super::old::{self, Endpoint};
 use super::{Error, Eyes, Seen};
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{Object, Unseen};
+use crate::resource::status::Phase;
 use crate::resource::{Host, Target};
 use crate::rollout::{Frontends, Sides};
 use crate::state_api::whole;
@@ -100,8 +102,12 @@ impl Eyes {
         let namespace = &held.key.namespace;
         let name = format!("{place} for {namespace}");
         let share = self.limits.share(namespace);
+        let pace = match held.status.phase {
+            Some(Phase::Complete) => Pace::Seldom,
+            _ => Pace::Usual,
+        };
         let heard = match share {
-            Some(share) => self.models.hear(&held.key, &name, |teller| {
+            Some(share) => self.models.hear(&held.key, &name, pace, |teller| {
                 models::follow(place, share, teller)
             }),
             None => Ok(self.models.heard(&name)?),

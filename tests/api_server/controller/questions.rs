@@ -1,5 +1,6 @@
 //! What a frontend is asked before it gets a share, and how it is reached.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -167,7 +168,8 @@ async fn who_has_no_descriptor_left_to_ask_with_takes_nothing_away() {
     let controller = stage.controller(&[]).await;
     stage.worker("new", 0, "worker").await;
     stage.splits("up", 4, 1).await;
-    let usual = controller.limit_descriptors(controller.descriptors() as u64 - 2);
+    // Connections that are kept serve on for a while, and no other can be made.
+    let usual = controller.limit_descriptors(3);
     let object = stage
         .until("up", "told", |object| {
             let mut conditions = object["status"]["conditions"].as_array().unwrap().iter();
@@ -181,4 +183,98 @@ async fn who_has_no_descriptor_left_to_ask_with_takes_nothing_away() {
     controller.limit_descriptors(usual);
     stage.worker("new", 1, "worker").await;
     stage.splits("up", 2, 1).await;
+}
+
+/// Questions about models that came so far, but for requests of a token.
+fn asked(frontend: &Upstream) -> Vec<Arc<Received>> {
+    let mut asked = frontend.requests();
+    asked.retain(|one| one.target.starts_with(MODELS));
+    asked
+}
+
+#[tokio::test]
+async fn a_frontend_is_asked_on_one_connection_and_seldom_once_the_update_is_complete() {
+    let stage = Stage::begun(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    let before = asked(&stage.new).len();
+    eventually("it was asked some times more", async || {
+        asked(&stage.new).len() >= before + 12
+    })
+    .await;
+    let asked_then = asked(&stage.new);
+    let connections: BTreeSet<_> = asked_then[before..]
+        .iter()
+        .map(|one| one.connection)
+        .collect();
+    // One, or two where the first has been kept for long enough.
+    assert!(connections.len() <= 2, "{connections:?}");
+
+    stage.delete_old_workers().await;
+    let is_complete = |object: &Value| object["status"]["phase"] == "Complete";
+    stage.until("up", "complete", is_complete).await;
+    // It is looked at every five seconds all the same: twice in a time in which it would have been asked ten times.
+    let looks = async || {
+        let metrics = controller.metrics().await;
+        metrics.sum("crossfade_controller_reconciles_total", &[])
+    };
+    let patience = Instant::now() + PATIENCE;
+    let looked = async |more: f64| {
+        let before = looks().await;
+        while looks().await < before + more {
+            assert!(Instant::now() < patience, "it is not looked at");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    looked(1.0).await;
+    let (begun, before) = (Instant::now(), asked(&stage.new).len());
+    looked(3.0).await;
+    // Two questions each time.
+    let seldom = asked(&stage.new).len() - before;
+    let usual = usize::try_from(begun.elapsed().as_secs()).unwrap() * 2;
+    assert!(
+        seldom <= 4 && seldom * 2 < usual,
+        "{seldom} instead of {usual}"
+    );
+
+    // Whoever may still send to old ends it at once: that was never a matter of these questions.
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    stage.pod("old-frontend-late", labels, json!([])).await;
+    stage.pod_ready("old-frontend-late", true).await;
+    stage
+        .until("up", "no longer complete", |object| !is_complete(object))
+        .await;
+    let before = asked(&stage.new).len();
+    eventually("it is asked as often as before", async || {
+        asked(&stage.new).len() >= before + 8
+    })
+    .await;
+}
+
+/// A frontend that closes each connection after its answer without a word.
+fn curt(received: &Received) -> Script {
+    match received.target.as_str() {
+        MODELS => models(&["tiny"]).eof(),
+        "/v1/models/tiny/ready" => Script::new().json(200, "{}").eof(),
+        _ => status(503),
+    }
+}
+
+#[tokio::test]
+async fn a_connection_that_was_closed_meanwhile_says_nothing_against_a_frontend() {
+    let mut stage = Stage::set().await;
+    stage.new = Upstream::start(curt).await;
+    stage.begin(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    let before = asked(&stage.new).len();
+    eventually("it was asked some times more", async || {
+        asked(&stage.new).len() >= before + 10
+    })
+    .await;
+    stage.keeps(&controller, "up", 20).await;
 }
