@@ -25,6 +25,8 @@ mod yaml;
 
 use serde_json::Value as Json;
 
+use crate::split::Weights;
+
 pub use self::{
     crd::{crd, crd_yaml},
     lenient::read_status,
@@ -51,8 +53,16 @@ pub use self::{
 /// Everything that is wrong with it, in the order of its lines. Only what makes the text
 /// unreadable as a whole (invalid YAML, several documents) hides other problems.
 pub fn load(text: &str) -> Result<(Manifest, Plan), Problems> {
+    load_as(text, |_| None)
+}
+
+/// Reads it, with `unless_given` of the spec as the split where there is none.
+fn load_as(
+    text: &str,
+    unless_given: fn(&DynamoUpdateConfigSpec) -> Option<Weights>,
+) -> Result<(Manifest, Plan), Problems> {
     let mut problems = Problems::default();
-    let loaded = read(text, &mut problems);
+    let loaded = read(text, unless_given, &mut problems);
     problems.sort();
     match loaded {
         Some(loaded) if problems.is_empty() => Ok(loaded),
@@ -60,7 +70,11 @@ pub fn load(text: &str) -> Result<(Manifest, Plan), Problems> {
     }
 }
 
-fn read(text: &str, problems: &mut Problems) -> Option<(Manifest, Plan)> {
+fn read(
+    text: &str,
+    unless_given: fn(&DynamoUpdateConfigSpec) -> Option<Weights>,
+    problems: &mut Problems,
+) -> Option<(Manifest, Plan)> {
     let root = yaml::parse(text, problems)?;
     let resource = manifest::only_resource(&root, problems)?;
     let (identity, node) = manifest::open(resource, problems);
@@ -74,7 +88,7 @@ fn read(text: &str, problems: &mut Problems) -> Option<(Manifest, Plan)> {
         .ok()?;
 
     let mut found = Problems::default();
-    let plan = judge::judge(identity.clone(), &spec, &mut found);
+    let plan = judge::judge(identity.clone(), &spec, unless_given(&spec), &mut found);
     let known: Vec<String> = problems.iter().map(|known| known.path.clone()).collect();
     for problem in found.into_iter().filter(|found| !follows(found, &known)) {
         let line = resource.line_of(&problem.path);
@@ -117,26 +131,43 @@ pub struct Report {
 }
 
 /// Judges the text of a manifest file without using it.
+///
+/// One that names a `sourceDeployment` is for a cluster, where the controller sets a split that is not given.
 #[must_use]
 pub fn check(text: &str) -> Report {
-    match load(text) {
-        Err(problems) => Report {
-            problems,
-            ..Report::default()
-        },
-        Ok((manifest, plan)) => Report {
-            problems: Problems::default(),
-            notes: manifest
-                .without_effect
-                .iter()
-                .map(|field| {
-                    format!("spec.{field}: only means something in a cluster; without effect here")
-                })
-                .collect(),
-            summary: Some(plan.to_string()),
-        },
+    let in_cluster = |spec: &DynamoUpdateConfigSpec| {
+        let is_for_cluster = spec.source_deployment.is_some();
+        is_for_cluster.then_some(Weights::ALL_OLD)
+    };
+    let (manifest, plan) = match load_as(text, in_cluster) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            return Report {
+                problems,
+                ..Report::default()
+            };
+        }
+    };
+    let mut notes: Vec<String> = manifest
+        .without_effect
+        .iter()
+        .map(|field| {
+            format!("spec.{field}: only means something in a cluster; without effect here")
+        })
+        .collect();
+    if !manifest.spec.gives_split() {
+        notes.insert(0, UNDECIDED.to_owned());
+    }
+    Report {
+        problems: Problems::default(),
+        notes,
+        summary: Some(plan.to_string()),
     }
 }
+
+/// What is told of a manifest for a cluster that gives no split.
+const UNDECIDED: &str = "spec.trafficSplitPercent: is not given, and neither is weights: in a cluster, all requests go to old \
+                         until the controller has set them; `crossfade proxy --plan` refuses this file";
 
 #[cfg(test)]
 mod tests;

@@ -30,8 +30,10 @@ pub(super) struct Held {
     pub status: DynamoUpdateConfigStatus,
     /// The parts of the memory that cannot be read, if there are any.
     pub forgotten: Option<String>,
-    /// Is the controller the last who wrote the split?
+    /// Is the controller the last who wrote the split, or is it left to the controller?
     pub split_is_ours: bool,
+    /// Is the split not there as the controller writes it, though no person has given another?
+    pub lacks_split: bool,
 }
 
 /// The key of an update.
@@ -52,6 +54,7 @@ pub(super) fn update(object: &DynamicObject) -> Update {
         spec: object.data.get("spec").cloned().unwrap_or_default(),
         phase: None,
         lifted_cap: None,
+        wanted: None,
     }
 }
 
@@ -91,8 +94,14 @@ impl Held {
             domain: settings.domain.clone(),
             anywhere: settings.any_target,
         };
-        let (manifest, plan) = update(object).plan(&reach)?;
         let (status, lost) = status(object);
+        let update = Update {
+            wanted: status.wanted.and_then(|split| split.exact()),
+            ..update(object)
+        };
+        let (manifest, plan) = update.plan(&reach)?;
+        let given = Given::of(object);
+        let owned = Given::owned(object);
         Ok(Self {
             identity: identity(object),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
@@ -100,7 +109,9 @@ impl Held {
             plan,
             status,
             forgotten: forgotten(&lost),
-            split_is_ours: is_ours(object),
+            split_is_ours: owned == Given::BOTH || given == Given::NONE,
+            // Who takes the percentage alone out of a manifest that is applied again leaves what the controller wrote beside it.
+            lacks_split: given == Given::NONE || (!given.percent && owned.weights),
             key,
         })
     }
@@ -167,21 +178,50 @@ fn sizes(replicas: &BTreeMap<String, u32>) -> BTreeMap<Role, u32> {
         .collect()
 }
 
-/// Does the controller own both forms of the split? Whoever else changes one of them takes it over.
-fn is_ours(object: &DynamicObject) -> bool {
-    let entries = object.metadata.managed_fields.iter().flatten();
-    let mut ours = entries.filter(|entry| {
-        entry.manager.as_deref() == Some(MANAGER)
-            && entry.subresource.as_deref().unwrap_or("").is_empty()
-    });
-    ours.any(|entry| {
-        let spec = entry.fields_v1.as_ref().map(|fields| &fields.0["f:spec"]);
-        let owns = |spec: &Json| {
+/// Which forms of the split are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Given {
+    percent: bool,
+    weights: bool,
+}
+
+impl Given {
+    const BOTH: Self = Self {
+        percent: true,
+        weights: true,
+    };
+    const NONE: Self = Self {
+        percent: false,
+        weights: false,
+    };
+
+    /// In the spec.
+    fn of(object: &DynamicObject) -> Self {
+        let spec = &object.data["spec"];
+        Self {
+            percent: !spec["trafficSplitPercent"].is_null(),
+            weights: !spec["weights"].is_null(),
+        }
+    }
+
+    /// As fields that the controller owns: whoever else changes one of them takes it over.
+    fn owned(object: &DynamicObject) -> Self {
+        let entries = object.metadata.managed_fields.iter().flatten();
+        let ours = entries.filter(|entry| {
+            entry.manager.as_deref() == Some(MANAGER)
+                && entry.subresource.as_deref().unwrap_or("").is_empty()
+        });
+        let specs = ours.filter_map(|entry| Some(&entry.fields_v1.as_ref()?.0["f:spec"]));
+        let owned = |spec: &Json| {
             let weights = &spec["f:weights"];
-            !spec["f:trafficSplitPercent"].is_null()
-                && !weights["f:old"].is_null()
-                && !weights["f:new"].is_null()
+            Self {
+                percent: !spec["f:trafficSplitPercent"].is_null(),
+                weights: !weights["f:old"].is_null() && !weights["f:new"].is_null(),
+            }
         };
-        spec.is_some_and(owns)
-    })
+        specs.map(owned).fold(Self::NONE, |one, other| Self {
+            percent: one.percent || other.percent,
+            weights: one.weights || other.weights,
+        })
+    }
 }

@@ -18,7 +18,7 @@ use super::run::{AGAIN, Controller};
 use super::{Key, story};
 use crate::k8s::{Notice, Object};
 use crate::resource::{DynamoUpdateConfigStatus, Identity};
-use crate::rollout::{self, Decision, Moment, Phase};
+use crate::rollout::{self, Decision, Moment, Phase, Rule};
 use crate::state_api::whole;
 
 /// Where only figures have changed, a status is not written more often.
@@ -58,7 +58,8 @@ impl Controller {
                     let early_until = seen.early_until;
                     let job = self.decide(held, seen);
                     // Most is heard in a moment, and wakes whom it concerns. Only a move away does not wait for it.
-                    if let Some(until) = early_until.filter(|_| job.wanted.is_none()) {
+                    let moves = job.wanted.is_some() && job.wanted != job.found;
+                    if let Some(until) = early_until.filter(|_| !moves) {
                         self.queue.put_back(due, until);
                         return;
                     }
@@ -117,7 +118,10 @@ impl Controller {
         let split = decision.split.unwrap_or(seen.observation.split);
         self.metrics.decided(&held.key, &decision, split);
         let before = &seen.observation;
-        let changes = decision.split.is_some() || decision.old_draining != before.old_draining;
+        let is_ruled = decision.rule != Rule::Superseded;
+        let changes = decision.split.is_some()
+            || decision.old_draining != before.old_draining
+            || (held.lacks_split && is_ruled);
         let wanted = changes.then_some(Wanted {
             split,
             old_draining: decision.old_draining,

@@ -88,6 +88,7 @@ impl State {
             spec: kept["spec"].clone(),
             phase: None,
             lifted_cap: None,
+            wanted: None,
         })
     }
 

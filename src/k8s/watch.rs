@@ -14,7 +14,7 @@ use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::Connection;
-use crate::resource::status::Phase;
+use crate::resource::status::{Phase, SplitStatus};
 use crate::resource::{DynamoUpdateConfig, Identity, Update};
 use crate::state_api::whole;
 
@@ -186,3 +186,6 @@ fn update(object: DynamicObject) -> Update {
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }
+    let wanted = object.data.pointer("/status/wanted");
+    let wanted = wanted.and_then(|split| serde_json::from_value(split.clone()).ok());
+        wanted: wanted.and_then(|split: SplitStatus| split.exact()),

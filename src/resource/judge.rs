@@ -20,6 +20,9 @@ use super::{
 };
 use crate::split::Weights;
 
+/// What is told of a split that is missing where no controller can set it.
+const NO_SPLIT: &str = "is required, unless weights is given: only in a cluster can the split be left to the controller";
+
 impl Plan {
     /// The plan that `spec` describes.
     ///
@@ -34,7 +37,7 @@ impl Plan {
             }
             Err(error) => problems.push(Problem::new("spec", error.to_string())),
         }
-        match judge(identity, spec, &mut problems) {
+        match judge(identity, spec, None, &mut problems) {
             Some(plan) if problems.is_empty() => Ok(plan),
             _ => Err(problems),
         }
@@ -66,14 +69,22 @@ impl Plan {
 
 /// Notes every problem, and gives the plan if it found none.
 ///
-/// An empty `newFrontendService` gives no plan and no problem: the schema has spoken.
+/// An empty `newFrontendService` gives no plan and no problem: the schema has spoken. `unless_given` is the split where the
+/// spec gives none; without it, that is a problem.
 pub(super) fn judge(
     identity: Identity,
     spec: &DynamoUpdateConfigSpec,
+    unless_given: Option<Weights>,
     problems: &mut Problems,
 ) -> Option<Plan> {
     let before = problems.len();
-    let weights = weights(spec, problems);
+    let weights = match spec.gives_split() {
+        true => weights(spec, problems),
+        false => unless_given.or_else(|| {
+            problems.push(Problem::new("spec.trafficSplitPercent", NO_SPLIT));
+            None
+        }),
+    };
     let new = targets(&spec.new_frontend_service, problems);
     let speaks_tls = new.as_ref().is_none_or(|new| new[0].tls);
     let affinity = affinity(&spec.affinity, problems);
@@ -102,17 +113,11 @@ pub(super) fn judge(
     })
 }
 
+/// The split that the spec gives.
 fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Weights> {
     let Some(ratio) = spec.weights else {
-        let Some(percent) = spec.traffic_split_percent else {
-            problems.push(Problem::new(
-                "spec.trafficSplitPercent",
-                "is required, unless weights is given",
-            ));
-            return None;
-        };
         // A percentage above 100 has been refused by the schema.
-        return Weights::percent(percent).ok();
+        return Weights::percent(spec.traffic_split_percent?).ok();
     };
     let Ok(weights) = Weights::new(ratio.old, ratio.new) else {
         problems.push(Problem::new(

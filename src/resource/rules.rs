@@ -40,10 +40,6 @@ pub(super) fn spec() -> Json {
     let told_apart = told_apart();
     json!([
         rule(
-            "has(self.trafficSplitPercent) || has(self.weights)",
-            "give the split: trafficSplitPercent (0 to 100), or weights (such as {old: 3, new: 1})",
-        ),
-        rule(
             &agrees,
             "trafficSplitPercent and weights contradict each other: the percentage must be the rounded share of new \
              in weights (0 and 100 only if exact); give one of the two or make them agree. The controller writes both: \

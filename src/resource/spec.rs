@@ -58,7 +58,8 @@ pub struct DynamoUpdateConfigSpec {
     pub new_frontend_service: String,
 
     /// The share of requests that goes to the new generation, in percent: 0 is none, 100 is all.
-    /// Required unless `weights` is given.
+    /// If `weights` is not given either, the controller sets both, and all requests go to the old
+    /// generation until it has. A plan file must give one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub traffic_split_percent: Option<u8>,
@@ -188,6 +189,12 @@ impl DynamoUpdateConfigSpec {
 
     /// The fields that are given but only mean something in a cluster, in the order of this type.
     #[must_use]
+    /// Whether it says what the split is.
+    #[must_use]
+    pub fn gives_split(&self) -> bool {
+        self.traffic_split_percent.is_some() || self.weights.is_some()
+    }
+
     pub fn cluster_only(&self) -> Vec<&'static str> {
         [
             ("paused", self.paused.is_some()),

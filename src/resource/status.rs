@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::weights::WeightsSpec;
 use crate::rollout::Memory;
+use crate::split::Weights;
 
 /// Where the update stands. Written by the controller; without one it stays empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -197,6 +198,16 @@ pub struct SplitStatus {
     /// The exact ratio; of an observed split the numbers of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsSpec>,
+}
+
+impl SplitStatus {
+    /// The exact ratio, as far as it is told; none if it is no split.
+    #[must_use]
+    pub fn exact(&self) -> Option<Weights> {
+        let ratio = self.weights.map(|ratio| Weights::new(ratio.old, ratio.new));
+        let exact = ratio.unwrap_or_else(|| Weights::percent(self.percent));
+        exact.ok()
+    }
 }
 
 /// One generation of frontends and workers.

@@ -5,9 +5,10 @@
 use serde_json::Value as Json;
 
 use super::{
-    DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, Reach, judge::judge,
-    ruling::Claim, schema, status::Phase, target::Target, tree::Node,
+    DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, Reach, WeightsSpec,
+    judge::judge, ruling::Claim, schema, status::Phase, target::Target, tree::Node,
 };
+use crate::split::Weights;
 
 /// An update of a cluster, not yet judged.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +24,9 @@ pub struct Update {
     /// The cap over which new takes all, as the controller found no ready worker of old (`status.liftedCapPercent`). It was
     /// said of an earlier spec, perhaps: as long as that cap is the cap, and all is to go to new, it still holds.
     pub lifted_cap: Option<u8>,
+    /// The split that the controller wanted last (`status.wanted`). It is the split while the spec gives none, so that who
+    /// replaces the whole spec by one without a split moves nothing.
+    pub wanted: Option<Weights>,
 }
 
 impl Update {
@@ -62,12 +66,18 @@ impl Update {
         let spec = schema::read(&Node::from(known), &mut problems)
             .filter(|_| problems.is_empty())
             .map(|fields| serde_json::from_value(Json::Object(fields)));
-        let spec: DynamoUpdateConfigSpec = match spec {
+        let mut spec: DynamoUpdateConfigSpec = match spec {
             Some(Ok(spec)) => spec,
             Some(Err(error)) => return Err(Problems::one("spec", error.to_string())),
             None => return Err(problems),
         };
-        let plan = judge(self.identity.clone(), &spec, &mut problems);
+        let unless_given = self.wanted.unwrap_or(Weights::ALL_OLD);
+        let plan = judge(
+            self.identity.clone(),
+            &spec,
+            Some(unless_given),
+            &mut problems,
+        );
         let Some(mut plan) = plan.filter(|_| problems.is_empty()) else {
             return Err(problems);
         };
@@ -79,6 +89,11 @@ impl Update {
             (plan.weights, plan.capped_from) = (wanted, None);
         }
         plan.old_drains |= self.phase.is_some_and(Phase::old_drains);
+        if let Some(wanted) = self.wanted.filter(|_| !spec.gives_split()) {
+            // For who keeps the manifest: the status is not kept with it.
+            let (old, new) = (wanted.old(), wanted.new_weight());
+            spec.weights = Some(WeightsSpec { old, new });
+        }
         let manifest = Manifest {
             identity: self.identity.clone(),
             spec,
@@ -138,6 +153,7 @@ mod tests {
             spec,
             phase: None,
             lifted_cap: None,
+            wanted: None,
         }
     }
 
@@ -233,6 +249,42 @@ mod tests {
                 "{split} {lifted_cap:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_split_that_is_not_given_is_as_the_controller_wanted_it_last_and_at_first_all_to_old() {
+        let spec = json!({"newFrontendService": "new:80", "maxTrafficSplitPercent": 50});
+        for (wanted, expected, capped) in [
+            (None, Weights::ALL_OLD, None),
+            (Weights::new(2, 1).ok(), Weights::new(2, 1).unwrap(), None),
+            (
+                Some(Weights::ALL_NEW),
+                Weights::new(1, 1).unwrap(),
+                Some(Weights::ALL_NEW),
+            ),
+        ] {
+            let update = Update {
+                wanted,
+                ..update(spec.clone())
+            };
+            let (manifest, plan) = update.plan(&reach()).unwrap();
+            assert_eq!((plan.weights, plan.capped_from), (expected, capped));
+            // Who is to keep the manifest over a restart keeps the split with it, if there is one.
+            assert_eq!(manifest.spec.gives_split(), wanted.is_some());
+            let again = Update {
+                wanted: None,
+                spec: serde_json::to_value(&manifest.spec).unwrap(),
+                ..update
+            };
+            assert_eq!(again.plan(&reach()).unwrap().1, plan);
+        }
+        // One that is given goes before it.
+        let update = Update {
+            wanted: Some(Weights::ALL_NEW),
+            ..update(json!({"newFrontendService": "new:80", "trafficSplitPercent": 25}))
+        };
+        let weights = update.plan(&reach()).unwrap().1.weights;
+        assert_eq!(weights.rounded_percent(), 25);
     }
 
     #[test]

@@ -7,6 +7,10 @@ use super::plain::percent;
 use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, WeightsSpec};
 use crate::state_api::v1;
 
+/// What is told of an update whose split nobody has set.
+const UNDECIDED: &str =
+    "the update gives no split, and no controller has set it yet: all requests go to old";
+
 /// Shares closer than this are the same: a percentage is a rounded ratio.
 const SAME: f64 = 0.000_5;
 
@@ -45,8 +49,14 @@ pub(super) fn wanted(look: &Look, all: Option<&v1::State>) -> Wanted {
         cap.zip(share)
             .is_some_and(|(cap, share)| (cap - share).abs() < SAME)
     };
+    let is_undecided = update.is_some_and(|update| {
+        let wanted = update.status.as_ref().and_then(|status| status.wanted);
+        !update.spec.gives_split() && wanted.is_none()
+    });
     let remark = if all.is_some() && plan.is_none() {
         Some("the proxies have different plans".to_owned())
+    } else if is_undecided {
+        Some(UNDECIDED.to_owned())
     } else {
         other.map(|asked| {
             let asked = format!("{} asked for", percent(asked));
@@ -182,6 +192,28 @@ mod tests {
         // It has not seen this edit yet.
         look.update.as_mut().unwrap().metadata.generation = Some(4);
         assert_eq!(wanted(&look, None).share, Some(0.6));
+    }
+
+    #[test]
+    fn a_split_that_is_left_to_the_controller_is_told_until_it_is_set() {
+        let mut look = asks(0);
+        let update = look.update.as_mut().unwrap();
+        update.spec.traffic_split_percent = None;
+        let undecided = wanted(&look, None);
+        assert_eq!(undecided.share, None);
+        assert_eq!(undecided.remark.as_deref(), Some(UNDECIDED));
+        assert_eq!(told(look.clone(), 0, |_| ()), is(0.0, Some(UNDECIDED)));
+        let update = look.update.as_mut().unwrap();
+        update.status = Some(DynamoUpdateConfigStatus {
+            observed_generation: Some(3),
+            wanted: Some(SplitStatus {
+                percent: 40,
+                weights: None,
+            }),
+            ..Default::default()
+        });
+        assert_eq!(wanted(&look, None), is(0.4, None));
+        assert_eq!(told(look, 40, |_| ()), is(0.4, None));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod end;
 mod faults;
+mod gitops;
 mod hazards;
 mod holes;
 mod kinds;

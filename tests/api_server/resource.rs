@@ -287,10 +287,6 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
             "should be at least 1 chars long",
         ),
         (
-            json!({"trafficSplitPercent": null}),
-            "give the split: trafficSplitPercent (0 to 100), or weights",
-        ),
-        (
             json!({"trafficSplitPercent": 101}),
             "should be less than or equal to 100",
         ),
@@ -525,6 +521,7 @@ fn what_the_api_server_refuses_a_proxy_refuses_too() {
             spec: spec_with(&change),
             phase: None,
             lifted_cap: None,
+            wanted: None,
         };
         assert!(update.plan(&reach).is_err(), "{change}");
     }
@@ -535,6 +532,7 @@ fn whatever_is_right_is_taken() {
     let server = server();
     for change in [
         json!({}),
+        json!({"trafficSplitPercent": null}),
         json!({"trafficSplitPercent": null, "weights": {"old": 2, "new": 1}}),
         json!({"trafficSplitPercent": 33, "weights": {"old": 2, "new": 1}}),
         json!({"trafficSplitPercent": 1, "weights": {"old": 999, "new": 1}}),

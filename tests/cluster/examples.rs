@@ -237,7 +237,7 @@ async fn the_plain_example_goes_from_an_empty_namespace_to_its_end() {
     for deployment in ["frontend-new", "worker-new"] {
         user.rolled_out(user.namespace, deployment);
     }
-    user.types(&["create", "-f", &user.example("plain/update.yaml")]);
+    user.types(&["apply", "-f", &user.example("plain/update.yaml")]);
     let selector = json!({"app": "frontend-new"});
     let old = ["deployment", "frontend", "worker"];
     update(&user, ["worker", "worker-new"], selector, &old).await;

@@ -88,7 +88,11 @@ fn asked(update: &Object) -> Option<f64> {
     let of_weights = part("old").zip(part("new"));
     let of_weights = of_weights.map(|(old, new)| new / (old + new));
     let of_weights = of_weights.filter(|share| share.is_finite());
-    of_weights.or_else(|| Some(spec["trafficSplitPercent"].as_f64()? / 100.0))
+    let of_percent = || Some(spec["trafficSplitPercent"].as_f64()? / 100.0);
+    // Where it is left to the controller, as it was wanted last.
+    let of_controller = || held::status(update).0.wanted?.exact();
+    let given = of_weights.or_else(of_percent);
+    given.or_else(|| Some(of_controller()?.share_of_new()))
 }
 
 fn cap_is_lifted(update: &Object) -> bool {

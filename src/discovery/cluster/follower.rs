@@ -18,7 +18,7 @@ use super::{Cluster, source};
 use crate::discovery::{News, Wanted};
 use crate::k8s::Notice;
 use crate::resource::{Identity, Problems};
-use crate::snapshot::{SnapshotStore, Status};
+use crate::snapshot::{Snapshot, SnapshotStore, Status};
 
 /// Where decisions go, what is in force by them, and what was told of them.
 struct Follower {
@@ -152,9 +152,7 @@ impl Follower {
 
     /// The update whose plan is in force.
     fn in_force(&self) -> Option<Identity> {
-        let snapshot = self.snapshots.load();
-        let identity = snapshot.manifest.as_ref()?.identity.clone();
-        identity.uid.is_some().then_some(identity)
+        in_force(&self.snapshots.load())
     }
 
     /// Has a plan put in force. False if it cannot be.
@@ -245,7 +243,16 @@ impl Follower {
     fn show(&self) {
         let cluster = &self.cluster;
         self.status.lost_since.store(Arc::new(cluster.lost));
-        let in_force = self.in_force();
+        let snapshot = self.snapshots.load();
+        let in_force = in_force(&snapshot);
+        let undecided = in_force.iter().filter_map(|update| {
+            let manifest = snapshot.manifest.as_ref()?;
+            let name = update.name.as_deref().unwrap_or_default();
+            (!manifest.spec.gives_split()).then(|| {
+                format!("update '{name}' gives no split, and no controller has set it yet: all requests go to old")
+            })
+        });
+        let undecided: Vec<_> = undecided.collect();
         let epilogue = self.epilogue.iter();
         let epilogue = epilogue.filter(|(of, _)| in_force.as_ref() == Some(of));
         let nobody = (cluster.listed && !self.ruled).then(|| {
@@ -253,6 +260,7 @@ impl Follower {
             format!("no update of namespace '{namespace}' names '{own}' in spec.sourceDeployment")
         });
         let remarks = epilogue.map(|(_, note)| note.clone());
+        let remarks = remarks.chain(undecided);
         let remarks = remarks.chain(self.conflicts.iter().map(Conflict::told));
         let remarks = remarks.chain(nobody).collect();
         self.status.remarks.store(Arc::new(remarks));
@@ -260,4 +268,10 @@ impl Follower {
             .conflicts
             .store(self.conflicts.len(), Ordering::Relaxed);
     }
+}
+
+/// The update whose plan `snapshot` has.
+fn in_force(snapshot: &Snapshot) -> Option<Identity> {
+    let identity = snapshot.manifest.as_ref()?.identity.clone();
+    identity.uid.is_some().then_some(identity)
 }

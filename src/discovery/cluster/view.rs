@@ -126,6 +126,7 @@ mod tests {
             }),
             phase: None,
             lifted_cap: None,
+            wanted: None,
         }
     }
 

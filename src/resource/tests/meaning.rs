@@ -212,3 +212,21 @@ fn a_report_says_what_the_plan_does() {
     assert!(report("").summary.is_none());
     assert_eq!(report("").problems.len(), 1);
 }
+
+#[test]
+fn a_manifest_for_a_cluster_may_leave_the_split_to_the_controller_and_a_plan_file_may_not() {
+    let text = format!("{HEAD}  newFrontendService: new:1\n  sourceDeployment: old\n");
+    let report = check(&text);
+    assert_eq!(
+        report.summary.as_deref(),
+        Some("0 % to new at http://new:1, the rest to old")
+    );
+    let note = &report.notes[0];
+    assert!(note.contains("until the controller has set them"), "{note}");
+    assert!(note.contains("`crossfade proxy --plan` refuses"), "{note}");
+    let refused = problems(&text);
+    assert!(
+        refused[0].contains("spec.trafficSplitPercent: is required"),
+        "{refused:?}"
+    );
+}

@@ -241,7 +241,8 @@ fn what_follows_from_another_problem_is_not_said() {
 fn without_any_split_a_manifest_is_refused() {
     for split in ["", "  weights: null\n", "  unknown: 1\n"] {
         let found = problems(&format!("{HEAD}  newFrontendService: new:1\n{split}"));
-        let expected = "line 3: spec.trafficSplitPercent: is required, unless weights is given";
+        let expected = "line 3: spec.trafficSplitPercent: is required, unless weights is given: only in a cluster can the \
+                        split be left to the controller";
         assert!(found.iter().any(|found| found == expected), "{found:#?}");
     }
 }

@@ -1,0 +1,312 @@
+//! A manifest in Git that leaves the split to the controller, applied again and again by whoever syncs it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
+use serde_json::{Value, json};
+
+use super::stage::{Stage, pods, server, updates};
+
+/// Who applies it on the server's side, as Flux and Argo CD do.
+const GIT: &str = "git";
+
+/// The manifest as Git holds it, with these fields more.
+fn manifest(stage: &Stage, more: Value) -> Value {
+    let mut spec = json!({
+        "newFrontendService": stage.new.url(), "sourceDeployment": "old", "targetDeployment": "new",
+        "stableSeconds": 0,
+    });
+    for (field, value) in more.as_object().unwrap() {
+        spec[field] = value.clone();
+    }
+    json!({
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoUpdateConfig",
+        "metadata": {"name": "up", "namespace": stage.namespace}, "spec": spec,
+    })
+}
+
+async fn server_side_apply(stage: &Stage, manifest: &Value) -> Value {
+    let params = PatchParams::apply(GIT).force();
+    let api = stage.api(&updates());
+    let applied = api.patch("up", &params, &Patch::Apply(manifest)).await;
+    serde_json::to_value(applied.unwrap()).unwrap()
+}
+
+/// `kubectl` with the manifest as its file. What it printed, and its exit status.
+async fn kubectl(args: &[&str], manifest: &Value) -> (String, Option<i32>) {
+    let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+    let input = manifest.to_string();
+    let running = tokio::task::spawn_blocking(move || {
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        server().try_kubectl(&[&args[..], &["-f", "-"]].concat(), &input)
+    });
+    let output = running.await.unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (String::from_utf8(said).unwrap(), output.status.code())
+}
+
+/// The four workers of old, and a proxy that follows the update, which is there already.
+async fn begin(stage: &mut Stage) {
+    for i in 0..4 {
+        stage.worker("old", i, "worker").await;
+    }
+    stage.proxy("up").await;
+}
+
+/// The entries of `metadata.managedFields` for `manager`, but for the status.
+fn owned(object: &Value, manager: &str) -> Vec<Value> {
+    let entries = object["metadata"]["managedFields"].as_array().unwrap();
+    let mut own = entries.clone();
+    own.retain(|entry| entry["manager"] == manager && entry["subresource"].is_null());
+    own
+}
+
+fn fields(entry: &Value) -> BTreeSet<&str> {
+    let spec = entry["fieldsV1"]["f:spec"].as_object().unwrap();
+    spec.keys().map(String::as_str).collect()
+}
+
+const OF_CONTROLLER: [&str; 3] = ["f:oldDraining", "f:trafficSplitPercent", "f:weights"];
+
+#[tokio::test]
+async fn server_side_apply_of_a_manifest_without_a_split_changes_nothing_while_the_controller_moves_it()
+ {
+    let mut stage = Stage::set().await;
+    let manifest = manifest(&stage, json!({}));
+    let created = server_side_apply(&stage, &manifest).await;
+    begin(&mut stage).await;
+    // Nobody has set it: all to old, and that is told.
+    let plan: Value = serde_json::from_str(&stage.proxies[0].plan().await).unwrap();
+    assert_eq!(plan["trafficSplitPercent"], 0, "{plan}");
+    let remarks = plan["remarks"].to_string();
+    assert!(
+        remarks.contains("gives no split, and no controller has set it yet"),
+        "{plan}"
+    );
+    assert_eq!(stage.proxies[0].chat().await.generation(), "old");
+
+    let stage = Arc::new(stage);
+    let (is_over, syncs) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU32::new(0)),
+    );
+    let syncing = tokio::spawn({
+        let (stage, manifest) = (Arc::clone(&stage), manifest.clone());
+        let (is_over, syncs) = (Arc::clone(&is_over), Arc::clone(&syncs));
+        async move {
+            while !is_over.load(Ordering::Relaxed) {
+                server_side_apply(&stage, &manifest).await;
+                syncs.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    });
+    let seeing = tokio::spawn({
+        let (stage, since) = (
+            Arc::clone(&stage),
+            created["metadata"]["resourceVersion"].clone(),
+        );
+        async move { every_version(&stage, since.as_str().unwrap()).await }
+    });
+    let _controller = stage.controller(&[]).await;
+    stage.splits("up", 1, 0).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+        stage
+            .splits("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
+            .await;
+    }
+    stage.delete_old_workers().await;
+    let is_complete = |object: &Value| object["status"]["phase"] == "Complete";
+    let object = stage.until("up", "complete", is_complete).await;
+    assert_eq!(object["spec"]["oldDraining"], true);
+    let diff = [
+        "diff",
+        "--server-side",
+        "--force-conflicts",
+        "--field-manager=git",
+    ];
+    let (said, code) = kubectl(&diff, &manifest).await;
+    assert_eq!((said.as_str(), code), ("", Some(0)));
+    // It stays so, whatever is applied.
+    let (before, at_end) = (
+        object["metadata"]["generation"].clone(),
+        syncs.load(Ordering::Relaxed),
+    );
+    while syncs.load(Ordering::Relaxed) < at_end + 5 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    is_over.store(true, Ordering::Relaxed);
+    syncing.await.unwrap();
+    let object = stage.get("up").await;
+    assert_eq!(object["metadata"]["generation"], before);
+    assert_eq!(
+        fields(&owned(&object, "crossfade-controller")[0]),
+        OF_CONTROLLER.into()
+    );
+    stage.delete(&updates(), "up").await;
+    let versions = seeing.await.unwrap();
+
+    // Not one version in between lacks what the controller wrote, and what Git owns never changes.
+    let git = owned(&created, GIT);
+    assert_eq!(
+        fields(&git[0]).intersection(&OF_CONTROLLER.into()).count(),
+        0
+    );
+    let shares = shares(&versions);
+    assert!(shares.is_sorted(), "{shares:?}");
+    assert_eq!(shares.last(), Some(&100), "{shares:?}");
+    for object in &versions {
+        assert_eq!(owned(object, GIT), git, "{object}");
+    }
+    assert_eq!(stage.events().await.get("SplitContested"), None);
+}
+
+fn gcd(of_four: u32) -> u32 {
+    [0, 1, 2, 1, 4][of_four as usize]
+}
+
+/// Each version of the update from then on, until it is deleted.
+async fn every_version(stage: &Stage, since: &str) -> Vec<Value> {
+    let api = stage.api(&updates());
+    let params = WatchParams::default()
+        .fields("metadata.name=up")
+        .timeout(290);
+    let mut events = std::pin::pin!(api.watch(&params, since).await.unwrap());
+    let mut versions = Vec::new();
+    while let Some(event) = events.next().await {
+        match event.unwrap() {
+            WatchEvent::Modified(object) => versions.push(serde_json::to_value(object).unwrap()),
+            WatchEvent::Deleted(_) => break,
+            _ => {}
+        }
+    }
+    versions
+}
+
+/// The percentages of all versions since the first that the controller wrote, each of which must have both forms.
+fn shares(versions: &[Value]) -> Vec<u64> {
+    let is_set = |object: &&Value| object["spec"]["trafficSplitPercent"].is_u64();
+    let set = versions.iter().skip_while(|object| !is_set(object));
+    let share = |object: &Value| {
+        assert!(object["spec"]["weights"].is_object(), "{object}");
+        object["spec"]["trafficSplitPercent"].as_u64().unwrap()
+    };
+    set.map(share).collect()
+}
+
+#[tokio::test]
+async fn client_side_apply_of_a_manifest_without_a_split_changes_nothing_and_has_no_diff() {
+    let mut stage = Stage::set().await;
+    let manifest = manifest(&stage, json!({}));
+    let (said, code) = kubectl(&["apply"], &manifest).await;
+    assert_eq!(code, Some(0), "{said}");
+    begin(&mut stage).await;
+    let _controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+        stage
+            .splits("up", 4 / gcd(i + 1), (i + 1) / gcd(i + 1))
+            .await;
+        let (said, code) = kubectl(&["apply"], &manifest).await;
+        assert!(said.contains("up unchanged"), "{said}");
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let (said, code) = kubectl(&["diff"], &manifest).await;
+    assert_eq!((said.as_str(), code), ("", Some(0)));
+    stage.splits("up", 1, 1).await;
+    assert_eq!(stage.events().await.get("SplitContested"), None);
+}
+
+#[tokio::test]
+async fn a_split_that_a_manifest_no_longer_holds_stays_and_is_written_whole_again() {
+    let mut stage = Stage::set().await;
+    let before = manifest(&stage, json!({"trafficSplitPercent": 0}));
+    let (said, code) = kubectl(&["apply"], &before).await;
+    assert_eq!(code, Some(0), "{said}");
+    begin(&mut stage).await;
+    let mut controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    // `kubectl apply` takes away what it applied before, which is the percentage.
+    let left_out = manifest(&stage, json!({}));
+    let (said, code) = kubectl(&["apply"], &left_out).await;
+    assert_eq!(code, Some(0), "{said}");
+    let object = stage.splits_in_full(20).await;
+    assert_eq!(
+        fields(&owned(&object, "crossfade-controller")[0]),
+        OF_CONTROLLER.into()
+    );
+
+    // `kubectl replace` takes all of it away. With nobody there to write it, the proxies go on as it was wanted last.
+    controller.kill();
+    let (said, code) = kubectl(&["replace"], &left_out).await;
+    assert_eq!(code, Some(0), "{said}");
+    let object = stage.get("up").await;
+    let spec = &object["spec"];
+    assert!(
+        spec["weights"].is_null() && spec["trafficSplitPercent"].is_null(),
+        "{spec}"
+    );
+    let edit = format!("\"generation\": {}", object["metadata"]["generation"]);
+    let proxy = &stage.proxies[0];
+    crate::rig::eventually("the edit is in force", async || {
+        proxy.plan().await.contains(&edit)
+    })
+    .await;
+    let plan: Value = serde_json::from_str(&proxy.plan().await).unwrap();
+    assert_eq!(plan["weights"], json!({"old": 4, "new": 1}), "{plan}");
+    let _controller = stage.controller(&[]).await;
+    stage.splits_in_full(20).await;
+    stage.worker("new", 1, "worker").await;
+    stage.splits("up", 2, 1).await;
+    assert_eq!(stage.events().await.get("SplitContested"), None);
+}
+
+#[tokio::test]
+async fn a_split_that_git_holds_is_held_by_a_pause_and_both_its_forms() {
+    let mut stage = Stage::set().await;
+    let held = |percent: u32| {
+        let weights = json!({"old": 100 - percent, "new": percent});
+        let split = json!({"paused": true, "trafficSplitPercent": percent, "weights": weights});
+        manifest(&stage, split)
+    };
+    let (quarter, all, none) = (held(25), held(100), held(0));
+    server_side_apply(&stage, &quarter).await;
+    begin(&mut stage).await;
+    stage.worker("new", 0, "worker").await;
+    let _controller = stage.controller(&[]).await;
+    let is_held = |object: &Value| object["status"]["wanted"]["percent"] == 25;
+    stage.until("up", "held", is_held).await;
+    server_side_apply(&stage, &all).await;
+    // The controller says that old drains, and with that writes the split as it is.
+    stage.delete_old_workers().await;
+    let drains = |object: &Value| object["spec"]["oldDraining"] == true;
+    stage.until("up", "draining", drains).await;
+    for i in 0..4 {
+        stage.worker("old", i, "worker").await;
+    }
+    let object = server_side_apply(&stage, &none).await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 0);
+    let is_back = |object: &Value| {
+        object["status"]["wanted"]["percent"] == 0 && object["spec"]["oldDraining"] == false
+    };
+    stage.until("up", "back on old", is_back).await;
+    assert_eq!(stage.events().await.get("SplitContested"), None);
+    stage.delete(&pods(), "new-worker-0").await;
+}
+
+impl Stage {
+    /// Waits until the resource has the percentage and weights of this one.
+    async fn splits_in_full(&self, percent: u32) -> Value {
+        self.until("up", "whole", |object| {
+            object["spec"]["trafficSplitPercent"] == percent
+                && object["spec"]["weights"].is_object()
+        })
+        .await
+    }
+}
