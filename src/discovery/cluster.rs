@@ -44,7 +44,7 @@ impl Cluster {
         let connection = Connection::open(settings.namespace.as_deref()).await?;
         let (notices, reporter) = Reporter::new(&connection);
         Ok(Self {
-            watch: Watch::new(&connection),
+            watch: Watch::new(&connection, &settings.deployments),
             behind: settings
                 .endpoints
                 .then(|| Behind::new(connection.clone(), &settings.domain)),

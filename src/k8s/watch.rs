@@ -1,4 +1,5 @@
-//! The updates of a namespace, as they come and go: resumed where the API server lets it, listed anew where it does not.
+//! The updates of a namespace, or those of one deployment in it, as they come and go: resumed where the API server lets it,
+//! listed anew where it does not.
 //!
 //! Must not know what an update means.
 
@@ -46,6 +47,8 @@ type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<DynamicObject>>> +
 pub struct Watch {
     api: Api<DynamicObject>,
     events: Events,
+    /// The deployment whose updates alone are asked for, as long as the API server can select them.
+    source: Option<String>,
     /// What a list has given so far.
     listed: Vec<Update>,
     contact: tokio::sync::watch::Receiver<Instant>,
@@ -56,16 +59,22 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Nothing is asked before [`Watch::next`] is.
+    /// Of the deployment with these names. Only a single name can be selected by; of several, all updates of the namespace
+    /// are watched. Nothing is asked before [`Watch::next`] is.
     #[must_use]
-    pub fn new(connection: &Connection) -> Self {
+    pub fn new(connection: &Connection, names: &[String]) -> Self {
         // Not as its type: one object that cannot be read as such would end the watch on all.
         let kind: ApiResource = DynamoUpdateConfig::api_resource();
         let client = connection.watching.clone();
         let api = Api::namespaced_with(client, connection.namespace(), &kind);
+        let source = match names {
+            [only] => Some(only.clone()),
+            _ => None,
+        };
         Self {
-            events: events(&api),
+            events: events(&api, source.as_deref()),
             api,
+            source,
             listed: Vec::new(),
             contact: connection.contact.clone(),
             heard: Instant::now(),
@@ -73,6 +82,13 @@ impl Watch {
             failures: 0,
             resume: Instant::now(),
         }
+    }
+
+    /// Whether it tells only of the updates of one deployment: one that is edited to name another is gone from it as a
+    /// deleted one is.
+    #[must_use]
+    pub const fn is_selective(&self) -> bool {
+        self.source.is_some()
     }
 
     /// The next that becomes known. It may be dropped and asked again at any time.
@@ -105,7 +121,7 @@ impl Watch {
             Some(Err(error)) => return self.lose(error),
             // The stream has no end; begun anew all the same.
             None => {
-                self.events = events(&self.api);
+                self.begin();
                 return None;
             }
         };
@@ -125,13 +141,27 @@ impl Watch {
         None
     }
 
+    /// Begins by listing.
+    fn begin(&mut self) {
+        self.events = events(&self.api, self.source.as_deref());
+    }
+
     fn lose(&mut self, error: watcher::Error) -> Option<Seen> {
+        if self.source.is_some() && is_bad_request(&error) {
+            tracing::info!(
+                "the API server cannot select updates by spec.sourceDeployment, so all of the namespace are watched; the \
+                 definition of `crossfade crd` lets it, from Kubernetes 1.31 on"
+            );
+            self.source = None;
+            self.begin();
+            return None;
+        }
         // Where a watch cannot be resumed it is only by listing that it goes on (410), as after the API server's
         // store was put back to an older state (504, "Too large resource version").
         if let watcher::Error::WatchStartFailed(ClientError::Api(status)) = &error
             && matches!(status.code, 410 | 504)
         {
-            self.events = events(&self.api);
+            self.begin();
         }
         let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(self.failures.min(10)));
         self.resume = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
@@ -161,9 +191,34 @@ pub(super) fn length() -> u32 {
     fastrand::u32(RENEW)
 }
 
-fn events(api: &Api<DynamicObject>) -> Events {
-    let settings = watcher::Config::default().timeout(length());
+fn events(api: &Api<DynamicObject>, source: Option<&str>) -> Events {
+    let mut settings = watcher::Config::default().timeout(length());
+    if let Some(source) = source {
+        settings = settings.fields(&selector(source));
+    }
     Box::pin(watcher(api.clone(), settings))
+}
+
+/// By which only the updates of `source` are told.
+fn selector(source: &str) -> String {
+    let mut selector = "spec.sourceDeployment=".to_owned();
+    for letter in source.chars() {
+        // As `fields.EscapeValue` of apimachinery.
+        if matches!(letter, '\\' | ',' | '=') {
+            selector.push('\\');
+        }
+        selector.push(letter);
+    }
+    selector
+}
+
+/// Is what was asked for nothing that the API server understands? So it answers a selector by a field that is not selectable.
+fn is_bad_request(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(ClientError::Api(status))
+        | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code == 400,
+        _ => false,
+    }
 }
 
 fn update(object: DynamicObject) -> Update {
@@ -171,6 +226,8 @@ fn update(object: DynamicObject) -> Update {
     let phase = object.data.pointer("/status/phase");
     let lifted_cap = object.data.pointer("/status/liftedCapPercent");
     let lifted_cap = lifted_cap.and_then(Json::as_u64);
+    let wanted = object.data.pointer("/status/wanted");
+    let wanted = wanted.and_then(|split| serde_json::from_value(split.clone()).ok());
     Update {
         identity: Identity {
             namespace: metadata.namespace,
@@ -183,9 +240,7 @@ fn update(object: DynamicObject) -> Update {
             .map_or(0, |time| time.0.as_second()),
         phase: phase.and_then(|phase| serde_json::from_value::<Phase>(phase.clone()).ok()),
         lifted_cap: lifted_cap.and_then(|percent| u8::try_from(percent).ok()),
+        wanted: wanted.and_then(|split: SplitStatus| split.exact()),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }
-    let wanted = object.data.pointer("/status/wanted");
-    let wanted = wanted.and_then(|split| serde_json::from_value(split.clone()).ok());
-        wanted: wanted.and_then(|split: SplitStatus| split.exact()),

@@ -40,6 +40,8 @@ use super::{rules, status::DynamoUpdateConfigStatus, weights::WeightsSpec};
     shortname = "duc",
     status = "DynamoUpdateConfigStatus",
     derive = "PartialEq",
+    // So that a proxy hears of the updates of its own deployment alone.
+    selectable = ".spec.sourceDeployment",
     doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
     printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
     printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, where it is given as one"}"#,
@@ -187,14 +189,14 @@ impl DynamoUpdateConfigSpec {
         }
     }
 
-    /// The fields that are given but only mean something in a cluster, in the order of this type.
-    #[must_use]
     /// Whether it says what the split is.
     #[must_use]
     pub fn gives_split(&self) -> bool {
         self.traffic_split_percent.is_some() || self.weights.is_some()
     }
 
+    /// The fields that are given but only mean something in a cluster, in the order of this type.
+    #[must_use]
     pub fn cluster_only(&self) -> Vec<&'static str> {
         [
             ("paused", self.paused.is_some()),

@@ -814,6 +814,57 @@ async fn a_proxy_with_its_own_role_follows_a_real_api_server() {
     }
 }
 
+#[tokio::test]
+#[expect(
+    clippy::await_holding_lock,
+    reason = "each test has a runtime of its own, and the server for itself"
+)]
+async fn a_proxy_has_its_updates_selected_and_hears_of_all_where_the_definition_is_older() {
+    let server = server();
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let to_new = |percent: u8| {
+        let change = json!({"newFrontendService": new.url(), "trafficSplitPercent": percent});
+        update("selected", spec_with(&change))
+    };
+    let kubeconfig = with_own_role(&server);
+    let kubeconfig = kubeconfig.path().to_str().unwrap();
+    assert!(server.apply(&to_new(0)).0);
+    let proxy = follow(kubeconfig, &old).await;
+    assert!(server.apply(&to_new(100)).0);
+    proxy.serves("new").await;
+    let without = |proxy: &Proxy| {
+        let lines = proxy.lines();
+        let found = lines
+            .iter()
+            .filter(|line| line.contains("cannot select updates"));
+        found.count()
+    };
+    assert_eq!(without(&proxy), 0);
+    // Edited to be another deployment's it is gone for this one, and back when it is edited back.
+    let mut away = to_new(100);
+    away["spec"]["sourceDeployment"] = json!("another");
+    assert!(server.apply(&away).0);
+    proxy.serves("old").await;
+    assert!(server.apply(&to_new(100)).0);
+    proxy.serves("new").await;
+    // A definition of before, and of an API server that does not know the field.
+    let path = "/spec/versions/0/selectableFields";
+    let patch = json!([{"op": "remove", "path": path}]).to_string();
+    let crd = "crd/dynamoupdateconfigs.nvidia.com";
+    server.good(&["patch", crd, "--type=json", "-p", &patch], "");
+    eventually("it does without", async || without(&proxy) == 1).await;
+    assert!(server.apply(&to_new(0)).0);
+    proxy.serves("old").await;
+    let late = follow(kubeconfig, &old).await;
+    assert!(server.apply(&to_new(100)).0);
+    late.serves("new").await;
+    assert_eq!((without(&late), lost(&late).await), (1, 0.0));
+    let definition = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    server.good(&["apply", "-f", definition], "");
+    server.good(&["delete", "duc", "selected"], "");
+}
+
 /// A kubeconfig of a service account that has the role of a proxy, and no other.
 fn with_own_role(server: &Server) -> tempfile::NamedTempFile {
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/rbac.yaml");

@@ -726,20 +726,79 @@ async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
 }
 
 #[tokio::test]
-async fn an_update_that_is_edited_away_is_not_told_to_be_deleted() {
+async fn an_update_that_is_edited_away_is_told_as_far_as_it_is_known() {
+    // Who hears of its own updates alone cannot tell it from one that was deleted.
+    for (selects, told) in [
+        (
+            true,
+            "update 'u' was deleted or no longer names this deployment",
+        ),
+        (false, "update 'u' no longer names this deployment"),
+    ] {
+        let (api, (old, new)) = (ApiServer::start().await, pair().await);
+        if !selects {
+            api.cannot_select();
+        }
+        api.apply("u", spec(&new, 100));
+        let proxy = follow(&api, &old, &[]).await;
+        api.watched(1).await;
+        let mut other = spec(&new, 100);
+        other["sourceDeployment"] = json!("other");
+        api.apply("u", other);
+        let note = api.event("DeletedAllToOld").await;
+        assert!(note.starts_with(told), "{note}");
+        proxy.serves("old").await;
+        // And back again.
+        api.apply("u", spec(&new, 100));
+        proxy.serves("new").await;
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_of_one_deployment_hears_nothing_of_the_updates_of_others() {
+    let (api, (old, new)) = (ApiServer::start().await, pair().await);
+    let mut other = spec(&new, 100);
+    other["sourceDeployment"] = json!("other");
+    api.apply("other", other.clone());
+    api.apply("u", spec(&new, 0));
+    let proxy = follow(&api, &old, &[]).await;
+    api.watched(1).await;
+    for _ in 0..5 {
+        api.phase("other", "Progressing");
+    }
+    api.apply("u", spec(&new, 100));
+    proxy.serves("new").await;
+    assert_eq!(api.told(), 1);
+    // By several names no field selector can ask.
+    let both = follow_as("mine,mine-too", &api, &old, &[]).await;
+    api.watched(2).await;
+    api.phase("other", "Draining");
+    eventually("it is told", async || api.told() == 2).await;
+    assert_eq!(both.chat().await.generation(), "new");
+}
+
+#[tokio::test]
+async fn an_api_server_that_cannot_select_updates_is_asked_for_all_of_them() {
     let (api, (old, new)) = (ApiServer::start().await, pair().await);
     api.apply("u", spec(&new, 100));
     let proxy = follow(&api, &old, &[]).await;
     api.watched(1).await;
-    let mut other = spec(&new, 100);
-    other["sourceDeployment"] = json!("other");
-    api.apply("u", other);
-    let note = api.event("DeletedAllToOld").await;
-    assert!(
-        note.starts_with("update 'u' no longer names this deployment"),
-        "{note}"
-    );
+    assert_eq!(proxy.chat().await.generation(), "new");
+    // The definition is put back to an older one while it watches.
+    api.cannot_select();
+    says(&proxy, "cannot select updates by spec.sourceDeployment").await;
+    api.apply("u", spec(&new, 0));
     proxy.serves("old").await;
+    let lines = proxy.lines();
+    assert!(
+        !lines.iter().any(|line| line.contains("out of reach")),
+        "{lines:#?}"
+    );
+    // One that begins there is no worse off.
+    let late = follow(&api, &old, &[]).await;
+    api.apply("u", spec(&new, 100));
+    late.serves("new").await;
+    assert_eq!(lost(&late).await, 0.0);
 }
 
 #[tokio::test]

@@ -39,6 +39,74 @@ struct State {
     tries: usize,
     lists: usize,
     watches: usize,
+    /// Its definition is one without `selectableFields`.
+    cannot_select: bool,
+    /// How many events its watches on updates have sent.
+    told: usize,
+}
+
+/// What a list or watch asks for.
+#[derive(Clone)]
+struct Asked {
+    path: &'static str,
+    /// Only slices of this Service.
+    service: Option<String>,
+    /// Only updates of this `spec.sourceDeployment`.
+    source: Option<String>,
+}
+
+impl Asked {
+    fn of(path: &'static str, query: &BTreeMap<String, String>) -> Self {
+        // Only one kind is ever asked for by a label, and only by one; and only one by a field.
+        let after = |selector: &str, name: &str| {
+            let selector = query.get(selector)?;
+            selector.split(name).nth(1).map(str::to_owned)
+        };
+        Self {
+            path,
+            service: after("labelSelector", "service-name%3D"),
+            source: after("fieldSelector", "spec.sourceDeployment%3D"),
+        }
+    }
+
+    fn holds(&self, object: &Value) -> bool {
+        let label = &object["metadata"]["labels"]["kubernetes.io/service-name"];
+        let source = &object["spec"]["sourceDeployment"];
+        self.service.as_ref().is_none_or(|service| label == service)
+            && self.source.as_ref().is_none_or(|wanted| source == wanted)
+    }
+
+    /// The first event since this version. What is no longer what was asked for is deleted, as it was before.
+    fn next(&self, state: &State, since: u64) -> Option<(u64, &'static str, Value)> {
+        let of_kind = || {
+            state
+                .log
+                .iter()
+                .filter(|(_, path, _, _)| *path == self.path)
+        };
+        of_kind()
+            .filter(|(version, ..)| *version > since)
+            .find_map(|(version, _, kind, object)| {
+                let name = &object["metadata"]["name"];
+                let mut before = of_kind()
+                    .filter(|(at, _, _, other)| at < version && other["metadata"]["name"] == *name);
+                let before = before
+                    .next_back()
+                    .filter(|(_, _, kind, _)| *kind != "DELETED");
+                let before = before.filter(|(_, _, _, before)| self.holds(before));
+                match (before, self.holds(object)) {
+                    (_, true) if *kind == "DELETED" => Some((*version, "DELETED", object.clone())),
+                    (None, true) => Some((*version, "ADDED", object.clone())),
+                    (Some(_), true) => Some((*version, *kind, object.clone())),
+                    (Some((_, _, _, before)), false) => {
+                        let mut gone = before.clone();
+                        gone["metadata"]["resourceVersion"] = json!(version.to_string());
+                        Some((*version, "DELETED", gone))
+                    }
+                    (None, false) => None,
+                }
+            })
+    }
 }
 
 /// A running API server.
@@ -238,6 +306,17 @@ impl ApiServer {
         self.state.lock().unwrap().tries
     }
 
+    /// From now on it does not know that updates can be selected by a field.
+    pub fn cannot_select(&self) {
+        self.state.lock().unwrap().cannot_select = true;
+        self.end_watches();
+    }
+
+    /// How many events its watches on updates have sent.
+    pub fn told(&self) -> usize {
+        self.state.lock().unwrap().told
+    }
+
     /// Lists and watches that were asked for.
     pub fn asked(&self) -> (usize, usize) {
         let state = self.state.lock().unwrap();
@@ -273,10 +352,7 @@ async fn answer(
     };
     let mut locked = state.lock().unwrap();
     let watching = query.contains_key("watch");
-    // Only one kind is ever asked for by a label, and only by one.
-    let selector = query.get("labelSelector").cloned().unwrap_or_default();
-    let service = selector.split("service-name%3D").nth(1);
-    let service = service.map(str::to_owned);
+    let asked = Asked::of(path, &query);
     match watching {
         _ if path == SLICES => {}
         true => locked.watches += 1,
@@ -285,9 +361,12 @@ async fn answer(
     if let Some(status) = locked.fault {
         return refuse(status, "InternalError");
     }
+    if asked.source.is_some() && locked.cannot_select {
+        return refuse(400, "BadRequest");
+    }
     if !watching {
         let items = locked.objects.iter();
-        let items = items.filter(|((of, _), object)| *of == path && is_of(object, &service));
+        let items = items.filter(|((of, _), object)| *of == path && asked.holds(object));
         let items: Vec<_> = items.map(|(_, object)| object.clone()).collect();
         let version = locked.version.to_string();
         return whole(
@@ -309,25 +388,21 @@ async fn answer(
     drop(locked);
     let (state, changed) = (Arc::clone(state), changed.subscribe());
     let frames = futures_util::stream::unfold(
-        (state, changed, path, since, service),
-        async |(state, mut changed, path, since, service)| {
+        (state, changed, asked, since),
+        async |(state, mut changed, asked, since)| {
             changed.mark_unchanged();
             loop {
                 let next = {
-                    let state = state.lock().unwrap();
-                    state
-                        .log
-                        .iter()
-                        .find(|(version, of, _, object)| {
-                            *version > since && *of == path && is_of(object, &service)
-                        })
-                        .cloned()
+                    let mut state = state.lock().unwrap();
+                    let next = asked.next(&state, since);
+                    state.told += usize::from(next.is_some() && asked.path == UPDATES);
+                    next
                 };
-                if let Some((version, _, kind, object)) = next {
+                if let Some((version, kind, object)) = next {
                     let line = format!("{}\n", json!({"type": kind, "object": object}));
                     return Some((
                         Ok(Frame::data(Bytes::from(line))),
-                        (state, changed, path, version, service),
+                        (state, changed, asked, version),
                     ));
                 }
                 changed.changed().await.ok()?;
@@ -338,12 +413,6 @@ async fn answer(
         },
     );
     Response::new(BodyExt::boxed_unsync(StreamBody::new(frames)))
-}
-
-/// Is it of this Service, where one is asked for?
-fn is_of(object: &Value, service: &Option<String>) -> bool {
-    let label = &object["metadata"]["labels"]["kubernetes.io/service-name"];
-    service.as_ref().is_none_or(|service| label == service)
 }
 
 fn note(state: &Arc<Mutex<State>>, event: Value) -> Response<Body> {

@@ -43,9 +43,13 @@ impl Follower {
             return;
         };
         let name = identity.name.clone().unwrap_or_default();
-        let gone = match self.cluster.view.has(&identity) {
-            true => format!("update '{name}' no longer names this deployment"),
-            false => format!("update '{name}' was deleted"),
+        let is_there = self.cluster.view.has(&identity);
+        let gone = match (is_there, self.cluster.watch.is_selective()) {
+            (true, _) => format!("update '{name}' no longer names this deployment"),
+            (false, false) => format!("update '{name}' was deleted"),
+            (false, true) => {
+                format!("update '{name}' was deleted or no longer names this deployment")
+            }
         };
         if answers {
             let note = format!("{gone}; old answers and gets all requests");
