@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use tower::BoxError;
 
@@ -100,6 +101,11 @@ impl RequestBody {
     /// Of what comes from now on, at most `most` bytes are kept, within the budget of [`RequestBody::bound`].
     pub fn keep(&self, most: usize) {
         self.with_stream(|stream| stream.keep(most));
+    }
+
+    /// Trailers of these names are not passed on: they are meant for the client's connection.
+    pub fn hide(&self, names: Vec<HeaderName>) {
+        self.with_stream(|stream| stream.hide(names));
     }
 
     fn with_stream<T>(&self, use_it: impl FnOnce(&mut Stream) -> T) -> Option<T> {

@@ -2,7 +2,7 @@
 //! read the head only would not see.
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame};
 use http_body_util::StreamBody;
 
@@ -69,9 +69,10 @@ pub fn with_trailers<E>(bytes: Bytes, trailers: HeaderMap) -> impl Body<Data = B
     StreamBody::new(futures_util::stream::iter(frames))
 }
 
-/// The fields of a trailer section that may be passed on; `None` where there are none.
+/// The fields of a trailer section that may be passed on; `None` where there are none. Those that the `Connection` field of the
+/// message has `named` are for one connection, wherever they stand (RFC 9110 §7.6.1).
 #[must_use]
-pub fn passable(trailers: HeaderMap) -> Option<HeaderMap> {
+pub fn passable(trailers: HeaderMap, named: &[HeaderName]) -> Option<HeaderMap> {
     let mut passed = HeaderMap::with_capacity(trailers.keys_len());
     // Of several lines with one name only the first is told the name.
     let mut last = None;
@@ -79,6 +80,7 @@ pub fn passable(trailers: HeaderMap) -> Option<HeaderMap> {
         last = name.or(last);
         if let Some(name) = &last
             && is_passable(name.as_str())
+            && !named.contains(name)
         {
             passed.append(name.clone(), value);
         }
@@ -115,6 +117,7 @@ mod tests {
             ("grpc-status", "0"),
             ("digest", "f"),
             ("digest", "g"),
+            ("x-hop", "j"),
             ("set-cookie", "h"),
             ("set-cookie", "i"),
         ];
@@ -131,7 +134,7 @@ mod tests {
                 map.append(name, value);
                 map
             });
-        let passed = passable(trailers).expect("some");
+        let passed = passable(trailers, &["x-hop".parse().expect("a name")]).expect("some");
         let mut names: Vec<_> = passed.keys().map(http::HeaderName::as_str).collect();
         names.sort_unstable();
         assert_eq!(names, ["digest", "grpc-status", "x-sum"]);
@@ -141,6 +144,6 @@ mod tests {
     #[test]
     fn nothing_is_no_trailer_section() {
         let host = (http::header::HOST, http::HeaderValue::from_static("a"));
-        assert_eq!(passable(HeaderMap::from_iter([host])), None);
+        assert_eq!(passable(HeaderMap::from_iter([host]), &[]), None);
     }
 }

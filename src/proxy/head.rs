@@ -69,13 +69,14 @@ pub fn size<B>(request: &Request<B>) -> usize {
     })
 }
 
-/// Turns a client's head, whose fields have these `names`, into a model server's.
+/// Turns a client's head, whose fields have these `names`, into a model server's. Answers, too, which fields are meant for the
+/// client's connection alone.
 pub fn outgoing(
     parts: http::request::Parts,
     names: NameFilter,
     client: Option<&Client>,
     upgrade: bool,
-) -> Head {
+) -> (Head, Vec<HeaderName>) {
     let http::request::Parts {
         method,
         uri,
@@ -96,7 +97,7 @@ pub fn outgoing(
         join_cookies(&mut headers);
     }
     let upgrade = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
-    remove_hop_by_hop(&mut headers, names);
+    let named = remove_hop_by_hop(&mut headers, names);
     if names.may_hold(&CONTENT_LENGTH) {
         headers.remove(CONTENT_LENGTH);
     }
@@ -108,13 +109,14 @@ pub fn outgoing(
         forwarded(&mut headers, names, client)
     });
     added.via = Some(via(version));
-    Head {
+    let head = Head {
         method,
         uri,
         headers,
         added,
         expects_continue,
-    }
+    };
+    (head, named)
 }
 
 /// HTTP/2 may split a Cookie field for better compression; elsewhere there is one (RFC 9113 §8.2.3).
@@ -156,15 +158,17 @@ pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
         && !wants(UPGRADE, "HTTP")
 }
 
-/// RFC 9110 §7.6.1: `Connection`, what it names, and what is known to be meant for one connection.
-pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) {
+/// RFC 9110 §7.6.1: takes off `Connection`, what it names, and what is known to be meant for one connection. Answers what it
+/// names: trailers may be among it.
+pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<HeaderName> {
+    let mut named = Vec::new();
     if names.hold(headers, &CONNECTION) {
-        let named: Vec<HeaderName> = list_members(headers, &CONNECTION)
-            .filter_map(|name| name.parse().ok())
-            .collect();
-        for name in named {
+        named.extend(
+            list_members(headers, &CONNECTION).filter_map(|name| name.parse::<HeaderName>().ok()),
+        );
+        for name in &named {
             // A field that a gateway or the server itself relies on is not a client's to take away.
-            if ![HOST, X_FORWARDED_FOR, crate::guard::GUARD].contains(&name) {
+            if ![HOST, X_FORWARDED_FOR, crate::guard::GUARD].contains(name) {
                 headers.remove(name);
             }
         }
@@ -175,6 +179,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) {
             headers.remove(name);
         }
     }
+    named
 }
 
 /// Lists that others began are continued in `headers`; what is new is answered.
@@ -237,17 +242,6 @@ fn via(version: Version) -> &'static str {
     }
 }
 
-/// Takes a request apart into the head for model servers and its body.
-pub fn split<B>(
-    request: Request<B>,
-    names: NameFilter,
-    client: Option<&Client>,
-    upgrade: bool,
-) -> (Head, B) {
-    let (parts, body) = request.into_parts();
-    (outgoing(parts, names, client, upgrade), body)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +254,8 @@ mod tests {
         let client = Client::new([10, 0, 0, 9].into(), false);
         let request = request.body(()).expect("valid");
         let names = NameFilter::of(request.headers());
-        split(request, names, Some(&client), false).0.fields()
+        let parts = request.into_parts().0;
+        outgoing(parts, names, Some(&client), false).0.fields()
     }
 
     #[test]

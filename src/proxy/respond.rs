@@ -32,9 +32,10 @@ impl<O: OldBackend> Attempts<O> {
         let (mut parts, source) = response.into_parts();
         exchange.answered(target.generation(), parts.status);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
+        let mut named = Vec::new();
         if !switched {
             let names = NameFilter::of(&parts.headers);
-            head::remove_hop_by_hop(&mut parts.headers, names);
+            named = head::remove_hop_by_hop(&mut parts.headers, names);
         }
         // RFC 9110 §8.6: a client could wait for so many bytes.
         if switched || parts.status == StatusCode::NO_CONTENT {
@@ -44,12 +45,11 @@ impl<O: OldBackend> Attempts<O> {
         if switched {
             return tunnel::respond(parts, exchange);
         }
-        exchange.is_sse = !is_head && is_event_stream(&parts.headers);
-        let relay = if exchange.is_sse && is_readable(&parts.headers) {
-            if self.retryable && parts.status == StatusCode::OK {
-                // Another target may go on with it, or an event of ours end it.
-                parts.headers.remove(header::CONTENT_LENGTH);
-            }
+        // Anything but a success passes unchanged, whatever its form.
+        exchange.is_sse = !is_head && parts.status.is_success() && is_event_stream(&parts.headers);
+        let mut relay = if exchange.is_sse && is_readable(&parts.headers) {
+            // Another target may go on with it, and events and comments of ours may be in it.
+            parts.headers.remove(header::CONTENT_LENGTH);
             let comments = self.proxy.context.settings.comments;
             Relay::of_events(source, exchange, Box::new(self), comments)
         } else {
@@ -62,6 +62,7 @@ impl<O: OldBackend> Attempts<O> {
             }
             Relay::of_bytes(source, exchange, is_head)
         };
+        relay.hide(named);
         Response::from_parts(parts, SplitBody::relay(relay))
     }
 }

@@ -90,7 +90,9 @@ impl<O: OldBackend> Proxy<O> {
             if retryable {
                 self.keep(&snapshot, request.body(), target);
             }
-            let (mut head, body) = head::split(request, names, client.as_deref(), upgrade);
+            let (parts, body) = request.into_parts();
+            let (mut head, named) = head::outgoing(parts, names, client.as_deref(), upgrade);
+            body.hide(named);
             if let Route::Inference(_) = route {
                 head::ask_for_identity(&mut head.headers, names);
             }

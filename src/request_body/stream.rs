@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body, Frame};
 use tower::BoxError;
 
@@ -33,6 +34,8 @@ pub struct Stream {
     /// Bytes that may still come.
     allowed: u64,
     fault: Option<Fault>,
+    /// Trailers of these names are not passed on.
+    hidden: Vec<HeaderName>,
     /// False once something was read that is not kept.
     whole: bool,
     ended: bool,
@@ -50,6 +53,7 @@ impl Stream {
             keep: 0,
             allowed: u64::MAX,
             fault: None,
+            hidden: Vec::new(),
             whole: true,
             ended: false,
         }
@@ -62,6 +66,10 @@ impl Stream {
 
     pub fn keep(&mut self, most: usize) {
         self.keep = most as u64;
+    }
+
+    pub fn hide(&mut self, names: Vec<HeaderName>) {
+        self.hidden = names;
     }
 
     pub fn fault(&self) -> Option<Fault> {
@@ -140,7 +148,8 @@ impl Stream {
             Ok(data) => data,
             Err(frame) => {
                 // Those that nobody may be told are left out. They are the last frame.
-                let Some(trailers) = frame.into_trailers().ok().and_then(passable) else {
+                let trailers = frame.into_trailers().ok();
+                let Some(trailers) = trailers.and_then(|map| passable(map, &self.hidden)) else {
                     self.ended = true;
                     return Poll::Ready(None);
                 };

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::Cut;
@@ -46,6 +46,8 @@ pub struct Relay {
     timers: Timers,
     /// To be passed on after the last bytes.
     trailers: Option<Box<HeaderMap>>,
+    /// Trailers of these names are not passed on.
+    hidden: Box<[HeaderName]>,
 }
 
 impl Relay {
@@ -90,7 +92,13 @@ impl Relay {
             attempts: None,
             timers: Timers::default(),
             trailers: None,
+            hidden: Box::default(),
         }
+    }
+
+    /// Trailers of these names are not passed on: they are meant for the model server's connection.
+    pub fn hide(&mut self, names: Vec<HeaderName>) {
+        self.hidden = names.into();
     }
 
     pub fn is_end_stream(&self) -> bool {
@@ -136,7 +144,8 @@ impl Relay {
                             // An answer that goes on elsewhere, or ends with an event of ours, has other trailers.
                             if matches!(self.state, State::Ended) {
                                 let trailers = trailers.into_trailers().ok();
-                                self.trailers = trailers.and_then(passable).map(Box::new);
+                                let passed = trailers.and_then(|map| passable(map, &self.hidden));
+                                self.trailers = passed.map(Box::new);
                             }
                             rest
                         }

@@ -6,8 +6,10 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::{Relay, State};
+use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
 use crate::proxy::body::{is_event_stream, is_readable};
+use crate::proxy::head::remove_hop_by_hop;
 use crate::rescue::{Cause, Target};
 use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
@@ -123,7 +125,7 @@ impl Relay {
                 return self.give_up(&error.to_string(), error.status());
             }
         };
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         if parts.status != StatusCode::OK
             || !is_event_stream(&parts.headers)
             || !is_readable(&parts.headers)
@@ -135,6 +137,8 @@ impl Relay {
             };
             return self.give_up(&message, status);
         }
+        let names = NameFilter::of(&parts.headers);
+        self.hide(remove_hop_by_hop(&mut parts.headers, names));
         self.timers.first_event = attempts.first_event_deadline();
         self.attempts = Some(attempts);
         self.endpoint = body.endpoint().cloned();
