@@ -91,6 +91,22 @@ impl Continuation {
         }
     }
 
+    /// Content follows: no other target will go on with the stream.
+    pub fn settled(&mut self) {
+        self.sent = Vec::new();
+        self.due = Vec::new();
+    }
+
+    /// What it holds, in bytes.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        let places = (self.sent.capacity() + self.due.capacity()) * size_of::<Start>()
+            + self.ids.capacity() * size_of::<(Box<str>, Box<str>)>();
+        let texts = self.sent.iter().chain(&self.due).map(Start::text);
+        let ids = self.ids.iter().map(|(own, known)| own.len() + known.len());
+        places + texts.chain(ids).sum::<usize>()
+    }
+
     /// The stream of another target follows.
     pub fn moved(&mut self) {
         self.due.clone_from(&self.sent);
@@ -108,7 +124,7 @@ impl Continuation {
             return Opening::Conflict;
         }
         let starts = starts(api, event);
-        if starts.iter().any(Start::is_long) {
+        if starts.len() > MOST || starts.iter().any(Start::is_long) {
             return Opening::Conflict;
         }
         for start in &starts {

@@ -367,6 +367,62 @@ async fn half_heads_share_the_budget() {
 }
 
 #[tokio::test]
+async fn half_answer_heads_and_half_trailers_share_the_budget() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\nx: ";
+    const TRAILERS: &str =
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx: ";
+    const INTERIM: &str = "HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\nHTTP/1.1 103 b\r\nx: ";
+    for (beginning, length) in [(HEAD, 60_000), (TRAILERS, 16_000), (INTERIM, 60_000)] {
+        let stage = Stage::set(Manner::Sends(beginning, length), &[]).await;
+        let streams = stage.attack(1500, |_| sized(2, 2)).await;
+        drop(streams);
+        stage.gives_back().await;
+    }
+}
+
+#[tokio::test]
+async fn requests_behind_one_that_waits_are_left_unread() {
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let ahead = format!(
+        "GET /y HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n",
+        "x".repeat(60_000)
+    );
+    let streams = stage
+        .attack(500, |_| {
+            [sized(2, 2), ahead.repeat(2).into_bytes()].concat()
+        })
+        .await;
+    drop(streams);
+    stage.gives_back().await;
+}
+
+/// What is remembered of a stream's opening, in case another target goes on with it.
+#[tokio::test]
+async fn opening_events_that_went_out_share_the_budget() {
+    use std::fmt::Write;
+    let mut answer = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_owned();
+    for number in 0..64 {
+        let id = format!("{number:0>250}");
+        let _ = write!(
+            answer,
+            "data: {{\"type\":\"response.output_item.added\",\"output_index\":{number},\"item\":{{\"id\":\"{id}\",\"call_id\":\"{id}\"}}}}\n\n"
+        );
+    }
+    let beginning: &'static str = answer.leak();
+    let flags = ["--hold", "0"];
+    let stage = Stage::set(Manner::Sends(beginning, 0), &flags).await;
+    let streams = stage
+        .attack(2000, |_| {
+            let head = "POST /v1/responses HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
+            head.as_bytes().to_vec()
+        })
+        .await;
+    assert!(stage.refused("event").await > 0.0);
+    drop(streams);
+    stage.gives_back().await;
+}
+
+#[tokio::test]
 async fn uploads_over_http2_share_the_budget() {
     let _machine = crate::shared().await;
     let stage = Stage::set(Manner::ReadsHead, &[]).await;

@@ -317,6 +317,35 @@ async fn comments_keep_a_silent_stream_alive_between_events_only() {
 }
 
 #[tokio::test]
+async fn comments_do_not_make_a_stream_of_known_length_longer_than_its_length() {
+    let [first, rest] = [content("old", 0), content("old", 1) + DONE];
+    let length = (first.len() + rest.len()).to_string();
+    let headers = [
+        ("content-type", "text/event-stream"),
+        ("content-length", &*length),
+    ];
+    // One path is split and the other belongs to old alone.
+    for (method, path) in [("POST", CHAT), ("GET", "/events")] {
+        let gate = Gate::closed();
+        let script = Script::new().head(200, &headers).chunk(&first);
+        let old = Upstream::always(script.wait(&gate).chunk(&rest)).await;
+        let proxy = Proxy::before(&old, &["--keep-alive-comments", "0.05"]).await;
+        let mut client = Client::connect(proxy.address).await;
+        match method {
+            "GET" => client.get(path, &[]).await,
+            _ => client.post(path, &[], STREAMING).await,
+        }
+        client.head().await;
+        let mut seen = client.until(&first).await;
+        seen += &client.until(":\n\n").await;
+        gate.open();
+        seen += &String::from_utf8(client.body().await).unwrap();
+        assert_eq!(client.end, Some(End::Clean), "{path}");
+        assert_eq!(seen.replace(":\n\n", ""), first.clone() + &rest, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn comments_also_keep_alive_what_waits_for_its_first_content() {
     let gate = Gate::closed();
     let old = Upstream::always(Script::new().sse().wait(&gate).events(&chat_text("old"))).await;

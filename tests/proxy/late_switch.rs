@@ -297,6 +297,34 @@ async fn any_other_refusal_passes_untouched_and_is_never_tried_again() {
 }
 
 #[tokio::test]
+async fn a_refusal_in_the_form_of_an_event_stream_passes_untouched() {
+    for (code, body) in [
+        (429, "data: {\"error\":{\"code\":429}}\n\n"),
+        (400, "data: half"),
+        (422, ""),
+    ] {
+        let length = body.len().to_string();
+        let headers = [
+            ("content-type", "text/event-stream"),
+            ("content-length", &*length),
+        ];
+        let refusal = Script::new().head(code, &headers);
+        let refusal = if body.is_empty() {
+            refusal
+        } else {
+            refusal.chunk(body)
+        };
+        let old = Upstream::always(refusal).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let response = proxy.chat().await;
+        assert_eq!((response.status, response.end), (code, End::Clean));
+        assert_eq!(response.text(), body);
+        assert_eq!(response.header("content-length"), Some(&*length));
+        proxy.outcomes("completed", 1).await;
+    }
+}
+
+#[tokio::test]
 async fn a_first_error_event_of_another_code_passes_untouched() {
     for code in [400, 404, 429] {
         let new = Upstream::always(error_first(code)).await;

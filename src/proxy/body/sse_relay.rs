@@ -182,6 +182,9 @@ impl SseRelay {
         exchange.content(now, with_content);
         if taken.retry.is_none() && !taken.conflict {
             taken.committed |= self.settle(&data, from, &mut out, &mut taken.forward, exchange);
+            if taken.committed {
+                self.continuation.settled();
+            }
             if !self.charge_held(exchange) {
                 taken.committed |= self.give_up(&mut taken.forward, exchange);
             }
@@ -201,8 +204,11 @@ impl SseRelay {
 
     /// Charges what is held. False when the budget has no room for it.
     fn charge_held(&mut self, exchange: &Exchange) -> bool {
-        let held = self.partial.capacity() + self.held.capacity() + self.decoder.held();
-        let wanted = if held > FREE { cost(held) } else { 0 };
+        let held = self.partial.capacity()
+            + self.held.capacity()
+            + self.decoder.held()
+            + self.continuation.held();
+        let wanted = charged(held);
         wanted == self.charge.bytes()
             || self
                 .charge
@@ -215,6 +221,10 @@ impl SseRelay {
         let rest = self.rest();
         *forward = [&forward[..], &rest].concat().into();
         self.decoder.give_up();
+        // By these ids its client knows what still comes.
+        self.continuation.settled();
+        let held = charged(self.continuation.held());
+        self.charge.force(exchange.memory(), held);
         exchange.quiet = true;
         !std::mem::replace(&mut self.committed, true)
     }
@@ -316,6 +326,11 @@ impl SseRelay {
         }
         commits
     }
+}
+
+/// What is charged for so many bytes that are held.
+fn charged(held: usize) -> usize {
+    if held > FREE { cost(held) } else { 0 }
 }
 
 /// Notes an event that is forwarded. Has it content?

@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
+use super::MOST;
 use crate::sse::meaning::with_type;
 use crate::sse::{Api, Event};
 
@@ -46,8 +47,13 @@ pub(super) struct Start {
 impl Start {
     /// Is its text too long to be remembered?
     pub fn is_long(&self) -> bool {
+        self.text() > LONG
+    }
+
+    /// The length of its text, in bytes.
+    pub fn text(&self) -> usize {
         let ids = [&self.id, &self.call_id].into_iter().flatten();
-        ids.fold(self.shape.len(), |sum, id| sum + id.len()) > LONG
+        ids.fold(self.shape.len(), |sum, id| sum + id.len())
     }
 
     /// Does it open the same thing as `other`?
@@ -94,7 +100,8 @@ struct Part {
     call_id: Option<Box<str>>,
 }
 
-/// What `event`, which has no content, opens. More than one thing only where a chunk has several choices.
+/// What `event`, which has no content, opens. More than one thing only where a chunk has several choices, of which no more are
+/// told than shows that they are too many.
 pub(super) fn starts(api: Api, event: &Event<'_>) -> Vec<Start> {
     let probe: Probe = serde_json::from_slice(event.data).unwrap_or_default();
     let kind = match api {
@@ -138,6 +145,7 @@ fn choices(probe: &Probe) -> Vec<Start> {
     };
     let choices = probe.choices.iter();
     choices
+        .take(MOST + 1)
         .map(|choice| {
             let role = has_role(choice);
             start(Kind::Choice { role }, choice.index)
