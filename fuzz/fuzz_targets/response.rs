@@ -94,21 +94,22 @@ fn read(input: &[u8], widest: usize, method: &Method) -> Reading {
                     return reading;
                 }
             }
-            Framing::Chunked => match chunked.decode(&mut gathered) {
-                Err(_) => {
-                    reading.end = End::Refused;
-                    return reading;
-                }
-                Ok(decoded) => {
+            Framing::Chunked => {
+                // What is left behind payload is an error, which comes next.
+                while !gathered.is_empty() {
+                    let Ok(decoded) = chunked.decode(&mut gathered) else {
+                        reading.end = End::Refused;
+                        return reading;
+                    };
                     consumed += decoded.consumed;
                     reading.body.extend_from_slice(&gathered[decoded.payload]);
-                    gathered.clear();
+                    gathered.drain(..decoded.consumed);
                     if chunked.is_done() {
                         reading.end = End::Whole(consumed);
                         return reading;
                     }
                 }
-            },
+            }
         }
     }
     reading

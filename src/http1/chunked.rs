@@ -77,6 +77,8 @@ pub struct Chunked {
     /// What the size lines were longer than allowed, in bytes.
     excess: u32,
     trailers: Option<Box<HeaderMap>>,
+    /// What is wrong behind the payload that was decoded last.
+    failed: Option<ChunkError>,
 }
 
 /// What one call of [`Chunked::decode`] made of its slice.
@@ -84,7 +86,8 @@ pub struct Chunked {
 pub struct Decoded {
     /// The payload, as a range of the slice: later payloads were moved up to the first one.
     pub payload: Range<usize>,
-    /// How much of the slice belonged to this body. Less than all only when the body is done.
+    /// How much of the slice belonged to this body. Less than all only when the body is done, or what follows is an error that
+    /// the next call tells.
     pub consumed: usize,
 }
 
@@ -95,6 +98,7 @@ impl Default for Chunked {
             line: 0,
             excess: 0,
             trailers: None,
+            failed: None,
         }
     }
 }
@@ -111,43 +115,62 @@ impl Chunked {
         self.trailers.take().map(|map| *map)
     }
 
-    /// Reads on, in place.
+    /// Reads on, in place. Payload before an error comes first, so that what is told of a body does not depend on how it was cut.
     ///
     /// # Errors
     /// At the first byte that RFC 9112 §7.1 does not allow.
     pub fn decode(&mut self, slice: &mut [u8]) -> Result<Decoded, ChunkError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
         let mut at = 0;
         let mut payload = 0..0;
-        while at < slice.len() && !self.is_done() {
-            if let State::Data { left } = &mut self.state {
-                let here = usize::try_from(*left)
-                    .unwrap_or(usize::MAX)
-                    .min(slice.len() - at);
-                append(&mut payload, slice, at..at + here);
-                *left -= here as u64;
-                at += here;
-                if *left == 0 && slice[at..].starts_with(b"\r\n") {
-                    self.state = SIZE;
-                    at += 2;
-                } else if *left == 0 {
-                    self.state = State::DataCr;
-                }
-            } else if let State::Size { digits: 0, .. } = self.state
-                && let Some((left, length)) = usual_size(&slice[at..])
-            {
-                self.state = State::Data { left };
-                self.line = u32::try_from(length).unwrap_or(u32::MAX);
-                self.charge(left)?;
-                at += length;
-            } else {
-                self.framing_byte(slice[at])?;
-                at += 1;
+        if let Err(error) = self.decode_from(slice, &mut at, &mut payload) {
+            self.failed = Some(error);
+            if payload.is_empty() {
+                return Err(error);
             }
         }
         Ok(Decoded {
             payload,
             consumed: at,
         })
+    }
+
+    /// Decodes what begins `at`, which is moved behind it, and adds to the `payload`.
+    fn decode_from(
+        &mut self,
+        slice: &mut [u8],
+        at: &mut usize,
+        payload: &mut Range<usize>,
+    ) -> Result<(), ChunkError> {
+        while *at < slice.len() && !self.is_done() {
+            if let State::Data { left } = &mut self.state {
+                let here = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(slice.len() - *at);
+                append(payload, slice, *at..*at + here);
+                *left -= here as u64;
+                *at += here;
+                if *left == 0 && slice[*at..].starts_with(b"\r\n") {
+                    self.state = SIZE;
+                    *at += 2;
+                } else if *left == 0 {
+                    self.state = State::DataCr;
+                }
+            } else if let State::Size { digits: 0, .. } = self.state
+                && let Some((left, length)) = usual_size(&slice[*at..])
+            {
+                self.state = State::Data { left };
+                self.line = u32::try_from(length).unwrap_or(u32::MAX);
+                self.charge(left)?;
+                *at += length;
+            } else {
+                self.framing_byte(slice[*at])?;
+                *at += 1;
+            }
+        }
+        Ok(())
     }
 
     /// Weighs the size line that has ended against the payload that it announces, as Go's `net/http` does: extensions are
@@ -297,6 +320,9 @@ mod tests {
     fn decode_all(mut bytes: Vec<u8>) -> Result<(Vec<u8>, usize, bool), ChunkError> {
         let mut decoder = Chunked::default();
         let decoded = decoder.decode(&mut bytes)?;
+        if decoded.consumed < bytes.len() && !decoder.is_done() {
+            decoder.decode(&mut bytes[decoded.consumed..])?;
+        }
         Ok((
             bytes[decoded.payload].to_vec(),
             decoded.consumed,
@@ -352,6 +378,21 @@ mod tests {
         }
         let long = [b"3;".to_vec(), vec![b'a'; 2000], b"\r\nabc\r\n".to_vec()].concat();
         assert_eq!(decode_all(long), Err(ChunkError::Extension));
+    }
+
+    #[test]
+    fn payload_before_an_error_comes_first() {
+        for bad in ["zz\r\n", "2\r\nxyz", "0\r\nbad trailer\r\n\r\n"] {
+            let mut bytes = format!("3\r\nabc\r\n{bad}").into_bytes();
+            let mut decoder = Chunked::default();
+            let decoded = decoder.decode(&mut bytes).expect("payload");
+            assert!(bytes[decoded.payload].starts_with(b"abc"), "{bad:?}");
+            assert!(decoded.consumed < bytes.len() && !decoder.is_done());
+            let mut rest = bytes.split_off(decoded.consumed);
+            for _ in 0..2 {
+                assert!(decoder.decode(&mut rest).is_err(), "{bad:?}");
+            }
+        }
     }
 
     #[test]

@@ -211,7 +211,12 @@ impl Incoming {
             }
             Reading::Chunked(chunked) => {
                 let decoded = chunked.decode(&mut bytes).map_err(BodyError::Malformed)?;
-                let surplus = decoded.consumed < bytes.len();
+                let more = decoded.consumed < bytes.len();
+                let surplus = more && chunked.is_done();
+                if more && !surplus {
+                    // An error, which is told once what came before it is forwarded.
+                    self.rest = bytes.split_off(decoded.consumed);
+                }
                 bytes.truncate(decoded.payload.end);
                 bytes.advance(decoded.payload.start);
                 if chunked.is_done() {
