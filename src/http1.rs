@@ -13,7 +13,7 @@ pub use chunked::{ChunkError, Chunked, Decoded};
 pub use encode::{
     CHUNK_END, chunk_head, field, last_chunk, request_end, request_line, response_head,
 };
-pub use request::{HeadError, RequestHead, host_is_valid, parse_request};
+pub use request::{HeadError, RequestHead, expectations_are_known, host_is_valid, parse_request};
 pub use response::{ResponseError, ResponseHead, parse_response};
 pub use trailers::{passable, with_trailers};
 

@@ -20,14 +20,14 @@ use tower::BoxError;
 
 use self::connection::{Open, Seat};
 use super::limits::Limits;
-use crate::http1::host_is_valid;
+use crate::http1::{expectations_are_known, host_is_valid};
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::{Budget, Purpose};
 use crate::proxy::{BodyLimit, Client, Cut, OldBackend, Paced, Proxy, SplitBody, error_answer};
 use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
-use crate::transport::h2::{Broken, Counted, SMALL_FRAMES, Sending, Spooled, prepare};
+use crate::transport::h2::{Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, prepare};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, lend};
 
@@ -74,7 +74,7 @@ pub async fn run<O: OldBackend>(
         let stream = Stream {
             respond,
             write_timeout,
-            _seat: open.seat(),
+            seat: open.seat(),
         };
         let (proxy, client) = (proxy.clone(), Arc::clone(&client));
         tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request)));
@@ -93,7 +93,7 @@ struct Stream {
     respond: SendResponse<Bytes>,
     /// How long the client may take nothing of the answer.
     write_timeout: Duration,
-    _seat: Seat,
+    seat: Seat,
 }
 
 impl Stream {
@@ -105,7 +105,7 @@ impl Stream {
             Poll::Pending => self.respond.poll_reset(cx).map(|_| None),
         });
         let Some(response) = answered.await else {
-            return;
+            return self.seat.given_up();
         };
         let (mut head, body) = response.into_parts();
         prepare(&mut head.headers, &body);
@@ -125,7 +125,10 @@ impl Stream {
     async fn send(self, mut sending: Sending<Streamed>) {
         let mut stalled: Option<(u64, Pin<Box<Sleep>>)> = None;
         std::future::poll_fn(|cx| {
-            if sending.poll(cx).is_ready() {
+            if let Poll::Ready(sent) = sending.poll(cx) {
+                if let Sent::Unwanted = sent {
+                    self.seat.given_up();
+                }
                 return Poll::Ready(());
             }
             if !sending.is_blocked() {
@@ -203,6 +206,12 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     // RFC 9113 §8.3.1: other schemes are for proxies that translate; model servers speak HTTP.
     if !matches!(request.uri().scheme_str(), Some("http" | "https") | None) {
         return Some((StatusCode::BAD_REQUEST, "the scheme must be http or https"));
+    }
+    if !expectations_are_known(request.headers()) {
+        return Some((
+            StatusCode::EXPECTATION_FAILED,
+            "the request has an Expect other than 100-continue",
+        ));
     }
     // RFC 9113 §8.2.1. HTTP/1.1 would drop these spaces, so what is checked here would not be what arrives.
     let is_padded = |value: &HeaderValue| {

@@ -224,17 +224,20 @@ fn keep_alive(headers: &HeaderMap, names: NameFilter, version: Version) -> bool 
 }
 
 fn expectation(headers: &HeaderMap, version: Version) -> Result<bool, HeadError> {
-    match headers.get(EXPECT) {
-        Some(value) if version == Version::HTTP_11 => {
-            if value.as_bytes().eq_ignore_ascii_case(b"100-continue") {
-                Ok(true)
-            } else {
-                Err(HeadError::Expect)
-            }
-        }
-        // RFC 9110 §10.1.1: a server ignores the expectation of an HTTP/1.0 client.
-        _ => Ok(false),
+    // RFC 9110 §10.1.1: a server ignores the expectation of an HTTP/1.0 client.
+    if version != Version::HTTP_11 || !headers.contains_key(EXPECT) {
+        return Ok(false);
     }
+    expectations_are_known(headers)
+        .then_some(true)
+        .ok_or(HeadError::Expect)
+}
+
+/// Is nothing expected but `100-continue`, the only expectation that is defined (RFC 9110 §10.1.1)?
+#[must_use]
+pub fn expectations_are_known(headers: &HeaderMap) -> bool {
+    let mut expected = headers.get_all(EXPECT).iter();
+    expected.all(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 #[cfg(test)]
@@ -318,6 +321,7 @@ mod tests {
             (with("X: a\nY: b\r\n"), E::LineEnd),
             (with("X: a\rY: b\r\n"), E::Malformed),
             (with("Expect: 200-ok\r\n"), E::Expect),
+            (with("Expect: 100-continue\r\nExpect: x\r\n"), E::Expect),
             (with("Host: b\r\n"), E::Host),
             ("GET / HTTP/1.1\r\n\r\n".into(), E::Host),
             ("GET / HTTP/1.1\r\nHost: \r\n\r\n".into(), E::Host),

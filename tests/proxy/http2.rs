@@ -729,9 +729,19 @@ async fn a_malformed_request_over_http2_reaches_no_model_server() {
             _ => assert_eq!(answer.code(), PROTOCOL_ERROR, "{what}"),
         }
     }
-    assert_eq!(old.count(), 0);
-    // The same with nothing wrong, and an asterisk where it may be.
-    for (method, path) in [("GET", "/a"), ("OPTIONS", "*")] {
+    for (client_expects, status) in [("100-continue", "200"), ("x", "417")] {
+        let client = Http2::connect(proxy.address).await;
+        let expect = [("expect", client_expects)];
+        let sent = client.send("POST", CHAT, &expect, UNARY).await.unwrap();
+        assert_eq!(sent.status.to_string(), status, "{client_expects}");
+    }
+    assert_eq!(old.count(), 1);
+    // The same with nothing wrong, an asterisk where it may be, and a fragment, which is no part of what a server gets.
+    for (method, path, target) in [
+        ("GET", "/a", "/a"),
+        ("OPTIONS", "*", "*"),
+        ("GET", "/a#b", "/a"),
+    ] {
         let mut frames = Frames::connect(proxy.address, &[]).await;
         frames.request(1, END_STREAM, method, path).await;
         let answer = frames
@@ -739,7 +749,83 @@ async fn a_malformed_request_over_http2_reaches_no_model_server() {
             .await
             .unwrap();
         assert_eq!((answer.kind, answer.payload[0]), (HEADERS, 0x88), "{path}");
-        assert_eq!(old.last().target, path);
+        assert_eq!(old.last().target, target);
+    }
+}
+
+/// What a server may send beyond the answer to the request of a stream.
+#[derive(Clone, Copy, Debug)]
+enum Stray {
+    DataBehindTheEnd,
+    HeadBehindTheEnd,
+    /// The answer to a request that was not made yet.
+    Ahead,
+    Pushed,
+    /// Another head after the first one.
+    SecondHead,
+}
+
+#[tokio::test]
+async fn what_an_http2_server_sends_beyond_an_answer_is_nobody_s_answer() {
+    for stray in [
+        Stray::DataBehindTheEnd,
+        Stray::HeadBehindTheEnd,
+        Stray::Ahead,
+        Stray::Pushed,
+        Stray::SecondHead,
+    ] {
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let server = FrameServer::answering(&[], move |mut frames, stream| {
+            let number = count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            async move {
+                frames.headers(stream, 0, &[OK]).await;
+                if number == 0 && matches!(stray, Stray::SecondHead) {
+                    frames.headers(stream, 0, &[OK]).await;
+                }
+                frames.send(DATA, END_STREAM, stream, b"own").await;
+                let next = stream + 2;
+                match stray {
+                    _ if number > 0 => {}
+                    Stray::DataBehindTheEnd => {
+                        frames.send(DATA, END_STREAM, stream, b"forged").await;
+                    }
+                    Stray::HeadBehindTheEnd => {
+                        frames.headers(stream, END_STREAM, &[OK]).await;
+                    }
+                    Stray::Ahead => {
+                        frames.headers(next, 0, &[OK]).await;
+                        frames.send(DATA, END_STREAM, next, b"forged").await;
+                    }
+                    Stray::Pushed => {
+                        let fields = block(&[(":method", "GET"), (":path", "/health")]);
+                        let promise = [&2u32.to_be_bytes()[..], &fields].concat();
+                        frames
+                            .send(PUSH_PROMISE, END_HEADERS, stream, &promise)
+                            .await;
+                        frames.headers(2, 0, &[OK]).await;
+                        frames.send(DATA, END_STREAM, 2, b"forged").await;
+                    }
+                    Stray::SecondHead => {}
+                }
+                frames
+            }
+        })
+        .await;
+        let proxy = before_frames(&server, &[]).await;
+        let first = client::get(proxy.address, "/health").await;
+        if matches!(stray, Stray::SecondHead) {
+            assert!(first.status == 502 || first.end.is_unclean(), "{first:?}");
+        } else {
+            first.assert_is("own");
+        }
+        for _ in 0..5 {
+            let response = client::get(proxy.address, "/health").await;
+            assert_eq!(
+                (response.status, response.text()),
+                (200, "own".into()),
+                "{stray:?}"
+            );
+        }
     }
 }
 
@@ -860,6 +946,34 @@ async fn a_flood_of_an_http2_client_ends_its_connection_or_is_taken_in_its_strid
     proxy.counts("crossfade_open_streams", &[], 0.0).await;
     let grown = proxy.memory().saturating_sub(before);
     assert!(grown < 16 << 20, "{grown}");
+}
+
+#[tokio::test]
+async fn a_client_that_opens_streams_only_to_reset_them_is_sent_away() {
+    let old = Upstream::start(healthy("old")).await;
+    // Requests whose bodies are waited for, so that nothing else takes time.
+    let proxy = Proxy::before(&old, &["--affinity-body-field", "user"]).await;
+    let mut frames = Frames::connect(proxy.address, &[]).await;
+    let mut stream = 1;
+    for batch in 0.. {
+        assert!(batch < 200, "{} streams were reset", batch * 100);
+        for _ in 0..100 {
+            frames.request(stream, 0, "POST", CHAT).await;
+            stream += 2;
+        }
+        // Each was taken before it is given up.
+        frames.send(PING, 0, 0, &[0; 8]).await;
+        let answer = frames.next_of(&[PING, GOAWAY]).await;
+        if let Some(frame) = answer.filter(|frame| frame.kind == GOAWAY) {
+            assert_eq!(frame.code(), ENHANCE_YOUR_CALM);
+            break;
+        }
+        for back in 1..=100 {
+            frames.reset(stream - 2 * back, CANCEL).await;
+        }
+    }
+    proxy.chat().await.assert_is(chat_text("old"));
+    assert_eq!(old.count(), 1);
 }
 
 #[tokio::test]

@@ -30,10 +30,17 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a connection that is to end may take to send what is left of whole answers.
 const LAST_DATA: Duration = Duration::from_secs(10);
 
+/// Streams that a client may give up within [`RESETS_IN`], after they were handed out. What it resets before is bounded by h2.
+/// Each is work that was begun for nothing (CVE-2023-44487), and makes room for another one.
+const MAX_RESETS: usize = 500;
+const RESETS_IN: Duration = Duration::from_secs(1);
+
 /// The streams of a connection that are being answered.
 #[derive(Default)]
 pub(super) struct Open {
     count: AtomicUsize,
+    /// Those that the client has given up so far.
+    resets: AtomicUsize,
     connection: AtomicWaker,
 }
 
@@ -48,11 +55,50 @@ impl Open {
 /// A stream that is being answered.
 pub(super) struct Seat(Arc<Open>);
 
+impl Seat {
+    /// The client does not want the answer.
+    pub(super) fn given_up(&self) {
+        self.0.resets.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
         if self.0.count.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.0.connection.wake();
         }
+    }
+}
+
+/// Whether a client opens streams only to give them up.
+struct Resets {
+    /// How many it had given up at the beginning of the time in which they are counted.
+    before: usize,
+    since: Instant,
+}
+
+impl Resets {
+    fn since(now: Instant) -> Self {
+        Self {
+            before: 0,
+            since: now,
+        }
+    }
+
+    /// `total` are given up so far. The clock is read only where there is something to count.
+    fn are_too_many(&mut self, total: usize, now: impl FnOnce() -> Instant) -> bool {
+        if total == self.before {
+            return false;
+        }
+        let now = now();
+        if now >= self.since + RESETS_IN {
+            *self = Self {
+                before: total,
+                since: now,
+            };
+            return false;
+        }
+        total - self.before > MAX_RESETS
     }
 }
 
@@ -65,6 +111,7 @@ struct Connection<'a, S> {
     keep_alive: KeepAlive,
     open: &'a Open,
     limits: &'a Limits,
+    resets: Resets,
     /// Until when the client must have begun.
     begins_by: Instant,
     /// Since when no stream is being answered.
@@ -113,6 +160,7 @@ pub(super) async fn serve(
         serve,
         open,
         limits,
+        resets: Resets::since(Instant::now()),
         begins_by,
         idle_since: None,
         flushed: None,
@@ -158,11 +206,13 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 Some(Err(error)) => return Poll::Ready(Err(error.to_string())),
                 None => return Poll::Ready(Ok(())),
             };
+            let resets = self.open.resets.load(Ordering::Relaxed);
+            if self.over_since.is_none() && self.resets.are_too_many(resets, Instant::now) {
+                self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
+            }
             // A client that does not acknowledge the GOAWAY goes on opening streams.
-            if self
-                .leaving_since
-                .is_some_and(|since| since.elapsed() > GRACE)
-            {
+            let refuses = |since: Instant| since.elapsed() > GRACE;
+            if self.over_since.is_some() || self.leaving_since.is_some_and(refuses) {
                 respond.send_reset(Reason::REFUSED_STREAM);
             } else {
                 (self.serve)(request, respond);
@@ -212,10 +262,10 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 if is_flushing && makes_progress && may_last {
                     self.flushed = Some((sent, now));
                 } else {
-                    self.end(now);
+                    self.end(now, Reason::NO_ERROR);
                 }
             }
-            (None, None) if is_flushing => self.end(now),
+            (None, None) if is_flushing => self.end(now, Reason::NO_ERROR),
             (None, None) if has_begun => self.leave(),
             (None, None) => return Poll::Ready(Err("no SETTINGS in time")),
         }
@@ -223,8 +273,30 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
     }
 
     /// Ends the connection with all that is left of it.
-    fn end(&mut self, now: Instant) {
-        self.inner.abrupt_shutdown(Reason::NO_ERROR);
+    fn end(&mut self, now: Instant, reason: Reason) {
+        self.inner.abrupt_shutdown(reason);
         self.over_since = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_that_are_given_up_are_too_many_only_within_a_short_time() {
+        let start = Instant::now();
+        let at = |millis| move || start + Duration::from_millis(millis);
+        let mut resets = Resets::since(start);
+        assert!(!resets.are_too_many(MAX_RESETS, at(900)));
+        assert!(resets.are_too_many(MAX_RESETS + 1, at(999)));
+        // As many in a longer time are the usual life of a gateway's connection.
+        let mut resets = Resets::since(start);
+        for second in 0..100 {
+            let total = usize::try_from(second).expect("few") * MAX_RESETS;
+            assert!(!resets.are_too_many(total, at(1000 * second)), "{second}");
+        }
+        assert!(!resets.are_too_many(100 * MAX_RESETS, at(100_000)));
+        assert!(resets.are_too_many(101 * MAX_RESETS + 1, at(100_500)));
     }
 }
