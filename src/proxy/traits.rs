@@ -35,7 +35,12 @@ pub fn forced(
     name: Option<&HeaderName>,
 ) -> Option<Generation> {
     let name = name.filter(|name| names.may_hold(name))?;
-    let value = headers.get(name)?.as_bytes();
+    let mut values = headers.get_all(name).iter().map(|value| value.as_bytes());
+    let value = values.next()?;
+    // Lines that differ name none: a gateway that adds its own must not be overruled by a client's.
+    if !values.all(|other| other.eq_ignore_ascii_case(value)) {
+        return None;
+    }
     Generation::ALL
         .into_iter()
         .find(|generation| value.eq_ignore_ascii_case(generation.as_str().as_bytes()))
@@ -115,6 +120,26 @@ mod tests {
         let mut affinity = crate::resource::Plan::all_old().affinity;
         affinity.body_fields = vec!["prompt_cache_key".into(), "user".into()];
         affinity
+    }
+
+    #[test]
+    fn an_override_counts_only_where_all_its_lines_agree() {
+        for (values, expected) in [
+            (&["new"][..], Some(Generation::New)),
+            (&["OLD", "old"], Some(Generation::Old)),
+            (&["old", "new"], None),
+            (&["new", "x"], None),
+            (&["x"], None),
+            (&[], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append("x-generation", value.parse().expect("valid"));
+            }
+            let name = HeaderName::from_static("x-generation");
+            let forced = forced(&headers, NameFilter::of(&headers), Some(&name));
+            assert_eq!(forced, expected, "{values:?}");
+        }
     }
 
     #[test]
