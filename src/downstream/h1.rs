@@ -96,6 +96,7 @@ impl<O: OldBackend> Connection<O> {
                 Ok(None) => break,
                 Err(refusal) => {
                     Box::pin(self.refuse(refusal)).await;
+                    Box::pin(linger::linger(&mut self.transport)).await;
                     break;
                 }
             };
@@ -298,9 +299,8 @@ impl<O: OldBackend> Connection<O> {
         let mut body = body;
         let written =
             std::future::poll_fn(|cx| self.outbound.poll(cx, &mut self.transport, &mut body));
-        if written.await.is_ok() {
-            linger::linger(&mut self.transport).await;
-        }
+        // Where it cannot be written the connection has ended, as whoever closes it will find.
+        let _ = written.await;
     }
 
     async fn tunnel(self, tunnel: Tunnel) {
