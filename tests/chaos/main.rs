@@ -22,7 +22,13 @@ use draw::Draw;
 use world::Report;
 
 /// Seeds of rounds that once showed a fault.
-const REGRESSIONS: [u64; 3] = [0x1, 0x3, 0x3c01_5a54_b0e2_879c];
+const REGRESSIONS: [u64; 5] = [
+    0x1,
+    0x3,
+    0x3c01_5a54_b0e2_879c,
+    0x90ce_e6aa_d24b_3a2f,
+    0x9084_4e63_2dc6_cd4f,
+];
 
 /// Where `make test` begins.
 const SEED: u64 = 0xc0ffee;

@@ -1,4 +1,11 @@
-//! Requests: nothing is sent twice that may have been read, but where the failover policy says so.
+//! Requests: nothing is sent twice that may have been read, but where the rules say so.
+//!
+//! - A POST is read at most once by each generation, and by a second one only if a plan allows failover and the first one has
+//!   not answered in earnest.
+//! - Anything else is idempotent (RFC 9110 §9.2.2) and belongs to old, which reads it at most twice: it is repeated once, over
+//!   a new connection, if a used one broke before a byte of an answer came.
+//!
+//! A request that a server has refused unread (GOAWAY, REFUSED_STREAM, a connection that was closed before) does not count.
 
 use super::counts::Line;
 use super::{Circumstances, events};
