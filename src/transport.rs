@@ -134,19 +134,16 @@ impl Transport {
 
     /// Is an idle connection still good? One that has something to read, an end or bytes nobody asked for, is not.
     pub fn is_quiet(&mut self) -> bool {
-        let mut byte = [0u8; 1];
-        match self {
-            Self::Tcp(stream) => {
-                matches!(stream.try_read(&mut byte), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
-            }
-            Self::Tls(stream) => {
-                let mut cx = Context::from_waker(std::task::Waker::noop());
-                let mut buffer = ReadBuf::new(&mut byte);
-                Pin::new(stream)
-                    .poll_read(&mut cx, &mut buffer)
-                    .is_pending()
+        if let Self::Tls(stream) = self {
+            // What is decrypted already the kernel does not know of.
+            let mut byte = [0u8; 1];
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            let mut buffer = ReadBuf::new(&mut byte);
+            if Pin::new(stream).poll_read(&mut cx, &mut buffer).is_ready() {
+                return false;
             }
         }
+        tcp::is_quiet(self.socket())
     }
 }
 

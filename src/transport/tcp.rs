@@ -45,6 +45,23 @@ pub fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
+/// Is there nothing to read, not even an end or an error? The kernel is asked: the runtime only knows what it was told when
+/// it last looked at its sockets.
+#[must_use]
+pub fn is_quiet(socket: &TcpStream) -> bool {
+    let mut byte = 0u8;
+    // SAFETY: the kernel writes at most one byte to `byte`, which outlives the call.
+    let read = unsafe {
+        libc::recv(
+            socket.as_raw_fd(),
+            (&raw mut byte).cast(),
+            1,
+            libc::MSG_PEEK | libc::MSG_DONTWAIT,
+        )
+    };
+    read < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
+}
+
 /// How often it is looked whether a peer has taken what was written to it.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -62,4 +79,37 @@ pub async fn taken(socket: &TcpStream, limit: Duration) {
 pub fn reset_on_close(socket: &TcpStream, reset: bool) {
     // Fails only for a socket that is gone.
     let _ = SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A connection, and the other side of it, which writes without the runtime.
+    async fn pair() -> (TcpStream, std::net::TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let near = TcpStream::connect(address).await.expect("a connection");
+        let (far, _) = listener.accept().await.expect("a connection");
+        (near, far.into_std().expect("a socket"))
+    }
+
+    #[tokio::test]
+    async fn what_the_runtime_was_not_told_of_yet_is_seen() {
+        let (near, mut far) = pair().await;
+        assert!(is_quiet(&near));
+        far.write_all(b"x").expect("written");
+        assert!(
+            near.try_read(&mut [0]).is_err(),
+            "the runtime has not looked"
+        );
+        assert!(!is_quiet(&near));
+        let (near, far) = pair().await;
+        drop(far);
+        assert!(!is_quiet(&near), "an end is something to read");
+    }
 }

@@ -38,13 +38,14 @@ const ONE_WRITE: usize = 16 * 1024;
 /// How long a model server may leave `Expect: 100-continue` unanswered before the body is sent all the same.
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends a request over `transport` and reads the head of its answer.
+/// Sends a request over `transport`, which was `used` before or not, and reads the head of its answer.
 ///
 /// # Errors
 /// What went wrong, with the lease and the body: the caller may try again over a new connection.
 pub(super) async fn exchange(
     lease: Lease,
     mut transport: Transport,
+    used: bool,
     outgoing: Outgoing<'_>,
     body: RequestBody,
 ) -> Result<Response<UpstreamBody>, (Error, Lease, RequestBody)> {
@@ -52,7 +53,7 @@ pub(super) async fn exchange(
     let waits = outgoing.head.expects_continue && body.is_untouched() && !body.is_end_stream();
     let unread = Unread::before(&transport);
     let mut sender = begin(&transport, outgoing, lease.address, body, waits);
-    let outcome = drive(&mut transport, &mut sender, &unread, outgoing).await;
+    let outcome = drive(&mut transport, used, &mut sender, &unread, outgoing).await;
     let (head, rest) = match outcome {
         Ok(found) => found,
         Err(error) => {
@@ -176,6 +177,7 @@ impl Gathered {
 /// Writes and reads until the head of the answer is there.
 async fn drive(
     transport: &mut Transport,
+    used: bool,
     sender: &mut Sender,
     unread: &Unread,
     outgoing: Outgoing<'_>,
@@ -206,14 +208,19 @@ async fn drive(
                 return Poll::Pending;
             }
             reads += 1;
+            let is_first = passed == 0 && gathered.bytes.is_empty();
             let bytes = match ready!(transport.poll_read_shared(cx)) {
                 Ok(bytes) if bytes.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+                // It belongs to the answer before, if to any: whoever got that one has caused it, or the server is broken.
+                Ok(_) if used && is_first && unread.is_certain(transport, sender.written()) => {
+                    Err(io::ErrorKind::InvalidData.into())
+                }
                 other => other,
             };
             let bytes = bytes.map_err(|error| {
                 let has_ended = error.kind() == io::ErrorKind::UnexpectedEof;
                 let why = sender.error().unwrap_or(error);
-                if passed > 0 || !gathered.bytes.is_empty() {
+                if !is_first {
                     Error::Broken(why)
                 } else if has_ended && unread.is_certain(transport, sender.written()) {
                     Error::Unread(why)
@@ -226,12 +233,15 @@ async fn drive(
                 http1::parse_response(&gathered.bytes, method).map_err(Error::Head)?
             {
                 let rest = gathered.bytes.split_off(head.length);
+                passed += head.length;
+                if passed > MAX_HEAD {
+                    return Poll::Ready(Err(Error::HeadTooLarge));
+                }
                 let interim = head.status.is_informational()
                     && head.status != StatusCode::SWITCHING_PROTOCOLS;
                 if !interim {
                     return Poll::Ready(Ok((head, rest)));
                 }
-                passed += head.length;
                 gathered.bytes = rest;
                 if head.status == StatusCode::CONTINUE {
                     patience.set(None);

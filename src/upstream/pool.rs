@@ -320,7 +320,7 @@ impl Pool {
         }
         if let Some((transport, life)) = idle::take(lease.id) {
             lease.life = life;
-            return match h1::exchange(lease, transport, outgoing, body).await {
+            return match h1::exchange(lease, transport, true, outgoing, body).await {
                 Err((error, lease, body))
                     if is_stale(
                         &error,
@@ -354,7 +354,7 @@ impl Pool {
         if agreed && http2 != Some(false) {
             return h2::send_over(lease, transport, outgoing, body).await;
         }
-        h1::exchange(lease, transport, outgoing, body)
+        h1::exchange(lease, transport, false, outgoing, body)
             .await
             .map_err(|(error, ..)| error)
     }

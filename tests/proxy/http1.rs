@@ -624,6 +624,28 @@ async fn trailers_of_an_answer_that_belong_into_a_head_are_left_out() {
     }
 }
 
+#[tokio::test]
+async fn trailers_that_connection_names_are_for_one_connection() {
+    let answer = "HTTP/1.1 200 OK\r\nconnection: X-Hop\r\nx-hop: 1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx-hop: 2\r\nx-sum: 3\r\n\r\n";
+    let old = Upstream::always(Script::new().raw(answer)).await;
+    for affinity in [&[][..], &["--affinity-body-field", "user"]] {
+        let proxy = Proxy::before(&old, affinity).await;
+        let mut client = Client::connect(proxy.address).await;
+        client
+            .send(format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: a\r\nconnection: keep-alive, X-Hop\r\nx-hop: 1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\nx-hop: 2\r\nx-sum: 3\r\n\r\n"
+            ))
+            .await;
+        let response = client.response().await;
+        let wanted = [("x-sum".to_owned(), "3".to_owned())];
+        assert_eq!(response.header("x-hop"), None);
+        assert_eq!(response.trailers.0, wanted);
+        let seen = old.last();
+        assert_eq!(seen.header("x-hop"), None);
+        assert_eq!(seen.trailers(), wanted, "{affinity:?}");
+    }
+}
+
 /// More than all buffers on the way hold.
 const MUCH: usize = 64 << 20;
 
@@ -959,6 +981,40 @@ async fn bad_chunks_of_the_upstream_are_a_broken_stream() {
 }
 
 #[tokio::test]
+async fn what_came_with_bad_chunks_is_forwarded_before_them() {
+    let good = content("old", 0);
+    for content_type in ["text/event-stream", "application/octet-stream"] {
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{good}\r\nzz\r\n",
+            good.len()
+        );
+        let old = Upstream::always(Script::new().raw(answer).hang()).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = client::open_chat(proxy.address).await;
+        assert_eq!(client.head().await.status, 200);
+        let body = String::from_utf8(client.body().await).unwrap();
+        assert!(client.end.unwrap().is_unclean(), "{content_type}");
+        assert!(body.starts_with(&good), "{content_type}: {body}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_s_head_is_bounded_in_however_many_pieces_it_comes() {
+    let head = |length: usize| {
+        let padding = "x".repeat(length);
+        format!("HTTP/1.1 200 OK\r\nx-padding: {padding}\r\ncontent-length: 2\r\n\r\n{{}}")
+    };
+    for (length, status) in [(60_000, 200), (66_000, 502), (120_000, 502)] {
+        let old = Upstream::always(Script::new().raw(head(length))).await;
+        let proxy = Proxy::before(&old, &[]).await;
+        for _ in 0..3 {
+            let response = client::get(proxy.address, "/health").await;
+            assert_eq!(response.status, status, "{length}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn an_answer_that_nobody_asked_for_spoils_only_its_connection() {
     // A server that sends a second answer behind the first must not have it taken for that of the next request.
     let extra = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
@@ -969,6 +1025,87 @@ async fn an_answer_that_nobody_asked_for_spoils_only_its_connection() {
     for _ in 0..5 {
         client.post(CHAT, &[], UNARY).await;
         client.response().await.assert_is("{}");
+    }
+}
+
+/// Bytes that a server sends beyond its answer, as an answer to nobody.
+const SURPLUS: &str = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
+
+#[tokio::test]
+async fn what_a_server_sends_beyond_an_answer_is_never_read_as_the_next_one() {
+    let whole = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
+    let answers = [
+        format!("{whole}content-length: 2\r\n\r\n{{}}"),
+        format!("{whole}transfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n"),
+        format!("{whole}content-length: 0\r\n\r\n"),
+        "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+        "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned(),
+    ];
+    let surpluses = [SURPLUS, "\r\n", "H", "HTTP/1.1 100 Continue\r\n\r\n"];
+    for answer in &answers {
+        for surplus in surpluses {
+            for in_one_piece in [true, false] {
+                let [gate, sent] = [Gate::closed(), Gate::closed()];
+                let told = sent.clone();
+                let odd = match in_one_piece {
+                    true => Script::new().raw(format!("{answer}{surplus}")),
+                    // While the connection is idle.
+                    false => Script::new().raw(answer).wait(&gate).raw(surplus),
+                };
+                let odd = odd.step(Step::Then(std::sync::Arc::new(move |_| {
+                    told.open();
+                    Script::new()
+                })));
+                let old = Upstream::start(move |request| match request.header("x-odd") {
+                    Some(_) => odd.clone(),
+                    None => healthy("old")(request),
+                })
+                .await;
+                let proxy = Proxy::before(&old, &[]).await;
+                client::post(proxy.address, CHAT, &[("x-odd", "1")], UNARY).await;
+                gate.open();
+                within("the surplus", sent.wait()).await;
+                for _ in 0..2 {
+                    proxy.chat().await.assert_is(chat_text("old"));
+                }
+                let what = format!("{answer:?} {surplus:?} {in_one_piece}");
+                let seen = old.requests();
+                assert_eq!(seen.len(), 3, "{what}");
+                assert_ne!(seen[0].connection, seen[1].connection, "{what}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_an_answer_must_not_have_is_never_read_as_the_next_one() {
+    // To HEAD, and of a status without content: what is sent as their body is the surplus.
+    let with_body = |status: &str| {
+        let length = SURPLUS.len();
+        format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{SURPLUS}")
+    };
+    for (method, status) in [
+        ("HEAD", "200 OK"),
+        ("GET", "204 No Content"),
+        ("GET", "304 Not Modified"),
+    ] {
+        let odd = Script::new().raw(with_body(status));
+        let old = Upstream::start(move |request| match request.header("x-odd") {
+            Some(_) => odd.clone(),
+            None => healthy("old")(request),
+        })
+        .await;
+        let proxy = Proxy::before(&old, &[]).await;
+        let mut client = Client::connect(proxy.address).await;
+        client
+            .send(format!(
+                "{method} /health HTTP/1.1\r\nhost: a\r\nx-odd: 1\r\n\r\n"
+            ))
+            .await;
+        assert_eq!(client.head().await.status.to_string(), status[..3]);
+        // The same connection of the client goes on with its next answer.
+        client.post(CHAT, &[], STREAMING).await;
+        client.response().await.assert_is(chat_text("old"));
     }
 }
 

@@ -1,10 +1,13 @@
-//! Whether a server can have read anything of a request, by what TCP knows of it.
+//! Whether a server can have read anything of a request, and whether it can have answered it, by what TCP knows of both.
 //!
 //! A server may close an idle connection just as a request is sent over it. Such a request may be sent again whatever its
 //! method is (RFC 9112 §9.3.1), but only if it is certain that the server has not read it. It is certain where the server's end
 //! of the connection (a FIN) has come while all bytes of the request are still unacknowledged: a FIN acknowledges what had
 //! arrived before it was sent. A reset shows nothing: it acknowledges nothing, so a server that has read the request and then
 //! died looks like one that never got it.
+//!
+//! What comes over a used connection while all bytes of the request are still unacknowledged was sent before the server got
+//! any of them: it is not the answer (RFC 9112 §9.2).
 
 use crate::transport::{Transport, tcp};
 
@@ -26,7 +29,8 @@ impl Unread {
         Self { acknowledged }
     }
 
-    /// Has none of the `written` bytes reached the server's machine? To be asked when the server's end has come.
+    /// Had none of the `written` bytes reached the server's machine when it sent what has come last? To be asked before that is
+    /// used: an acknowledgement that comes later says nothing of it.
     pub(super) fn is_certain(&self, transport: &Transport, written: u64) -> bool {
         match transport {
             Transport::Tcp(socket) => tcp::unacknowledged(socket).is_ok_and(|left| left >= written),
@@ -60,7 +64,7 @@ mod tests {
     }
 
     /// How a request over `transport` fails.
-    async fn failure(transport: TcpStream, body: &'static str) -> Error {
+    async fn failure(transport: TcpStream, used: bool, body: &'static str) -> Error {
         let address = transport.peer_addr().expect("an address");
         let head = Head {
             method: Method::POST,
@@ -76,7 +80,7 @@ mod tests {
         };
         let lease = Lease::new(Arc::new(Endpoint::new(address, None, false)));
         let body = RequestBody::whole(body.into());
-        match exchange(lease, Transport::Tcp(transport), outgoing, body).await {
+        match exchange(lease, Transport::Tcp(transport), used, outgoing, body).await {
             Ok(response) => panic!("answered {}", response.status()),
             Err((error, ..)) => error,
         }
@@ -87,7 +91,7 @@ mod tests {
         for body in ["", "x", &"x".repeat(100_000)] {
             let (client, server) = pair().await;
             drop(server);
-            let error = failure(client, String::from(body).leak()).await;
+            let error = failure(client, true, String::from(body).leak()).await;
             assert!(matches!(error, Error::Unread(_)), "{error:?}");
         }
     }
@@ -107,7 +111,7 @@ mod tests {
                 }
                 drop(server);
             };
-            let (error, ()) = tokio::join!(failure(client, "x"), serving);
+            let (error, ()) = tokio::join!(failure(client, true, "x"), serving);
             assert!(matches!(error, Error::Silent(_)), "{error:?}");
         }
     }
@@ -118,8 +122,29 @@ mod tests {
             let (client, mut server) = pair().await;
             server.write_all(begun.as_bytes()).await.expect("written");
             drop(server);
-            let error = failure(client, "x").await;
+            let error = failure(client, false, "x").await;
             assert!(matches!(error, Error::Broken(_)), "{error:?}");
         }
+    }
+
+    /// A connection that has carried so much that the server, which reads nothing, takes no more for now.
+    async fn full() -> (TcpStream, TcpStream) {
+        let (client, server) = pair().await;
+        let small = socket2::SockRef::from(&server);
+        small.set_recv_buffer_size(4096).expect("set");
+        let large = socket2::SockRef::from(&client);
+        large.set_send_buffer_size(1 << 20).expect("set");
+        let before = vec![b'x'; 256 << 10];
+        assert_eq!(client.try_write(&before).expect("written"), before.len());
+        (client, server)
+    }
+
+    #[tokio::test]
+    async fn what_a_server_sent_before_it_got_the_request_is_not_the_answer() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let (client, mut server) = full().await;
+        server.write_all(answer).await.expect("written");
+        let error = failure(client, true, "x").await;
+        assert!(matches!(error, Error::Silent(_)), "{error:?}");
     }
 }
