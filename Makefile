@@ -23,10 +23,11 @@ build: ## the program, optimized: target/release/crossfade
 
 .PHONY: demo
 demo: ## a live fade from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
-	cargo run --locked --release -- demo $(ARGS)
+	@test -x "$(TARGET)/demo/examples/demo" || echo "The first build takes about four minutes on two cores. Later runs start immediately."
+	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test
-test: prepare fmt clippy unit deny ## install what the tests need and run everything
+test: prepare fmt clippy features unit deny ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit"
 
@@ -45,6 +46,12 @@ fmt: ## check the format
 .PHONY: clippy
 clippy: ## lint all code, warnings denied
 	cargo clippy --locked --all-targets -- -D warnings
+
+.PHONY: features
+features: ## that the library compiles with each feature alone
+	for features in "" demo kube otlp; do
+	  cargo clippy --locked --lib --no-default-features --features "$$features" -- -D warnings
+	done
 
 .PHONY: unit
 unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them

@@ -1,9 +1,12 @@
 //! Puts a proxy process together: the only file that knows every room.
 
+#[cfg(feature = "kube")]
 pub mod controller;
 mod core;
+#[cfg(feature = "demo")]
 pub mod demo;
 mod embedded;
+#[cfg(feature = "cli")]
 pub mod hand;
 mod stop;
 
@@ -62,6 +65,7 @@ pub enum Error {
     PlanTls(#[from] TlsFault),
     #[error("cannot send traces")]
     Traces(#[from] crate::telemetry::trace::Error),
+    #[cfg(feature = "kube")]
     #[error("cannot follow the updates of a cluster")]
     Cluster(#[from] crate::k8s::Error),
     #[error("cannot start a runtime")]

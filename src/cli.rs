@@ -10,9 +10,9 @@ mod verbs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
 
+use crate::demo::DemoArgs;
 use crate::telemetry::log::Level;
 
 pub use self::controller::ControllerArgs;
@@ -67,19 +67,6 @@ pub struct CheckArgs {
     /// Plan files: `DynamoUpdateConfig` manifests
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-pub struct DemoArgs {
-    /// Length of the demo in seconds
-    #[arg(long, env = "CROSSFADE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
-    pub seconds: u64,
-    /// Concurrent streams of the load
-    #[arg(long, env = "CROSSFADE_STREAMS", default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..=2000))]
-    pub streams: u16,
-    /// Print plain lines, as without a terminal
-    #[arg(long, env = "CROSSFADE_PLAIN", value_parser = BoolishValueParser::new())]
-    pub plain: bool,
 }
 
 #[derive(Debug, Args)]

@@ -22,9 +22,11 @@ pub enum PlanSource {
     /// A manifest, watched.
     File(PathBuf),
     /// The update of one's own deployment in a cluster, watched.
+    #[cfg(feature = "kube")]
     Cluster(ClusterSource),
 }
 
+#[cfg(feature = "kube")]
 /// Which update of a cluster is followed, and where it may lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSource {
@@ -40,6 +42,7 @@ pub struct ClusterSource {
     pub domain: String,
 }
 
+#[cfg(feature = "kube")]
 impl ClusterSource {
     /// That of the deployment with these names, by the defaults of the command line.
     #[must_use]

@@ -4,6 +4,7 @@
 //! by the proxy ([`Sample`]) or, apart from it, by the clients ([`Summary`]). Must not know how the proxy is built:
 //! it is handed in as a [`Subject`].
 
+mod args;
 mod load;
 mod model_server;
 mod plain;
@@ -22,6 +23,7 @@ use std::pin::pin;
 
 use tokio::signal::unix::{SignalKind, signal};
 
+pub use args::DemoArgs;
 pub use model_server::ModelServer;
 use plain::Plain;
 use scene::Scene;

@@ -1,5 +1,6 @@
 //! Where plans and addresses come from, and the one writer that folds them into snapshots.
 
+#[cfg(feature = "kube")]
 mod cluster;
 mod file;
 mod news;
@@ -8,6 +9,7 @@ mod publisher;
 mod resolve;
 mod state;
 
+#[cfg(feature = "kube")]
 pub use cluster::Cluster;
 pub use file::{PlanFile, read, read_text};
 pub use news::{News, Wanted};

@@ -92,15 +92,19 @@
 
 pub mod admin;
 pub mod app;
+#[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+#[cfg(feature = "kube")]
 pub mod controller;
+#[cfg(feature = "demo")]
 pub mod demo;
 pub mod discovery;
 pub mod downstream;
 pub mod files;
 pub mod guard;
 pub mod http1;
+#[cfg(feature = "kube")]
 pub mod k8s;
 pub mod lifecycle;
 pub mod memory;
@@ -115,6 +119,7 @@ pub mod snapshot;
 pub mod split;
 pub mod sse;
 pub mod state_api;
+#[cfg(feature = "kube")]
 pub mod status;
 pub mod telemetry;
 pub mod tls;

@@ -7,10 +7,10 @@ use anyhow::Context;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended, hand};
 use crossfade::cli::{
-    CheckArgs, Cli, Command, ControllerArgs, DemoArgs, DrainArgs, EditArgs, LogFormat,
-    LogLevelArgs, ProxyArgs,
+    CheckArgs, Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs,
+    ProxyArgs,
 };
-use crossfade::demo::Options;
+use crossfade::demo::DemoArgs;
 use crossfade::discovery::read_text;
 use crossfade::printable::{printable, printable_lines};
 use crossfade::resource;
@@ -72,11 +72,7 @@ fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
-    let summary = app::demo::run(Options {
-        seconds: args.seconds,
-        plain: args.plain,
-        streams: usize::from(args.streams),
-    })?;
+    let summary = app::demo::run(args.options())?;
     // A reader that has gone, as `head` does, is no error.
     let _ = writeln!(std::io::stdout(), "{summary}");
     Ok(ExitCode::SUCCESS)

@@ -5,10 +5,13 @@
 //! held against that schema with its lines, and whatever the source, one function makes the
 //! [`Plan`]. Must not know where a manifest comes from nor what becomes of its plan.
 
+#[cfg(feature = "kube")]
 mod crd;
 mod judge;
+#[cfg(feature = "kube")]
 mod lenient;
 mod manifest;
+mod phase;
 mod plan;
 mod problems;
 mod reach;
@@ -16,6 +19,7 @@ mod rules;
 pub mod ruling;
 mod schema;
 mod spec;
+#[cfg(feature = "kube")]
 pub mod status;
 mod target;
 mod tree;
@@ -27,19 +31,24 @@ use serde_json::Value as Json;
 
 use crate::split::Weights;
 
+#[cfg(feature = "kube")]
 pub use self::{
     crd::{crd, crd_yaml},
     lenient::read_status,
+    spec::DynamoUpdateConfig,
+    status::DynamoUpdateConfigStatus,
+};
+pub use self::{
     manifest::{API_VERSION, Identity, KIND, Manifest},
+    phase::Phase,
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
     reach::{OutOfReach, Reach},
     schema::schema,
     spec::{
-        AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfig, DynamoUpdateConfigSpec,
-        FailoverSpec, ProbeSpec, TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
+        AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
+        TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
-    status::DynamoUpdateConfigStatus,
     target::{Host, Target, TargetError, parse_targets},
     update::{Update, is_lifted},
     weights::WeightsSpec,

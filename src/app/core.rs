@@ -10,7 +10,9 @@ use tokio::sync::mpsc;
 
 use super::Error;
 use crate::config::{Config, PlanSource};
-use crate::discovery::{self, Cluster, News, PlanFile, Publisher, State, Wanted};
+#[cfg(feature = "kube")]
+use crate::discovery::Cluster;
+use crate::discovery::{self, News, PlanFile, Publisher, State, Wanted};
 use crate::proxy::ProxyContext;
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::Metrics;
@@ -36,7 +38,19 @@ pub(super) struct Core {
 enum Source {
     Nothing,
     File(PlanFile),
+    #[cfg(feature = "kube")]
     Cluster(Box<Cluster>),
+}
+
+impl Source {
+    /// Whether a plan that cannot be used is no fault of who starts the process.
+    fn is_written_by_others(&self) -> bool {
+        match self {
+            Self::Nothing | Self::File(_) => false,
+            #[cfg(feature = "kube")]
+            Self::Cluster(_) => true,
+        }
+    }
 }
 
 impl Core {
@@ -64,7 +78,7 @@ impl Core {
         let refused = first.refused.clone();
         let publisher = match start(first, state.clone()).await {
             // Where others write the plans it is no reason not to serve that one is bad.
-            Err(error) if matches!(source, Source::Cluster(_)) => {
+            Err(error) if source.is_written_by_others() => {
                 tracing::error!(%error, "the plan cannot be used; beginning with all to old");
                 start(First::all_old(), state).await?
             }
@@ -92,8 +106,11 @@ impl Core {
             Arc::clone(self.publisher.snapshots()),
             config.probe_interval,
         );
-        let snapshots = Arc::clone(self.publisher.snapshots());
-        let status = Arc::clone(self.publisher.status());
+        #[cfg(feature = "kube")]
+        let (snapshots, status) = (
+            Arc::clone(self.publisher.snapshots()),
+            Arc::clone(self.publisher.status()),
+        );
         let watching = async {
             match self.source {
                 Source::Nothing => {}
@@ -102,6 +119,7 @@ impl Core {
                         tracing::error!(%error, "the plan file cannot be watched");
                     }
                 }
+                #[cfg(feature = "kube")]
                 Source::Cluster(cluster) => {
                     cluster.follow(self.told.clone(), snapshots, status).await;
                 }
@@ -171,6 +189,7 @@ impl First {
                 };
                 Ok((first, Source::File(file)))
             }
+            #[cfg(feature = "kube")]
             PlanSource::Cluster(settings) => {
                 let mut cluster = Cluster::open(settings).await?;
                 let first = match cluster.first().await {

@@ -11,7 +11,9 @@ use tokio::sync::mpsc;
 
 use super::Error;
 use super::core::Core;
-use crate::config::{ClusterSource, Config, PlanSource};
+#[cfg(feature = "kube")]
+use crate::config::ClusterSource;
+use crate::config::{Config, PlanSource};
 use crate::discovery::News;
 use crate::lifecycle::Lifecycle;
 use crate::proxy::{ProxyContext, SplitLayer};
@@ -86,6 +88,7 @@ impl Builder {
     }
 
     /// By the update of one's own deployment in a cluster, watched.
+    #[cfg(feature = "kube")]
     #[must_use]
     pub fn cluster(self, source: ClusterSource) -> Self {
         self.with(|config| config.plan = PlanSource::Cluster(source))

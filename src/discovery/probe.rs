@@ -56,6 +56,7 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
 ///
 /// Any answer says so, be it that it knows no such path, but for a server error and a list of models that is empty: who says
 /// of itself that it cannot serve is not to be given all requests.
+#[cfg(feature = "kube")]
 pub async fn any_answers(pool: &Arc<Pool>) -> bool {
     let mut asked = tokio::task::JoinSet::new();
     for endpoint in pool.endpoints() {

@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use crate::resource::status::Phase;
+use crate::resource::Phase;
 use crate::state_api::v1;
 
 /// How many samples are kept: five minutes.

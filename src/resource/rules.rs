@@ -16,6 +16,7 @@ fn rule(rule: &str, message: &str) -> Json {
 }
 
 /// Of the resource as a whole, where its name is known.
+#[cfg(feature = "kube")]
 pub(super) fn resource() -> Json {
     json!([rule(
         "!has(self.spec.supersedes) || self.spec.supersedes != self.metadata.name",

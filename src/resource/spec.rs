@@ -19,7 +19,6 @@
 mod proxies;
 mod workers;
 
-use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -27,30 +26,36 @@ pub use self::{
     proxies::{AffinitySpec, DEFAULT_AFFINITY_HEADERS, FailoverSpec, ProbeSpec, TlsSpec},
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},
 };
-use super::{rules, status::DynamoUpdateConfigStatus, weights::WeightsSpec};
+#[cfg(feature = "kube")]
+use super::status::DynamoUpdateConfigStatus;
+use super::{rules, weights::WeightsSpec};
 
 /// An update that moves the traffic of an old generation of frontends to a new one.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema, CustomResource)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-#[kube(
-    group = "nvidia.com",
-    version = "v1alpha1",
-    kind = "DynamoUpdateConfig",
-    namespaced,
-    shortname = "duc",
-    status = "DynamoUpdateConfigStatus",
-    derive = "PartialEq",
-    // So that a proxy hears of the updates of its own deployment alone.
-    selectable = ".spec.sourceDeployment",
-    doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
-    printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
-    printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, where it is given as one"}"#,
-    printcolumn = r#"{"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted.percent", "priority": 1, "description": "The share of requests that the controller wants for the new generation now, in percent"}"#,
-    printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation of late, in percent"}"#,
-    printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the update stands"}"#,
-    printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and wanted workers of the old generation"}"#,
-    printcolumn = r#"{"name": "New Ready", "type": "string", "jsonPath": ".status.new.workers", "description": "Ready and wanted workers of the new generation"}"#,
-    printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+#[cfg_attr(
+    feature = "kube",
+    derive(kube::CustomResource),
+    kube(
+        group = "nvidia.com",
+        version = "v1alpha1",
+        kind = "DynamoUpdateConfig",
+        namespaced,
+        shortname = "duc",
+        status = "DynamoUpdateConfigStatus",
+        derive = "PartialEq",
+        // So that a proxy hears of the updates of its own deployment alone.
+        selectable = ".spec.sourceDeployment",
+        doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
+        printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
+        printcolumn = r#"{"name": "Weights", "type": "string", "jsonPath": ".spec.weights", "priority": 1, "description": "The split as an exact ratio, where it is given as one"}"#,
+        printcolumn = r#"{"name": "Wanted", "type": "integer", "jsonPath": ".status.wanted.percent", "priority": 1, "description": "The share of requests that the controller wants for the new generation now, in percent"}"#,
+        printcolumn = r#"{"name": "Observed", "type": "integer", "jsonPath": ".status.observed.percent", "description": "The share of requests that went to the new generation of late, in percent"}"#,
+        printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the update stands"}"#,
+        printcolumn = r#"{"name": "Old Ready", "type": "string", "jsonPath": ".status.old.workers", "description": "Ready and wanted workers of the old generation"}"#,
+        printcolumn = r#"{"name": "New Ready", "type": "string", "jsonPath": ".status.new.workers", "description": "Ready and wanted workers of the new generation"}"#,
+        printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    )
 )]
 #[schemars(extend("x-kubernetes-validations" = rules::spec()))]
 pub struct DynamoUpdateConfigSpec {

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+pub use super::phase::Phase;
 use super::weights::WeightsSpec;
 use crate::rollout::Memory;
 use crate::split::Weights;
@@ -58,10 +59,12 @@ pub struct DynamoUpdateConfigStatus {
     /// When the controller saw last what `safeToDeleteOld` and `lastOldWorkerDispensable` say, while
     /// one of them is true.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
     pub observed_at: Option<Time>,
     /// Until when `safeToDeleteOld` and `lastOldWorkerDispensable` hold, while one of them is true.
     /// The controller renews it twice a minute; once it is past, neither is known.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
     pub valid_until: Option<Time>,
     /// What has to be seen before the old generation can be deleted and was not, for people. Said
     /// of an update that is complete.
@@ -84,12 +87,14 @@ pub struct DynamoUpdateConfigStatus {
     pub estimated_drain_seconds: Option<i64>,
     /// When the phase last changed.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
     pub last_transition_time: Option<Time>,
     /// What holds of the update, with reasons: Accepted, NewFrontendReady, Progressing, Paused,
     /// Complete, Degraded; and, for tools that know nothing of updates, one of Ready (complete or held),
     /// Reconciling and Stalled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
+        schema_with = "conditions",
         length(max = 16),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"])
     )]
@@ -139,31 +144,39 @@ impl DynamoUpdateConfigStatus {
     }
 }
 
-/// Where an update stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub enum Phase {
-    /// Not begun: the new generation cannot serve yet.
-    Pending,
-    /// The split follows the workers.
-    Progressing,
-    /// Held by `paused` or by the cap.
-    Paused,
-    /// All requests go to the new generation; streams still run on the old one.
-    Draining,
-    /// Nothing is left on the old generation.
-    Complete,
-    /// Another update of the same deployment rules.
-    Superseded,
-    /// Something keeps the update from going on.
-    Degraded,
+/// The schema of a [`Time`]. Without the feature `schemars` of k8s-openapi, which has schemas of all kinds there are.
+fn time(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "string", "format": "date-time"})
 }
 
-impl Phase {
-    /// Whether the old generation is no longer a refuge for requests that the new one fails.
-    #[must_use]
-    pub fn old_drains(self) -> bool {
-        matches!(self, Self::Draining | Self::Complete)
-    }
+/// That of [`Condition`]s, in the words of Kubernetes.
+fn conditions(generator: &mut SchemaGenerator) -> Schema {
+    let text = |description: &str| json_schema!({"type": "string", "description": description});
+    let mut since = time(generator);
+    since.insert(
+        "description".into(),
+        "lastTransitionTime is the last time the condition transitioned from one status to another. This should be when the underlying condition changed.  If that is not known, then using the time when the API field changed is acceptable.".into(),
+    );
+    json_schema!({
+        "type": "array",
+        "items": {
+            "description": "Condition contains details for one aspect of the current state of this API Resource.",
+            "type": "object",
+            "properties": {
+                "lastTransitionTime": since,
+                "message": text("message is a human readable message indicating details about the transition. This may be an empty string."),
+                "observedGeneration": {
+                    "description": "observedGeneration represents the .metadata.generation that the condition was set based upon. For instance, if .metadata.generation is currently 12, but the .status.conditions[x].observedGeneration is 9, the condition is out of date with respect to the current state of the instance.",
+                    "type": "integer",
+                    "format": "int64",
+                },
+                "reason": text("reason contains a programmatic identifier indicating the reason for the condition's last transition. Producers of specific condition types may define expected values and meanings for this field, and whether the values are considered a guaranteed API. The value should be a CamelCase string. This field may not be empty."),
+                "status": text("status of the condition, one of True, False, Unknown."),
+                "type": text("type of condition in CamelCase or in foo.example.com/CamelCase."),
+            },
+            "required": ["lastTransitionTime", "message", "reason", "status", "type"],
+        },
+    })
 }
 
 /// The types of the [`DynamoUpdateConfigStatus::conditions`].
@@ -244,9 +257,11 @@ pub struct WaitStatus {
     #[schemars(length(max = 4096))]
     pub what: String,
     /// Since when.
+    #[schemars(schema_with = "time")]
     pub since: Time,
     /// Until when at most. Without it only the thing itself ends the wait.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
     pub until: Option<Time>,
 }
 

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::{
     DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, Reach, WeightsSpec,
-    judge::judge, ruling::Claim, schema, status::Phase, target::Target, tree::Node,
+    judge::judge, phase::Phase, ruling::Claim, schema, target::Target, tree::Node,
 };
 use crate::split::Weights;
 

@@ -18,7 +18,8 @@ use crate::tls::{ClientFiles, Reloading, server_name};
 use crate::transport::{deadline, turn};
 
 /// Which HTTP is spoken to a pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Protocol {
     /// HTTP/1.1 in clear text, what ALPN chooses with TLS.
     #[default]

@@ -7,5 +7,6 @@ mod rig;
 
 mod architecture;
 mod docs;
+mod features;
 mod proto;
 mod reference;

@@ -20,6 +20,7 @@ impl Endpoint {
         &self.0
     }
 
+    #[cfg(feature = "otlp")]
     pub(super) fn is_tls(&self) -> bool {
         self.0.starts_with("https")
     }

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
+#[cfg(feature = "otlp")]
 use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
+#[cfg(feature = "otlp")]
 use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
@@ -155,7 +157,25 @@ impl<E: SpanExporter> SpanExporter for Counted<E> {
     }
 }
 
+/// What there is without the exporter: nothing that sends.
+#[cfg(not(feature = "otlp"))]
+#[derive(Debug)]
+enum Otlp {}
+
+#[cfg(not(feature = "otlp"))]
+impl SpanExporter for Otlp {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        match *self {}
+    }
+}
+
+#[cfg(not(feature = "otlp"))]
+fn exporter(_: &Settings) -> Result<Otlp, Error> {
+    Err(Error::NoExporter)
+}
+
 /// OTLP over gRPC. Headers and the time limit are the environment's to say, which the library reads itself.
+#[cfg(feature = "otlp")]
 fn exporter(settings: &Settings) -> Result<Otlp, Error> {
     let endpoint = &settings.endpoint;
     let mut builder = Otlp::builder()

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "otlp")]
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::Sampler;
 
@@ -60,6 +61,10 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    #[cfg(not(feature = "otlp"))]
+    #[error("this build of crossfade has no exporter of traces: it lacks the feature `otlp`")]
+    NoExporter,
+    #[cfg(feature = "otlp")]
     #[error("the exporter of spans cannot be made")]
     Exporter(#[source] ExporterBuildError),
 }
@@ -71,6 +76,7 @@ pub struct Settings {
     pub(super) sampler: Sampler,
     /// `service.name`, if the environment says it by itself.
     pub(super) service: Option<String>,
+    #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     /// Authorities to trust instead of the system's (PEM).
     pub(super) authorities: Option<Vec<u8>>,
     /// How many spans may wait.

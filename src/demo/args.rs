@@ -1,0 +1,30 @@
+//! The arguments of the demo, be it run as a subcommand or by itself.
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use super::Options;
+
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Length of the demo in seconds
+    #[arg(long, env = "CROSSFADE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
+    seconds: u64,
+    /// Concurrent streams of the load
+    #[arg(long, env = "CROSSFADE_STREAMS", default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..=2000))]
+    streams: u16,
+    /// Print plain lines, as without a terminal
+    #[arg(long, env = "CROSSFADE_PLAIN", value_parser = BoolishValueParser::new())]
+    plain: bool,
+}
+
+impl DemoArgs {
+    #[must_use]
+    pub fn options(&self) -> Options {
+        Options {
+            seconds: self.seconds,
+            plain: self.plain,
+            streams: usize::from(self.streams),
+        }
+    }
+}
