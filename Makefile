@@ -7,8 +7,10 @@ SHELL := bash
 # Tools from crates.io, in these versions, installed under $(TOOLS).
 CARGO_DENY := 0.20.2
 CARGO_FUZZ := 0.13.2
+CARGO_MACHETE := 0.9.2
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/crossfade/tools
 deny = $(TOOLS)/bin/cargo-deny
+machete = $(TOOLS)/bin/cargo-machete
 
 # Where cargo builds.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -23,11 +25,11 @@ build: ## the program, optimized: target/release/crossfade
 
 .PHONY: demo
 demo: ## a live fade from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
-	@test -x "$(TARGET)/demo/examples/demo" || echo "The first build takes about four minutes on two cores. Later runs start immediately."
+	@test -x "$(TARGET)/demo/examples/demo" || echo "The first build takes two to three minutes on two cores. Later runs start immediately."
 	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test
-test: prepare fmt clippy features unit deny ## install what the tests need and run everything
+test: prepare fmt clippy features unit deny unused ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit"
 
@@ -37,7 +39,7 @@ test-fast: fmt ## what needs nothing but Rust: unit, proxy, command line and con
 
 .PHONY: prepare
 prepare: ## install what the tests need, or say what is missing
-	@tests/prepare.sh cargo-deny=$(CARGO_DENY)
+	@tests/prepare.sh cargo-deny=$(CARGO_DENY) cargo-machete=$(CARGO_MACHETE)
 
 .PHONY: fmt
 fmt: ## check the format
@@ -83,6 +85,10 @@ install: build ## the program, its manual and completions below PREFIX, also as 
 .PHONY: deny
 deny: ## licenses, bans and sources of the dependencies
 	$(deny) --locked check bans licenses sources
+
+.PHONY: unused
+unused: ## that no dependency is left that nothing uses
+	$(machete)
 
 .PHONY: audit
 audit: ## security advisories of the dependencies; needs the RustSec database on GitHub
