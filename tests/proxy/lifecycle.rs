@@ -168,6 +168,7 @@ async fn at_the_drain_limit_what_has_no_head_yet_is_ended_too() {
         assert!(head.status >= 500, "{}", head.status);
     }
     assert_eq!(proxy.end().await, Some(3));
+    assert_eq!(proxy.access_line(1).await["outcome"], "cancelled");
 }
 
 #[tokio::test]
