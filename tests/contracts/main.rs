@@ -10,3 +10,4 @@ mod docs;
 mod features;
 mod proto;
 mod reference;
+mod vocabulary;
