@@ -301,15 +301,15 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
     let established = "--for=condition=Established";
     cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
     let (_, update) = files[2];
-    judged(&cluster, update);
+    let update = judged(&cluster, update).remove(0);
     // What the proxies in the pods say of its target.
     let reach = Reach {
         namespace: "default".into(),
         domain: "cluster.local".into(),
         anywhere: false,
     };
-    let (_, plan) = resource::load(update).unwrap();
-    for target in &plan.new {
+    let targets = update["spec"]["newFrontendService"].as_str().unwrap();
+    for target in &resource::parse_targets(targets).unwrap() {
         reach.of(target).unwrap();
     }
 }

@@ -250,7 +250,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     assert_eq!(server.spec("first")["paused"], true);
     let (_, text) = server.crossfade(&["status", "first"]);
     assert!(
-        text.contains("paused      a person holds the split"),
+        text.contains("paused      the split is held by hand"),
         "{text}"
     );
     let (code, _) = server.crossfade(&["resume", "first", "-y"]);

@@ -156,7 +156,7 @@ async fn what_nobody_says_old_serves_opens_no_gate() {
     stage
         .until("up", "told", |object| {
             object["status"]["phase"] == "Degraded"
-                && message(object).contains("no frontend of old has told its models")
+                && message(object).contains("no frontend of old has listed its models")
         })
         .await;
     stage.keeps(&controller, "up", 0).await;
