@@ -8,6 +8,7 @@ mod leader_worker_set;
 mod metadata;
 mod model_serving;
 mod object;
+mod owners;
 mod pod_clique;
 mod pods;
 mod scaling_group;
@@ -104,17 +105,16 @@ pub fn count(workload: &dyn Workload, shelves: &Shelves, which: &Which) -> Resul
 /// When what must be looked at could not be listed.
 pub fn by_name(shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
     let graph = shelves.one(&graph::resource(), &which.namespace, &which.name)?;
-    let counts = pods::Pods.count(shelves, which)?;
-    let Some(graph) = graph else {
-        if counts.is_empty() {
+    // What a graph wants is said by the graph, as pods come and go; but it says nothing of one of its generations.
+    let is_none = graph.is_none();
+    let Some(graph) = graph.filter(|_| which.revision.is_none()) else {
+        let counts = pods::Pods.count(shelves, which)?;
+        if counts.is_empty() && is_none {
             return deployment::Deployments.count(shelves, which);
         }
         return Ok(counts);
     };
-    // What a graph wants is said by the graph, as pods come and go; but it says nothing of one of its generations.
-    if which.revision.is_some() {
-        return Ok(counts);
-    }
+    let counts = pods::there(shelves, which)?;
     let wanted = graph::wanted(&graph);
     let mut all: Counts = wanted
         .into_iter()

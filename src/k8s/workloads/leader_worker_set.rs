@@ -1,6 +1,8 @@
 //! LeaderWorkerSets (leaderworkerset.x-k8s.io/v1): a replica is a leader with its workers, and `readyReplicas` counts whole
 //! groups. There is no `availableReplicas`.
 
+use kube::api::ApiResource;
+
 use super::{Counts, Shelves, Unseen, Which, Workload, object};
 
 pub(super) struct LeaderWorkerSets;
@@ -11,11 +13,14 @@ impl Workload for LeaderWorkerSets {
     }
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let group = "leaderworkerset.x-k8s.io";
-        let kind = super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets");
-        let objects = object::meant_whole(shelves, &kind, which)?;
+        let objects = object::meant_whole(shelves, &resource(), which)?;
         Ok(object::sum(&objects, |object| {
             object::replicas(object, "/status/readyReplicas")
         }))
     }
+}
+
+pub(super) fn resource() -> ApiResource {
+    let group = "leaderworkerset.x-k8s.io";
+    super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
 }

@@ -2,7 +2,7 @@
 //! as the role says. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas` count
 //! groups ready or not.
 
-use kube::api::DynamicObject;
+use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::{Counts, Shelves, Unseen, Which, Workload, object};
@@ -16,14 +16,17 @@ impl Workload for ModelServings {
     }
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let group = "workload.serving.volcano.sh";
-        let kind = super::resource(group, "v1alpha1", "ModelServing", "modelservings");
         let mut counts = Counts::new();
-        for object in object::meant_whole(shelves, &kind, which)? {
+        for object in object::meant_whole(shelves, &resource(), which)? {
             count(&object, &mut counts);
         }
         Ok(counts)
     }
+}
+
+pub(super) fn resource() -> ApiResource {
+    let group = "workload.serving.volcano.sh";
+    super::resource(group, "v1alpha1", "ModelServing", "modelservings")
 }
 
 /// Roles may be called anything; these are no model servers.

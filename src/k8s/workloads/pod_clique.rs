@@ -9,6 +9,8 @@ pub(super) struct PodCliques;
 
 /// The label of what belongs to a scaling group.
 pub(super) const GROUP: &str = "grove.io/podcliquescalinggroup";
+/// The label with the number of a scaling group's replica.
+pub(super) const INDEX: &str = "grove.io/podcliquescalinggroup-replica-index";
 
 impl Workload for PodCliques {
     fn kind(&self) -> &'static str {

@@ -6,18 +6,15 @@ use std::collections::BTreeMap;
 use kube::api::{ApiResource, DynamicObject};
 
 use super::object::{add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
-use super::pod_clique::GROUP;
+use super::pod_clique::{GROUP, INDEX};
 use super::{
     COMPONENT, Counts, DYNAMO_NAMESPACE, GRAPH, SUB_COMPONENT, Shelves, Unseen, WORKER_HASH, Which,
-    Workload,
+    Workload, owners,
 };
 use crate::k8s::shelves::Object;
 use crate::rollout::Role;
 
 pub(super) struct Pods;
-
-/// The label with the number of a scaling group's replica.
-const INDEX: &str = "grove.io/podcliquescalinggroup-replica-index";
 
 impl Workload for Pods {
     fn kind(&self) -> &'static str {
@@ -25,10 +22,13 @@ impl Workload for Pods {
     }
 
     fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let mut pods = shelves.of(&resource(), &which.namespace)?;
-        pods.retain(|pod| is_meant(pod, which));
-        let mut counts = count(shelves, &which.namespace, &pods)?;
-        for (role, wanted) in wanted(shelves, which)? {
+        let mut counts = there(shelves, which)?;
+        for (role, wanted) in owners::wanted(
+            shelves,
+            &which.namespace,
+            &|pod| is_meant(pod, which),
+            counts.is_empty(),
+        )? {
             let workers = counts.entry(role).or_default();
             // That no pod exists, by a quota or a webhook, is no sign that none is wanted.
             if workers.desired == 0 {
@@ -37,6 +37,13 @@ impl Workload for Pods {
         }
         Ok(counts)
     }
+}
+
+/// The workers that the pods which there are make.
+pub(super) fn there(shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    let mut pods = shelves.of(&resource(), &which.namespace)?;
+    pods.retain(|pod| is_meant(pod, which));
+    count(shelves, &which.namespace, &pods)
 }
 
 pub(super) fn resource() -> ApiResource {
@@ -56,36 +63,6 @@ fn is_meant(pod: &DynamicObject, which: &Which) -> bool {
     };
     let revision = which.revision.as_deref();
     is_meant && revision.is_none_or(|hash| label(pod, WORKER_HASH) == Some(hash))
-}
-
-/// How many replicas of each role the Deployments and StatefulSets want whose pods would be counted.
-fn wanted(shelves: &Shelves, which: &Which) -> Result<BTreeMap<Role, u32>, Unseen> {
-    let mut wanted = BTreeMap::new();
-    for kind in [
-        super::deployment::resource(),
-        super::stateful_set::resource(),
-    ] {
-        for owner in shelves.of(&kind, &which.namespace)? {
-            if !template(&owner).is_some_and(|pod| is_meant(&pod, which)) {
-                continue;
-            }
-            let desired = super::object::replicas(&owner, "/status/readyReplicas").desired;
-            if let Some(role) = role(&owner).filter(|_| desired > 0) {
-                let sum: &mut u32 = wanted.entry(role).or_default();
-                *sum = sum.saturating_add(desired);
-            }
-        }
-    }
-    Ok(wanted)
-}
-
-/// A pod as `owner` makes it, as far as its labels and ports go.
-fn template(owner: &DynamicObject) -> Option<DynamicObject> {
-    let labels = owner.data.pointer("/spec/template/metadata/labels")?;
-    let labels = serde_json::from_value(labels.clone()).ok()?;
-    let mut pod = DynamicObject::new("", &resource());
-    pod.metadata.labels = Some(labels);
-    Some(pod)
 }
 
 fn says_its_type(pod: &DynamicObject) -> bool {

@@ -1,0 +1,194 @@
+//! How many replicas the objects want whose pods would be counted: that no pod exists, by a quota or a webhook, is no sign
+//! that none is wanted.
+//!
+//! Must not know how many pods there are.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kube::api::DynamicObject;
+use serde_json::Value as Json;
+
+use super::object::{label, replicas, role};
+use super::pod_clique::{GROUP, INDEX};
+use super::{Shelves, Unseen};
+use crate::rollout::Role;
+
+/// The pods of one role of an owner, as far as their labels go, and how many workers they make.
+struct Makes {
+    pod: DynamicObject,
+    workers: u32,
+}
+
+/// How many workers of each role are wanted by the objects whose pods are meant. The kinds that not every cluster has are
+/// asked only where there are no such pods at all.
+///
+/// # Errors
+/// When what owns workers is not listed.
+pub(super) fn wanted(
+    shelves: &Shelves,
+    namespace: &str,
+    is_meant: &dyn Fn(&DynamicObject) -> bool,
+    without_pods: bool,
+) -> Result<BTreeMap<Role, u32>, Unseen> {
+    let mut made = Vec::new();
+    for kind in [
+        super::deployment::resource(),
+        super::stateful_set::resource(),
+    ] {
+        let owners = shelves.of(&kind, namespace)?;
+        made.extend(owners.iter().flat_map(|owner| by_template(owner)));
+    }
+    type By = fn(&[&DynamicObject]) -> Vec<Makes>;
+    let others: [(kube::api::ApiResource, By); 3] = [
+        (super::leader_worker_set::resource(), by_leader_worker_sets),
+        (super::pod_clique::resource(), by_cliques),
+        (super::model_serving::resource(), by_model_servings),
+    ];
+    for (kind, by) in others.into_iter().filter(|_| without_pods) {
+        let owners = match shelves.of(&kind, namespace) {
+            Ok(owners) => owners,
+            // Not every cluster lets the controller see kinds that its updates do not name.
+            Err(Unseen::Refused { .. }) => continue,
+            Err(unseen) => return Err(unseen),
+        };
+        let owners: Vec<&DynamicObject> = owners.iter().map(|owner| &**owner).collect();
+        made.extend(by(&owners));
+    }
+    let mut wanted = BTreeMap::new();
+    for Makes { pod, workers } in made {
+        if workers == 0 || !is_meant(&pod) {
+            continue;
+        }
+        if let Some(role) = role(&pod) {
+            let sum: &mut u32 = wanted.entry(role).or_default();
+            *sum = sum.saturating_add(workers);
+        }
+    }
+    Ok(wanted)
+}
+
+/// A pod with the labels at `labels`, and what says of `owner` whether it is a frontend.
+fn pod(owner: &DynamicObject, labels: &Json) -> Option<DynamicObject> {
+    let mut pod = owner.clone();
+    pod.metadata.labels = Some(serde_json::from_value(labels.clone()).ok()?);
+    Some(pod)
+}
+
+fn desired(owner: &DynamicObject) -> u32 {
+    replicas(owner, "").desired
+}
+
+fn by_template(owner: &DynamicObject) -> Option<Makes> {
+    let labels = owner.data.pointer("/spec/template/metadata/labels")?;
+    Some(Makes {
+        pod: pod(owner, labels)?,
+        workers: desired(owner),
+    })
+}
+
+/// A replica is one worker, of however many pods.
+fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<Makes> {
+    let of = |owner: &&DynamicObject| {
+        let template = &owner.data["spec"]["leaderWorkerTemplate"]["workerTemplate"];
+        Some(Makes {
+            pod: pod(owner, &template["metadata"]["labels"])?,
+            workers: desired(owner),
+        })
+    };
+    owners.iter().filter_map(of).collect()
+}
+
+/// The pods of a clique carry its labels. All cliques of one replica of a scaling group make one worker.
+fn by_cliques(owners: &[&DynamicObject]) -> Vec<Makes> {
+    let mut groups = BTreeSet::new();
+    let of = |owner: &&DynamicObject| {
+        let workers = match (label(owner, GROUP), label(owner, INDEX)) {
+            (Some(group), index) => {
+                let is_wanted = owner.metadata.deletion_timestamp.is_none();
+                let is_first =
+                    groups.insert((group.to_owned(), index.map(str::to_owned), role(owner)));
+                u32::from(is_wanted && is_first)
+            }
+            (None, _) => desired(owner),
+        };
+        let pod = (**owner).clone();
+        Makes { pod, workers }
+    };
+    owners.iter().map(of).collect()
+}
+
+/// A replica has so many of each role, with the labels of the role's entry.
+fn by_model_servings(owners: &[&DynamicObject]) -> Vec<Makes> {
+    let of = |owner: &&DynamicObject| -> Vec<Makes> {
+        let roles = owner.data.pointer("/spec/template/roles");
+        let roles = roles.and_then(Json::as_array).into_iter().flatten();
+        let made = roles.filter_map(|role| {
+            let each = u32::try_from(role["replicas"].as_u64().unwrap_or(1)).unwrap_or(u32::MAX);
+            Some(Makes {
+                pod: pod(owner, &role["entryTemplate"]["metadata"]["labels"])?,
+                workers: desired(owner).saturating_mul(each),
+            })
+        });
+        made.collect()
+    };
+    owners.iter().flat_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::COMPONENT;
+    use super::*;
+
+    fn object(labels: Json, spec: Json) -> DynamicObject {
+        let metadata = json!({"name": "a", "labels": labels});
+        serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+    }
+
+    fn told(made: Vec<Makes>) -> Vec<(Option<String>, Option<Role>, u32)> {
+        let told = made.into_iter().map(|made| {
+            let app = label(&made.pod, "app").map(str::to_owned);
+            (app, role(&made.pod), made.workers)
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn each_kind_says_how_many_workers_it_wants_and_what_their_pods_are_labelled_with() {
+        let labels = |role: &str| json!({"app": "mine", COMPONENT: role});
+        let is = |role, workers| (Some("mine".to_owned()), Some(role), workers);
+        let template = json!({"metadata": {"labels": labels("decode")}});
+        let set = object(
+            json!({}),
+            json!({"replicas": 3, "leaderWorkerTemplate": {"size": 2, "workerTemplate": template}}),
+        );
+        assert_eq!(told(by_leader_worker_sets(&[&set])), [is(Role::Decode, 3)]);
+        let alone = object(labels("prefill"), json!({"replicas": 4}));
+        let in_group = |index: &str| {
+            let mut labels = labels("decode");
+            (labels[GROUP], labels[INDEX]) = (json!("g"), json!(index));
+            object(labels, json!({"replicas": 2}))
+        };
+        let (leader, worker, other) = (in_group("0"), in_group("0"), in_group("1"));
+        assert_eq!(
+            told(by_cliques(&[&alone, &leader, &worker, &other])),
+            [
+                is(Role::Prefill, 4),
+                is(Role::Decode, 1),
+                is(Role::Decode, 0),
+                is(Role::Decode, 1)
+            ]
+        );
+        let role = |name: &str, replicas: u32| json!({"name": name, "replicas": replicas, "entryTemplate": {"metadata": {"labels": labels(name)}}});
+        let roles = json!([role("prefill", 2), role("decode", 1)]);
+        let serving = object(
+            json!({}),
+            json!({"replicas": 3, "template": {"roles": roles}}),
+        );
+        assert_eq!(
+            told(by_model_servings(&[&serving])),
+            [is(Role::Prefill, 6), is(Role::Decode, 3)]
+        );
+    }
+}
