@@ -17,6 +17,7 @@ mod board;
 mod concern;
 mod dry;
 mod held;
+mod invalid;
 mod job;
 mod limits;
 mod look;
@@ -48,6 +49,16 @@ use std::fmt;
 struct Key {
     namespace: String,
     name: String,
+}
+
+impl Key {
+    /// Its name as it is told where `other` is spoken of.
+    fn told_from(&self, other: &Self) -> String {
+        match self.namespace == other.namespace {
+            true => self.name.clone(),
+            false => self.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Key {

@@ -8,6 +8,7 @@
 #[cfg(feature = "kube")]
 mod crd;
 mod judge;
+mod last_valid;
 #[cfg(feature = "kube")]
 mod lenient;
 mod manifest;
@@ -39,6 +40,7 @@ pub use self::{
     status::DynamoUpdateConfigStatus,
 };
 pub use self::{
+    last_valid::LastValidStatus,
     manifest::{API_VERSION, Identity, KIND, Manifest},
     phase::Phase,
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
@@ -50,7 +52,7 @@ pub use self::{
         TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, Target, TargetError, parse_targets},
-    update::{Update, is_lifted},
+    update::{Told, Update, is_lifted},
     weights::WeightsSpec,
     yaml::MAX_BYTES,
 };

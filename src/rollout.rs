@@ -25,6 +25,12 @@
 //! | 4 of 4 workers | 8 of 4 workers | 1 : 2, 67 % |
 //! | prefill 4 of 4, decode 0 of 2 | 1 of 4 workers | 0 : ¼, all to new |
 //!
+//! A worker is ready before a frontend knows of it. Where the frontends of old have been found to count workers as is counted
+//! here, only those count that one frontend of their side knows of.
+//!
+//! Frontends of new that do not serve what is wanted take their part of its capacity with them: one of four leaves it three
+//! quarters. A frontend that was not heard is none of them: new keeps what it has, and gains nothing. See [`gate()`].
+//!
 //! A missing role is no capacity. What a side needs is learnt from the source; new may be of another shape (one worker
 //! for all where old had halves), and then needs its own roles, whose sizes a person has to state. A half always needs its
 //! other half.
@@ -93,6 +99,7 @@ mod memory;
 mod moment;
 mod proxies;
 mod ratio;
+mod registered;
 mod rules;
 mod sight;
 mod step;
@@ -106,11 +113,15 @@ pub use self::{
     end::Phase,
     estimate::{Lengths, drain_estimate},
     evidence::Evidence,
-    gate::{Obstacle, Wanted, gate},
-    inputs::{Clients, Frontends, Observation, Proxy, ProxyState, Settings, Sides, Silence},
+    gate::{Asked, ByProxies, Gate, Obstacle, Wanted, gate},
+    inputs::{
+        Answer, Clients, Experience, Frontend, Frontends, Observation, Proxy, ProxyState, Settings,
+        Sides, Silence,
+    },
     memory::{Change, Memory},
     moment::Moment,
     ratio::Ratio,
+    registered::Registered,
     rules::Rule,
     step::{Decision, step},
     tell::{Condition, ConditionKind, Event},

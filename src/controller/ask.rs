@@ -41,6 +41,8 @@ pub(super) enum Error {
     Local(#[source] std::io::Error),
     #[error("cannot be reached")]
     Unreachable(#[source] std::io::Error),
+    #[error("cannot be trusted")]
+    Untrusted(#[source] std::io::Error),
     #[error("does not speak HTTP")]
     Http(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("timed out")]
@@ -51,6 +53,21 @@ impl Error {
     /// Does it say nothing of who was asked, because the question never came so far?
     pub const fn is_unasked(&self) -> bool {
         matches!(self, Self::Name(_) | Self::Local(_))
+    }
+
+    /// Did an answer come back, though not the one that was asked for?
+    pub const fn is_answer(&self) -> bool {
+        matches!(self, Self::Untrusted(_))
+    }
+
+    fn of_handshake(error: std::io::Error) -> Self {
+        let is_of_tls = error
+            .get_ref()
+            .is_some_and(|inner| inner.is::<rustls::Error>());
+        match is_of_tls {
+            true => Self::Untrusted(error),
+            false => Self::Unreachable(error),
+        }
     }
 
     fn of_connect(error: std::io::Error) -> Self {
@@ -163,7 +180,7 @@ impl Place {
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
         let stream = connector.connect(name.clone(), stream).await;
-        let stream = stream.map_err(Error::Unreachable)?;
+        let stream = stream.map_err(Error::of_handshake)?;
         Connection::open(TokioIo::new(stream), current).await
     }
 

@@ -4,6 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use serde_json::Value as Json;
+
 use super::Key;
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
@@ -29,7 +31,14 @@ struct Known {
 impl Concerns {
     /// Takes in an update. If it is new or another edit: the `sourceDeployment`s for which another update may rule by it,
     /// the one that it named before and the one that it names now.
-    pub fn learn(&mut self, key: &Key, update: &Object) -> Option<BTreeSet<String>> {
+    ///
+    /// What its `last_valid` spec names concerns it, too, where the present one cannot be used.
+    pub fn learn(
+        &mut self,
+        key: &Key,
+        update: &Object,
+        last_valid: Option<&Json>,
+    ) -> Option<BTreeSet<String>> {
         let generation = update.metadata.generation;
         let before = self.known.get(key);
         if before.is_some_and(|known| known.generation == generation) {
@@ -41,6 +50,15 @@ impl Concerns {
         sources.extend(source.clone());
         let known = Known { generation, source };
         self.known.insert(key.clone(), known);
+        self.note(key, spec);
+        if let Some(spec) = last_valid {
+            self.note(key, spec);
+        }
+        Some(sources)
+    }
+
+    /// Takes in what a spec names.
+    fn note(&mut self, key: &Key, spec: &Json) {
         let service = spec["newFrontendService"].as_str().unwrap_or_default();
         let services = service.split(',').map(str::trim);
         let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
@@ -67,7 +85,6 @@ impl Concerns {
             let place = (key.namespace.clone(), name.to_owned());
             self.names.entry(place).or_default().insert(key.clone());
         }
-        Some(sources)
     }
 
     /// Leaves out an update that is gone. The `sourceDeployment` that it named, if it named one.
@@ -150,7 +167,7 @@ mod tests {
         let mut edit = |generation: i64, source: Option<&str>| {
             let metadata = json!({"name": "up", "namespace": "a", "generation": generation});
             let update = object(metadata, json!({"sourceDeployment": source}));
-            let sources = concerns.learn(&key, &update)?;
+            let sources = concerns.learn(&key, &update, None)?;
             Some(sources.into_iter().collect::<Vec<_>>().join(" "))
         };
         assert_eq!(edit(1, Some("old")).as_deref(), Some("old"));
@@ -159,6 +176,26 @@ mod tests {
         assert_eq!(edit(3, None).as_deref(), Some("other"));
         assert_eq!(edit(4, Some("old")).as_deref(), Some("old"));
         assert_eq!(concerns.forget(&key), ["old".to_owned()].into());
+    }
+
+    #[test]
+    fn what_the_last_valid_spec_names_concerns_an_update_that_cannot_be_used() {
+        let key = Key {
+            namespace: "a".into(),
+            name: "up".into(),
+        };
+        let metadata = json!({"name": "up", "namespace": "a", "generation": 2});
+        let update = object(metadata, json!({"sourceDeployment": "old"}));
+        let mut concerns = Concerns::default();
+        let valid = json!({"sourceDeployment": "old", "targetDeployment": "new"});
+        concerns.learn(&key, &update, Some(&valid));
+        for name in ["old-0", "new-0"] {
+            assert_eq!(
+                concerns.of("pods", &pod(name, json!({}))).len(),
+                1,
+                "{name}"
+            );
+        }
     }
 
     #[test]
@@ -177,8 +214,8 @@ mod tests {
                 json!({"name": "up", "namespace": namespace, "generation": 1}),
                 spec.clone(),
             );
-            assert!(concerns.learn(&key(namespace), &update).is_some());
-            let again = concerns.learn(&key(namespace), &update);
+            assert!(concerns.learn(&key(namespace), &update, None).is_some());
+            let again = concerns.learn(&key(namespace), &update, None);
             assert_eq!(again, None, "the same edit");
         }
         for (name, labels, is_concerned) in [

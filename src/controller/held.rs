@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 use super::{Key, Settings};
 use crate::k8s::Object;
 use crate::resource::{
-    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, Reach, Update,
-    WorkerSourceSpec, read_status,
+    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, Reach, Told,
+    Update, WorkerSourceSpec, read_status,
 };
 use crate::rollout::{self, Memory, Role, Sides};
 use crate::split::Weights;
@@ -52,9 +52,7 @@ pub(super) fn update(object: &DynamicObject) -> Update {
         identity: identity(object),
         created: created.map_or(0, |time| time.0.as_second()),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
-        phase: None,
-        lifted_cap: None,
-        wanted: None,
+        told: Told::default(),
     }
 }
 
@@ -95,10 +93,8 @@ impl Held {
             anywhere: settings.any_target,
         };
         let (status, lost) = status(object);
-        let update = Update {
-            wanted: status.wanted.and_then(|split| split.exact()),
-            ..update(object)
-        };
+        let mut update = update(object);
+        update.told.wanted = status.wanted.and_then(|split| split.exact());
         let (manifest, plan) = update.plan(&reach)?;
         let given = Given::of(object);
         let owned = Given::owned(object);

@@ -46,15 +46,17 @@ impl Controller {
         let object = self.newest(&key, found);
         let job = match Held::read(&object, &self.settings) {
             Err(problems) => {
-                let (before, _) = held::status(&object);
-                let generation = object.metadata.generation;
-                let status = story::invalid(&before, &problems, generation, Timestamp::now());
                 self.metrics.errors.with_label_values(&["invalid"]).inc();
-                let note = format!("{problems}\nThe split is left as it is.");
-                self.refused(&key, &object, status, "Invalid", note)
+                let (job, early_until) = self.invalid(&key, &object, &updates, &problems);
+                if let Some(until) = early_until {
+                    self.queue.put_back(due, until);
+                    return;
+                }
+                job
             }
             Ok(held) => match self.eyes.observe(&held, &updates) {
                 Ok(seen) => {
+                    self.note_valid(&key, &object);
                     let early_until = seen.early_until;
                     let job = self.decide(held, seen);
                     // Most is heard in a moment, and wakes whom it concerns. Only a move away does not wait for it.
@@ -166,11 +168,12 @@ impl Controller {
         let message = format!("nothing is changed while something cannot be observed: {told}");
         let generation = object.metadata.generation;
         let now = Timestamp::now();
-        let status = story::refused(&held.status, "Unseen", message, generation, now);
+        let before = &held.status;
+        let status = story::refused(before.clone(), before, "Unseen", message, generation, now);
         self.refused(key, object, status, "Unseen", told)
     }
 
-    fn refused(
+    pub(super) fn refused(
         &mut self,
         key: &Key,
         object: &Object,
@@ -201,7 +204,7 @@ impl Controller {
     }
 
     /// Is a status worth to be written?
-    fn is_news(
+    pub(super) fn is_news(
         &self,
         key: &Key,
         before: &DynamoUpdateConfigStatus,
@@ -354,7 +357,7 @@ fn forgotten(about: &Identity, lost: &str) -> Notice {
     }
 }
 
-fn events(about: &Identity, decision: &Decision) -> Vec<Notice> {
+pub(super) fn events(about: &Identity, decision: &Decision) -> Vec<Notice> {
     let occasion = now().unix_millis();
     let events = decision.events.iter();
     events
@@ -368,7 +371,7 @@ fn events(about: &Identity, decision: &Decision) -> Vec<Notice> {
         .collect()
 }
 
-fn now() -> Moment {
+pub(super) fn now() -> Moment {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

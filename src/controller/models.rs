@@ -3,7 +3,7 @@
 //!
 //! Must not know who wants to know.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use super::ask::{Asker, MAX_LIST, Place, Question};
 use super::limits::{Kept, Share};
 use super::lookout::Teller;
+use crate::rollout::Registered;
 
 /// From one question to the next; and where all updates that need the answer are complete.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -41,17 +42,28 @@ pub(super) struct Served {
     pub is_trying: bool,
     /// How many models it lists beyond those that are asked for.
     pub left_out: usize,
+    /// The workers that it knows of.
+    pub registered: Registered,
     /// Why it cannot be asked.
-    pub trouble: Option<String>,
-    /// Is that trouble none of the frontend's, as no question has come to it? Then the rest is what was known before.
-    pub is_unasked: bool,
+    pub trouble: Option<Missing>,
 }
 
 /// Why there is no answer.
-#[derive(Debug)]
-struct Missing {
-    why: String,
-    is_unasked: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Missing {
+    pub why: String,
+    pub how: Lack,
+}
+
+/// How an answer is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// No question has come to the frontend, so that its trouble is none of it: what was known before still is.
+    Unasked,
+    /// Nothing came back.
+    Silent,
+    /// Something else came back.
+    Bad,
 }
 
 /// Asks `place`, again and again, and tells what it serves.
@@ -82,10 +94,11 @@ pub(super) async fn follow(place: Place, share: Share, mut teller: Teller<Served
 impl Served {
     /// The same but for the words of a trouble.
     fn is_as_good_as(&self, other: &Self) -> bool {
-        self.trouble.is_some() == other.trouble.is_some()
+        let how = |served: &Self| served.trouble.as_ref().map(|missing| missing.how);
+        how(self) == how(other)
             && self.is_trying == other.is_trying
-            && self.is_unasked == other.is_unasked
             && self.left_out == other.left_out
+            && self.registered == other.registered
             && self.models == other.models
     }
 }
@@ -111,13 +124,12 @@ impl Reading {
         if is_missing && self.missed < MISSED {
             return None;
         }
-        let served = answer.unwrap_or_else(|missing| Served {
-            trouble: Some(missing.why),
-            is_unasked: missing.is_unasked,
+        let served = answer.unwrap_or_else(|missing| {
             // Nothing was heard that would speak against it.
-            ..match &self.last {
-                Some(last) if missing.is_unasked => last.clone(),
-                _ => Served::default(),
+            let known = self.last.as_ref().filter(|_| missing.how == Lack::Unasked);
+            Served {
+                trouble: Some(missing),
+                ..known.cloned().unwrap_or_default()
             }
         });
         let is_news = self
@@ -150,7 +162,11 @@ async fn served(
                 Some(cause) => format!("{} {error}: {cause}", place.target),
                 None => format!("{} {error}", place.target),
             },
-            is_unasked: error.is_unasked(),
+            how: match &error {
+                error if error.is_unasked() => Lack::Unasked,
+                error if error.is_answer() => Lack::Bad,
+                _ => Lack::Silent,
+            },
         })
     };
     let (status, body) = ask("/v1/models", MAX_LIST).await?;
@@ -158,7 +174,7 @@ async fn served(
         let (target, code) = (&place.target, status.as_u16());
         return Err(Missing {
             why: format!("{target} answers /v1/models with status {code}"),
-            is_unasked: false,
+            how: Lack::Bad,
         });
     }
     let mut listed = ids(&body);
@@ -175,9 +191,12 @@ async fn served(
         ..Served::default()
     };
     let mut without_page = Vec::new();
+    let mut pages = Vec::new();
     for model in listed {
         let path = format!("/v1/models/{}/ready", in_path(&model));
-        match ask(&path, 0).await?.0 {
+        let (status, page) = ask(&path, MAX_LIST).await?;
+        pages.push(registered(status, &page));
+        match status {
             StatusCode::OK => _ = served.models.insert(model),
             // No such page: an older frontend.
             StatusCode::NOT_FOUND
@@ -185,6 +204,9 @@ async fn served(
             | StatusCode::NOT_IMPLEMENTED => without_page.push(model),
             _ => {}
         }
+    }
+    if served.left_out == 0 {
+        served.registered = in_all(&pages);
     }
     trials.begin(&place, share, &without_page);
     for model in without_page {
@@ -281,6 +303,58 @@ async fn answers(place: &Place, model: &str) -> Option<bool> {
     answers
 }
 
+/// The workers of a model by its page, of all Dynamo namespaces together.
+fn registered(status: StatusCode, page: &[u8]) -> Registered {
+    #[derive(Default, Deserialize)]
+    struct Page {
+        #[serde(default)]
+        namespaces: BTreeMap<String, Namespace>,
+    }
+    #[derive(Deserialize)]
+    struct Namespace {
+        #[serde(default)]
+        worker_types: BTreeMap<String, Type>,
+    }
+    #[derive(Deserialize)]
+    struct Type {
+        workers: u32,
+    }
+    // One that is not ready says so of each namespace, too.
+    let is_told = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
+    let page: Page = match is_told {
+        true => serde_json::from_slice(page).unwrap_or_default(),
+        false => Page::default(),
+    };
+    let types = page.namespaces.values();
+    let types = types.flat_map(|namespace| &namespace.worker_types);
+    let mut found = Registered::default();
+    for (name, Type { workers }) in types {
+        let count = match name.as_str() {
+            "prefill" => &mut found.prefill,
+            _ => &mut found.others,
+        };
+        *count = Some(count.unwrap_or(0).saturating_add(*workers));
+    }
+    found
+}
+
+/// The workers of all models: one that serves several is counted with each, so that these are never too few. Not known if a
+/// model's page does not say.
+fn in_all(pages: &[Registered]) -> Registered {
+    let is_told = |page: &Registered| page.prefill.is_some() || page.others.is_some();
+    if !pages.iter().all(is_told) {
+        return Registered::default();
+    }
+    let sum = |of: fn(&Registered) -> Option<u32>| {
+        let counts = pages.iter().filter_map(of);
+        counts.reduce(u32::saturating_add)
+    };
+    Registered {
+        prefill: sum(|page| page.prefill),
+        others: sum(|page| page.others),
+    }
+}
+
 /// The models of a list, in the order of their names. Names that are too long are none.
 fn ids(list: &[u8]) -> Vec<String> {
     #[derive(Default, Deserialize)]
@@ -332,7 +406,7 @@ mod tests {
             });
             let told = reading.take(served.map_err(|()| Missing {
                 why: "late".to_owned(),
-                is_unasked: false,
+                how: Lack::Silent,
             }));
             told.map_or_else(
                 || ".".to_owned(),
@@ -371,7 +445,7 @@ mod tests {
         let missing = || {
             Err(Missing {
                 why: "Too many open files".to_owned(),
-                is_unasked: true,
+                how: Lack::Unasked,
             })
         };
         let serves = Served {
@@ -381,11 +455,38 @@ mod tests {
         reading.take(Ok(serves.clone()));
         assert_eq!(reading.take(missing()), None);
         let (told, is_news) = reading.take(missing()).unwrap();
-        assert!(is_news && told.is_unasked && told.trouble.is_some());
+        assert!(
+            is_news
+                && told
+                    .trouble
+                    .is_some_and(|missing| missing.how == Lack::Unasked)
+        );
         assert_eq!(told.models, serves.models);
         assert!(!reading.take(missing()).unwrap().1);
         // Heard again.
         assert_eq!(reading.take(Ok(serves.clone())), Some((serves, true)));
+    }
+
+    #[test]
+    fn workers_are_counted_by_the_pages_of_all_models_and_only_if_all_of_them_say() {
+        let page = |types: serde_json::Value| {
+            let page =
+                json!({"model": "m", "ready": true, "namespaces": {"a": {"worker_types": types}}});
+            registered(StatusCode::OK, page.to_string().as_bytes())
+        };
+        let of = |prefill, others| Registered { prefill, others };
+        let whole = page(json!({"aggregated": {"workers": 2, "needs": []}}));
+        assert_eq!(whole, of(None, Some(2)));
+        let halves = page(json!({"prefill": {"workers": 3}, "decode": {"workers": 1}}));
+        assert_eq!(halves, of(Some(3), Some(1)));
+        let none = page(json!({}));
+        for silent in [&b"{}"[..], b"", b"[", br#"{"namespaces": 7}"#] {
+            assert_eq!(registered(StatusCode::OK, silent), none);
+        }
+        assert_eq!(registered(StatusCode::NOT_FOUND, b"{}"), none);
+        assert_eq!(in_all(&[whole, halves]), of(Some(3), Some(3)));
+        assert_eq!(in_all(&[whole, none]), none);
+        assert_eq!(in_all(&[]), none);
     }
 
     #[test]

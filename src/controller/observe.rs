@@ -5,6 +5,7 @@
 
 mod clients;
 mod frontends;
+mod ways;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
 use crate::k8s::{Object, Shelves, Unseen};
 use crate::resource::WorkerSourceSpec;
 use crate::resource::ruling::{self, Standing};
-use crate::rollout::{Lengths, Observation, Proxy, ProxyState, Sides, Silence};
+use crate::rollout::{Experience, Lengths, Observation, Proxy, ProxyState, Sides, Silence};
 
 /// Who was not heard for so long does not answer.
 const UNHEARD: Duration = Duration::from_secs(2);
@@ -88,6 +89,8 @@ pub(super) struct Eyes {
     pub shelves: Shelves,
     settings: Arc<Settings>,
     proxies: Lookouts<Heard>,
+    /// The proxies of new's frontends, which may send requests to old by an update of their own.
+    beyond: Lookouts<Heard>,
     models: Lookouts<Served>,
     limits: Limits,
     trust: Trust,
@@ -106,6 +109,7 @@ impl Eyes {
             shelves,
             settings,
             proxies: Lookouts::new(wake.clone()),
+            beyond: Lookouts::new(wake.clone()),
             models: Lookouts::new(wake),
             limits: Limits::default(),
             trust: Trust::default(),
@@ -116,6 +120,7 @@ impl Eyes {
     /// The update is gone, or not for this replica to look after.
     pub fn leave(&self, key: &Key) {
         self.proxies.keep(key, &BTreeSet::new());
+        self.beyond.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());
         self.known().remove(key);
     }
@@ -192,6 +197,7 @@ impl Eyes {
     /// This replica does not lead: it asks no frontend for its models.
     pub fn rest(&self) {
         self.models.rest();
+        self.beyond.rest();
     }
 
     /// All there is to see of `held`.
@@ -295,7 +301,7 @@ impl Eyes {
                     assigned.old += report.assigned.old;
                     assigned.new += report.assigned.new;
                     lengths.add(&report.lengths);
-                    state(held, &report)
+                    state(held, &report, heard.new_serves)
                 }),
             };
             Proxy {
@@ -314,7 +320,7 @@ impl Eyes {
 }
 
 /// What a proxy says, for this update: what it says of another one is no news of this one.
-fn state(held: &Held, report: &Report) -> ProxyState {
+fn state(held: &Held, report: &Report, new_serves: Experience) -> ProxyState {
     let is_own = report.uid.is_some() && report.uid == held.identity.uid;
     ProxyState {
         applied: if is_own { report.generation } else { 0 },
@@ -322,6 +328,8 @@ fn state(held: &Held, report: &Report) -> ProxyState {
         old_drains: report.old_drains,
         may_reach_old: report.may_reach_old,
         open_streams: report.open,
+        new_serves: if is_own { new_serves } else { Experience::None },
+        new_is_impaired: is_own && report.new_is_impaired,
     }
 }
 

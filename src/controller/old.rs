@@ -146,12 +146,13 @@ pub(super) fn endpoints(
             if pod.as_ref().is_some_and(|pod| !pods.insert(pod.clone())) {
                 continue;
             }
-            let address = endpoint.addresses.first();
-            let address = address.and_then(|address| address.parse::<IpAddr>().ok());
+            let ip = endpoint.addresses.first();
+            let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
             endpoints.push(Endpoint {
                 // Not said means yes (discovery.k8s.io/v1, EndpointConditions).
                 ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
-                address: address.zip(port).map(SocketAddr::from),
+                address: ip.zip(port).map(SocketAddr::from),
+                ip,
                 pod,
             });
         }
@@ -165,4 +166,5 @@ pub(super) struct Endpoint {
     pub ready: bool,
     pub pod: Option<String>,
     pub address: Option<SocketAddr>,
+    pub ip: Option<IpAddr>,
 }

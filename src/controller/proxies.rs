@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lookout::Teller;
-use crate::rollout::{Lengths, Sides};
-use crate::state_api::v1::{Histogram, State};
+use crate::rollout::{Experience, Lengths, Sides};
+use crate::state_api::v1::{Generation, Histogram, State};
 use crate::state_api::{Client, Error, whole};
 
 /// How long a proxy may take for anything.
@@ -16,6 +16,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a proxy that does not answer is asked again.
 const PAUSE: Duration = Duration::from_millis(500);
+/// So long after new has answered a request of a proxy it is taken to serve; and so long a request may be without an answer.
+const GOOD: Duration = Duration::from_secs(60);
+const UNANSWERED: Duration = Duration::from_secs(10);
 
 /// What a proxy says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub(super) struct Report {
     /// `metadata.uid` of the resource in force there, and its generation.
     pub uid: Option<String>,
     pub generation: u64,
+    /// Does the plan in force give new anything?
+    pub gives_new: bool,
     /// Does the plan in force give old nothing, and is old no fallback?
     pub leaves_old: bool,
     pub old_drains: bool,
@@ -33,16 +38,88 @@ pub(super) struct Report {
     pub assigned: Sides<u64>,
     /// How long streams on old lasted.
     pub lengths: Lengths,
+    /// Does it leave out an endpoint of new, or have none at all?
+    pub new_is_impaired: bool,
 }
 
 impl Report {
     /// The part of it by which something may be decided.
-    fn essence(&self) -> (Option<&str>, u64, [bool; 5]) {
+    fn essence(&self) -> (Option<&str>, u64, [bool; 7]) {
         let (old, new) = (self.open.old == 0, self.open.new == 0);
         let settled = self.may_reach_old == Some(0);
-        let flags = [self.leaves_old, self.old_drains, settled, old, new];
+        let flags = [
+            self.gives_new,
+            self.leaves_old,
+            self.old_drains,
+            settled,
+            old,
+            new,
+            self.new_is_impaired,
+        ];
         (self.uid.as_deref(), self.generation, flags)
     }
+}
+
+/// How new does with the requests of a proxy, by one state after another.
+#[derive(Debug)]
+struct Watcher {
+    /// What new has sent so far, and when that last became more.
+    answered: u64,
+    at: Option<Instant>,
+    /// Since when requests have been on their way to new though nothing comes back.
+    waiting: Option<Instant>,
+}
+
+impl Watcher {
+    fn of(state: &State) -> Self {
+        Self {
+            answered: answered(state),
+            at: None,
+            waiting: None,
+        }
+    }
+
+    fn see(&mut self, state: &State, now: Instant) -> Experience {
+        let Some(new) = &state.new else {
+            return Experience::None;
+        };
+        let answered = answered(state);
+        // A process that began anew counts anew.
+        if answered > self.answered {
+            (self.at, self.waiting) = (Some(now), None);
+        }
+        self.answered = answered;
+        let assigned = state.assigned_last_five_seconds.as_ref();
+        let is_asked = new.open_streams > 0 || assigned.is_some_and(|requests| requests.new > 0);
+        if !is_asked {
+            self.waiting = None;
+        } else if self.at != Some(now) {
+            self.waiting.get_or_insert(now);
+        }
+        let lasts = |since: Option<Instant>, long| {
+            since.is_some_and(|since| now.saturating_duration_since(since) >= long)
+        };
+        let cannot = new.endpoints.is_some_and(|all| all.healthy == 0);
+        if cannot || lasts(self.waiting, UNANSWERED) {
+            // What it did before says nothing any more.
+            self.at = None;
+            Experience::Bad
+        } else if self.at.is_some() && !lasts(self.at, GOOD) {
+            Experience::Good
+        } else {
+            Experience::None
+        }
+    }
+}
+
+/// How much new has sent: every first event and gap between events, and every answer that came whole.
+fn answered(state: &State) -> u64 {
+    let count = |histogram: &Option<Histogram>| histogram.as_ref().map_or(0, |all| all.count);
+    state.new.as_ref().map_or(0, |new: &Generation| {
+        let whole = new.outcomes.map_or(0, |outcomes| outcomes.completed);
+        let parts = [count(&new.first_event), count(&new.gap), whole];
+        parts.into_iter().fold(0, u64::saturating_add)
+    })
 }
 
 impl From<&State> for Report {
@@ -59,6 +136,9 @@ impl From<&State> for Report {
                 .and_then(|resource| resource.generation)
                 .and_then(|generation| u64::try_from(generation).ok())
                 .unwrap_or(0),
+            gives_new: plan
+                .and_then(|plan| plan.weights)
+                .is_none_or(|weights| weights.new > 0),
             leaves_old: plan
                 .and_then(|plan| plan.weights)
                 .is_some_and(|weights| weights.old == 0 && weights.new > 0),
@@ -78,6 +158,11 @@ impl From<&State> for Report {
                 .and_then(|old| old.stream_duration.as_ref())
                 .map(lengths)
                 .unwrap_or_default(),
+            new_is_impaired: state
+                .new
+                .as_ref()
+                .and_then(|new| new.endpoints)
+                .is_some_and(|all| all.healthy < all.known || all.known == 0),
         }
     }
 }
@@ -108,6 +193,8 @@ pub(super) struct Heard {
     pub state: Result<Arc<State>, Arc<str>>,
     /// When it last said something, if it ever did.
     pub at: Option<Instant>,
+    /// How new does with its requests.
+    pub new_serves: Experience,
 }
 
 impl Heard {
@@ -116,6 +203,7 @@ impl Heard {
         Self {
             state: Err(format!("it has no port {port}").into()),
             at: None,
+            new_serves: Experience::None,
         }
     }
 
@@ -140,8 +228,12 @@ pub(super) async fn follow(address: String, teller: Teller<Heard>) {
         tracing::debug!(address, error = silence, "a proxy does not answer");
         let before = last.take();
         at = before.as_ref().map(|(_, at)| *at).or(at);
-        let state = Err(silence.into());
-        teller.tell(Heard { state, at }, before.is_some());
+        let heard = Heard {
+            state: Err(silence.into()),
+            at,
+            new_serves: Experience::None,
+        };
+        teller.tell(heard, before.is_some());
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -153,13 +245,19 @@ async fn watch(
 ) -> Result<(), Error> {
     let client = Client::connect(address, PATIENCE).await?;
     let mut states = client.watch(INTERVAL).await?;
+    let mut watcher = None;
+    let mut experience = Experience::None;
     while let Some(state) = states.next().await? {
         let (report, now) = (Report::from(&state), Instant::now());
+        let watcher = watcher.get_or_insert_with(|| Watcher::of(&state));
+        let seen = watcher.see(&state, now);
+        let changed = std::mem::replace(&mut experience, seen) != seen;
         let before = last.as_ref().map(|(report, _)| report.essence());
-        let matters = before != Some(report.essence());
+        let matters = changed || before != Some(report.essence());
         let heard = Heard {
             state: Ok(Arc::new(state)),
             at: Some(now),
+            new_serves: seen,
         };
         teller.tell(heard, matters);
         *last = Some((report, now));
@@ -170,12 +268,14 @@ async fn watch(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state_api::v1::{Endpoints, Requests};
 
     #[test]
     fn who_does_not_tell_of_both_generations_has_told_nothing() {
         let heard = |state: State| Heard {
             state: Ok(Arc::new(state)),
             at: None,
+            new_serves: Experience::None,
         };
         let mut state = State {
             old: Some(Default::default()),
@@ -185,6 +285,51 @@ mod tests {
         assert!(heard(state.clone()).report().is_some());
         state.old = None;
         assert_eq!(heard(state).report(), None);
+    }
+
+    #[test]
+    fn new_serves_by_a_proxy_while_its_requests_are_answered_and_fails_when_they_are_not() {
+        use Experience::{Bad, Good, None};
+        let state = |answered, open, assigned, healthy| State {
+            new: Some(Generation {
+                open_streams: open,
+                gap: Some(Histogram {
+                    count: answered,
+                    ..Histogram::default()
+                }),
+                endpoints: Some(Endpoints { healthy, known: 2 }),
+                ..Generation::default()
+            }),
+            assigned_last_five_seconds: Some(Requests {
+                old: 1,
+                new: assigned,
+            }),
+            ..State::default()
+        };
+        let begun = Instant::now();
+        let mut watcher = Watcher::of(&state(7, 1, 1, 2));
+        for (second, seen, expected) in [
+            // What was answered before anybody watched says nothing of now.
+            (0, state(7, 1, 0, 2), None),
+            (1, state(8, 1, 0, 2), Good),
+            (10, state(8, 1, 0, 2), Good),
+            // Nothing comes for too long, though a stream is open or a request was sent.
+            (20, state(8, 1, 0, 2), Bad),
+            (21, state(9, 1, 0, 2), Good),
+            (22, state(9, 0, 1, 2), Good),
+            (32, state(9, 0, 1, 2), Bad),
+            // Nobody asks.
+            (33, state(9, 0, 0, 2), None),
+            (34, state(10, 0, 0, 1), Good),
+            (93, state(10, 0, 0, 2), Good),
+            (94, state(10, 0, 0, 2), None),
+            // No endpoint is left.
+            (95, state(11, 1, 0, 0), Bad),
+            (96, State::default(), None),
+        ] {
+            let now = begun + Duration::from_secs(second);
+            assert_eq!(watcher.see(&seen, now), expected, "after {second} s");
+        }
     }
 
     #[test]

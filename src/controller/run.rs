@@ -15,7 +15,8 @@ use super::apply::Writer;
 use super::board::Board;
 use super::concern::Concerns;
 use super::dry::Dry;
-use super::held;
+use super::held::{self, Held};
+use super::invalid::Valid;
 use super::job::Applied;
 use super::observe::Eyes;
 use super::pauses::Pauses;
@@ -46,6 +47,8 @@ pub struct Controller {
     pub(super) ready: Arc<AtomicBool>,
     /// What was written last, which the watch may not have brought yet.
     pub(super) latest: HashMap<Key, Object>,
+    /// The last valid spec of each update.
+    pub(super) valid: HashMap<Key, Valid>,
     /// When each status was last written.
     pub(super) told: HashMap<Key, Instant>,
     /// Whose edits were told to be taken back, though no status remembers that yet.
@@ -89,6 +92,7 @@ impl Controller {
             metrics,
             ready,
             latest: HashMap::new(),
+            valid: HashMap::new(),
             told: HashMap::new(),
             contested: HashSet::new(),
             dry: HashMap::new(),
@@ -224,7 +228,16 @@ impl Controller {
         let sources = match there {
             Ok(Some(update)) => {
                 self.queue.wake(key.clone(), now);
-                self.concerns.learn(&key, &update)
+                // Also where another replica leads, which may die before it sees the next edit.
+                let valid = match Held::read(&update, &self.settings) {
+                    Ok(_) => {
+                        self.note_valid(&key, &update);
+                        None
+                    }
+                    Err(_) => self.last_valid(&key, &update),
+                };
+                let valid = valid.as_ref().map(Valid::spec);
+                self.concerns.learn(&key, &update, valid)
             }
             _ => Some(self.forget(&key)),
         };
@@ -252,6 +265,7 @@ impl Controller {
         self.eyes.leave(key);
         self.metrics.forget(key);
         self.latest.remove(key);
+        self.valid.remove(key);
         self.told.remove(key);
         self.contested.remove(key);
         self.dry.remove(key);

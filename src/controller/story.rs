@@ -73,6 +73,7 @@ pub(super) fn status(
             .spec
             .max_traffic_split_percent
             .filter(|_| decision.rule == Rule::OldCannotServe && wanted.is_all_new()),
+        last_valid: None,
         waiting_for: decision.waiting_for.iter().map(wait).collect(),
         estimated_drain_seconds: decision
             .drain_estimate
@@ -145,28 +146,42 @@ fn missing(seen: &Seen, decision: &Decision) -> Vec<String> {
     told.collect()
 }
 
-/// The status of an update whose spec cannot be used: all else stays as it was.
+/// What is done with an update whose spec cannot be used; `is_followed` if an earlier spec of it is known that can be, and the
+/// cluster can be seen by it.
+pub(super) const fn kept(is_followed: bool) -> &'static str {
+    match is_followed {
+        true => {
+            "Until then a loss of either generation is followed by the last valid spec, and nothing else changes."
+        }
+        false => {
+            "Until then nothing changes, whatever either generation loses: no valid spec of this update can be followed."
+        }
+    }
+}
+
+/// The status of an update whose spec cannot be used, which otherwise says what `shown` does.
 pub(super) fn invalid(
+    shown: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
     problems: &Problems,
+    kept: &str,
     generation: Option<i64>,
     now: Timestamp,
 ) -> DynamoUpdateConfigStatus {
-    let message = cut(&format!(
-        "the spec cannot be used, so nothing is changed: {problems}"
-    ));
-    refused(before, "Invalid", message, generation, now)
+    let message = cut(&format!("the spec cannot be used: {problems}. {kept}"));
+    refused(shown, before, "Invalid", message, generation, now)
 }
 
-/// The status of an update that cannot be followed, for a reason that a person must mend.
+/// The status of an update that cannot be followed, for a reason that a person must mend, which otherwise says what `shown` does.
 pub(super) fn refused(
+    shown: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
     reason: &str,
     message: String,
     generation: Option<i64>,
     now: Timestamp,
 ) -> DynamoUpdateConfigStatus {
-    let mut status = before.clone();
+    let mut status = shown;
     // What is not looked at is promised no longer.
     status.safe_to_delete_old = before.safe_to_delete_old.map(|_| false);
     status.last_old_worker_dispensable = before.last_old_worker_dispensable.map(|_| false);
@@ -174,10 +189,11 @@ pub(super) fn refused(
     status.missing_for_deletion.clear();
     status.observed_generation = generation;
     status.message = Some(message.clone());
-    if status.phase != Some(Phase::Degraded) {
-        status.phase = Some(Phase::Degraded);
-        status.last_transition_time = Some(Time(now));
-    }
+    status.phase = Some(Phase::Degraded);
+    status.last_transition_time = match &before.last_transition_time {
+        Some(time) if before.phase == Some(Phase::Degraded) => Some(time.clone()),
+        _ => Some(Time(now)),
+    };
     let accepted = reason != "Invalid";
     for (kind, holds) in [
         (condition::ACCEPTED, accepted),

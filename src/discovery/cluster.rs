@@ -71,7 +71,8 @@ impl Cluster {
             Err(_) => self.lose("it has not answered yet", Instant::now()),
         }
         let ruler = self.view.judge(&self.own, &self.reach).ruler?;
-        Some((ruler.plan.ok()?.into(), source(&ruler.identity)))
+        let source = source(&ruler.identity);
+        Some((ruler.best()?.into(), source))
     }
 
     /// The plan that was kept over a restart, if its update is still one to follow.

@@ -11,12 +11,10 @@ use futures_util::{Stream, StreamExt};
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{CustomResourceExt, Error as ClientError};
-use serde_json::Value as Json;
 use tokio::time::Instant;
 
 use super::Connection;
-use crate::resource::status::{Phase, SplitStatus};
-use crate::resource::{DynamoUpdateConfig, Identity, Update};
+use crate::resource::{DynamoUpdateConfig, Identity, Told, Update};
 use crate::state_api::whole;
 
 /// A watch is begun anew after so long, in seconds: by chance, as in client-go, so that the watches of many proxies that
@@ -223,11 +221,6 @@ fn is_bad_request(error: &watcher::Error) -> bool {
 
 fn update(object: DynamicObject) -> Update {
     let metadata = object.metadata;
-    let phase = object.data.pointer("/status/phase");
-    let lifted_cap = object.data.pointer("/status/liftedCapPercent");
-    let lifted_cap = lifted_cap.and_then(Json::as_u64);
-    let wanted = object.data.pointer("/status/wanted");
-    let wanted = wanted.and_then(|split| serde_json::from_value(split.clone()).ok());
     Update {
         identity: Identity {
             namespace: metadata.namespace,
@@ -238,9 +231,7 @@ fn update(object: DynamicObject) -> Update {
         created: metadata
             .creation_timestamp
             .map_or(0, |time| time.0.as_second()),
-        phase: phase.and_then(|phase| serde_json::from_value::<Phase>(phase.clone()).ok()),
-        lifted_cap: lifted_cap.and_then(|percent| u8::try_from(percent).ok()),
-        wanted: wanted.and_then(|split: SplitStatus| split.exact()),
+        told: object.data.get("status").map(Told::of).unwrap_or_default(),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }

@@ -10,6 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
+pub use super::last_valid::LastValidStatus;
 pub use super::phase::Phase;
 use super::weights::WeightsSpec;
 use crate::rollout::Memory;
@@ -76,6 +77,9 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub lifted_cap_percent: Option<u8>,
+    /// While the spec cannot be used: the last one that could. Losses of either generation are followed by it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_valid: Option<LastValidStatus>,
     /// What is waited for now.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]

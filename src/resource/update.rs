@@ -6,7 +6,8 @@ use serde_json::Value as Json;
 
 use super::{
     DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, Reach, WeightsSpec,
-    judge::judge, phase::Phase, ruling::Claim, schema, target::Target, tree::Node,
+    judge::judge, last_valid::LastValidStatus, phase::Phase, ruling::Claim, schema, target::Target,
+    tree::Node,
 };
 use crate::split::Weights;
 
@@ -19,6 +20,13 @@ pub struct Update {
     pub created: i64,
     /// `spec`, as it was written.
     pub spec: Json,
+    /// What the controller said of it.
+    pub told: Told,
+}
+
+/// What a proxy reads of the status of an update, which only the controller may write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Told {
     /// `status.phase`, if it is one that is known.
     pub phase: Option<Phase>,
     /// The cap over which new takes all, as the controller found no ready worker of old (`status.liftedCapPercent`). It was
@@ -27,6 +35,29 @@ pub struct Update {
     /// The split that the controller wanted last (`status.wanted`). It is the split while the spec gives none, so that who
     /// replaces the whole spec by one without a split moves nothing.
     pub wanted: Option<Weights>,
+    /// How much of its full size old had, in percent (`status.old.capacityPercent`).
+    pub old_capacity: Option<u32>,
+    /// The last spec that could be used, while the present one cannot (`status.lastValid`).
+    pub last_valid: Option<Box<LastValidStatus>>,
+}
+
+impl Told {
+    /// Reads a status; what cannot be read was not said.
+    #[cfg(feature = "kube")]
+    #[must_use]
+    pub fn of(status: &Json) -> Self {
+        fn read<T: serde::de::DeserializeOwned>(value: Option<&Json>) -> Option<T> {
+            serde_json::from_value(value?.clone()).ok()
+        }
+        Self {
+            phase: read(status.get("phase")),
+            lifted_cap: read(status.get("liftedCapPercent")),
+            old_capacity: read(status.pointer("/old/capacityPercent")),
+            wanted: read(status.get("wanted"))
+                .and_then(|split: super::status::SplitStatus| split.exact()),
+            last_valid: read(status.get("lastValid")),
+        }
+    }
 }
 
 impl Update {
@@ -52,6 +83,25 @@ impl Update {
         }
     }
 
+    /// This update by the last spec of it that could be used, if the controller goes by that one instead of this edit.
+    #[must_use]
+    pub fn by_last_valid(&self) -> Option<Self> {
+        let valid = self.told.last_valid.as_ref()?;
+        (Some(valid.instead_of) == self.identity.generation).then(|| Self {
+            identity: Identity {
+                // Nothing of this edit is in force by it.
+                generation: Some(valid.generation),
+                ..self.identity.clone()
+            },
+            created: self.created,
+            spec: valid.spec.clone(),
+            told: Told {
+                last_valid: None,
+                ..self.told.clone()
+            },
+        })
+    }
+
     /// The plan, with every target within `reach`.
     ///
     /// A field that is not known is passed over: the resource may have been written for a newer proxy, and its
@@ -71,7 +121,7 @@ impl Update {
             Some(Err(error)) => return Err(Problems::one("spec", error.to_string())),
             None => return Err(problems),
         };
-        let unless_given = self.wanted.unwrap_or(Weights::ALL_OLD);
+        let unless_given = self.told.wanted.unwrap_or(Weights::ALL_OLD);
         let plan = judge(
             self.identity.clone(),
             &spec,
@@ -84,12 +134,12 @@ impl Update {
         within(reach, &mut plan)?;
         let cap = spec.max_traffic_split_percent;
         if let Some(wanted) = plan.capped_from
-            && is_lifted(cap, self.lifted_cap, wanted.is_all_new())
+            && is_lifted(cap, self.told.lifted_cap, wanted.is_all_new())
         {
             (plan.weights, plan.capped_from) = (wanted, None);
         }
-        plan.old_drains |= self.phase.is_some_and(Phase::old_drains);
-        if let Some(wanted) = self.wanted.filter(|_| !spec.gives_split()) {
+        plan.old_drains |= self.told.phase.is_some_and(Phase::old_drains);
+        if let Some(wanted) = self.told.wanted.filter(|_| !spec.gives_split()) {
             // For who keeps the manifest: the status is not kept with it.
             let (old, new) = (wanted.old(), wanted.new_weight());
             spec.weights = Some(WeightsSpec { old, new });
@@ -151,9 +201,7 @@ mod tests {
             },
             created: 0,
             spec,
-            phase: None,
-            lifted_cap: None,
-            wanted: None,
+            told: Told::default(),
         }
     }
 
@@ -236,7 +284,10 @@ mod tests {
             (100, Some(50), 25),
         ] {
             let update = Update {
-                lifted_cap,
+                told: Told {
+                    lifted_cap,
+                    ..Told::default()
+                },
                 ..update(json!({
                     "newFrontendService": "new:80", "trafficSplitPercent": split,
                     "maxTrafficSplitPercent": 25,
@@ -264,7 +315,10 @@ mod tests {
             ),
         ] {
             let update = Update {
-                wanted,
+                told: Told {
+                    wanted,
+                    ..Told::default()
+                },
                 ..update(spec.clone())
             };
             let (manifest, plan) = update.plan(&reach()).unwrap();
@@ -272,7 +326,7 @@ mod tests {
             // Who is to keep the manifest over a restart keeps the split with it, if there is one.
             assert_eq!(manifest.spec.gives_split(), wanted.is_some());
             let again = Update {
-                wanted: None,
+                told: Told::default(),
                 spec: serde_json::to_value(&manifest.spec).unwrap(),
                 ..update
             };
@@ -280,11 +334,42 @@ mod tests {
         }
         // One that is given goes before it.
         let update = Update {
-            wanted: Some(Weights::ALL_NEW),
+            told: Told {
+                wanted: Some(Weights::ALL_NEW),
+                ..Told::default()
+            },
             ..update(json!({"newFrontendService": "new:80", "trafficSplitPercent": 25}))
         };
         let weights = update.plan(&reach()).unwrap().1.weights;
         assert_eq!(weights.rounded_percent(), 25);
+    }
+
+    #[cfg(feature = "kube")]
+    #[test]
+    fn an_edit_that_cannot_be_used_is_replaced_by_what_the_controller_goes_by_instead() {
+        let mut update = update(json!({"newFrontendService": "new:0", "trafficSplitPercent": 0}));
+        assert_eq!(update.by_last_valid(), None);
+        let valid = json!({"newFrontendService": "new:80", "trafficSplitPercent": 25});
+        let status = |instead_of: i64| {
+            json!({
+                "phase": "Degraded", "old": {"capacityPercent": 75},
+                "lastValid": {"generation": 2, "insteadOf": instead_of, "spec": valid},
+            })
+        };
+        // Said of an earlier edit: of this one the controller does not know yet.
+        update.told = Told::of(&status(2));
+        assert_eq!(update.by_last_valid(), None);
+        update.told = Told::of(&status(3));
+        let by_valid = update.by_last_valid().unwrap();
+        let (_, plan) = by_valid.plan(&reach()).unwrap();
+        assert_eq!(plan.weights.rounded_percent(), 25);
+        assert_eq!(plan.identity.generation, Some(2));
+        assert_eq!(by_valid.told.old_capacity, Some(75));
+        // Written by another version, it was not said.
+        let strange =
+            json!({"phase": "Rewinding", "liftedCapPercent": 300, "lastValid": {"spec": {}}});
+        assert_eq!(Told::of(&strange), Told::default());
+        assert_eq!(Told::of(&Json::Null), Told::default());
     }
 
     #[test]
@@ -297,7 +382,10 @@ mod tests {
             (Some(Phase::Complete), true),
         ] {
             let update = Update {
-                phase,
+                told: Told {
+                    phase,
+                    ..Told::default()
+                },
                 ..update(spec.clone())
             };
             assert_eq!(

@@ -89,6 +89,12 @@ impl Ending<'_> {
                 _ => Phase::Progressing,
             };
         }
+        if self.settings.losses_only {
+            return match self.before {
+                begun if begun.old_drains() => begun,
+                _ => Phase::Progressing,
+            };
+        }
         let all_left = self.proxies.have_left_old();
         let all_drain = self.told && self.proxies.let_old_drain();
         let is_empty = self.proxies.old_is_empty();

@@ -15,7 +15,7 @@ pub enum Evidence {
     Complete,
     /// The split in the resource gives all to new, and this step leaves it so.
     AllToNew,
-    /// New was heard to serve, so that nobody needs old back.
+    /// Each frontend of new was heard to serve, so that nobody needs old back.
     NewServes,
     /// A proxy of old's frontends answers.
     ProxySeen,
@@ -97,7 +97,7 @@ impl Evidence {
                 "spec.clientService is not seen to have left the frontends of old"
             }
             Self::NoOtherWayToOld => {
-                "it is not seen that no other Service, Ingress or HTTPRoute leads to the frontends of old"
+                "it is not seen that no other Service, Ingress or route leads to the frontends of old"
             }
         }
     }
@@ -119,7 +119,10 @@ impl Case<'_> {
             Evidence::CurrentView => seen.is_current,
             Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
-            Evidence::NewServes => self.sight.obstacles.is_empty() && !self.sight.is_presumed,
+            Evidence::NewServes => {
+                let gate = &self.sight.gate;
+                gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed
+            }
             Evidence::ProxySeen => proxies.heard > 0,
             Evidence::NoNewRequestOnOld => proxies.have_left_old(),
             Evidence::NoFallbackToOld => seen.old_draining && proxies.let_old_drain(),

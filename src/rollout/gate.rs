@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use super::{Capacity, Frontends, Role};
+use super::{Answer, Capacity, Frontend, Frontends, Role};
 
 /// What keeps a side from serving.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,49 +80,154 @@ pub enum Wanted<'a> {
     Unknown,
 }
 
-/// What keeps a side with these frontends and this capacity from serving what is `wanted`: nothing, if it can.
+/// What the gate is asked of.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The side's frontends.
+    pub frontends: &'a Frontends,
+    /// What they must serve.
+    pub wanted: Wanted<'a>,
+    /// The side's capacity.
+    pub capacity: &'a Capacity,
+    /// Does it have a share of the requests?
+    pub has_share: bool,
+    /// What the proxies see of it.
+    pub by_proxies: ByProxies,
+}
+
+/// What the proxies see of a side, all together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByProxies {
+    /// Can none of them be asked? Then who asks hears nobody, and knows nothing.
+    pub are_unheard: bool,
+    /// Are the requests of one of them answered there?
+    pub serves: bool,
+    /// Does one of them leave out an endpoint that has failed it?
+    pub is_impaired: bool,
+}
+
+/// Whether a side can serve, and how many of its frontends do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// What keeps it from serving; nothing if it can.
+    pub obstacles: Vec<Obstacle>,
+    /// Frontends that are asked.
+    pub asked: usize,
+    /// Those of them that do not serve what is wanted.
+    pub failing: usize,
+    /// Why one of these does not.
+    pub cause: Option<Obstacle>,
+    /// Is it only taken to serve, because it did when it was last heard? Then it keeps what it has and gains nothing.
+    pub is_presumed: bool,
+}
+
+/// Whether one frontend serves.
+enum Verdict {
+    Serves,
+    Fails(Obstacle),
+    Unknown,
+}
+
+/// Whether a side can serve what is `wanted`, and what keeps it from that.
 ///
-/// What is not heard yet of a side that `has_share` keeps it from nothing: it could serve when it was last heard, and what
-/// it has now is taken from it only by news.
+/// A frontend that does not serve takes its part of the capacity with it, and only if all do not serve the gate is closed. One
+/// that was not heard is no such frontend: as long as the side has a share it keeps it, and news alone takes it away. No
+/// answer is news of the frontend if others were heard, or if the proxies can be asked and see nothing served there.
 #[must_use]
-pub fn gate(
-    frontends: &Frontends,
-    wanted: Wanted,
-    capacity: &Capacity,
-    has_share: bool,
-) -> Vec<Obstacle> {
-    let mut obstacles = without_workers(capacity);
-    if frontends.endpoints == 0 {
-        // Without one no model can be asked for: to name them all would only hide the cause.
-        obstacles.insert(0, Obstacle::NoEndpoint);
-        return obstacles;
-    }
-    let is_unheard = frontends.unheard || wanted == Wanted::NotYet;
-    if is_unheard && has_share {
-        return obstacles;
-    }
-    if let Some(trouble) = &frontends.trouble {
-        obstacles.push(Obstacle::NoAnswer(trouble.clone()));
-        return obstacles;
-    }
-    if is_unheard {
-        obstacles.push(Obstacle::NotYet);
-        return obstacles;
-    }
-    let Wanted::Models(models) = wanted else {
-        obstacles.push(Obstacle::OldModelsUnknown);
-        return obstacles;
+pub fn gate(asked: Asked) -> Gate {
+    let mut gate = Gate {
+        obstacles: without_workers(asked.capacity),
+        asked: asked.frontends.asked.len(),
+        ..Gate::default()
     };
-    let missing: Vec<String> = models.difference(&frontends.models).cloned().collect();
-    if !missing.is_empty() {
-        obstacles.push(Obstacle::ModelsMissing(missing));
-        if frontends.left_out > 0 {
-            obstacles.push(Obstacle::ListTooLong(frontends.left_out));
-        }
-    } else if frontends.models.is_empty() {
-        obstacles.push(Obstacle::NoModel);
+    if asked.frontends.endpoints == 0 {
+        // Without one no model can be asked for: to name them all would only hide the cause.
+        gate.obstacles.insert(0, Obstacle::NoEndpoint);
+        return gate;
     }
-    obstacles
+    let mut unknown = 0;
+    for frontend in &asked.frontends.asked {
+        match asked.judge(frontend) {
+            Verdict::Serves => {}
+            Verdict::Unknown => unknown += 1,
+            Verdict::Fails(why) => {
+                gate.failing += 1;
+                gate.cause.get_or_insert(why);
+            }
+        }
+    }
+    gate.is_presumed = unknown > 0 || gate.asked == 0;
+    if gate.is_presumed && !asked.has_share {
+        gate.obstacles.push(asked.open());
+    } else if gate.asked > 0 && gate.failing == gate.asked {
+        gate.obstacles.extend(asked.closed());
+    }
+    gate
+}
+
+impl Asked<'_> {
+    fn judge(&self, frontend: &Frontend) -> Verdict {
+        let missing: Vec<String> = match self.wanted {
+            Wanted::Models(models) => models.difference(&frontend.models).cloned().collect(),
+            Wanted::NotYet | Wanted::Unknown => Vec::new(),
+        };
+        let is_known = matches!(self.wanted, Wanted::Models(_));
+        let serves = is_known && missing.is_empty() && !frontend.models.is_empty();
+        match &frontend.answer {
+            Answer::Heard | Answer::NotYet if serves => Verdict::Serves,
+            Answer::Heard if !missing.is_empty() => {
+                Verdict::Fails(Obstacle::ModelsMissing(missing))
+            }
+            Answer::Heard if frontend.models.is_empty() => Verdict::Fails(Obstacle::NoModel),
+            Answer::Heard | Answer::NotYet | Answer::Unasked(_) => Verdict::Unknown,
+            Answer::Bad(why) => Verdict::Fails(Obstacle::NoAnswer(why.clone())),
+            Answer::Silent(why) if self.is_silence_of_frontend() => {
+                Verdict::Fails(Obstacle::NoAnswer(why.clone()))
+            }
+            Answer::Silent(_) => Verdict::Unknown,
+        }
+    }
+
+    /// Does silence speak against the frontend that is silent, and not against who asks?
+    fn is_silence_of_frontend(&self) -> bool {
+        let mut others = self.frontends.asked.iter();
+        let some_answer =
+            others.any(|other| matches!(other.answer, Answer::Heard | Answer::Bad(_)));
+        let proxies = self.by_proxies;
+        match proxies.serves {
+            true => some_answer && proxies.is_impaired,
+            false => some_answer || !proxies.are_unheard,
+        }
+    }
+
+    /// What keeps a side from serving of which not all is known.
+    fn open(&self) -> Obstacle {
+        match (self.frontends.trouble(), self.wanted) {
+            (Some(trouble), _) => Obstacle::NoAnswer(trouble.to_owned()),
+            (None, Wanted::Unknown) => Obstacle::OldModelsUnknown,
+            (None, _) => Obstacle::NotYet,
+        }
+    }
+
+    /// What keeps a side from serving none of whose frontends does.
+    fn closed(&self) -> Vec<Obstacle> {
+        let each = self.frontends.asked.iter();
+        let heard = each.filter(|frontend| frontend.answer == Answer::Heard);
+        let common = heard.clone().map(|frontend| frontend.models.clone());
+        let common = common.reduce(|all, models| all.intersection(&models).cloned().collect());
+        let (Some(common), Wanted::Models(models)) = (common, self.wanted) else {
+            return vec![self.open()];
+        };
+        let missing: Vec<String> = models.difference(&common).cloned().collect();
+        if missing.is_empty() {
+            return vec![Obstacle::NoModel];
+        }
+        let left_out = heard.map(|frontend| frontend.left_out).max().unwrap_or(0);
+        let too_long = (left_out > 0).then_some(Obstacle::ListTooLong(left_out));
+        let mut obstacles = vec![Obstacle::ModelsMissing(missing)];
+        obstacles.extend(too_long);
+        obstacles
+    }
 }
 
 /// What of its workers keeps a side from serving.

@@ -10,7 +10,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Lengths, Role, Workers};
+use super::{Lengths, Registered, Role, Workers};
 use crate::split::{Generation, Weights};
 
 /// One of something for each generation.
@@ -58,6 +58,9 @@ pub struct Settings {
     pub full_sizes: Sides<BTreeMap<Role, u32>>,
     /// `models`: what new must serve; by default all that old serves.
     pub models: Option<BTreeSet<String>>,
+    /// Are these the last settings that could be used, while the present ones cannot? Then losses are followed, and nothing is
+    /// gained or ended by them.
+    pub losses_only: bool,
 }
 
 impl Settings {
@@ -75,6 +78,7 @@ impl Settings {
             drain_deadline: None,
             full_sizes: Sides::default(),
             models: None,
+            losses_only: false,
         }
     }
 }
@@ -114,15 +118,76 @@ pub struct Observation {
 pub struct Frontends {
     /// Ready endpoints of their service.
     pub endpoints: u32,
+    /// What each of them said, of those that are asked.
+    pub asked: Vec<Frontend>,
+    /// Why none of them can be asked, in a person's words.
+    pub trouble: Option<String>,
+}
+
+/// What one frontend said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frontend {
     /// Models that are really served: asked for, not only listed.
     pub models: BTreeSet<String>,
-    /// How many models one of them lists beyond those that it is asked for.
+    /// How many models it lists beyond those that it is asked for.
     pub left_out: usize,
-    /// Why they cannot be asked, in a person's words.
-    pub trouble: Option<String>,
-    /// Is there one that has not been heard yet? Then `models` is what is proven so far, and what is missing is not known to
-    /// be missing.
-    pub unheard: bool,
+    /// The workers that it knows of.
+    pub registered: Registered,
+    /// Whether it answered.
+    pub answer: Answer,
+}
+
+/// Whether a frontend answered what it serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Answer {
+    /// It said what it serves.
+    #[default]
+    Heard,
+    /// It was asked just now, or one of its models is tried for the first time: `models` is what is proven so far.
+    NotYet,
+    /// No question came to it, for a reason that lies with the controller: `models` is what was known before.
+    Unasked(String),
+    /// No answer came back. That may be its fault or that of the network in between.
+    Silent(String),
+    /// It answered, but not what was asked.
+    Bad(String),
+}
+
+impl Answer {
+    /// Does it say nothing of what the frontend serves by now?
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        matches!(self, Self::NotYet | Self::Unasked(_))
+    }
+
+    /// Why it cannot be asked, if it cannot.
+    #[must_use]
+    pub fn trouble(&self) -> Option<&str> {
+        match self {
+            Self::Heard | Self::NotYet => None,
+            Self::Unasked(why) | Self::Silent(why) | Self::Bad(why) => Some(why),
+        }
+    }
+}
+
+impl Frontends {
+    /// All that any of them serves.
+    pub(super) fn models(&self) -> BTreeSet<&String> {
+        let each = self.asked.iter();
+        each.flat_map(|frontend| &frontend.models).collect()
+    }
+
+    /// Is there one of which it is not known yet what it serves?
+    pub(super) fn has_open(&self) -> bool {
+        self.asked.iter().any(|frontend| frontend.answer.is_open())
+    }
+
+    /// Why one of them cannot be asked, if one cannot.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        let mut each = self.asked.iter();
+        let of_one = each.find_map(|frontend| frontend.answer.trouble());
+        self.trouble.as_deref().or(of_one)
+    }
 }
 
 /// Where the Services, Ingresses and routes of the cluster lead clients. Each is None where it is not known.
@@ -171,4 +236,20 @@ pub struct ProxyState {
     pub may_reach_old: Option<u64>,
     /// Streams that run through it, by the side that serves them.
     pub open_streams: Sides<u64>,
+    /// How new does with the requests that this proxy sends to it.
+    pub new_serves: Experience,
+    /// Does it leave out an endpoint of new that has failed it?
+    pub new_is_impaired: bool,
+}
+
+/// What a proxy sees of a side by the requests that it sends there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Experience {
+    /// It has sent none lately.
+    #[default]
+    None,
+    /// They are answered.
+    Good,
+    /// They are not, or no endpoint can be used.
+    Bad,
 }

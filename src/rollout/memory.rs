@@ -8,7 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Credit, Moment, Observation, Phase, Role, Rule, Settings, Sides, ratio::stored_weights,
+    Credit, Moment, Observation, Phase, Registered, Role, Rule, Settings, Sides,
+    ratio::stored_weights,
 };
 use crate::split::Weights;
 
@@ -26,6 +27,9 @@ pub struct Memory {
     /// share, as whoever creates it all at once creates the update before the last worker.
     #[schemars(with = "BTreeMap<String, u32>")]
     pub full_sizes: BTreeMap<Role, u32>,
+    /// Have the frontends of old been found to know of as many workers as are ready? Then theirs is the number that counts.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub registered_count: bool,
     /// The models that old served when it last served any.
     pub models: BTreeSet<String>,
     /// The capacity of each side that counts. None before the first sight.
@@ -109,16 +113,18 @@ impl Memory {
             }
         }
         self.new_had_share |= !seen.split.is_all_old();
+        self.registered_count |= Registered::of(&seen.frontends.old).agrees(&seen.workers.old);
         let old = &seen.frontends.old;
-        if old.unheard || old.trouble.is_some() {
+        let served = old.models();
+        if old.has_open() || old.trouble().is_some() {
             // Who says nothing now may serve more.
-            for model in &old.models {
+            for model in served {
                 if self.models.len() < MAX_MODELS {
                     self.models.insert(model.clone());
                 }
             }
-        } else if !old.models.is_empty() {
-            self.models = old.models.iter().take(MAX_MODELS).cloned().collect();
+        } else if !served.is_empty() {
+            self.models = served.into_iter().take(MAX_MODELS).cloned().collect();
         }
         let generation = seen.resource_generation;
         if self

@@ -2,7 +2,7 @@
 //!
 //! Must not know what waits for it.
 
-use super::{Proxy, Sides, Silence};
+use super::{Experience, Proxy, Sides, Silence, gate::ByProxies};
 
 /// Those that have applied the resource's last change, those that lag, and what runs through them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub(super) struct Proxies {
     pub may_reach_old: Option<u64>,
     /// Open streams. None if one does not say.
     pub open: Option<Sides<u64>>,
+    /// How new does by their requests.
+    pub see_new: ByProxies,
 }
 
 impl Proxies {
@@ -48,6 +50,11 @@ impl Proxies {
         let heard = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());
         let left_old = heard().filter(|state| state.applied >= generation && state.leaves_old);
         Self {
+            see_new: ByProxies {
+                are_unheard: heard().next().is_none(),
+                serves: heard().any(|state| state.new_serves == Experience::Good),
+                is_impaired: heard().any(|state| state.new_is_impaired),
+            },
             heard: heard().count(),
             count: proxies.len(),
             without_port: proxies

@@ -66,6 +66,14 @@ impl Ratio {
         self.numerator == 0
     }
 
+    /// `of` parts of it out of `whole`; nothing of a whole of 0.
+    pub(super) fn part(self, of: u64, whole: u64) -> Self {
+        let numerator = u128::from(self.numerator) * u128::from(of);
+        let denominator = u128::from(self.denominator.get()) * u128::from(whole);
+        let (numerator, denominator) = fit(numerator, denominator, u128::from(u64::MAX));
+        Self::new(numerator as u64, denominator as u64).unwrap_or(Self::ZERO)
+    }
+
     /// The capacity that earns new the share that `weights` give it, beside an old generation of capacity `old`; none if
     /// old gets nothing.
     pub(super) fn implied(weights: Weights, old: Self) -> Option<Self> {
@@ -220,6 +228,15 @@ mod tests {
         assert!(ratio(1, 3) < ratio(1, 2) && ratio(5, 4) > ratio(1, 1));
         assert!(ratio(u64::MAX, 1) > ratio(u64::MAX - 1, 1));
         assert_eq!(Ratio::new(1, 0), None);
+    }
+
+    #[test]
+    fn a_part_of_a_ratio_is_exact_and_never_rounded_to_nothing() {
+        assert_eq!(ratio(2, 1).part(3, 4), ratio(3, 2));
+        assert_eq!(ratio(1, 2).part(4, 4), ratio(1, 2));
+        assert_eq!(ratio(1, 2).part(0, 4), Ratio::ZERO);
+        assert_eq!(ratio(1, 2).part(1, 0), Ratio::ZERO);
+        assert!(!ratio(1, u64::MAX).part(1, u64::MAX).is_zero());
     }
 
     #[test]

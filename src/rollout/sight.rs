@@ -5,10 +5,10 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Capacity, Credit, Memory, Moment, Observation, Obstacle, Ratio, Role, Settings, Sides, Workers,
-    capacity,
-    gate::{Wanted, gate},
+    Capacity, Credit, Memory, Moment, Observation, Ratio, Role, Settings, Sides, Workers, capacity,
+    gate::{Asked, Gate, Wanted, gate},
     proxies::Proxies,
+    registered,
 };
 
 pub(super) struct Sight<'a> {
@@ -18,10 +18,10 @@ pub(super) struct Sight<'a> {
     pub capacity: Sides<Capacity>,
     /// Was ever a worker of old found, or an object that has none?
     pub old_was_found: bool,
-    /// What keeps new from serving.
-    pub obstacles: Vec<Obstacle>,
-    /// Is new only taken to serve, because it did when it was last heard? Then it keeps what it has and gains nothing.
-    pub is_presumed: bool,
+    /// Whether new can serve.
+    pub gate: Gate,
+    /// Is it unknown what new must serve, because nobody can say what old does?
+    pub wanted_is_unknown: bool,
     pub proxies: Proxies,
     /// When the ready proxies are waited for no longer.
     pub ack_deadline: Moment,
@@ -29,19 +29,28 @@ pub(super) struct Sight<'a> {
 
 impl<'a> Sight<'a> {
     pub fn of(settings: &'a Settings, memory: &Memory, seen: &'a Observation, now: Moment) -> Self {
-        let capacity = capacity::of_both(&seen.workers, &memory.full_sizes, &settings.full_sizes);
+        let known = registered::known(&seen.workers, &seen.frontends, memory.registered_count);
+        let capacity = capacity::of_both(&known, &memory.full_sizes, &settings.full_sizes);
         let wanted = wanted(settings, memory, seen);
         let has_share = has_share(settings, memory, seen, &capacity.new);
         let last_change = memory.change.map_or(now, |change| change.since);
+        let proxies = Proxies::of(&seen.proxies, seen.resource_generation);
+        let asked = Asked {
+            frontends: &seen.frontends.new,
+            wanted,
+            capacity: &capacity.new,
+            has_share,
+            by_proxies: proxies.see_new,
+        };
         Self {
             settings,
             seen,
             now,
-            obstacles: gate(&seen.frontends.new, wanted, &capacity.new, has_share),
-            is_presumed: seen.frontends.new.unheard || wanted == Wanted::NotYet,
+            gate: gate(asked),
+            wanted_is_unknown: wanted == Wanted::Unknown,
             old_was_found: !memory.full_sizes.is_empty() || !seen.workers.old.is_empty(),
             capacity,
-            proxies: Proxies::of(&seen.proxies, seen.resource_generation),
+            proxies,
             ack_deadline: last_change.after(settings.ack_timeout),
         }
     }
@@ -50,13 +59,24 @@ impl<'a> Sight<'a> {
     pub fn serves(&self) -> Sides<bool> {
         Sides {
             old: self.capacity.old.serves,
-            new: self.obstacles.is_empty(),
+            new: self.gate.obstacles.is_empty(),
         }
     }
 
-    /// The capacity that is there to be credited: none behind a closed gate.
+    /// The capacity that is there to be credited: none behind a closed gate, and only a part of it behind frontends of which
+    /// not all serve.
     pub fn usable(&self) -> Sides<Ratio> {
-        let behind_gate = self.capacity.new.share;
+        let gate = &self.gate;
+        let behind_gate = match gate.failing {
+            0 => self.capacity.new.share,
+            failing => {
+                let serving = gate.asked.saturating_sub(failing);
+                self.capacity
+                    .new
+                    .share
+                    .part(serving as u64, gate.asked as u64)
+            }
+        };
         Sides {
             old: self.capacity.old.share,
             new: if self.serves().new {
@@ -69,7 +89,8 @@ impl<'a> Sight<'a> {
 
     /// Has every ready proxy applied the last change, or had its time to?
     pub fn may_gain(&self) -> bool {
-        self.proxies.lagging.is_empty() || self.time_is_up()
+        let is_applied = self.proxies.lagging.is_empty() || self.time_is_up();
+        is_applied && !self.settings.losses_only
     }
 
     /// Do ready proxies lag though they had their time? Who gives them none is not told; nor is who does not rule, as the
@@ -93,7 +114,7 @@ impl<'a> Sight<'a> {
             old: Credit::of(usable.old),
             new: Credit::of(Ratio::implied(self.seen.split, usable.old).unwrap_or(usable.new)),
         });
-        let usable_new = match self.is_presumed {
+        let usable_new = match self.gate.is_presumed {
             true => usable.new.min(credit.new.capacity),
             false => usable.new,
         };
@@ -106,6 +127,16 @@ impl<'a> Sight<'a> {
             credit.new.gain(self.now, self.settings.stable);
         }
         (credit, lost)
+    }
+
+    /// How many workers of new are ready that none of its frontends knows of.
+    pub fn unregistered(&self) -> u32 {
+        let roles = self.capacity.new.roles.iter();
+        let missing = roles.map(|(role, counted)| {
+            let ready = self.seen.workers.new.get(role);
+            ready.map_or(0, |workers| workers.ready.saturating_sub(counted.ready))
+        });
+        missing.sum()
     }
 
     /// Does anybody want a worker of new, so that being without is a fault and not a way back?
@@ -141,8 +172,8 @@ fn wanted<'a>(settings: &'a Settings, memory: &'a Memory, seen: &Observation) ->
     match &settings.models {
         Some(models) => Wanted::Models(models),
         None if !memory.models.is_empty() || old.endpoints == 0 => Wanted::Models(&memory.models),
-        None if old.unheard => Wanted::NotYet,
-        None if old.trouble.is_some() => Wanted::Unknown,
+        None if old.has_open() => Wanted::NotYet,
+        None if old.trouble().is_some() => Wanted::Unknown,
         // It serves none.
         None => Wanted::Models(&memory.models),
     }

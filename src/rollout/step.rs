@@ -135,7 +135,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
         waiting_for,
         open_streams: sight.proxies.open,
         capacity: sight.capacity,
-        obstacles: sight.obstacles,
+        obstacles: sight.gate.obstacles,
         memory,
     }
 }
@@ -174,6 +174,10 @@ fn next(sight: &Sight, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
 }
 
 fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {
+    let is_asked_for = sight.settings.drain_old
+        || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW));
+    // Who comes to a frontend of new that does not serve needs old as a fallback.
+    let (new_is_whole, has_begun) = (sight.gate.failing == 0, memory.phase.old_drains());
     Ending {
         before: memory.phase,
         since: memory.phase_since,
@@ -181,9 +185,7 @@ fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {
         settings: sight.settings,
         present: sight.seen.split,
         next,
-        is_meant: sight.settings.drain_old
-            || sight.old_is_given_up()
-            || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW)),
+        is_meant: sight.old_is_given_up() || (is_asked_for && (new_is_whole || has_begun)),
         told: sight.seen.old_draining,
         overdue: memory.overdue,
         proxies: &sight.proxies,

@@ -5,7 +5,7 @@
 use super::{
     Obstacle, Phase, Rule,
     gate::listed,
-    words::{Tale, lag, message, share, unmeasured, why, without_proxy},
+    words::{Tale, failing, lag, message, share, unmeasured, why, without_proxy},
 };
 
 /// A condition of the status.
@@ -105,9 +105,12 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
         Rule::Cap => (true, "Cap", "capacity would give new more than the cap"),
         _ => (false, "NotPaused", "spec.paused is not true"),
     };
-    let (gate, obstacles) = match tale.sight.obstacles.first() {
-        None => ("Serving", "it serves every model that is wanted".to_owned()),
-        Some(first) => (reason(first), listed(&tale.sight.obstacles)),
+    let (gate, obstacles) = match tale.sight.gate.obstacles.first() {
+        None => match failing(tale) {
+            Some(failing) => ("FrontendsFail", failing),
+            None => ("Serving", "it serves every model that is wanted".to_owned()),
+        },
+        Some(first) => (reason(first), listed(&tale.sight.gate.obstacles)),
     };
     let complete = if is_complete {
         "old is done with"
@@ -127,7 +130,7 @@ pub(super) fn conditions(tale: &Tale) -> Vec<Condition> {
         ),
         condition(
             NewFrontendReady,
-            tale.sight.obstacles.is_empty(),
+            tale.sight.gate.obstacles.is_empty(),
             gate,
             &obstacles,
         ),
@@ -190,17 +193,22 @@ fn degraded(tale: &Tale) -> Condition {
     };
     let without_proxy = without_proxy(tale);
     let lag = tale.sight.is_lagging().then(|| lag(tale));
-    let is_unknown =
-        tale.rule != Rule::Superseded && tale.sight.obstacles.contains(&Obstacle::OldModelsUnknown);
+    let is_unknown = tale.rule != Rule::Superseded
+        && tale
+            .sight
+            .gate
+            .obstacles
+            .contains(&Obstacle::OldModelsUnknown);
     let (reason, message) = match (outage, unmeasured(tale), lag) {
         _ if without_proxy.is_some() => ("NoProxy", without_proxy.unwrap_or_default()),
         _ if is_unknown => ("OldModelsUnknown", Obstacle::OldModelsUnknown.to_string()),
         (Some(outage), ..) => (tale.rule.as_str(), outage),
         (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),
         (None, None, Some(lag)) => ("ProxiesLag", lag),
-        (None, None, None) => match untried(tale) {
-            Some(trouble) => ("NoAnswer", trouble),
-            None => ("AsExpected", "nothing is wrong".to_owned()),
+        (None, None, None) => match (untried(tale), fails_in_part(tale)) {
+            (Some(unknown), _) => (reason(&unknown), unknown.to_string()),
+            (None, Some(failing)) => ("FrontendsFail", failing),
+            (None, None) => ("AsExpected", "nothing is wrong".to_owned()),
         },
     };
     Condition {
@@ -212,11 +220,21 @@ fn degraded(tale: &Tale) -> Condition {
 }
 
 /// Why new, which keeps what it has, can get nothing more.
-fn untried(tale: &Tale) -> Option<String> {
-    let seen = tale.sight.seen;
-    let trouble = seen.frontends.new.trouble.clone();
-    let trouble = trouble.filter(|_| seen.frontends.new.unheard && !seen.split.is_all_old())?;
-    Some(Obstacle::NoAnswer(trouble).to_string())
+fn untried(tale: &Tale) -> Option<Obstacle> {
+    let sight = tale.sight;
+    let is_kept =
+        sight.gate.is_presumed && sight.gate.obstacles.is_empty() && !sight.seen.split.is_all_old();
+    let trouble = sight.seen.frontends.new.trouble();
+    match trouble.filter(|_| is_kept) {
+        Some(trouble) => Some(Obstacle::NoAnswer(trouble.to_owned())),
+        None => (is_kept && sight.wanted_is_unknown).then_some(Obstacle::OldModelsUnknown),
+    }
+}
+
+/// That some frontends of new fail it since it had a share; of one that begins that is no fault.
+fn fails_in_part(tale: &Tale) -> Option<String> {
+    let has_begun = tale.rule != Rule::Superseded && tale.memory.new_had_share;
+    failing(tale).filter(|_| has_begun)
 }
 
 /// What has happened by this step.

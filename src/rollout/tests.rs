@@ -39,9 +39,27 @@ fn seconds(seconds: u64) -> Duration {
 fn frontends() -> Frontends {
     Frontends {
         endpoints: 1,
-        models: [MODEL.to_owned()].into(),
-        ..Frontends::default()
+        asked: vec![frontend(Answer::Heard)],
+        trouble: None,
     }
+}
+
+/// One that served the model when it was last heard.
+fn frontend(answer: Answer) -> Frontend {
+    Frontend {
+        models: [MODEL.to_owned()].into(),
+        left_out: 0,
+        registered: Registered::default(),
+        answer,
+    }
+}
+
+fn unasked() -> Answer {
+    Answer::Unasked("Too many open files".to_owned())
+}
+
+fn silent() -> Answer {
+    Answer::Silent("timed out".to_owned())
 }
 
 fn proxy(name: &str) -> Proxy {
@@ -54,6 +72,8 @@ fn proxy(name: &str) -> Proxy {
             old_drains: false,
             may_reach_old: Some(0),
             open_streams: Sides::default(),
+            new_serves: Experience::None,
+            new_is_impaired: false,
         }),
     }
 }

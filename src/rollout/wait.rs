@@ -71,7 +71,7 @@ pub(super) fn all(
         Some(Rule::Superseded) => return waits,
         Some(Rule::NewCannotServe | Rule::NeitherCanServe) => {
             wait(
-                WaitFor::Gate(sight.obstacles.clone()),
+                WaitFor::Gate(sight.gate.obstacles.clone()),
                 memory.rule_since,
                 None,
             );

@@ -42,7 +42,13 @@ pub(super) fn message(tale: &Tale) -> String {
             .collect();
         text += &format!("; waiting for {}", waits.join(", and for "));
     }
-    for problem in unmeasured(tale).into_iter().chain(without_proxy(tale)) {
+    let problems = [
+        unmeasured(tale),
+        unregistered(tale),
+        failing(tale),
+        without_proxy(tale),
+    ];
+    for problem in problems.into_iter().flatten() {
         text += &format!("; {problem}");
     }
     text
@@ -52,7 +58,7 @@ pub(super) fn message(tale: &Tale) -> String {
 pub(super) fn why(tale: &Tale) -> String {
     let sight = tale.sight;
     let capacity = &sight.capacity;
-    let obstacles = || listed(&sight.obstacles);
+    let obstacles = || listed(&sight.gate.obstacles);
     let workers = || {
         let (old, new) = (ready(&capacity.old), ready(&capacity.new));
         format!("old has {old}, new has {new}")
@@ -164,6 +170,31 @@ pub(super) fn unmeasured(tale: &Tale) -> Option<String> {
         "the source has no {role} workers to measure those of new by: state how many make it whole in \
          spec.workers.new.replicas.{role}"
     ))
+}
+
+/// That workers of new are ready which get no request yet.
+fn unregistered(tale: &Tale) -> Option<String> {
+    let count = tale.sight.unregistered();
+    let (workers, are) = if count == 1 {
+        ("worker", "is")
+    } else {
+        ("workers", "are")
+    };
+    (count > 0).then(|| {
+        format!("{count} more {workers} of new {are} ready, but not registered with its frontends")
+    })
+}
+
+/// That some frontends of new do not serve, if others do.
+pub(super) fn failing(tale: &Tale) -> Option<String> {
+    let gate = &tale.sight.gate;
+    let cause = gate.cause.as_ref()?;
+    (gate.failing < gate.asked).then(|| {
+        format!(
+            "{} of {} frontends of new cannot serve, which takes as much of its capacity: {cause}",
+            gate.failing, gate.asked
+        )
+    })
 }
 
 /// That nobody applies the split, if so. Of a complete update the frontends may be gone.

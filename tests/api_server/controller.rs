@@ -3,9 +3,11 @@
 
 mod end;
 mod faults;
+mod frontends;
 mod gitops;
 mod hazards;
 mod holes;
+mod invalid;
 mod kinds;
 mod live_page;
 mod questions;

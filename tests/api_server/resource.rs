@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::rig::*;
 use crossfade::resource::status::{GenerationStatus, Phase, RoleStatus, SplitStatus};
-use crossfade::resource::{DynamoUpdateConfigStatus, Identity, Reach, Update, WeightsSpec};
+use crossfade::resource::{DynamoUpdateConfigStatus, Identity, Reach, Told, Update, WeightsSpec};
 use serde_json::{Value, json};
 
 const MANIFEST: &str = r#"
@@ -519,9 +519,7 @@ fn what_the_api_server_refuses_a_proxy_refuses_too() {
             identity: Identity::default(),
             created: 0,
             spec: spec_with(&change),
-            phase: None,
-            lifted_cap: None,
-            wanted: None,
+            told: Told::default(),
         };
         assert!(update.plan(&reach).is_err(), "{change}");
     }

@@ -4,14 +4,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::{ApiResource, DynamicObject};
+use kube::CustomResourceExt;
+use kube::api::ApiResource;
 use serde_json::Value as Json;
 
-use super::super::held::Held;
+use super::super::held::{self, Held};
+use super::super::lookout::Pace;
 use super::super::old::{self, kind};
+use super::super::proxies;
 use super::Eyes;
-use crate::k8s::workloads::{GRAPH, labels, pod_is_ready};
+use super::ways::{
+    self, OldPods, ServiceName, backends, belongs_to, is_service_of_ingress, is_service_of_route,
+    leads_to, selects_any, service_of_host,
+};
+use crate::k8s::workloads::{labels, pod_is_ready};
 use crate::k8s::{Object, Unseen};
+use crate::resource::{DynamoUpdateConfig, Host};
 use crate::rollout::Clients;
 
 /// What an EndpointSlice calls its Service.
@@ -34,8 +42,24 @@ fn ingresses() -> ApiResource {
     kind("networking.k8s.io", "v1", "Ingress", "ingresses")
 }
 
-fn routes() -> ApiResource {
-    kind("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes")
+fn services() -> ApiResource {
+    kind("", "v1", "Service", "services")
+}
+
+/// The kinds of routes that name Services as `backendRefs`.
+fn routes() -> [ApiResource; 4] {
+    [
+        ("v1", "HTTPRoute", "httproutes"),
+        ("v1", "GRPCRoute", "grpcroutes"),
+        ("v1alpha2", "TLSRoute", "tlsroutes"),
+        ("v1alpha2", "TCPRoute", "tcproutes"),
+    ]
+    .map(|(version, name, plural)| kind("gateway.networking.k8s.io", version, name, plural))
+}
+
+fn virtual_services() -> ApiResource {
+    let group = "networking.istio.io";
+    kind(group, "v1", "VirtualService", "virtualservices")
 }
 
 impl Eyes {
@@ -72,35 +96,97 @@ impl Eyes {
             return None;
         }
         let own = |update: &&Object| update.metadata.uid == held.identity.uid;
+        if !self.go_by_what_there_is(held, updates)? {
+            return None;
+        }
+        let old = OldPods::of(old);
         let mut found = Vec::new();
-        if self.leads_to_any(held, old).ok()? {
+        if self.leads_to_any(held, &old).ok()? {
             found.push("this one, by spec.newFrontendService".to_owned());
         }
-        for update in updates.iter().filter(|update| !own(update)) {
-            let Ok(other) = Held::read(update, &self.settings) else {
-                // What cannot be used moves nothing.
-                continue;
-            };
-            let source = other.spec.source_deployment.as_deref().unwrap_or_default();
-            let is_meant = other.spec.target_deployment == held.spec.source_deployment;
-            let leads = is_meant || self.leads_to_any(&other, old).ok()?;
-            // Without frontends there is nobody who would send anything.
-            if leads
-                && other.plan.weights.new_weight() > 0
-                && !self.frontend_pods(&other.key, source).ok()?.is_empty()
-            {
-                found.push(other.key.name);
+        // From another namespace only who may lead anywhere can lead here.
+        let elsewhere = match self.settings.any_target {
+            true => self.shelves.all(&DynamoUpdateConfig::api_resource()).ok()?,
+            false => Vec::new(),
+        };
+        let namespace = Some(&held.key.namespace);
+        let elsewhere = elsewhere
+            .iter()
+            .filter(|update| update.metadata.namespace.as_ref() != namespace);
+        for update in updates
+            .iter()
+            .chain(elsewhere)
+            .filter(|update| !own(update))
+        {
+            if self.sends_to(update, held, &old)? {
+                found.push(held::key(update).told_from(&held.key));
             }
         }
         Some(found)
     }
 
+    /// Does each proxy of new's frontends go by an update that there is, or give its own new side nothing? The plan of one
+    /// that was deleted may stay in force, and lead anywhere. None if that is not known.
+    fn go_by_what_there_is(&self, held: &Held, updates: &[Object]) -> Option<bool> {
+        let Some(target) = &held.spec.target_deployment else {
+            return Some(true);
+        };
+        let namespace = &held.key.namespace;
+        let pods = old::frontends_by_name(&self.shelves, namespace, target).ok()?;
+        let port = &self.settings.proxies.port;
+        let places = pods.iter().filter_map(|pod| old::address_of(pod, port));
+        let places: BTreeSet<String> = places.collect();
+        let is_there = |uid: &String| {
+            let mut updates = updates.iter();
+            updates.any(|update| update.metadata.uid.as_ref() == Some(uid))
+        };
+        let mut all = Some(true);
+        for place in &places {
+            let address = place.clone();
+            let follow = |teller| proxies::follow(address, teller);
+            let heard = self.beyond.hear(&held.key, place, Pace::Usual, follow).ok();
+            let report = heard.and_then(|heard| heard.report());
+            let is_known =
+                report.map(|report| !report.gives_new || report.uid.as_ref().is_some_and(is_there));
+            all = all.zip(is_known).map(|(all, one)| all && one);
+        }
+        self.beyond.keep(&held.key, &places);
+        all
+    }
+
+    /// Does another update send requests to the frontends of old? None if that is not known.
+    fn sends_to(&self, update: &Object, held: &Held, old: &OldPods) -> Option<bool> {
+        let key = held::key(update);
+        let by_name = |source: Option<&str>| {
+            // Without frontends there is nobody who would send anything.
+            let pods = self.frontend_pods(&key, source.unwrap_or_default());
+            pods.ok().map(|pods| !pods.is_empty())
+        };
+        let Ok(other) = Held::read(update, &self.settings) else {
+            // The last plan that could be used stays in force, whatever it was.
+            let source = update.data["spec"]["sourceDeployment"].as_str();
+            return match by_name(source)? {
+                true => None,
+                false => Some(false),
+            };
+        };
+        let is_meant = key.namespace == held.key.namespace
+            && other.spec.target_deployment == held.spec.source_deployment;
+        let leads = is_meant || self.leads_to_any(&other, old).ok()?;
+        let gives = other.plan.weights.new_weight() > 0;
+        Some(leads && gives && by_name(other.spec.source_deployment.as_deref())?)
+    }
+
     /// Is a pod of `old` behind a target of this update?
-    fn leads_to_any(&self, update: &Held, old: &[Object]) -> Result<bool, Unseen> {
-        let names = pod_names(old);
+    fn leads_to_any(&self, update: &Held, old: &OldPods) -> Result<bool, Unseen> {
         for target in &update.plan.new {
+            if let Host::Ip(address) = target.host
+                && old.listen_at(address, target.port)
+            {
+                return Ok(true);
+            }
             let mut behind = self.behind(target)?.into_iter().flatten();
-            if behind.any(|endpoint| endpoint.pod.is_some_and(|pod| names.contains(pod.as_str()))) {
+            if behind.any(|endpoint| old.has(endpoint.pod.as_deref(), endpoint.ip)) {
                 return Ok(true);
             }
         }
@@ -120,11 +206,12 @@ impl Eyes {
             return Ok((None, None));
         };
         let new = self.pods_of_new(held)?;
-        let names = pod_names(old);
+        let old = OldPods::of(old);
         // What is not known to be new's could be old's, whatever its labels say by now.
         let reach_old = endpoints.iter().any(|endpoint| {
             let pod = endpoint.pod.as_ref();
-            pod.is_none_or(|pod| names.contains(pod.as_str()) || !new.contains_key(pod))
+            let is_of_new = pod.is_some_and(|pod| new.contains_key(pod));
+            !is_of_new || old.has(endpoint.pod.as_deref(), endpoint.ip)
         });
         let is_ready = |pod: &String| new.get(pod) == Some(&true);
         let reach_new = endpoints
@@ -153,170 +240,78 @@ impl Eyes {
         Ok(pods)
     }
 
-    /// What else leads to frontends of old: Services that old does not bring with it, and Ingresses and HTTPRoutes to any.
+    /// What else leads to frontends of old: Services that old does not bring with it, and whatever routes to any.
     fn other_ways(&self, held: &Held, old: &[Object]) -> Result<Vec<String>, Unseen> {
         let namespace = &held.key.namespace;
         // All are asked for at once, so that all come to be listed.
-        let (slices, ingresses, routes, graphs) = (
+        let (services, slices, ingresses, meshed, graphs) = (
+            self.shelves.all(&services()),
             self.shelves.of(&slices(), namespace),
             self.shelves.of(&ingresses(), namespace),
-            self.shelves.all(&routes()),
+            self.shelves.all(&virtual_services()),
             self.shelves.of(&graphs(), namespace),
         );
-        let (slices, ingresses, routes) = (slices?, ingresses?, routes?);
+        let routes = routes().map(|kind| (self.shelves.all(&kind), kind.kind));
+        let (services, slices) = (services?, slices?);
         let source = held.spec.source_deployment.as_deref().unwrap_or_default();
         let is_source = |graph: &Object| graph.metadata.name.as_deref() == Some(source);
         let is_graph = graphs?.iter().any(is_source);
-        let names = pod_names(old);
+        let pods = OldPods::of(old);
         let mut to_old = BTreeMap::new();
-        for slice in slices.iter().filter(|slice| leads_to(slice, &names)) {
+        for slice in slices.iter().filter(|slice| leads_to(slice, &pods)) {
             if let Some(service) = labels(slice).and_then(|labels| labels.get(SERVICE)) {
                 let goes_with_old = belongs_to(slice, service, source, is_graph);
                 to_old.insert(service.clone(), goes_with_old);
             }
         }
-        let mut ways = Vec::new();
+        let in_namespace = |object: &&Object| object.metadata.namespace.as_ref() == Some(namespace);
+        // Its slices may not be written yet.
+        for service in services.iter().filter(in_namespace) {
+            if selects_any(service, old) {
+                let name = service.metadata.name.clone().unwrap_or_default();
+                let goes_with_old = belongs_to(service, &name, source, is_graph);
+                to_old.entry(name).or_insert(goes_with_old);
+            }
+        }
+        let mut found = Vec::new();
         for (service, goes_with_old) in &to_old {
             if !goes_with_old && held.spec.client_service.as_ref() != Some(service) {
-                ways.push(format!("Service {service}"));
+                found.push(format!("Service {service}"));
             }
         }
-        let leads_to_old = |backends: BTreeSet<String>| {
-            let mut backends = backends.into_iter();
-            backends.any(|name| to_old.contains_key(&name))
-        };
-        for ingress in &ingresses {
-            if leads_to_old(backends(
-                &ingress.data["spec"],
-                "service",
-                &is_service_of_ingress,
-            )) {
+        let domain = &self.settings.domain;
+        let names = to_old.into_keys().map(|name| (namespace.clone(), name));
+        let mut to_old: BTreeSet<ServiceName> = names.collect();
+        for (own, name) in ways::add_aliases(&mut to_old, &services, domain) {
+            found.push(format!("Service {own}/{name} of type ExternalName"));
+        }
+        let leads_to_old = |backends: BTreeSet<ServiceName>| !backends.is_disjoint(&to_old);
+        for ingress in &ingresses? {
+            let is_meant = |backend: &Json| is_service_of_ingress(backend, namespace);
+            if leads_to_old(backends(&ingress.data["spec"], "service", &is_meant)) {
                 let name = ingress.metadata.name.as_deref().unwrap_or_default();
-                ways.push(format!("Ingress {name}"));
+                found.push(format!("Ingress {name}"));
             }
         }
-        for route in &routes {
-            let own = route.metadata.namespace.as_deref().unwrap_or_default();
-            let is_meant = |backend: &Json| is_service_of_route(backend, own, namespace);
-            if leads_to_old(backends(&route.data["spec"], "backendRefs", &is_meant)) {
-                let name = route.metadata.name.as_deref().unwrap_or_default();
-                ways.push(format!("HTTPRoute {own}/{name}"));
-            }
-        }
-        Ok(ways)
-    }
-}
-
-/// Does an EndpointSlice, by whoever it was written, name one of these pods?
-fn leads_to(slice: &DynamicObject, pods: &BTreeSet<&str>) -> bool {
-    let endpoints = slice.data["endpoints"].as_array();
-    endpoints.into_iter().flatten().any(|endpoint| {
-        let pod = endpoint["targetRef"]["name"].as_str();
-        pod.is_some_and(|pod| pods.contains(pod))
-    })
-}
-
-fn pod_names(pods: &[Object]) -> BTreeSet<&str> {
-    pods.iter()
-        .filter_map(|pod| pod.metadata.name.as_deref())
-        .collect()
-}
-
-/// Has the operator made the Service of this slice for the deployment `source`, and will take it away with it? A slice has
-/// the labels of its Service.
-fn belongs_to(slice: &DynamicObject, service: &str, source: &str, is_graph: bool) -> bool {
-    let of_graph = labels(slice).and_then(|labels| labels.get(GRAPH));
-    let is_frontends = service.strip_prefix(source) == Some("-frontend");
-    is_graph && (is_frontends || of_graph.map(String::as_str) == Some(source))
-}
-
-/// The Services that are named anywhere below `spec` under `field`.
-fn backends(
-    spec: &Json,
-    field: &str,
-    name_of: &dyn Fn(&Json) -> Option<String>,
-) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut left = vec![spec];
-    while let Some(value) = left.pop() {
-        match value {
-            Json::Object(fields) => {
-                for (name, value) in fields {
-                    if name == field {
-                        let one = std::slice::from_ref(value);
-                        let all = value.as_array().map_or(one, Vec::as_slice);
-                        found.extend(all.iter().filter_map(name_of));
-                    }
-                    left.push(value);
+        for (routes, kind) in routes {
+            for route in &routes? {
+                let own = route.metadata.namespace.as_deref().unwrap_or_default();
+                let is_meant = |backend: &Json| is_service_of_route(backend, own);
+                if leads_to_old(backends(&route.data["spec"], "backendRefs", &is_meant)) {
+                    let name = route.metadata.name.as_deref().unwrap_or_default();
+                    found.push(format!("{kind} {own}/{name}"));
                 }
             }
-            Json::Array(items) => left.extend(items),
-            _ => {}
         }
-    }
-    found
-}
-
-fn is_service_of_ingress(backend: &Json) -> Option<String> {
-    backend["name"].as_str().map(str::to_owned)
-}
-
-/// The name of the Service in `namespace` that a `backendRef` of a route of the namespace `own` means.
-fn is_service_of_route(backend: &Json, own: &str, namespace: &str) -> Option<String> {
-    let kind = backend["kind"].as_str().unwrap_or("Service");
-    let place = backend["namespace"].as_str().unwrap_or(own);
-    let name = backend["name"].as_str()?;
-    (kind == "Service" && place == namespace).then(|| name.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn services_are_found_wherever_an_ingress_or_a_route_names_them() {
-        let ingress = json!({
-            "defaultBackend": {"service": {"name": "a", "port": {"number": 80}}},
-            "rules": [{"http": {"paths": [
-                {"path": "/", "backend": {"service": {"name": "b"}}},
-                {"path": "/x", "backend": {"resource": {"kind": "Bucket", "name": "c"}}},
-            ]}}],
-        });
-        let found = backends(&ingress, "service", &is_service_of_ingress);
-        assert_eq!(found.into_iter().collect::<Vec<_>>(), ["a", "b"]);
-        let route = json!({"rules": [{
-            "filters": [{"requestMirror": {"backendRef": {"name": "mirror"}}}],
-            "backendRefs": [
-                {"name": "a", "port": 80}, {"name": "b", "namespace": "here"}, {"name": "c", "namespace": "there"},
-                {"kind": "InferencePool", "name": "d"},
-            ],
-        }]});
-        let from = |own: &str| {
-            let is_meant = |backend: &Json| is_service_of_route(backend, own, "here");
-            let found = backends(&route, "backendRefs", &is_meant);
-            found.into_iter().collect::<Vec<_>>()
-        };
-        assert_eq!(from("here"), ["a", "b"]);
-        assert_eq!(from("elsewhere"), ["b"]);
-    }
-
-    #[test]
-    fn what_the_operator_made_for_old_goes_with_old_and_nothing_else_does() {
-        for (service, graph, is_graph, expected) in [
-            ("old-frontend", None, true, true),
-            ("old-frontend", None, false, false),
-            ("old-public", None, true, false),
-            ("any", Some("old"), true, true),
-            ("any", Some("old"), false, false),
-            ("any", Some("older"), true, false),
-        ] {
-            let labels = graph.map(|graph| json!({GRAPH: graph}));
-            let slice = json!({"metadata": {"name": "any-x1", "labels": labels}});
-            let slice: DynamicObject = serde_json::from_value(slice).unwrap();
-            let told = belongs_to(&slice, service, "old", is_graph);
-            assert_eq!(told, expected, "{service} {graph:?} {is_graph}");
+        for service in &meshed? {
+            let own = service.metadata.namespace.as_deref().unwrap_or_default();
+            let is_meant =
+                |destination: &Json| service_of_host(destination["host"].as_str()?, own, domain);
+            if leads_to_old(backends(&service.data["spec"], "destination", &is_meant)) {
+                let name = service.metadata.name.as_deref().unwrap_or_default();
+                found.push(format!("VirtualService {own}/{name}"));
+            }
         }
+        Ok(found)
     }
 }

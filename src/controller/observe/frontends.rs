@@ -11,14 +11,14 @@ use rustls::pki_types::ServerName;
 use super::super::ask::Place;
 use super::super::held::Held;
 use super::super::lookout::Pace;
-use super::super::models::{self, Served};
+use super::super::models::{self, Lack, Served};
 use super::super::old::{self, Endpoint};
 use super::{Error, Eyes, Seen};
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{Object, Unseen};
 use crate::resource::status::Phase;
 use crate::resource::{Host, Target};
-use crate::rollout::{Frontends, Sides};
+use crate::rollout::{Answer, Frontend, Frontends, Sides};
 use crate::state_api::whole;
 use crate::tls::{ClientFiles, Reloading, server_name};
 
@@ -47,48 +47,48 @@ impl Eyes {
                 old.trouble = Some(format!("{name} has no port {port}"));
                 continue;
             };
-            let served = self.served(held, self.place(target, None), &mut places, early_until);
-            old.unheard |= served.as_ref().is_none_or(is_open);
-            let served = served.unwrap_or_default();
-            old.models.extend(served.models);
-            old.trouble = served.trouble.or(old.trouble);
+            let place = self.place(target, None);
+            old.asked
+                .push(self.frontend(held, place, &mut places, early_until));
         }
         let mut new = Frontends {
             endpoints: self.endpoints(held)?,
             ..Frontends::default()
         };
         if new.endpoints > 0 {
-            // What one of them does not serve is missing wherever a request may come to it.
-            let mut common: Option<BTreeSet<String>> = None;
             let places_of_new = match self.new_places(held) {
                 Ok(found) => found,
                 Err(Error::Unseen(unseen)) => return Err(unseen.into()),
                 // Whoever cannot ask knows nothing against it.
                 Err(error) => {
-                    (new.unheard, new.trouble) = (true, Some(whole(&error)));
+                    new.trouble = Some(whole(&error));
                     Vec::new()
                 }
             };
-            for place in places_of_new.into_iter().take(MAX_ASKED) {
-                let served = self.served(held, place, &mut places, early_until);
-                new.unheard |= served.as_ref().is_none_or(is_open);
-                let Some(served) = served else {
-                    continue;
-                };
-                new.trouble = served.trouble.or(new.trouble);
-                if served.is_trying || served.is_unasked {
-                    continue;
-                }
-                new.left_out = new.left_out.max(served.left_out);
-                common = Some(match common {
-                    None => served.models,
-                    Some(common) => common.intersection(&served.models).cloned().collect(),
-                });
-            }
-            new.models = common.unwrap_or_default();
+            let asked = places_of_new
+                .into_iter()
+                .take(MAX_ASKED)
+                .map(|place| self.frontend(held, place, &mut places, early_until));
+            new.asked = asked.collect();
         }
         self.models.keep(&held.key, &places);
         Ok(Sides { old, new })
+    }
+
+    fn frontend(
+        &self,
+        held: &Held,
+        place: Place,
+        places: &mut BTreeSet<String>,
+        early_until: &mut Option<Instant>,
+    ) -> Frontend {
+        match self.served(held, place, places, early_until) {
+            Some(served) => frontend(served),
+            None => Frontend {
+                answer: Answer::NotYet,
+                ..Frontend::default()
+            },
+        }
     }
 
     fn served(
@@ -194,9 +194,22 @@ impl Eyes {
     }
 }
 
-/// Is it not known yet what it serves?
-const fn is_open(served: &Served) -> bool {
-    served.is_trying || served.is_unasked
+fn frontend(served: Served) -> Frontend {
+    let answer = match served.trouble {
+        Some(missing) => match missing.how {
+            Lack::Unasked => Answer::Unasked(missing.why),
+            Lack::Silent => Answer::Silent(missing.why),
+            Lack::Bad => Answer::Bad(missing.why),
+        },
+        None if served.is_trying => Answer::NotYet,
+        None => Answer::Heard,
+    };
+    Frontend {
+        models: served.models,
+        left_out: served.left_out,
+        registered: served.registered,
+        answer,
+    }
 }
 
 /// Name and namespace of the Service that a target is.

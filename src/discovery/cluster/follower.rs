@@ -17,7 +17,7 @@ use super::view::{Conflict, Ruler};
 use super::{Cluster, source};
 use crate::discovery::{News, Wanted};
 use crate::k8s::Notice;
-use crate::resource::{Identity, Problems};
+use crate::resource::{Identity, Manifest, Plan, Problems};
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 
 /// Where decisions go, what is in force by them, and what was told of them.
@@ -34,6 +34,8 @@ struct Follower {
     refused: Option<(Identity, Problems)>,
     /// The question to old, after the update whose plan is in force has gone.
     asking: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
+    /// How much of its full size old had when it was last said, in percent, and of which update that was said.
+    old_capacity: Option<(Identity, u32)>,
     /// An update that has gone while its plan stays in force, and why that is so.
     epilogue: Option<(Identity, String)>,
 }
@@ -66,6 +68,7 @@ impl Cluster {
             conflicts: Vec::new(),
             refused: None,
             asking: None,
+            old_capacity: None,
             epilogue: None,
         };
         let writing = async {
@@ -120,6 +123,7 @@ impl Follower {
 
     /// What follows from the updates as they are.
     async fn decide(&mut self, heard: Instant) {
+        self.note_old();
         let judged = self
             .cluster
             .view
@@ -130,11 +134,16 @@ impl Follower {
             Some(Ruler {
                 identity,
                 plan: Ok(plan),
+                ..
             }) => self.want(identity, plan.into(), heard).await,
             Some(Ruler {
                 identity,
                 plan: Err(problems),
+                instead,
             }) => {
+                if let Some(plan) = instead.filter(|plan| self.is_other(plan)) {
+                    self.want(identity.clone(), plan.into(), heard).await;
+                }
                 self.refuse(identity, problems).await;
                 false
             }
@@ -148,6 +157,14 @@ impl Follower {
             false => self.ask_if_gone(),
         }
         self.show();
+    }
+
+    /// Is another plan in force, or none at all?
+    fn is_other(&self, (manifest, plan): &(Manifest, Plan)) -> bool {
+        let snapshot = self.snapshots.load();
+        let in_force = snapshot.manifest.as_ref();
+        in_force.is_none_or(|in_force| in_force.identity != manifest.identity)
+            || *snapshot.plan != *plan
     }
 
     /// The update whose plan is in force.

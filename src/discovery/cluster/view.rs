@@ -24,6 +24,15 @@ pub(super) struct Judgement {
 pub(super) struct Ruler {
     pub identity: Identity,
     pub plan: Result<(Manifest, Plan), Problems>,
+    /// The plan that the controller goes by instead, where this one is refused there, too.
+    pub instead: Option<(Manifest, Plan)>,
+}
+
+impl Ruler {
+    /// What there is to be put in force.
+    pub fn best(self) -> Option<(Manifest, Plan)> {
+        self.plan.ok().or(self.instead)
+    }
 }
 
 /// An update that does nothing, since another one rules its deployment.
@@ -74,7 +83,8 @@ impl View {
             .is_some_and(|update| is_own(update, own))
     }
 
-    fn find(&self, identity: &Identity) -> Option<&Update> {
+    /// This very update.
+    pub fn find(&self, identity: &Identity) -> Option<&Update> {
         let known = self.0.get(identity.name.as_deref()?)?;
         (known.identity.uid == identity.uid).then_some(known)
     }
@@ -91,6 +101,8 @@ impl View {
             };
         };
         let ruler = updates[ruling.ruler];
+        let plan = ruler.plan(reach);
+        let by_last_valid = plan.is_err().then(|| ruler.by_last_valid()).flatten();
         let losers = updates.iter().zip(&ruling.standings);
         let losers = losers.filter(|(_, standing)| **standing == Standing::Conflicts);
         Judgement {
@@ -102,7 +114,8 @@ impl View {
                 .collect(),
             ruler: Some(Ruler {
                 identity: ruler.identity.clone(),
-                plan: ruler.plan(reach),
+                plan,
+                instead: by_last_valid.and_then(|valid| valid.plan(reach).ok()),
             }),
         }
     }
@@ -113,6 +126,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::resource::Told;
 
     fn update(name: &str, created: i64, source: &str, percent: u8) -> Update {
         Update {
@@ -124,9 +138,7 @@ mod tests {
             spec: json!({
                 "newFrontendService": "new:80", "trafficSplitPercent": percent, "sourceDeployment": source,
             }),
-            phase: None,
-            lifted_cap: None,
-            wanted: None,
+            told: Told::default(),
         }
     }
 

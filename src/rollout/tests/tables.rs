@@ -11,11 +11,15 @@ mod end;
 #[cfg(test)]
 mod evidence;
 #[cfg(test)]
+mod frontends;
+#[cfg(test)]
 mod gate;
 #[cfg(test)]
 mod gone;
 #[cfg(test)]
 mod people;
+#[cfg(test)]
+mod registered;
 #[cfg(test)]
 mod rules;
 #[cfg(test)]

@@ -89,3 +89,121 @@ async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it
         })
         .await;
 }
+
+/// An update that is complete, with old's workers gone and all clients led to new.
+async fn safe() -> (Stage, super::stage::Controller) {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    stage.frontend_of_new("new-frontend-0").await;
+    stage
+        .create(&slices(), "clients-1", slice("new-frontend-0"))
+        .await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    let controller = stage.controller(&[]).await;
+    stage.splits("up", 1, 1).await;
+    stage.delete_old_workers().await;
+    stage.until("up", "safe", is_safe).await;
+    (stage, controller)
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_anything_leads_to_it_by_whatever_name() {
+    let (stage, _controller) = safe().await;
+    let services = resource("", "v1", "Service", "services");
+    let gateway = "gateway.networking.k8s.io";
+    let routes = resource(gateway, "v1", "GRPCRoute", "grpcroutes");
+    let meshed = resource(
+        "networking.istio.io",
+        "v1",
+        "VirtualService",
+        "virtualservices",
+    );
+    let by_hand = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "by-hand"}}, "addressType": "IPv6",
+        "endpoints": [{"addresses": ["fd00::7"]}],
+    });
+    let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
+    stage.status(&pods(), "old-frontend-0", addresses).await;
+    let graph = "nvidia.com/dynamo-graph-deployment-name";
+    let selects = json!({"spec": {"selector": {graph: "old"}, "ports": [{"port": 80}]}});
+    let host = format!("legacy.{}.svc.cluster.local", stage.namespace);
+    let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
+    let route = json!({"spec": {"rules": [{"backendRefs": [{"name": "legacy", "port": 80}]}]}});
+    let mesh = json!({"spec": {"http": [{"route": [{"destination": {"host": "legacy"}}]}]}});
+    for (kind, name, object, told) in [
+        (slices(), "by-hand-1", by_hand, "Service by-hand"),
+        // There is nobody who would write slices for it yet.
+        (services.clone(), "legacy", selects, "Service legacy"),
+        (
+            services.clone(),
+            "alias",
+            alias,
+            "alias of type ExternalName",
+        ),
+        (routes.clone(), "route", route, "/route"),
+        (meshed.clone(), "mesh", mesh, "/mesh"),
+    ] {
+        stage.create(&kind, name, object).await;
+        stage.until("up", told, lacks(true, told)).await;
+    }
+    stage.delete(&slices(), "by-hand-1").await;
+    stage.delete(&services, "alias").await;
+    stage.delete(&services, "legacy").await;
+    // What is left names nothing that leads to old.
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_an_update_that_cannot_be_used_any_more_may_lead_to_it() {
+    let (stage, _controller) = safe().await;
+    // The frontends of new send half of all back to old, by the last plan that they could use.
+    let back = json!({
+        "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    stage.update("back", back).await;
+    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    stage
+        .until("up", "another update needs old", leads_back)
+        .await;
+    let same = json!({"selector": {"app": "any"}});
+    let bad = json!({"targetDeployment": "new", "workers": {"old": same.clone(), "new": same}});
+    stage.edit("back", bad).await;
+    stage
+        .until("back", "refused", |object| {
+            object["status"]["phase"] == "Degraded"
+        })
+        .await;
+    let unknown = "not seen that no update sends requests to the frontends of old";
+    stage.until("up", "unknown", lacks(false, unknown)).await;
+    stage.delete(&updates(), "back").await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_led_to_it() {
+    let (mut stage, _controller) = safe().await;
+    // Somebody goes back half-way, new loses a worker, and then the way back is deleted.
+    let back = json!({
+        "newFrontendService": stage.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
+        "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    stage.update("back", back).await;
+    stage.proxy_of("new", "back").await;
+    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    stage
+        .until("up", "another update needs old", leads_back)
+        .await;
+    stage.pod_ready("new-worker-0", false).await;
+    stage
+        .until("back", "capacity is told", |object| {
+            object["status"]["old"]["capacityPercent"] == 75
+        })
+        .await;
+    stage.delete(&updates(), "back").await;
+    stage.happens("DeletedNewKept").await;
+    let unknown = "not seen that no update sends requests to the frontends of old";
+    stage.until("up", "unknown", lacks(false, unknown)).await;
+    stage.delete(&pods(), "new-frontend-1").await;
+    stage.until("up", "safe again", is_safe).await;
+}

@@ -395,25 +395,34 @@ impl Stage {
 
     /// A proxy in a pod of old's frontends.
     pub async fn proxy(&mut self, what: &str) {
+        self.proxy_of("old", what).await;
+    }
+
+    /// A proxy in a pod of the frontends of this generation.
+    pub async fn proxy_of(&mut self, generation: &str, what: &str) {
+        let own = match generation {
+            "old" => &self.old,
+            _ => &self.new,
+        };
         let args = [
             "--old",
-            &self.old.url(),
+            &own.url(),
             "--kube",
             "--kube-deployment",
-            "old",
+            generation,
             "--kube-namespace",
             &self.namespace,
             "--kube-allow-any-target",
         ];
         let env = [("KUBECONFIG", self.kubeconfig.as_str())];
         let proxy = Proxy::start_with_env(&args, &env).await;
-        let name = format!("old-frontend-{}", self.proxies.len());
+        let name = format!("{generation}-frontend-{}", self.proxies.len());
         let ports = json!([
             {"name": "crossfade", "containerPort": proxy.admin.port()},
-            {"name": "frontend", "containerPort": self.old.address.port()},
+            {"name": "frontend", "containerPort": own.address.port()},
         ]);
         let labels = json!({
-            "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+            "nvidia.com/dynamo-graph-deployment-name": generation, "nvidia.com/dynamo-component-type": "frontend",
         });
         self.pod(&name, labels, ports).await;
         self.pod_ready(&name, true).await;

@@ -1,4 +1,5 @@
-//! An update that is gone while its plan is in force: old gets all requests, if it answers, and else new keeps its share.
+//! An update that is gone while its plan is in force: old gets all requests, if it answers and was not last seen to have lost
+//! capacity, and else new keeps its share.
 //!
 //! Must not judge the updates that are left.
 
@@ -6,6 +7,7 @@ use std::time::Duration;
 
 use super::Follower;
 use crate::discovery::{News, probe};
+use crate::resource::Identity;
 
 /// How long old may take to answer when the update is deleted.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -51,18 +53,43 @@ impl Follower {
                 format!("update '{name}' was deleted or no longer names this deployment")
             }
         };
-        if answers {
-            let note = format!("{gone}; old answers and gets all requests");
-            tracing::info!("{note}");
-            self.tell(&identity, "DeletedAllToOld", note, false);
-            let source = format!("no update (was {name})").into();
-            let _ = self.news.send(News::AllOld { source }).await;
-        } else {
-            let note = format!("{gone}, but old does not answer: new keeps its share");
-            tracing::warn!("{note}");
-            self.tell(&identity, "DeletedNewKept", note.clone(), true);
-            self.epilogue = Some((identity, note));
-            self.show();
+        let kept = match (answers, self.lost_capacity(&identity)) {
+            (true, None) => {
+                let note = format!("{gone}; old answers and gets all requests");
+                tracing::info!("{note}");
+                self.tell(&identity, "DeletedAllToOld", note, false);
+                let source = format!("no update (was {name})").into();
+                let _ = self.news.send(News::AllOld { source }).await;
+                return;
+            }
+            (true, Some(percent)) => format!(
+                "{gone}, but old had {percent} % of its capacity when it was last seen: new keeps its share, until an update \
+                 says where requests should go"
+            ),
+            (false, _) => format!("{gone}, but old does not answer: new keeps its share"),
+        };
+        tracing::warn!("{kept}");
+        self.tell(&identity, "DeletedNewKept", kept.clone(), true);
+        self.epilogue = Some((identity, kept));
+        self.show();
+    }
+
+    /// Keeps in mind what the controller says of old, as long as the update whose plan is in force is there.
+    pub(super) fn note_old(&mut self) {
+        let Some(in_force) = self.in_force() else {
+            return;
+        };
+        if let Some(update) = self.cluster.view.find(&in_force) {
+            let capacity = update.told.old_capacity;
+            self.old_capacity = capacity.map(|percent| (in_force, percent));
         }
+    }
+
+    /// What old had of its full size, in percent, when the controller last said so, if that was less than all and old would now
+    /// get more requests than it does.
+    fn lost_capacity(&self, gone: &Identity) -> Option<u32> {
+        let (of, percent) = self.old_capacity.as_ref()?;
+        let gets_more = !self.snapshots.load().plan.weights.is_all_old();
+        (of.uid == gone.uid && *percent < 100 && gets_more).then_some(*percent)
     }
 }

@@ -90,6 +90,9 @@ impl World {
                     old_drains: self.draw.one_in(2),
                     may_reach_old: [Some(0), Some(0), Some(1), None][self.draw.below(4) as usize],
                     open_streams,
+                    new_serves: [Experience::None, Experience::Good, Experience::Bad]
+                        [self.draw.below(3) as usize],
+                    new_is_impaired: self.draw.one_in(3),
                 });
             }
         }
@@ -103,7 +106,7 @@ impl World {
         let seen = &mut scene.seen;
         match draw.below(16) {
             0 => seen.frontends.new.endpoints = draw.below(2) as u32,
-            1 => seen.frontends.new.models.clear(),
+            1 => seen.frontends.new = any_frontends(draw),
             2..=3 => seen.frontends.new = frontends(),
             4 => scene.settings.paused = draw.one_in(3),
             14 => scene.settings.drain_old = draw.one_in(3),
@@ -131,10 +134,41 @@ impl World {
             }
             // Somebody writes the split that is there, which is theirs from now on.
             8 => seen.split_is_ours = false,
-            9 => seen.frontends.new.unheard = draw.one_in(2),
-            10 => seen.frontends.old.unheard = draw.one_in(2),
+            9 => seen
+                .frontends
+                .new
+                .asked
+                .iter_mut()
+                .for_each(|one| one.answer = any_answer(draw)),
+            10 => seen.frontends.old.asked = vec![frontend(any_answer(draw))],
             _ => _ = scene.edit(percentage),
         }
         scene.seen.resource_generation += 1;
+    }
+}
+
+/// Up to four frontends, of which each serves the model or not, and says so or not.
+fn any_frontends(draw: &mut Draw) -> Frontends {
+    let asked = (0..=draw.below(4)).map(|_| {
+        let mut one = frontend(any_answer(draw));
+        if draw.one_in(3) {
+            one.models.clear();
+        }
+        one
+    });
+    Frontends {
+        endpoints: 1,
+        asked: asked.collect(),
+        trouble: None,
+    }
+}
+
+fn any_answer(draw: &mut Draw) -> Answer {
+    match draw.below(8) {
+        0 => Answer::NotYet,
+        1 => unasked(),
+        2 => silent(),
+        3 => Answer::Bad("503".to_owned()),
+        _ => Answer::Heard,
     }
 }

@@ -149,20 +149,56 @@ fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
         .map(|credit| credit.new.capacity);
     let earned = credit.is_none_or(|credit| !credit.is_zero());
     let keeps = !scene.seen.split.is_all_old() && (scene.settings.paused || earned);
-    let is_open = match frontends.unheard {
-        true => keeps,
-        false => frontends.models.contains(MODEL),
-    };
+    let (failing, unknown) = doubtful(scene);
+    let all = frontends.asked.len() as u64;
+    let is_open = failing < all && (keeps || unknown == 0);
     let serves = Sides {
         old: !old.is_zero(),
         new: is_open && frontends.endpoints > 0 && !new.is_zero(),
     };
     let new = match (serves.new, credit) {
         (false, _) => Ratio::ZERO,
-        (true, Some(credit)) if frontends.unheard => new.min(credit),
-        _ => new,
+        (true, credit) => {
+            let part = new.part(all - failing, all);
+            credit
+                .filter(|_| unknown > 0)
+                .map_or(part, |credit| part.min(credit))
+        }
     };
     (Sides { old, new }, serves)
+}
+
+/// How many frontends of new do not serve, and of how many nobody knows.
+fn doubtful(scene: &Scene) -> (u64, u64) {
+    let seen = &scene.seen;
+    let proxies: Vec<_> = seen
+        .proxies
+        .iter()
+        .filter_map(|proxy| proxy.state.as_ref().ok())
+        .collect();
+    let asked = &seen.frontends.new.asked;
+    let one_answers = asked
+        .iter()
+        .any(|one| matches!(one.answer, Answer::Heard | Answer::Bad(_)));
+    let is_vouched_for = proxies
+        .iter()
+        .any(|state| state.new_serves == Experience::Good);
+    let is_complained_of = proxies.iter().any(|state| state.new_is_impaired);
+    let (mut failing, mut unknown) = (0, 0);
+    for one in asked {
+        let serves = one.models.contains(MODEL);
+        match one.answer {
+            Answer::Heard | Answer::NotYet if serves => {}
+            Answer::Heard | Answer::Bad(_) => failing += 1,
+            Answer::NotYet | Answer::Unasked(_) => unknown += 1,
+            Answer::Silent(_) if is_vouched_for && !(one_answers && is_complained_of) => {
+                unknown += 1;
+            }
+            Answer::Silent(_) if !one_answers && proxies.is_empty() => unknown += 1,
+            Answer::Silent(_) => failing += 1,
+        }
+    }
+    (failing, unknown)
 }
 
 /// Whoever has less than what counted has no more than its part of what counts now.
@@ -262,9 +298,13 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
     if decision.last_old_worker_dispensable {
         assert!(seen.is_current && to == Phase::Complete && seen.superseded_by.is_none());
         let new = &seen.frontends.new;
+        let serves = |one: &Frontend| {
+            let is_heard = matches!(one.answer, Answer::Heard | Answer::NotYet);
+            is_heard && one.models.contains(MODEL)
+        };
         assert!(
-            !new.unheard && new.endpoints > 0 && new.models.contains(MODEL),
-            "new was heard to serve"
+            new.endpoints > 0 && !new.asked.is_empty() && new.asked.iter().all(serves),
+            "each frontend of new was heard to serve"
         );
         assert!(all_drain && old_streams == Some(0));
         assert!(every(|state| state.may_reach_old == Some(0)));

@@ -43,7 +43,7 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "new was not heard, though it served when it was",
-            |scene| scene.seen.frontends.new.unheard = true,
+            |scene| scene.seen.frontends.new.asked[0].answer = unasked(),
             NewServes,
         ),
         (

@@ -11,7 +11,7 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
             "its frontend service has no ready endpoint",
         ),
         (
-            |scene| scene.seen.frontends.new.models = ["other".to_owned()].into(),
+            |scene| scene.seen.frontends.new.asked[0].models = ["other".to_owned()].into(),
             "the model llama is not served there",
         ),
         (
@@ -46,7 +46,7 @@ fn new_gets_nothing_before_it_can_serve_and_loses_all_when_it_cannot() {
 fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
     let mut scene = Scene::settled(4, 0);
     scene.seen.frontends.old = Frontends::default();
-    scene.seen.frontends.new.models = ["other".to_owned()].into();
+    scene.seen.frontends.new.asked[0].models = ["other".to_owned()].into();
     scene.new_ready(4).scale_old(0);
     assert_eq!(scene.settle().rule, Rule::NeitherCanServe);
     scene.settings.models = Some(["other".to_owned()].into());
@@ -56,8 +56,8 @@ fn what_old_served_is_wanted_of_new_also_when_old_is_gone() {
 #[test]
 fn without_wanted_models_new_must_serve_one_at_least() {
     let mut scene = Scene::of_four();
-    scene.seen.frontends.old.models.clear();
-    scene.seen.frontends.new.models.clear();
+    scene.seen.frontends.old.asked[0].models.clear();
+    scene.seen.frontends.new.asked[0].models.clear();
     assert_eq!(scene.new_ready(4).settle().obstacles, [Obstacle::NoModel]);
     scene.seen.frontends.new = frontends();
     assert!(scene.settle().obstacles.is_empty());
@@ -68,8 +68,11 @@ fn a_frontend_that_cannot_be_asked_is_told_by_what_is_in_the_way_and_not_by_its_
     let mut scene = Scene::of_four();
     scene.seen.frontends.new = Frontends {
         endpoints: 1,
-        trouble: Some("new:8000 cannot be reached: refused".to_owned()),
-        ..Frontends::default()
+        asked: vec![Frontend {
+            answer: Answer::Silent("new:8000 cannot be reached: refused".to_owned()),
+            ..Frontend::default()
+        }],
+        trouble: None,
     };
     let decision = scene.new_ready(4).settle();
     assert_eq!(decision.rule, Rule::NewCannotServe);
@@ -104,22 +107,23 @@ fn new_gets_nothing_while_nobody_can_say_what_old_serves() {
     stated.settings.models = Some([MODEL.to_owned()].into());
     assert!(stated.settle().obstacles.is_empty());
     // One of them can be asked: what it serves is wanted.
-    scene.seen.frontends.old.models = frontends().models;
+    scene.seen.frontends.old.asked = frontends().asked;
     assert!(scene.settle().obstacles.is_empty());
 }
 
 #[test]
 fn one_that_falls_silent_does_not_make_less_of_what_old_serves() {
     let mut scene = Scene::settled(4, 2);
-    scene.seen.frontends.old.models.insert("other".to_owned());
-    scene.seen.frontends.new.models.insert("other".to_owned());
+    scene.seen.frontends.old.asked[0]
+        .models
+        .insert("other".to_owned());
+    scene.seen.frontends.new.asked[0]
+        .models
+        .insert("other".to_owned());
     scene.settle();
-    scene.seen.frontends.old = Frontends {
-        unheard: true,
-        ..frontends()
-    };
+    scene.seen.frontends.old.asked = vec![frontend(Answer::NotYet)];
     assert_eq!(scene.settle().memory.models.len(), 2);
-    scene.seen.frontends.old.unheard = false;
+    scene.seen.frontends.old = frontends();
     assert_eq!(scene.settle().memory.models.len(), 1);
 }
 
@@ -128,8 +132,11 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     let mut scene = Scene::settled(4, 2);
     let unheard = Frontends {
         endpoints: 1,
-        unheard: true,
-        ..Frontends::default()
+        asked: vec![Frontend {
+            answer: Answer::NotYet,
+            ..Frontend::default()
+        }],
+        trouble: None,
     };
     scene.seen.frontends.new = unheard.clone();
     assert_eq!(scene.new_ready(4).settle().split, None);
@@ -147,7 +154,11 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
 
     // Nor is anything known of one that cannot be asked; that is told.
     let trouble = Some("no such file".to_owned());
-    let unasked = Frontends { trouble, ..unheard };
+    let unasked = Frontends {
+        trouble,
+        asked: Vec::new(),
+        ..unheard
+    };
     scene.seen.frontends.new = unasked.clone();
     let no_answer = Obstacle::NoAnswer("no such file".to_owned());
     assert_eq!(scene.settle().obstacles, [no_answer]);

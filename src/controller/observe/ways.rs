@@ -1,0 +1,314 @@
+//! What may lead to the pods of old's frontends: slices, selectors, names of Services, wherever they are written.
+//!
+//! Rather too much than too little. Must not know where any of it was listed.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use kube::api::DynamicObject;
+use serde_json::Value as Json;
+
+use crate::k8s::Object;
+use crate::k8s::workloads::{GRAPH, is_selected, labels};
+
+/// Namespace and name of a Service.
+pub(super) type ServiceName = (String, String);
+
+/// The pods of old's frontends.
+pub(super) struct OldPods<'a> {
+    names: BTreeSet<&'a str>,
+    addresses: BTreeSet<IpAddr>,
+    pods: &'a [Object],
+}
+
+impl<'a> OldPods<'a> {
+    pub fn of(pods: &'a [Object]) -> Self {
+        let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+        Self {
+            names: names.collect(),
+            addresses: pods.iter().flat_map(|pod| addresses(pod)).collect(),
+            pods,
+        }
+    }
+
+    /// May one of them listen there? A pod that names its ports listens at no other.
+    pub fn listen_at(&self, address: IpAddr, port: u16) -> bool {
+        self.pods.iter().any(|pod| {
+            let ports = ports(pod);
+            addresses(pod).any(|own| own == address)
+                && (ports.is_empty() || ports.contains(&u64::from(port)))
+        })
+    }
+
+    /// Is it one of them that is behind an endpoint? By its address where the endpoint, written by hand, names no pod.
+    pub fn has(&self, pod: Option<&str>, address: Option<IpAddr>) -> bool {
+        match pod {
+            Some(pod) => self.names.contains(pod),
+            None => address.is_some_and(|address| self.addresses.contains(&address)),
+        }
+    }
+}
+
+fn addresses(pod: &DynamicObject) -> impl Iterator<Item = IpAddr> {
+    let status = &pod.data["status"];
+    let all = status["podIPs"].as_array().into_iter().flatten();
+    let all = all.map(|one| &one["ip"]).chain([&status["podIP"]]);
+    all.filter_map(|address| address.as_str()?.parse().ok())
+}
+
+fn ports(pod: &DynamicObject) -> BTreeSet<u64> {
+    let lists = ["initContainers", "containers"].into_iter();
+    let containers = lists.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
+    let ports = containers.flat_map(|one| one["ports"].as_array().into_iter().flatten());
+    ports
+        .filter_map(|port| port["containerPort"].as_u64())
+        .collect()
+}
+
+/// Does an EndpointSlice, by whoever it was written, lead to one of these pods?
+pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
+    let endpoints = slice.data["endpoints"].as_array();
+    endpoints.into_iter().flatten().any(|endpoint| {
+        let pod = endpoint["targetRef"]["name"].as_str();
+        let addresses = endpoint["addresses"].as_array().into_iter().flatten();
+        let mut addresses = addresses.map(|address| address.as_str()?.parse().ok());
+        pods.has(pod, None) || addresses.any(|address| pods.has(pod, address))
+    })
+}
+
+/// Does a Service select one of these pods?
+pub(super) fn selects_any(service: &DynamicObject, pods: &[Object]) -> bool {
+    let selector = serde_json::from_value(service.data["spec"]["selector"].clone());
+    let selector: std::collections::BTreeMap<String, String> = selector.unwrap_or_default();
+    !selector.is_empty() && pods.iter().any(|pod| is_selected(pod, &selector))
+}
+
+/// Has the operator made this Service for the deployment `source`, and will take it away with it? Of a slice, which has the
+/// labels of its Service, as of the Service itself.
+pub(super) fn belongs_to(
+    object: &DynamicObject,
+    service: &str,
+    source: &str,
+    is_graph: bool,
+) -> bool {
+    let of_graph = labels(object).and_then(|labels| labels.get(GRAPH));
+    let is_frontends = service.strip_prefix(source) == Some("-frontend");
+    is_graph && (is_frontends || of_graph.map(String::as_str) == Some(source))
+}
+
+/// Adds to `found` the Services that are only another name of one of them, and of one another. Which are these?
+pub(super) fn add_aliases(
+    found: &mut BTreeSet<ServiceName>,
+    services: &[Object],
+    domain: &str,
+) -> BTreeSet<ServiceName> {
+    let mut added = BTreeSet::new();
+    loop {
+        let aliases = services.iter().filter_map(|service| {
+            let spec = &service.data["spec"];
+            let own = service.metadata.namespace.as_deref()?;
+            let meant = (spec["type"] == "ExternalName").then(|| &spec["externalName"])?;
+            let meant = service_of_host(meant.as_str()?, own, domain)?;
+            let name = (own.to_owned(), service.metadata.name.clone()?);
+            (found.contains(&meant) && !found.contains(&name)).then_some(name)
+        });
+        let aliases: Vec<_> = aliases.collect();
+        if aliases.is_empty() {
+            return added;
+        }
+        found.extend(aliases.iter().cloned());
+        added.extend(aliases);
+    }
+}
+
+/// The Service that a name in the DNS of the cluster means, where `own` is the namespace of who uses it.
+pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<ServiceName> {
+    let host = host.trim_end_matches('.');
+    let host = host
+        .strip_suffix(domain)
+        .map_or(host, |host| host.trim_end_matches('.'));
+    let host = host.strip_suffix(".svc").unwrap_or(host);
+    let (name, namespace) = host.split_once('.').unwrap_or((host, own));
+    (!namespace.contains('.')).then(|| (namespace.to_owned(), name.to_owned()))
+}
+
+/// The Services that are named anywhere below `spec` under `field`.
+pub(super) fn backends(
+    spec: &Json,
+    field: &str,
+    name_of: &dyn Fn(&Json) -> Option<ServiceName>,
+) -> BTreeSet<ServiceName> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![spec];
+    while let Some(value) = left.pop() {
+        match value {
+            Json::Object(fields) => {
+                for (name, value) in fields {
+                    if name == field {
+                        let one = std::slice::from_ref(value);
+                        let all = value.as_array().map_or(one, Vec::as_slice);
+                        found.extend(all.iter().filter_map(name_of));
+                    }
+                    left.push(value);
+                }
+            }
+            Json::Array(items) => left.extend(items),
+            _ => {}
+        }
+    }
+    found
+}
+
+pub(super) fn is_service_of_ingress(backend: &Json, own: &str) -> Option<ServiceName> {
+    Some((own.to_owned(), backend["name"].as_str()?.to_owned()))
+}
+
+/// The Service that a `backendRef` of a route of the namespace `own` means.
+pub(super) fn is_service_of_route(backend: &Json, own: &str) -> Option<ServiceName> {
+    let kind = backend["kind"].as_str().unwrap_or("Service");
+    let place = backend["namespace"].as_str().unwrap_or(own);
+    let name = backend["name"].as_str()?;
+    (kind == "Service").then(|| (place.to_owned(), name.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(object: Json) -> Object {
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn in_namespace(found: BTreeSet<ServiceName>, namespace: &str) -> Vec<String> {
+        let found = found.into_iter().filter(|(own, _)| own == namespace);
+        found.map(|(_, name)| name).collect()
+    }
+
+    #[test]
+    fn services_are_found_wherever_an_ingress_or_a_route_names_them() {
+        let ingress = json!({
+            "defaultBackend": {"service": {"name": "a", "port": {"number": 80}}},
+            "rules": [{"http": {"paths": [
+                {"path": "/", "backend": {"service": {"name": "b"}}},
+                {"path": "/x", "backend": {"resource": {"kind": "Bucket", "name": "c"}}},
+            ]}}],
+        });
+        let found = backends(&ingress, "service", &|backend| {
+            is_service_of_ingress(backend, "here")
+        });
+        assert_eq!(in_namespace(found, "here"), ["a", "b"]);
+        let route = json!({"rules": [{
+            "filters": [{"requestMirror": {"backendRef": {"name": "mirror"}}}],
+            "backendRefs": [
+                {"name": "a", "port": 80}, {"name": "b", "namespace": "here"}, {"name": "c", "namespace": "there"},
+                {"kind": "InferencePool", "name": "d"},
+            ],
+        }]});
+        let from = |own: &str| {
+            let found = backends(&route, "backendRefs", &|backend| {
+                is_service_of_route(backend, own)
+            });
+            in_namespace(found, "here")
+        };
+        assert_eq!(from("here"), ["a", "b"]);
+        assert_eq!(from("elsewhere"), ["b"]);
+    }
+
+    #[test]
+    fn a_name_in_the_cluster_is_that_of_a_service() {
+        for (host, meant) in [
+            ("old", Some(("here", "old"))),
+            ("old.there", Some(("there", "old"))),
+            ("old.there.svc", Some(("there", "old"))),
+            ("old.there.svc.cluster.local", Some(("there", "old"))),
+            ("old.there.svc.cluster.local.", Some(("there", "old"))),
+            ("models.example.com", None),
+        ] {
+            let found = service_of_host(host, "here", "cluster.local");
+            let found = found
+                .as_ref()
+                .map(|(own, name)| (own.as_str(), name.as_str()));
+            assert_eq!(found, meant, "{host}");
+        }
+    }
+
+    #[test]
+    fn another_name_of_a_service_leads_where_it_does() {
+        let service = |own: &str, name: &str, meant: &str| {
+            object(json!({
+                "metadata": {"namespace": own, "name": name},
+                "spec": {"type": "ExternalName", "externalName": meant},
+            }))
+        };
+        let services = [
+            service("b", "of-alias", "alias.a.svc.cluster.local"),
+            service("a", "alias", "old.a.svc.cluster.local"),
+            service("a", "other", "new.a.svc.cluster.local"),
+            service("a", "itself", "itself.a.svc.cluster.local"),
+        ];
+        let mut found = BTreeSet::from([("a".to_owned(), "old".to_owned())]);
+        let added = add_aliases(&mut found, &services, "cluster.local");
+        let names: Vec<_> = added.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["alias", "of-alias"]);
+        assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn a_pod_of_old_is_known_by_name_or_where_no_name_is_given_by_address() {
+        let pod = object(json!({
+            "metadata": {"name": "old-0", "labels": {"app": "old"}},
+            "spec": {"containers": [{"ports": [{"containerPort": 8000}]}]},
+            "status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
+        }));
+        let pods = [pod];
+        let old = OldPods::of(&pods);
+        for (endpoint, leads) in [
+            (json!({"targetRef": {"name": "old-0"}}), true),
+            (json!({"addresses": ["10.0.0.1"]}), true),
+            (json!({"addresses": ["10.0.0.9", "fd00:0::1"]}), true),
+            // Its address was another pod's before.
+            (
+                json!({"addresses": ["10.0.0.1"], "targetRef": {"name": "new-0"}}),
+                false,
+            ),
+            (json!({"addresses": ["10.0.0.2"]}), false),
+        ] {
+            let slice = object(json!({"metadata": {"name": "s"}, "endpoints": [endpoint]}));
+            assert_eq!(leads_to(&slice, &old), leads, "{endpoint}");
+        }
+        let at = |address: &str, port| old.listen_at(address.parse().unwrap(), port);
+        assert!(at("10.0.0.1", 8000) && at("fd00::1", 8000));
+        assert!(!at("10.0.0.1", 8001) && !at("10.0.0.2", 8000));
+        for (selector, selects) in [
+            (json!({"app": "old"}), true),
+            (json!({"app": "new"}), false),
+            (json!({}), false),
+            (Json::Null, false),
+        ] {
+            let service =
+                object(json!({"metadata": {"name": "s"}, "spec": {"selector": selector}}));
+            assert_eq!(selects_any(&service, &pods), selects, "{selector}");
+        }
+    }
+    #[test]
+    fn what_the_operator_made_for_old_goes_with_old_and_nothing_else_does() {
+        for (service, graph, is_graph, expected) in [
+            ("old-frontend", None, true, true),
+            ("old-frontend", None, false, false),
+            ("old-public", None, true, false),
+            ("any", Some("old"), true, true),
+            ("any", Some("old"), false, false),
+            ("any", Some("older"), true, false),
+        ] {
+            let labels = graph.map(|graph| json!({GRAPH: graph}));
+            let slice = json!({"metadata": {"name": "any-x1", "labels": labels}});
+            let slice: DynamicObject = serde_json::from_value(slice).unwrap();
+            let told = belongs_to(&slice, service, "old", is_graph);
+            assert_eq!(told, expected, "{service} {graph:?} {is_graph}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The last spec of an update that could be used, as its status notes it while the present one cannot.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+/// The last spec of an update that could be used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastValidStatus {
+    /// Which edit it was (`metadata.generation`).
+    #[schemars(range(min = 0))]
+    pub generation: i64,
+    /// The edit that cannot be used. What is said here holds only as long as it is the last one.
+    #[schemars(range(min = 0))]
+    pub instead_of: i64,
+    /// That spec, with the split that losses have led to since.
+    #[schemars(extend("type" = "object", "x-kubernetes-preserve-unknown-fields" = true))]
+    pub spec: Json,
+}

@@ -1,0 +1,212 @@
+//! Some of new's frontends do not serve, and some are not heard: what is taken from new, and what the proxies say to it.
+
+use super::*;
+
+/// Four ready workers a side, half of all to new, which has one frontend for each of `answers`.
+fn even(answers: Vec<Frontend>) -> Scene {
+    let mut scene = Scene::settled(4, 4);
+    assert_eq!(scene.seen.split, ratio(1, 1));
+    scene.seen.frontends.new = Frontends {
+        endpoints: answers.len().try_into().expect("few"),
+        asked: answers,
+        trouble: None,
+    };
+    scene
+}
+
+fn without_model() -> Frontend {
+    Frontend::default()
+}
+
+fn see_new(scene: &mut Scene, experience: Experience, is_impaired: bool) {
+    for proxy in &mut scene.seen.proxies {
+        let state = proxy.state.as_mut().expect("it answers");
+        (state.new_serves, state.new_is_impaired) = (experience, is_impaired);
+    }
+}
+
+#[test]
+fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
+    let serves = || frontend(Answer::Heard);
+    let bad = || Frontend {
+        answer: Answer::Bad("status 503".to_owned()),
+        ..Frontend::default()
+    };
+    let is_silent = || frontend(silent());
+    for (asked, weights) in [
+        (
+            vec![serves(), serves(), serves(), without_model()],
+            ratio(4, 3),
+        ),
+        (vec![serves(), serves(), serves(), bad()], ratio(4, 3)),
+        // Others were heard: it is not the way there that is broken.
+        (vec![serves(), serves(), serves(), is_silent()], ratio(4, 3)),
+        (
+            vec![serves(), without_model(), bad(), is_silent()],
+            ratio(4, 1),
+        ),
+        (vec![without_model(), bad(), is_silent()], Weights::ALL_OLD),
+        (vec![serves(), serves()], ratio(1, 1)),
+    ] {
+        let mut scene = even(asked.clone());
+        let decision = scene.step();
+        assert_eq!(scene.seen.split, weights, "{asked:?}");
+        let (is_ready, reason) = holds(&decision, ConditionKind::NewFrontendReady);
+        let (is_degraded, _) = holds(&decision, ConditionKind::Degraded);
+        match weights {
+            Weights::ALL_OLD => assert!(!is_ready && is_degraded),
+            _ if weights == ratio(1, 1) => assert_eq!((reason, is_degraded), ("Serving", false)),
+            _ => {
+                assert!(is_ready && is_degraded);
+                assert_eq!(reason, "FrontendsFail");
+                assert!(
+                    decision
+                        .message
+                        .contains("of 4 frontends of new cannot serve"),
+                    "{}",
+                    decision.message
+                );
+            }
+        }
+        // It heals, and has to last.
+        scene.seen.frontends.new.asked = vec![serves()];
+        assert_eq!(scene.next(), weights, "{asked:?}");
+        scene.settle();
+        assert_eq!(scene.seen.split, ratio(1, 1));
+    }
+}
+
+#[test]
+fn an_update_goes_on_with_the_frontends_that_serve() {
+    let mut scene = Scene::settled(4, 0);
+    scene.seen.frontends.new.asked.push(without_model());
+    scene.new_ready(2).settle();
+    assert_eq!(scene.seen.split, ratio(4, 1));
+    scene.scale_old(0).settle();
+    assert_eq!(scene.seen.split, Weights::ALL_NEW);
+    // Old has nothing left to fall back to, but is not to be deleted while clients may come to one that does not serve.
+    let decision = scene.clients_left().settle();
+    assert_eq!(decision.phase, Phase::Complete);
+    assert!(decision.missing.contains(&Evidence::NewServes));
+    assert!(!decision.last_old_worker_dispensable && !decision.safe_to_delete_old);
+}
+
+#[test]
+fn old_stays_a_fallback_while_a_frontend_of_new_does_not_serve_and_old_could() {
+    for by_pause in [false, true] {
+        let mut scene = Scene::settled(4, 4);
+        if by_pause {
+            scene.settings.paused = true;
+            scene.edit(Weights::ALL_NEW);
+        } else {
+            scene.settings.drain_old = true;
+        }
+        scene.seen.frontends.new.asked.push(without_model());
+        let decision = scene.settle();
+        assert_eq!(scene.seen.split, Weights::ALL_NEW);
+        assert_eq!(
+            (decision.phase, decision.old_draining),
+            (Phase::Progressing, false)
+        );
+        scene.seen.frontends.new = frontends();
+        assert_eq!(scene.settle().phase, Phase::Complete);
+    }
+}
+
+#[test]
+fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_nobody_is_heard() {
+    use Experience::{Bad, Good, None};
+    let all_silent = || even(vec![frontend(silent()), frontend(silent())]);
+    for (experience, is_impaired, keeps) in [
+        (Good, false, true),
+        // Some endpoint failed a proxy; the rest serve.
+        (Good, true, true),
+        (None, false, false),
+        (Bad, true, false),
+    ] {
+        let mut scene = all_silent();
+        see_new(&mut scene, experience, is_impaired);
+        let decision = scene.step();
+        let (rule, split) = match keeps {
+            true => (Rule::Capacity, ratio(1, 1)),
+            false => (Rule::NewCannotServe, Weights::ALL_OLD),
+        };
+        assert_eq!(
+            (decision.rule, scene.seen.split),
+            (rule, split),
+            "{experience:?}"
+        );
+        assert!(
+            holds(&decision, ConditionKind::Degraded).0,
+            "{experience:?}"
+        );
+        // It gains nothing by what nobody can see, and loses what its workers lose.
+        if keeps {
+            assert_eq!(holds(&decision, ConditionKind::Degraded).1, "NoAnswer");
+            assert_eq!(scene.new_ready(8).settle().split, Option::None);
+            assert_eq!(scene.new_ready(2).next(), ratio(2, 1));
+        }
+    }
+    // One proxy that sees it serve is enough: another's way there may be broken as the controller's is.
+    let mut scene = all_silent();
+    see_new(&mut scene, Bad, true);
+    scene.seen.proxies[0]
+        .state
+        .as_mut()
+        .expect("it answers")
+        .new_serves = Good;
+    assert_eq!(scene.next(), ratio(1, 1));
+    // A network fault at the controller: it hears nobody at all, and knows nothing.
+    let mut scene = all_silent();
+    for proxy in &mut scene.seen.proxies {
+        proxy.state = Err(Silence::NoAnswer);
+    }
+    assert_eq!(scene.settle().split, Option::None);
+    assert_eq!(scene.seen.split, ratio(1, 1));
+    // Whoever has nothing gets nothing.
+    let mut scene = Scene::settled(4, 0);
+    scene.seen.frontends.new.asked = vec![frontend(silent())];
+    see_new(&mut scene, Good, false);
+    let decision = scene.new_ready(4).settle();
+    assert_eq!(
+        decision.obstacles,
+        [Obstacle::NoAnswer("timed out".to_owned())]
+    );
+    assert_eq!(scene.seen.split, Weights::ALL_OLD);
+}
+
+#[test]
+fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
+    let asked = || vec![frontend(Answer::Heard), frontend(silent())];
+    let mut scene = even(asked());
+    see_new(&mut scene, Experience::Good, false);
+    assert_eq!(
+        scene.next(),
+        ratio(1, 1),
+        "only the controller cannot reach it"
+    );
+    let mut scene = even(asked());
+    see_new(&mut scene, Experience::Good, true);
+    assert_eq!(
+        scene.next(),
+        ratio(2, 1),
+        "a proxy could not use one either"
+    );
+}
+
+#[test]
+fn what_nobody_can_say_of_old_takes_nothing_from_new() {
+    let mut scene = Scene::settled(4, 4);
+    // A controller that begins anew, and whose way to old is broken.
+    scene.memory.models.clear();
+    scene.seen.frontends.old.asked = vec![Frontend {
+        answer: silent(),
+        ..Frontend::default()
+    }];
+    let decision = scene.settle();
+    assert_eq!(scene.seen.split, ratio(1, 1));
+    assert_eq!(
+        holds(&decision, ConditionKind::Degraded),
+        (true, "OldModelsUnknown")
+    );
+}

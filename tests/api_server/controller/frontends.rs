@@ -1,0 +1,177 @@
+//! New has several frontends, of which one does not serve; and a controller that cannot ask what the proxies can use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use serde_json::{Value, json};
+
+use super::stage::{PATIENCE, Stage};
+use crate::rig::*;
+
+/// What a frontend of new does.
+const SERVES: u8 = 0;
+/// It lists no model.
+const BARE: u8 = 1;
+/// It answers no question for its models, but serves every request.
+const MUTE: u8 = 2;
+/// It answers nothing at all.
+const DEAD: u8 = 3;
+
+async fn frontend(does: Arc<AtomicU8>) -> Upstream {
+    Upstream::start(move |received| {
+        let never = || Script::new().pause(600_000);
+        match (received.target.as_str(), does.load(Ordering::Relaxed)) {
+            (_, DEAD) => never(),
+            (CHAT, _) => chat_stream("new"),
+            (_, MUTE) => never(),
+            (MODELS, BARE) => models(&[]),
+            (MODELS, _) => models(&["tiny"]),
+            ("/v1/models/tiny/ready", SERVES) => Script::new().json(200, "{}"),
+            _ => status(503),
+        }
+    })
+    .await
+}
+
+/// Half of all requests go to new, at these frontends.
+async fn even(frontends: &[Upstream]) -> (Stage, super::stage::Controller) {
+    let urls: Vec<String> = frontends.iter().map(Upstream::url).collect();
+    let stage = Stage::begun(json!({"newFrontendService": urls.join(",")})).await;
+    let controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 1, 1).await;
+    (stage, controller)
+}
+
+fn condition(object: &Value, kind: &str) -> (bool, String) {
+    let conditions = object["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    let told = conditions.find(|told| told["type"] == kind);
+    let told = told.cloned().unwrap_or_default();
+    let reason = told["reason"].as_str().unwrap_or_default();
+    (told["status"] == "True", reason.to_owned())
+}
+
+#[tokio::test]
+async fn one_of_four_frontends_that_does_not_serve_takes_a_quarter_of_new_and_not_all() {
+    let does: Vec<_> = (0..4).map(|_| Arc::new(AtomicU8::new(SERVES))).collect();
+    let mut frontends = Vec::new();
+    for one in &does {
+        frontends.push(frontend(Arc::clone(one)).await);
+    }
+    let (stage, _controller) = even(&frontends).await;
+    for fault in [BARE, DEAD] {
+        does[2].store(fault, Ordering::Relaxed);
+        let object = stage.splits("up", 4, 3).await;
+        let said = object["status"]["message"].as_str().unwrap();
+        assert!(
+            said.contains("1 of 4 frontends of new cannot serve"),
+            "{said}"
+        );
+        let failing = "FrontendsFail".to_owned();
+        assert_eq!(
+            condition(&object, "NewFrontendReady"),
+            (true, failing.clone())
+        );
+        assert_eq!(condition(&object, "Degraded"), (true, failing));
+        does[2].store(SERVES, Ordering::Relaxed);
+        stage.splits("up", 1, 1).await;
+    }
+    for one in &does {
+        one.store(BARE, Ordering::Relaxed);
+    }
+    stage.splits("up", 1, 0).await;
+}
+
+#[tokio::test]
+async fn who_cannot_ask_new_leaves_it_its_share_while_a_proxy_sees_it_serve() {
+    let does = Arc::new(AtomicU8::new(SERVES));
+    let frontends = [frontend(Arc::clone(&does)).await];
+    let (stage, controller) = even(&frontends).await;
+    let proxy = &stage.proxies[0];
+    let clients = async {
+        loop {
+            proxy.chat().await;
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        }
+    };
+    let watched = async {
+        // It has answered by the proxy since the controller listens.
+        eventually("new was seen to serve", async || {
+            let ended = proxy.metrics().await;
+            ended.sum("crossfade_events_total", &[("generation", "new")]) >= 5.0
+        })
+        .await;
+        does.store(MUTE, Ordering::Relaxed);
+        let object = stage
+            .until("up", "told", |object| {
+                condition(object, "Degraded") == (true, "NoAnswer".to_owned())
+            })
+            .await;
+        assert_eq!(object["spec"]["trafficSplitPercent"], 50, "{object}");
+        assert_eq!(object["status"]["rule"], "Capacity");
+        stage.keeps(&controller, "up", 50).await;
+        // What its workers lose it loses, as ever.
+        stage.pod_ready("new-worker-0", false).await;
+        stage.splits("up", 4, 3).await;
+        // Now the proxy sees nothing come either.
+        does.store(DEAD, Ordering::Relaxed);
+        let ends = tokio::time::timeout(PATIENCE, stage.splits("up", 1, 0));
+        ends.await.expect("nothing comes from new");
+    };
+    tokio::select! {
+        () = clients => {}
+        () = watched => {}
+    }
+}
+
+/// A frontend that says how many workers it knows of, as Dynamo's does.
+async fn knowing(workers: Arc<AtomicU8>) -> Upstream {
+    Upstream::start(move |received| match received.target.as_str() {
+        MODELS => models(&["tiny"]),
+        "/v1/models/tiny/ready" => {
+            let aggregated = json!({"workers": workers.load(Ordering::Relaxed), "needs": []});
+            let of_namespace = json!({"ready": true, "worker_types": {"aggregated": aggregated}});
+            let page = json!({"model": "tiny", "ready": true, "namespaces": {"any": of_namespace}});
+            Script::new().json(200, &page.to_string())
+        }
+        CHAT => chat_stream("any"),
+        _ => status(503),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_ready_worker_counts_once_a_frontend_knows_of_it() {
+    let known = Arc::new(AtomicU8::new(1));
+    let mut stage = Stage::set().await;
+    stage.old = knowing(Arc::new(AtomicU8::new(4))).await;
+    stage.new = knowing(Arc::clone(&known)).await;
+    stage.begin(json!({})).await;
+    let controller = stage.controller(&[]).await;
+    stage
+        .until("up", "seen", |object| {
+            object["status"]["memory"]["registeredCount"] == true
+        })
+        .await;
+    for i in 0..2 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 4, 1).await;
+    let object = stage
+        .until("up", "both are ready", |object| {
+            object["status"]["new"]["workers"] == "2/2"
+        })
+        .await;
+    assert_eq!(object["status"]["new"]["roles"]["worker"]["ready"], 1);
+    let said = object["status"]["message"].as_str().unwrap();
+    assert!(said.contains("1 more worker of new is ready"), "{said}");
+    stage.keeps(&controller, "up", 20).await;
+    known.store(2, Ordering::Relaxed);
+    stage.splits("up", 2, 1).await;
+    // It leaves the frontend before its pod is gone.
+    known.store(1, Ordering::Relaxed);
+    stage.splits("up", 4, 1).await;
+}
