@@ -98,6 +98,33 @@ async fn who_opens_it_late_sees_what_happened_before() {
 }
 
 #[tokio::test]
+async fn while_the_split_changes_the_wanted_share_is_also_shown_over_the_seconds_of_the_observed_one()
+ {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    browser.open(&url(&proxy)).await;
+    let lately = async |browser: &mut Browser, is: fn(f64) -> bool| {
+        eventually("the share of the last minute", async || {
+            proxy.chat().await;
+            let text = browser.text("#share-lately").await;
+            let share = text.strip_suffix(" %").and_then(|text| text.parse().ok());
+            share.is_some_and(is)
+        })
+        .await;
+    };
+    lately(&mut browser, |share| share == 0.0).await;
+    plan.write(&manifest(&new.url(), 0, 1, ""));
+    lately(&mut browser, |share| 0.0 < share && share < 100.0).await;
+    let now = browser.text("[data-figure='split.wanted']").await;
+    assert_eq!(now, "100.0 %");
+}
+
+#[tokio::test]
 async fn it_comes_back_after_a_restart_of_the_proxy() {
     let Some(mut browser) = Browser::start().await else {
         return;
@@ -243,7 +270,7 @@ async fn no_page_in_a_browser_on_this_machine_can_drain_the_proxy() {
     assert_eq!(proxy.admin("/readyz").await.status, 200);
 }
 
-/// Not a test of its own: makes the pictures whose upper parts are `docs/live-page.png` and `docs/live-page-phone.png`.
+/// Not a test of its own: makes the picture whose upper part is `docs/live-page.png`.
 #[tokio::test]
 #[ignore = "takes a minute: draws the demo for the documentation"]
 async fn a_picture_of_the_demo() {
@@ -261,15 +288,10 @@ async fn a_picture_of_the_demo() {
     std::thread::spawn(move || lines.for_each(drop));
     browser.open(page).await;
     tokio::time::sleep(Duration::from_secs(48)).await;
-    for (name, width, scheme) in [
-        ("live-page", 1100, "light"),
-        ("live-page-phone", 390, "dark"),
-    ] {
-        browser.looks(width, scheme).await;
-        // It is drawn anew for each width.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        browser.picture(name).await;
-    }
+    browser.looks(1100, "light").await;
+    // It is drawn anew for each width.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    browser.picture("live-page").await;
     demo.kill().unwrap();
     demo.wait().unwrap();
 }

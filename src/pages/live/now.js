@@ -10,7 +10,8 @@ function drawStanding(standing) {
 }
 
 function drawShares(wanted, observed) {
-  for (const [kind, share] of Object.entries({ wanted, observed })) {
+  const lately = wantedLately(60_000);
+  for (const [kind, share] of Object.entries({ wanted, lately, observed })) {
     say(`share-${kind}`, percent(share));
     const meter = byId(kind);
     meter.value = share ?? 0;

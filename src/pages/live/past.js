@@ -65,6 +65,12 @@ function read(sample, before) {
   if (more("broken")) parts.push(`${more("broken")} truncated or failed`);
   return parts.join("; ");
 }
+// What was wanted over the seconds that the observed share is of: while the split changes, what is wanted now says nothing of them.
+function wantedLately(milliseconds) {
+  const since = samples.at(-1)?.at - milliseconds;
+  const recent = samples.filter((sample) => sample.at > since && known(sample.wanted) && known(sample.observed));
+  return recent.length ? recent.reduce((sum, sample) => sum + sample.wanted, 0) / recent.length : null;
+}
 // A counter that fell is that of another process.
 const risen = (sample, before, key) => (before && sample[key] > before[key] ? sample[key] - before[key] : 0);
 
