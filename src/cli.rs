@@ -1,24 +1,28 @@
 //! The command line: the subcommands. What the arguments of each mean together is told in its own file.
 
+mod check;
 mod cluster;
 mod controller;
+mod examples;
 mod parse;
 mod proxy;
 mod status;
 mod verbs;
+mod version;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::demo::DemoArgs;
 use crate::telemetry::log::Level;
 
+pub use self::check::CheckArgs;
 pub use self::controller::ControllerArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
 pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
+pub use self::version::VersionArgs;
 
 /// Fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
 #[derive(Debug, Parser)]
@@ -33,40 +37,48 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Split requests between an old and a new generation of frontends
+    #[command(after_help = examples::PROXY)]
     Proxy(Box<ProxyArgs>),
     /// Keep the split of every DynamoUpdateConfig of a cluster where the ready workers are
+    #[command(after_help = examples::CONTROLLER)]
     Controller(Box<ControllerArgs>),
     /// Judge plan files without running them: every problem, with its field and line
     Check(CheckArgs),
     /// Print the definition of the DynamoUpdateConfig resource, to be applied to a cluster
+    #[command(after_help = examples::CRD)]
     Crd,
     /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
+    #[command(after_help = examples::DEMO)]
     Demo(DemoArgs),
     /// Show an update: phase, split, both generations, each proxy, what happened
+    #[command(after_help = examples::STATUS)]
     Status(StatusArgs),
     /// Set the split of an update in a cluster by hand
+    #[command(after_help = examples::SET)]
     Set(SetArgs),
     /// Hold the split of an update where it is
+    #[command(after_help = examples::PAUSE)]
     Pause(EditArgs),
     /// Let the split of an update follow its workers again
+    #[command(after_help = examples::RESUME)]
     Resume(EditArgs),
     /// Send everything of an update to new though old has workers, and let old drain; `resume` takes that back
+    #[command(after_help = examples::DRAIN_OLD)]
     DrainOld(EditArgs),
     /// Print completions of this command line for a shell, or for kubectl
+    #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
     /// Print the manual, or write its pages into a directory
+    #[command(after_help = examples::MAN)]
     Man(ManArgs),
+    /// Print the version of this program
+    Version(VersionArgs),
     /// Tell the proxy on this machine to drain, as SIGTERM does, but to stay until it gets that signal: a preStop hook
+    #[command(after_help = examples::DRAIN)]
     Drain(DrainArgs),
     /// Change what the proxy on this machine logs, until it ends
+    #[command(after_help = examples::LOG_LEVEL)]
     LogLevel(LogLevelArgs),
-}
-
-#[derive(Debug, Args)]
-pub struct CheckArgs {
-    /// Plan files: `DynamoUpdateConfig` manifests
-    #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -91,6 +103,32 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
+    fn every_verb_has_examples_and_each_of_them_can_be_typed() {
+        for sub in Cli::command().get_subcommands() {
+            let help = sub
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let lines: Vec<_> = help.lines().filter(|line| line.starts_with("  ")).collect();
+            assert!(
+                help.starts_with("Examples:\n") && !lines.is_empty(),
+                "{}",
+                sub.get_name()
+            );
+            for line in lines {
+                let own = line
+                    .split(" | ")
+                    .find(|part| part.trim().starts_with("crossfade "));
+                let words = own.unwrap_or_else(|| panic!("{line}")).split_whitespace();
+                let words = words.take_while(|word| !word.starts_with('>'));
+                if let Err(error) = Cli::try_parse_from(words) {
+                    panic!("{line}\n{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn the_command_line_is_consistent_and_every_flag_of_the_proxy_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
@@ -103,6 +141,7 @@ mod tests {
             "drain-old",
             "completions",
             "man",
+            "version",
         ];
         for sub in command
             .get_subcommands()

@@ -7,12 +7,10 @@ use anyhow::Context;
 use crossfade::admin::tell;
 use crossfade::app::{self, Ended, hand};
 use crossfade::cli::{
-    CheckArgs, Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs,
-    ProxyArgs,
+    Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ProxyArgs,
 };
 use crossfade::demo::DemoArgs;
-use crossfade::discovery::read_text;
-use crossfade::printable::{printable, printable_lines};
+use crossfade::printable::printable_lines;
 use crossfade::resource;
 use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
@@ -28,7 +26,7 @@ fn main() -> ExitCode {
     let result = match Cli::of_this_process().command {
         Command::Proxy(args) => proxy(*args),
         Command::Controller(args) => controller(*args),
-        Command::Check(args) => Ok(check(&args)),
+        Command::Check(args) => Ok(args.run()),
         Command::Crd => Ok(crd()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
@@ -39,6 +37,7 @@ fn main() -> ExitCode {
         Command::Resume(args) => edit(&args, Verb::Resume),
         Command::DrainOld(args) => edit(&args, Verb::DrainOld),
         Command::Completions(args) => Ok(args.print()),
+        Command::Version(args) => Ok(args.run()),
         Command::Man(args) => args.write().context("cannot write the manual"),
     };
     result.unwrap_or_else(|error| {
@@ -96,31 +95,4 @@ fn crd() -> ExitCode {
     // A reader that has gone, as `head` does, is no error.
     let _ = std::io::stdout().write_all(resource::crd_yaml().as_bytes());
     ExitCode::SUCCESS
-}
-
-fn check(args: &CheckArgs) -> ExitCode {
-    let mut good = true;
-    for path in &args.files {
-        let name = printable(path.display());
-        let text = match read_text(path) {
-            Ok(text) => text,
-            Err(error) => {
-                eprintln!("{name}: {error}");
-                good = false;
-                continue;
-            }
-        };
-        let report = resource::check(&text);
-        for problem in report.problems.iter() {
-            println!("{name}: {problem}");
-        }
-        for note in &report.notes {
-            println!("{name}: note: {}", printable(note));
-        }
-        match &report.summary {
-            Some(summary) => println!("{name}: ok: {}", printable(summary)),
-            None => good = false,
-        }
-    }
-    ExitCode::from(u8::from(!good))
 }

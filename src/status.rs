@@ -5,6 +5,7 @@
 
 mod change;
 mod cluster;
+mod colour;
 mod doors;
 mod lag;
 mod machine;
@@ -19,6 +20,7 @@ use k8s_openapi::jiff::Timestamp;
 
 pub use change::{Change, Verb};
 pub use cluster::{Choice, Cluster};
+pub use colour::coloured;
 pub use machine::{json, json_list, yaml};
 pub use plain::printable;
 pub use proxies::Proxies;
@@ -30,7 +32,9 @@ use crate::state_api::v1;
 /// Why there is nothing to show, or nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("no kubeconfig can be used")]
+    #[error(
+        "no kubeconfig can be used (`crossfade status --proxy HOST:PORT` asks proxies without a cluster)"
+    )]
     Config(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The API server refused, in its own words.
     #[error("cannot {what}: {message}")]

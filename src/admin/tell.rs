@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Why a process was not told.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("no response from {address}")]
+    #[error("no crossfade on this machine has the admin port {address}")]
     Unreachable {
         address: SocketAddr,
         #[source]

@@ -142,7 +142,11 @@ pub fn status(wish: Wish) -> Result<ExitCode, Error> {
             return Ok(ExitCode::SUCCESS);
         }
         let view = source.view().await?;
-        say(&view.printed(wish.form, false));
+        let text = view.printed(wish.form, false);
+        say(&match wish.form == Form::Text && is_coloured() {
+            true => status::coloured(&text),
+            false => text,
+        });
         Ok(ExitCode::from(u8::from(!view.tells())))
     })
 }
@@ -170,11 +174,22 @@ async fn watch(mut source: Source, pause: Duration, form: Form) {
                 frame.drawn(size())
             }
         };
+        let text = match drawn && is_coloured() {
+            true => status::coloured(&text),
+            false => text,
+        };
         if !say(&text) {
             return;
         }
         tokio::time::sleep(pause).await;
     }
+}
+
+/// Does whoever reads want colours? (no-color.org)
+fn is_coloured() -> bool {
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Columns and rows of the terminal, if it tells them.

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::LogFormat;
-use super::parse::{address, domain, host_name};
+use super::parse::{address, domain, host_name, lease};
 use crate::app::controller::{Config, Where};
 use crate::controller::ProxyPods;
 use crate::pages::Hosts;
@@ -45,7 +45,7 @@ pub struct ControllerArgs {
     #[arg(long, env = "CROSSFADE_LEASE_NAMESPACE", value_name = "NAME")]
     lease_namespace: Option<String>,
     /// How long a leader that has died keeps the others from leading
-    #[arg(long, env = "CROSSFADE_LEASE_SECONDS", default_value_t = 15, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(6..=300))]
+    #[arg(long, env = "CROSSFADE_LEASE_SECONDS", default_value_t = 15, value_name = "DURATION", value_parser = lease)]
     lease_seconds: u64,
     /// Labels of the pods that carry the proxies of an update, `{source}` for its sourceDeployment [default: the frontends of
     /// that graph, and the pods of that Deployment]

@@ -156,15 +156,64 @@ pub(super) fn comment_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.01, 86_400.0).map(Duration::from_secs_f64)
 }
 
-/// A number of seconds from `least` to `most`.
+/// A duration from `least` to `most` seconds, in seconds.
 fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
-    let number: f64 = text
-        .parse()
-        .map_err(|_| "is not a number of seconds".to_owned())?;
+    let number = duration(text)?;
     match (least..=most).contains(&number) {
         true => Ok(number),
         false => Err(format!("must be from {least} to {most} seconds")),
     }
+}
+
+/// A plain number of seconds, or numbers with units.
+fn duration(text: &str) -> Result<f64, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let duration: Result<jiff::SignedDuration, _> = text.parse();
+    duration
+        .map(|duration| duration.as_secs_f64())
+        .map_err(|_| {
+            "is not a duration; give seconds, or a form such as 5s, 1m30s or 500ms".to_owned()
+        })
+}
+
+/// `--lease-seconds`.
+pub(super) fn lease(text: &str) -> Result<u64, String> {
+    whole_seconds(text, 6, 300)
+}
+
+fn whole_seconds(text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let seconds = between(text, least as f64, most as f64)?;
+    match seconds.fract() == 0.0 {
+        true => Ok(seconds as u64),
+        false => Err("must be a whole number of seconds".to_owned()),
+    }
+}
+
+/// A whole percentage. Who wants a fraction learns how to say it.
+pub(super) fn percent(text: &str) -> Result<u8, String> {
+    let bare = text.strip_suffix('%').unwrap_or(text);
+    match (bare.parse::<u8>(), bare.parse::<f64>()) {
+        (Ok(percent @ 0..=100), _) => Ok(percent),
+        (Err(_), Ok(fraction)) if (0.0..=100.0).contains(&fraction) => Err(format!(
+            "must be a whole number; for fractions of a percent, set an exact ratio: kubectl patch duc NAME --type merge \
+             -p '{{\"spec\":{{\"weights\":{},\"trafficSplitPercent\":null,\"paused\":true}}}}'",
+            ratio(fraction)
+        )),
+        (_, Ok(_)) => Err("must be from 0 to 100".to_owned()),
+        _ => Err("is not a number from 0 to 100".to_owned()),
+    }
+}
+
+/// The weights by which new gets `percent` of the requests, to a hundredth of a percent.
+fn ratio(percent: f64) -> String {
+    let new = (percent * 100.0).round() as u32;
+    let (mut a, mut b) = (new, 10_000);
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    format!("{{\"old\":{},\"new\":{}}}", (10_000 - new) / a, new / a)
 }
 
 pub(super) fn domain(text: &str) -> Result<String, String> {
@@ -226,11 +275,45 @@ mod tests {
         for (good, meant) in [("0.001", 1), ("1.5", 1500), ("2592000", 2_592_000_000)] {
             assert_eq!(seconds(good), Ok(Duration::from_millis(meant)), "{good}");
         }
-        for wrong in ["0", "1e-9", "-1", "nan", "inf", "2592001", "1s", ""] {
+        for (good, meant) in [
+            ("5s", 5_000),
+            ("1m30s", 90_000),
+            ("500ms", 500),
+            ("1h", 3_600_000),
+            ("720h", 2_592_000_000),
+        ] {
+            assert_eq!(seconds(good), Ok(Duration::from_millis(meant)), "{good}");
+        }
+        for wrong in [
+            "0", "0s", "1e-9", "-1", "-1s", "nan", "inf", "2592001", "721h", "1x", "s", "1m30", "",
+        ] {
             assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((lease("15s"), lease("1m")), (Ok(15), Ok(60)));
+        for wrong in ["5s", "301", "6500ms", "x"] {
+            assert!(lease(wrong).is_err(), "{wrong}");
         }
         assert!(limit("0.0005").is_err() && limit("86401").is_err() && hold("0").is_ok());
         assert!(probe_interval("0.01").is_err() && comment_interval("0.001").is_err());
+    }
+
+    #[test]
+    fn a_fraction_of_a_percent_is_told_as_weights() {
+        assert_eq!(
+            (percent("0"), percent("12"), percent("100%")),
+            (Ok(0), Ok(12), Ok(100))
+        );
+        for (given, said) in [
+            ("12.5", "\"weights\":{\"old\":7,\"new\":1}"),
+            ("0.01", "\"weights\":{\"old\":9999,\"new\":1}"),
+            ("101", "from 0 to 100"),
+            ("-1", "from 0 to 100"),
+            ("nan", "from 0 to 100"),
+            ("half", "is not a number"),
+        ] {
+            let error = percent(given).unwrap_err();
+            assert!(error.contains(said), "{given}: {error}");
+        }
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub struct StatusArgs {
     #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
     watch: bool,
     /// Time between two looks
-    #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
     interval: Duration,
     /// The form of what is printed
     #[arg(

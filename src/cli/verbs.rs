@@ -11,6 +11,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use super::cluster::ClusterChoice;
+use super::parse::percent;
 use super::{Cli, Command};
 use crate::status::Choice;
 
@@ -33,7 +34,7 @@ pub struct SetArgs {
     #[command(flatten)]
     pub edit: EditArgs,
     /// Share of requests that goes to new, in percent
-    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
     pub split: u8,
 }
 

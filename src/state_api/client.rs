@@ -25,7 +25,7 @@ pub enum Error {
     #[error("has too many watchers")]
     Busy,
     /// It does not speak `crossfade.v1`.
-    #[error("is no crossfade of this protocol")]
+    #[error("is not the admin port (by default 9464) of a crossfade of this version")]
     Stranger(#[source] Box<Status>),
     #[error("answers with an error")]
     Refused(#[source] Box<Status>),

@@ -54,16 +54,27 @@ impl Proxy {
         }
         Asked {
             name: self.address.clone(),
-            state: asked.map_err(|error| whole(&error)),
+            state: asked,
         }
     }
 
-    async fn state(&mut self) -> Result<v1::State, Error> {
-        let client = match self.client.take() {
+    async fn state(&mut self) -> Result<v1::State, String> {
+        let kept = self.client.take();
+        let is_new = kept.is_none();
+        let client = match kept {
             Some(client) => client,
-            None => Client::connect(&self.address, PATIENCE).await?,
+            None => Client::connect(&self.address, PATIENCE)
+                .await
+                .map_err(|error| whole(&error))?,
         };
-        let state = client.get().await?;
+        let state = client.get().await.map_err(|error| match error {
+            // It took the connection, and then does not speak as an admin port does.
+            Error::Unreachable(_) | Error::Late(_) if is_new => format!(
+                "is not the admin port (by default 9464) of a crossfade, or hangs: {}",
+                whole(&error)
+            ),
+            error => whole(&error),
+        })?;
         self.client = Some(client);
         Ok(state)
     }

@@ -40,11 +40,11 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &["proxy", "--old", "a:1", "--write-timeout", "0"],
-            "--write-timeout <SECONDS>': must be more than 0",
+            "--write-timeout <DURATION>': must be more than 0",
         ),
         (
             &["proxy", "--old", "a:1", "--tunnel-idle-timeout", "x"],
-            "--tunnel-idle-timeout <SECONDS>': is not a number of seconds",
+            "--tunnel-idle-timeout <DURATION>': is not a duration; give seconds, or a form such as 5s, 1m30s or 500ms",
         ),
         (
             &["proxy", "--old", "a:1", "--max-requests", "0"],
@@ -52,31 +52,31 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &["proxy", "--old", "a:1", "--idle-timeout", "1e-9"],
-            "--idle-timeout <SECONDS>': must be at least 0.001",
+            "--idle-timeout <DURATION>': must be at least 0.001",
         ),
         (
             &["proxy", "--old", "a:1", "--keep-alive-comments", "1e-9"],
-            "--keep-alive-comments <SECONDS>': must be from 0.01 to 86400",
+            "--keep-alive-comments <DURATION>': must be from 0.01 to 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--probe-interval", "0.01"],
-            "--probe-interval <SECONDS>': must be from 0.1 to 86400",
+            "--probe-interval <DURATION>': must be from 0.1 to 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--first-event-timeout", "0"],
-            "--first-event-timeout <SECONDS>': must be from 0.001 to 86400",
+            "--first-event-timeout <DURATION>': must be from 0.001 to 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--gap-timeout", "86401"],
-            "--gap-timeout <SECONDS>': must be from 0.001 to 86400",
+            "--gap-timeout <DURATION>': must be from 0.001 to 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--hold", "nan"],
-            "--hold <SECONDS>': must be from 0 to 86400",
+            "--hold <DURATION>': must be from 0 to 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--hold=-1"],
-            "--hold <SECONDS>': must be from 0 to 86400",
+            "--hold <DURATION>': must be from 0 to 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--retry-budget-percent", "101"],
@@ -120,7 +120,11 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             &["proxy", "--old", "a:1", "--override-header", "host"],
             "--override-header <NAME>': 'host' already has a meaning",
         ),
-        (&["controller", "--lease-seconds", "1"], "6..=300"),
+        (
+            &["controller", "--lease-seconds", "1"],
+            "must be from 6 to 300 seconds",
+        ),
+        (&["set", "x", "--split", "12.5"], "{\"old\":7,\"new\":1}"),
         (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),
         (&["controller", "--resolve", "new=1.1.1.1:80"], "HOST:PORT"),
         (&["controller", "--admin", "x"], "IP:PORT"),
@@ -570,4 +574,118 @@ fn check_names_what_has_no_effect_in_a_file() {
         said.contains("sourceDeployment") && said.contains("paused"),
         "{said}"
     );
+}
+
+/// The program with something on its standard input.
+fn fed(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_crossfade"))
+        .args(args)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // One that ends before it has read all is no failure.
+    let writer = std::thread::spawn(move || std::io::Write::write_all(&mut stdin, &input));
+    let output = child.wait_with_output().unwrap();
+    let _ = writer.join().unwrap();
+    texts(&output)
+}
+
+const PLAN: &str = "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nmetadata: {name: x}\nspec:\n  newFrontendService: \"10.0.0.2:8000\"\n  trafficSplitPercent: ";
+
+#[test]
+fn check_reads_standard_input_and_answers_in_json() {
+    let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}5\n").as_bytes());
+    assert_eq!(status, Some(0));
+    assert!(stdout.starts_with("-: ok: 5 % to new"), "{stdout}");
+    let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}500\n").as_bytes());
+    assert_eq!(status, Some(1));
+    assert!(
+        stdout.starts_with("-: line 6: spec.trafficSplitPercent: "),
+        "{stdout}"
+    );
+
+    let good = PlanFile::new(&format!("{PLAN}5\n"));
+    let bad = format!("{PLAN}500\n");
+    let (status, stdout, _) = fed(
+        &["check", "-o", "json", &good.as_str(), "-"],
+        bad.as_bytes(),
+    );
+    assert_eq!(status, Some(1));
+    let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    let [first, second] = answer["files"].as_array().unwrap().as_slice() else {
+        panic!("{stdout}");
+    };
+    assert_eq!(
+        (&first["valid"], &second["valid"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(first["problems"], serde_json::json!([]));
+    assert_eq!(second["file"], "-");
+    assert_eq!(second["problems"][0]["path"], "spec.trafficSplitPercent");
+    assert_eq!(second["problems"][0]["line"], 6);
+
+    for (input, said) in [
+        (&vec![b'#'; 1024 * 1024 + 1][..], "the text is too large"),
+        (b"", "the text is empty"),
+    ] {
+        let (status, stdout, _) = fed(&["check", "-"], input);
+        assert_eq!(status, Some(1));
+        assert!(stdout.contains(said), "{stdout}");
+    }
+    let (status, stdout, stderr) = fed(&["check", "-"], b"\xff");
+    assert_eq!((status, stdout.as_str()), (Some(1), ""));
+    assert!(stderr.contains("-: is no text in UTF-8"), "{stderr}");
+    let (status, stdout, stderr) = fed(&["check", "-", "-o", "json"], b"\xff");
+    assert_eq!((status, stderr.as_str()), (Some(1), ""));
+    assert!(stdout.contains("is no text in UTF-8"), "{stdout}");
+    let (status, _, stderr) = fed(&["check", "-", "-o", "xml"], b"");
+    assert!(status == Some(2) && stderr.contains("xml"), "{stderr}");
+}
+
+#[test]
+fn version_tells_which_program_it_is() {
+    let (status, stdout, _) = texts(&run(&["version"]));
+    assert_eq!(status, Some(0));
+    assert!(
+        stdout.starts_with(concat!("crossfade ", env!("CARGO_PKG_VERSION"), " (linux/")),
+        "{stdout}"
+    );
+    let (_, stdout, _) = texts(&run(&["version", "--output", "json"]));
+    let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(answer["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(answer["resource"], "nvidia.com/v1alpha1");
+    assert_eq!(run(&["version", "-o", "yaml"]).status.code(), Some(2));
+}
+
+#[test]
+fn durations_are_seconds_or_have_units() {
+    for (value, taken) in [
+        ("90", true),
+        ("1m30s", true),
+        ("1500ms", true),
+        ("1m30", false),
+        ("soon", false),
+    ] {
+        // It ends for want of an update or of a valid flag, not of a server.
+        let file = PlanFile::new("");
+        let (status, _, stderr) = texts(&run(&[
+            "proxy",
+            "--old",
+            "a:1",
+            "--plan",
+            &file.as_str(),
+            "--drain",
+            value,
+        ]));
+        assert_ne!(status, Some(0));
+        assert_eq!(
+            !stderr.contains("is not a duration"),
+            taken,
+            "{value}: {stderr}"
+        );
+    }
 }

@@ -318,3 +318,99 @@ fn kubectl_is_told_how_to_complete_its_plugin() {
     let forms = completed(&["status", "--output", ""]);
     assert_eq!(forms, ["text", "json", "yaml", ":0"]);
 }
+
+#[tokio::test]
+async fn a_wrong_port_is_said_to_be_no_admin_port() {
+    // A server of HTTP/1.1 alone, as many are, and the port for clients of a proxy.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let wrong = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // All that the client says first, so that closing resets nothing.
+            let mut said = [0; 4096];
+            let _ = std::io::Read::read(&mut stream, &mut said);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n");
+        }
+    });
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split(&old, &new, 5).await;
+    for address in [wrong.clone(), proxy.address.to_string()] {
+        let output = run(&["status", "--proxy", &address]);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(
+            text.contains("is not the admin port (by default 9464)"),
+            "{text}"
+        );
+    }
+    for args in [
+        &["drain", "--admin", &wrong][..],
+        &["log-level", "debug", "--admin", &wrong],
+    ] {
+        let output = run(args);
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let expected = format!("no crossfade on this machine has the admin port {wrong}");
+        assert!(text.contains(&expected), "{text}");
+    }
+}
+
+#[test]
+fn without_a_kubeconfig_the_error_says_how_to_do_without_a_cluster() {
+    let output = program()
+        .arg("status")
+        .env("KUBECONFIG", "/does/not/exist")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = said(&output);
+    assert!(
+        text.contains("crossfade status --proxy HOST:PORT"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn status_is_in_colour_on_a_terminal_that_takes_it() {
+    let server = ApiServer::start().await;
+    server.apply(
+        "my-update",
+        json!({"newFrontendService": "new:8000", "trafficSplitPercent": 25}),
+    );
+    let command = || {
+        let mut command = program();
+        command.arg("status").envs(server.env());
+        command
+    };
+    for (variable, value, is_coloured) in [
+        ("NO_COLOR", "", true),
+        ("NO_COLOR", "1", false),
+        ("TERM", "dumb", false),
+    ] {
+        let mut command = command();
+        command
+            .env("NO_COLOR", "")
+            .env("TERM", "xterm")
+            .env(variable, value);
+        let terminal = Terminal::run(&mut command, 100, 40);
+        let name = if is_coloured {
+            "\u{1b}[1mupdate\u{1b}[0m "
+        } else {
+            "update "
+        };
+        until(name, async || terminal.all().contains(name).then_some(())).await;
+        assert_eq!(
+            terminal.all().contains('\u{1b}'),
+            is_coloured,
+            "{variable}={value}"
+        );
+    }
+    let mut piped = command();
+    let output = piped
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    assert!(!said(&output).contains('\u{1b}'));
+}

@@ -415,7 +415,10 @@ fn a_drain_of_nobody_is_an_error() {
     let output = crate::rig::proxy::run(&["drain", "--admin", "127.0.0.1:9"]);
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("no response from 127.0.0.1:9"), "{said}");
+    assert!(
+        said.contains("no crossfade on this machine has the admin port 127.0.0.1:9"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

@@ -49,6 +49,10 @@ impl Terminal {
             .stdin(slave.try_clone().unwrap())
             .stdout(slave.try_clone().unwrap())
             .stderr(slave);
+        // What most tests read is easier without colours; an empty value asks for them.
+        if command.get_envs().all(|(name, _)| name != "NO_COLOR") {
+            command.env("NO_COLOR", "1");
+        }
         // SAFETY: only calls that are safe between fork and exec. The terminal becomes the program's own.
         unsafe {
             command.pre_exec(|| {

@@ -111,7 +111,7 @@ pub(super) struct PolicyArgs {
     #[arg(
         long,
         env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
-        value_name = "SECONDS",
+        value_name = "DURATION",
         value_parser = limit,
         conflicts_with_all = ["plan", "kube"]
     )]
@@ -120,7 +120,7 @@ pub(super) struct PolicyArgs {
     #[arg(
         long,
         env = "CROSSFADE_GAP_TIMEOUT",
-        value_name = "SECONDS",
+        value_name = "DURATION",
         value_parser = limit,
         conflicts_with_all = ["plan", "kube"]
     )]
@@ -129,7 +129,7 @@ pub(super) struct PolicyArgs {
     #[arg(
         long,
         env = "CROSSFADE_HOLD",
-        value_name = "SECONDS",
+        value_name = "DURATION",
         value_parser = hold,
         conflicts_with_all = ["plan", "kube"]
     )]
@@ -178,22 +178,22 @@ pub(super) struct LimitArgs {
     )]
     pub(super) replay_budget_bytes: usize,
     /// Time that a request head may take
-    #[arg(long, env = "CROSSFADE_HEAD_TIMEOUT", value_name = "SECONDS", default_value = "10", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_HEAD_TIMEOUT", value_name = "DURATION", default_value = "10", value_parser = seconds)]
     pub(super) head_timeout: Duration,
     /// Time that a client's connection may rest between two requests
-    #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "SECONDS", default_value = "90", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "DURATION", default_value = "90", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
     /// Time that a request body may pause while more of it is wanted; for all of one up to 64 KiB. Beyond it 408
-    #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "DURATION", default_value = "60", value_parser = seconds)]
     pub(super) body_timeout: Duration,
     /// Time that a client may read nothing of what it is sent; then its connection is reset
-    #[arg(long, env = "CROSSFADE_WRITE_TIMEOUT", value_name = "SECONDS", default_value = "300", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_WRITE_TIMEOUT", value_name = "DURATION", default_value = "300", value_parser = seconds)]
     pub(super) write_timeout: Duration,
     /// Time that nothing may pass either way after an upgrade (WebSocket)
-    #[arg(long, env = "CROSSFADE_TUNNEL_IDLE_TIMEOUT", value_name = "SECONDS", default_value = "3600", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_TUNNEL_IDLE_TIMEOUT", value_name = "DURATION", default_value = "3600", value_parser = seconds)]
     pub(super) tunnel_idle_timeout: Duration,
     /// Send a client that hears nothing for so long an SSE comment, between events [default: off]
-    #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "SECONDS", value_parser = comment_interval)]
+    #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "DURATION", value_parser = comment_interval)]
     pub(super) keep_alive_comments: Option<Duration>,
 }
 
@@ -201,10 +201,10 @@ pub(super) struct LimitArgs {
 #[command(next_help_heading = "Model servers")]
 pub(super) struct UpstreamArgs {
     /// Time that a connection may take
-    #[arg(long, env = "CROSSFADE_CONNECT_TIMEOUT", value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "2", value_parser = seconds)]
     pub(super) connect_timeout: Duration,
     /// Time that a response head may take [default: off]
-    #[arg(long, env = "CROSSFADE_UPSTREAM_HEAD_TIMEOUT", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, env = "CROSSFADE_UPSTREAM_HEAD_TIMEOUT", value_name = "DURATION", value_parser = seconds)]
     pub(super) upstream_head_timeout: Option<Duration>,
     /// HTTP towards model servers; auto is HTTP/1.1, or what ALPN chooses with TLS
     #[arg(
@@ -234,7 +234,7 @@ pub(super) struct UpstreamArgs {
     )]
     pub(super) upstream_key: Option<PathBuf>,
     /// Greatest age of a connection to a name, behind which there may be several servers; 0 is no limit
-    #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "SECONDS", default_value = "60", value_parser = seconds_or_none)]
+    #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "DURATION", default_value = "60", value_parser = seconds_or_none)]
     pub(super) upstream_max_age: Duration,
     /// Most exchanges over such a connection; 0 is no limit
     #[arg(
@@ -245,7 +245,7 @@ pub(super) struct UpstreamArgs {
     )]
     pub(super) upstream_max_exchanges: u32,
     /// Ask each endpoint this often whether /v1/models lists a model [default: off]
-    #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "SECONDS", value_parser = probe_interval)]
+    #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "DURATION", value_parser = probe_interval)]
     pub(super) probe_interval: Option<Duration>,
 }
 
@@ -290,10 +290,10 @@ pub(super) struct TraceArgs {
 #[command(next_help_heading = "Life and logs")]
 pub(super) struct LifeArgs {
     /// After SIGTERM: how long it still takes requests, not ready, until the word is out
-    #[arg(long, env = "CROSSFADE_SETTLE", value_name = "SECONDS", default_value = "5", value_parser = seconds_or_none)]
+    #[arg(long, env = "CROSSFADE_SETTLE", value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
     pub(super) settle: Duration,
     /// After that: how long open streams may still run, before they are ended with an error event
-    #[arg(long, env = "CROSSFADE_DRAIN", value_name = "SECONDS", default_value = "3600", value_parser = seconds_or_none)]
+    #[arg(long, env = "CROSSFADE_DRAIN", value_name = "DURATION", default_value = "3600", value_parser = seconds_or_none)]
     pub(super) drain: Duration,
     /// error, warn, info, debug, trace, or target=level,…
     #[arg(

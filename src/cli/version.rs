@@ -1,0 +1,48 @@
+//! `crossfade version`: which program this is, and which interfaces it speaks.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  crossfade version
+  crossfade version -o json")]
+pub struct VersionArgs {
+    /// The form of what is printed
+    #[arg(short, long, value_name = "FORM", default_value = "text")]
+    output: VersionForm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum VersionForm {
+    Text,
+    Json,
+}
+
+impl VersionArgs {
+    /// Prints it.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let version = env!("CARGO_PKG_VERSION");
+        let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+        let text = match self.output {
+            VersionForm::Text => format!("crossfade {version} ({platform})\n"),
+            VersionForm::Json => {
+                let value = json!({
+                    "version": version,
+                    "platform": platform,
+                    "resource": "nvidia.com/v1alpha1",
+                    "state": "crossfade.v1",
+                });
+                format!("{value:#}\n")
+            }
+        };
+        // A reader that has gone, as `head` does, is no error.
+        let _ = io::stdout().write_all(text.as_bytes());
+        ExitCode::SUCCESS
+    }
+}
