@@ -4,6 +4,7 @@ mod check;
 mod cluster;
 mod controller;
 mod examples;
+mod inject;
 mod parse;
 mod proxy;
 mod status;
@@ -19,6 +20,7 @@ use crate::telemetry::log::Level;
 
 pub use self::check::CheckArgs;
 pub use self::controller::ControllerArgs;
+pub use self::inject::{InjectArgs, RbacArgs, UninjectArgs};
 pub use self::proxy::{LogFormat, ProxyArgs};
 pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
@@ -47,6 +49,12 @@ pub enum Command {
     /// Print the definition of the DynamoUpdateConfig resource, to be applied to a cluster
     #[command(after_help = examples::CRD)]
     Crd,
+    /// Add crossfade to the manifest of a frontend as a sidecar: prints the manifest, and explains what changed
+    Inject(Box<InjectArgs>),
+    /// Take out of a manifest again what inject put into it
+    Uninject(UninjectArgs),
+    /// Print what the service account of a pod with a sidecar must be allowed, to be applied to its namespace
+    Rbac(RbacArgs),
     /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
     #[command(after_help = examples::DEMO)]
     Demo(DemoArgs),
@@ -142,6 +150,9 @@ mod tests {
             "completions",
             "man",
             "version",
+            "inject",
+            "uninject",
+            "rbac",
         ];
         for sub in command
             .get_subcommands()

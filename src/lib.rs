@@ -40,6 +40,7 @@
 //! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
 //! | 0 | [`sse`] | event streams: framing, what an event means per API family, how a stream went |
 //! | 0 | [`http1`] | HTTP/1.1 message syntax, strict |
+//! | 0 | [`inject`] | manifests with crossfade as a sidecar, and without it again |
 //! | 0 | [`printable`] | text of strangers, escaped so that it can be printed |
 //!
 //! Modules are `foo.rs` beside `foo/`. What decides is a pure function on floor 0; what translates sits at an edge and is
@@ -104,6 +105,8 @@ pub mod downstream;
 pub mod files;
 pub mod guard;
 pub mod http1;
+#[cfg(feature = "cli")]
+pub mod inject;
 #[cfg(feature = "kube")]
 pub mod k8s;
 pub mod lifecycle;

@@ -6,6 +6,8 @@
 mod browser;
 #[path = "../support/cluster.rs"]
 mod cluster;
+#[path = "../support/manifests.rs"]
+mod manifests;
 #[path = "../support/page.rs"]
 mod page;
 #[path = "../support/rig.rs"]
@@ -15,6 +17,7 @@ mod terminal;
 
 mod controller;
 mod deploy;
+mod inject;
 mod monitoring;
 mod resource;
 mod status;

@@ -1,5 +1,7 @@
 //! The command line as a person uses it: arguments, the demo, and `status` with what it prints. Needs nothing but the machine.
 
+#[path = "../support/manifests.rs"]
+mod manifests;
 #[path = "../support/rig.rs"]
 mod rig;
 #[path = "../support/terminal.rs"]
@@ -7,4 +9,5 @@ mod terminal;
 
 mod command_line;
 mod demo;
+mod inject;
 mod status;

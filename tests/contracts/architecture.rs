@@ -36,6 +36,7 @@ const FLOORS: &[(u8, &str)] = &[
     (0, "rescue"),
     (0, "sse"),
     (0, "http1"),
+    (0, "inject"),
     (0, "printable"),
 ];
 

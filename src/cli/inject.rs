@@ -1,0 +1,215 @@
+//! `crossfade inject`, `uninject` and `rbac`: what a person says, the manifest they name, and what is printed.
+
+use std::io::{self, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use similar::TextDiff;
+
+use super::parse::{path_prefix, seconds};
+use crate::files;
+use crate::inject::{self, Error, MAX_BYTES, Options, Report};
+use crate::printable::{printable, printable_lines};
+
+/// The status of what cannot be done because of what was given.
+const WRONG: u8 = 2;
+
+/// The image that goes with this program, where whoever built it has said so.
+const IMAGE: Option<&str> = option_env!("CROSSFADE_DEFAULT_IMAGE");
+
+#[derive(Debug, Args)]
+pub struct ManifestArgs {
+    /// The manifests, in YAML or JSON; `-` is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Explain only, and print no manifests
+    #[arg(long)]
+    dry_run: bool,
+    /// Print what changes as a unified diff instead of the manifests
+    #[arg(long, conflicts_with = "dry_run")]
+    diff: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cat frontend.yaml | crossfade inject - | kubectl apply -f -
+  kubectl get deployment frontend -o yaml | crossfade inject - | kubectl apply -f -
+  crossfade inject frontend.yaml --diff
+  crossfade inject server.yaml --port 3000 --port-env PORT --health /healthz")]
+pub struct InjectArgs {
+    #[command(flatten)]
+    manifest: ManifestArgs,
+    /// The image of crossfade [default: the one that was released with this program]
+    #[arg(long, env = "CROSSFADE_IMAGE", value_name = "IMAGE")]
+    image: Option<String>,
+    /// Add a plain container, for Kubernetes before 1.33, instead of a native sidecar
+    #[arg(long)]
+    plain_container: bool,
+    /// The container of the frontend, where it is not found by itself
+    #[arg(long, value_name = "NAME")]
+    frontend_container: Option<String>,
+    /// The port on which the frontend listens, where it is no known server
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+    /// The argument by which the frontend is told its port, such as `--port`
+    #[arg(
+        long,
+        value_name = "FLAG",
+        allow_hyphen_values = true,
+        conflicts_with = "port_env"
+    )]
+    port_arg: Option<String>,
+    /// The environment variable by which it is told its port, such as `PORT`
+    #[arg(long, value_name = "NAME")]
+    port_env: Option<String>,
+    /// The path by which the frontend says that it is alive; adds probes where there are none
+    #[arg(long, value_name = "PATH", value_parser = path_prefix)]
+    health: Option<String>,
+    /// The name by which updates mean these pods (`spec.sourceDeployment`) [default: their label, or the object's name]
+    #[arg(long, value_name = "NAME")]
+    deployment: Option<String>,
+    /// How long open streams have to end when a pod is deleted [default: 870]
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    drain: Option<Duration>,
+    /// Replace a preStop hook of the frontend, whatever it does
+    #[arg(long)]
+    replace_pre_stop: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kubectl get deployment frontend -o yaml | crossfade uninject - | kubectl apply -f -
+  crossfade uninject injected.yaml >frontend.yaml")]
+pub struct UninjectArgs {
+    #[command(flatten)]
+    manifest: ManifestArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  crossfade rbac default | kubectl apply -f -
+  crossfade rbac my-graph-k8s-service-discovery | kubectl apply -n inference -f -")]
+pub struct RbacArgs {
+    /// The service account of the pods with a sidecar; without it, one of its own is made
+    #[arg(value_name = "ACCOUNT", value_parser = super::parse::object_name)]
+    account: Option<String>,
+}
+
+impl InjectArgs {
+    /// Prints the manifests with crossfade, and on standard error what was done.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let options = Options {
+            image: self.image.clone(),
+            plain_container: self.plain_container,
+            container: self.frontend_container.clone(),
+            port: self.port,
+            port_arg: self.port_arg.clone(),
+            port_env: self.port_env.clone(),
+            health: self.health.clone(),
+            deployment: self.deployment.clone(),
+            drain: self.drain.map(|drain| drain.as_secs_f64().ceil() as u64),
+            replace_pre_stop: self.replace_pre_stop,
+        };
+        self.manifest
+            .run(|text| inject::inject(text, &options, IMAGE))
+    }
+}
+
+impl UninjectArgs {
+    /// Prints the manifests without crossfade, and on standard error what was done.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        self.manifest.run(|text| {
+            let report = inject::uninject(text)?;
+            if report.notes.is_empty() {
+                eprintln!("nothing here was injected: the manifests stay as they are");
+            }
+            Ok(report)
+        })
+    }
+}
+
+impl RbacArgs {
+    /// Prints the role of a sidecar, and who has it.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        // A reader that has gone, as `head` does, is no error.
+        let _ = io::stdout().write_all(inject::rbac(self.account.as_deref()).as_bytes());
+        ExitCode::SUCCESS
+    }
+}
+
+impl ManifestArgs {
+    fn run(&self, edit: impl Fn(&str) -> Result<Report, Error>) -> ExitCode {
+        let name = printable(self.file.display()).to_string();
+        let text = match self.read() {
+            Ok(text) => text,
+            Err(message) => {
+                eprintln!("crossfade: {name}: {message}");
+                return ExitCode::from(WRONG);
+            }
+        };
+        match edit(&text) {
+            Ok(report) => {
+                for note in &report.notes {
+                    eprintln!("{}", printable_lines(note));
+                }
+                self.print(&text, &report.text)
+            }
+            Err(error) => {
+                eprintln!("crossfade: {name}: {}", printable_lines(error));
+                ExitCode::from(WRONG)
+            }
+        }
+    }
+
+    fn read(&self) -> Result<String, String> {
+        let bytes = if self.file == Path::new("-") {
+            if io::stdin().is_terminal() {
+                eprintln!("reading manifests from standard input");
+            }
+            let mut bytes = Vec::new();
+            let limited = io::stdin()
+                .lock()
+                .take(MAX_BYTES as u64 + 1)
+                .read_to_end(&mut bytes);
+            limited.map_err(|error| error.to_string())?;
+            bytes
+        } else {
+            files::read(&self.file, MAX_BYTES as u64).map_err(|error| {
+                match std::error::Error::source(&error) {
+                    Some(source) => format!("{error}: {source}"),
+                    None => error.to_string(),
+                }
+            })?
+        };
+        String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
+    }
+
+    fn print(&self, before: &str, after: &str) -> ExitCode {
+        let shown = if self.dry_run {
+            String::new()
+        } else if self.diff {
+            let name = self.file.display().to_string();
+            let diff = TextDiff::from_lines(before, after);
+            diff.unified_diff().header(&name, &name).to_string()
+        } else {
+            after.to_owned()
+        };
+        let mut out = io::stdout().lock();
+        match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+            // A reader that has gone, as `head` does, is no error.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                eprintln!("crossfade: cannot write: {error}");
+                ExitCode::FAILURE
+            }
+            _ => ExitCode::SUCCESS,
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Adds crossfade to manifests of Kubernetes as a sidecar, and takes it out again: text in, text and an explanation out.
+//!
+//! Edits bytes, not a tree that is written anew, so that comments, quotes, order and style stay. Whatever is changed is kept
+//! in an annotation of the pod, by which the original comes back byte for byte. Must not know where the text comes from.
+
+mod cut;
+mod documents;
+mod edit;
+mod emit;
+mod options;
+mod path;
+mod pod;
+mod rbac;
+mod record;
+mod run;
+mod server;
+mod services;
+mod sidecar;
+mod tree;
+mod undo;
+mod workload;
+
+use std::fmt;
+
+pub use self::options::Options;
+use self::path::Path;
+pub use self::rbac::rbac;
+pub use self::record::ANNOTATION;
+use self::run::Run;
+
+/// The largest text that is taken, in bytes.
+pub const MAX_BYTES: usize = 64 << 20;
+
+/// What became of a text.
+#[derive(Debug)]
+pub struct Report {
+    pub text: String,
+    pub notes: Vec<Note>,
+}
+
+/// What became of one object.
+#[derive(Debug)]
+pub struct Note {
+    /// As kubectl names it.
+    pub object: String,
+    /// Of the whole text.
+    pub line: usize,
+    /// In a few words.
+    pub summary: String,
+    pub details: Vec<String>,
+    /// What a person should look at.
+    pub warnings: Vec<String>,
+}
+
+impl Note {
+    fn new(object: &str, line: usize, summary: impl Into<String>) -> Self {
+        Self {
+            object: object.to_owned(),
+            line,
+            summary: summary.into(),
+            details: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, detail: impl Into<String>) {
+        self.details.push(detail.into());
+    }
+
+    fn warn(&mut self, warning: impl Into<String>) {
+        self.warnings.push(warning.into());
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (line {}): {}", self.object, self.line, self.summary)?;
+        for detail in &self.details {
+            write!(f, "\n  - {detail}")?;
+        }
+        for warning in &self.warnings {
+            write!(f, "\n  ! {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Why a text stays as it is.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("the text has more than {MAX_BYTES} bytes")]
+    TooLarge,
+    #[error("document {document}, line {line}: {message}")]
+    Unreadable {
+        document: usize,
+        line: usize,
+        message: String,
+    },
+    #[error("document {document}, {object}, line {line}: {message}")]
+    Refused {
+        document: usize,
+        object: String,
+        line: usize,
+        message: String,
+    },
+    #[error("no image of crossfade is known to this build: give --image or CROSSFADE_IMAGE")]
+    NoImage,
+    /// Nothing in it is known to be a frontend.
+    #[error(
+        "no frontend was found{}; known are Deployments, StatefulSets and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
+         SGLang; for another OpenAI-compatible server, give its port with --port", found(.seen)
+    )]
+    NoFrontend { seen: Vec<String> },
+}
+
+fn found(seen: &[String]) -> String {
+    match seen {
+        [] => String::new(),
+        seen => format!(" in {}", seen.join(", ")),
+    }
+}
+
+/// Why an object is not edited.
+#[derive(Debug)]
+struct Refused {
+    place: Position,
+    message: String,
+}
+
+#[derive(Debug)]
+enum Position {
+    Byte(usize),
+    Path(Path),
+}
+
+impl Refused {
+    fn at(byte: usize, message: impl Into<String>) -> Self {
+        let place = Position::Byte(byte);
+        let message = message.into();
+        Self { place, message }
+    }
+
+    fn of(path: &Path, message: impl Into<String>) -> Self {
+        let place = Position::Path(path.clone());
+        let message = message.into();
+        Self { place, message }
+    }
+}
+
+/// Adds crossfade to every frontend in `text`, by default with `image`. What has one already gets it anew.
+///
+/// # Errors
+/// When a frontend cannot be edited, nothing is; and when there is none.
+pub fn inject(text: &str, options: &Options, image: Option<&str>) -> Result<Report, Error> {
+    let mut run = Run::default();
+    let report = run.all(text, |run, document| run.inject(document, options, image))?;
+    match run.injected.is_empty() && run.present == 0 {
+        true => Err(Error::NoFrontend { seen: run.seen }),
+        false => Ok(report),
+    }
+}
+
+/// Takes crossfade out of everything in `text` that it was added to by [`inject`].
+///
+/// # Errors
+/// When that is not possible for one of them.
+pub fn uninject(text: &str) -> Result<Report, Error> {
+    Run::default().all(text, Run::uninject)
+}

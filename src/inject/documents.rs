@@ -1,0 +1,85 @@
+//! Cuts a text into its YAML documents, as kubectl does: at lines that begin with `---`.
+
+/// One document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Document<'a> {
+    /// From its `---`, if it has one, up to the next.
+    pub text: &'a str,
+    /// How many lines of the whole text stand before it.
+    pub line: usize,
+}
+
+/// All documents; together they are the text, byte for byte.
+pub(super) fn split(text: &str) -> Vec<Document<'_>> {
+    let mut documents = Vec::new();
+    let (mut start, mut line, mut first_line) = (0, 0, 0);
+    let mut at = 0;
+    for part in text.split_inclusive('\n') {
+        if at > start && is_marker(part) {
+            let text = &text[start..at];
+            documents.push(Document {
+                text,
+                line: first_line,
+            });
+            (start, first_line) = (at, line);
+        }
+        at += part.len();
+        line += 1;
+    }
+    documents.push(Document {
+        text: &text[start..],
+        line: first_line,
+    });
+    documents
+}
+
+fn is_marker(line: &str) -> bool {
+    line.strip_prefix("---")
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace))
+}
+
+/// The part of a document that can hold something: up to `...` if only comments and directives follow.
+pub(super) fn content(text: &str) -> &str {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        if line.trim_end() == "..." {
+            let rest = &text[at + line.len()..];
+            let is_empty = |line: &str| line.trim().is_empty() || line.starts_with(['#', '%']);
+            return if rest.lines().all(is_empty) {
+                &text[..at]
+            } else {
+                text
+            };
+        }
+        at += line.len();
+    }
+    // Directives may stand before the first marker, in a part of their own.
+    let is_empty = |line: &str| line.trim().is_empty() || line.starts_with(['#', '%']);
+    if text.lines().all(is_empty) { "" } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documents_end_where_kubectl_says() {
+        let text = "# c\n---\na: |\n  ---\n--- # x\nb: ---\n---x: 1\n---";
+        let parts: Vec<_> = split(text)
+            .iter()
+            .map(|part| (part.text, part.line))
+            .collect();
+        assert_eq!(
+            parts,
+            [
+                ("# c\n", 0),
+                ("---\na: |\n  ---\n", 1),
+                ("--- # x\nb: ---\n---x: 1\n", 4),
+                ("---", 7)
+            ]
+        );
+        assert_eq!(split("").len(), 1);
+        assert_eq!(content("a: 1\n...\n# x\n%YAML 1.2\n"), "a: 1\n");
+        assert_eq!(content("%YAML 1.2\n"), "");
+    }
+}

@@ -1,0 +1,126 @@
+//! Ways to values: from the root of a document, and as they stand in a record, which must still lead there after others have
+//! written the document anew.
+
+use serde_json::Value as Json;
+
+use super::tree::{Node, Value};
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    Key(String),
+    Item(usize),
+}
+
+impl From<&str> for Step {
+    fn from(key: &str) -> Self {
+        Self::Key(key.to_owned())
+    }
+}
+
+impl From<usize> for Step {
+    fn from(index: usize) -> Self {
+        Self::Item(index)
+    }
+}
+
+pub(super) type Path = Vec<Step>;
+
+/// `path` and then `steps`.
+pub(super) fn below<S: Into<Step>>(path: &[Step], steps: impl IntoIterator<Item = S>) -> Path {
+    let mut path = path.to_vec();
+    path.extend(steps.into_iter().map(Into::into));
+    path
+}
+
+pub(super) fn get<'j>(root: &'j Json, path: &[Step]) -> Option<&'j Json> {
+    path.iter().try_fold(root, |json, step| match step {
+        Step::Key(key) => json.get(key),
+        Step::Item(index) => json.get(index),
+    })
+}
+
+pub(super) fn get_mut<'j>(root: &'j mut Json, path: &[Step]) -> Option<&'j mut Json> {
+    path.iter().try_fold(root, |json, step| match step {
+        Step::Key(key) => json.get_mut(key),
+        Step::Item(index) => json.get_mut(index),
+    })
+}
+
+/// `path` below `base` as it stands in a record; items of lists go by their name where they have one of their own.
+pub(super) fn words(root: &Json, base: &[Step], path: &[Step]) -> String {
+    let mut words = Vec::new();
+    let mut at = get(root, base);
+    for step in path {
+        words.push(match step {
+            Step::Key(key) => key.replace('~', "~0").replace('/', "~1"),
+            Step::Item(item) => word_of_item(
+                at.and_then(Json::as_array).map_or(&[], Vec::as_slice),
+                *item,
+            ),
+        });
+        at = at.and_then(|json| get(json, std::slice::from_ref(step)));
+    }
+    words.join("/")
+}
+
+fn word_of_item(items: &[Json], index: usize) -> String {
+    let name = items.get(index).and_then(|item| item["name"].as_str());
+    let is_only = |name: &&str| items.iter().filter(|item| item["name"] == **name).count() == 1;
+    match name.filter(is_only) {
+        Some(name) => format!("[{name}]"),
+        None => format!("[#{index}]"),
+    }
+}
+
+/// Where the words of a record lead to below `base`.
+pub(super) fn find(root: &Json, base: &[Step], words: &str) -> Option<Path> {
+    let mut path = base.to_vec();
+    for word in words.split('/') {
+        let json = get(root, &path)?;
+        let step = match (
+            json,
+            word.strip_prefix('[')
+                .and_then(|word| word.strip_suffix(']')),
+        ) {
+            (Json::Array(items), Some(item)) => Step::Item(match item.strip_prefix('#') {
+                Some(index) => index.parse().ok()?,
+                None => items.iter().position(|json| json["name"] == item)?,
+            }),
+            _ => Step::Key(word.replace("~1", "/").replace("~0", "~")),
+        };
+        path.push(step);
+    }
+    get(root, &path)?;
+    Some(path)
+}
+
+/// The node at `path`.
+///
+/// # Errors
+/// At which byte something stands in the way of an edit there, and what.
+pub(super) fn node<'n>(root: &'n Node, path: &[Step]) -> Result<Option<&'n Node>, super::Refused> {
+    let mut node = root;
+    for step in path {
+        let next = match (&node.value, step) {
+            (Value::Map { entries, .. }, Step::Key(key)) => {
+                if let Some(merge) = entries.iter().find(|entry| entry.key == "<<") {
+                    let message = "a merge key (<<) cannot be edited: write out what it stands for";
+                    return Err(super::Refused::at(merge.key_span.start, message));
+                }
+                entries
+                    .iter()
+                    .rfind(|entry| entry.key == *key)
+                    .map(|entry| &entry.node)
+            }
+            (Value::List { items, .. }, Step::Item(index)) => items.get(*index),
+            _ => None,
+        };
+        let Some(next) = next else { return Ok(None) };
+        if let Value::Alias(_) = next.value {
+            let message = "an alias (*) cannot be edited: write out what it stands for";
+            return Err(super::Refused::at(next.span.start, message));
+        }
+        node = next;
+    }
+    Ok(Some(node))
+}

@@ -1,0 +1,321 @@
+//! Decides what changes in one pod, and has it written.
+
+mod choose;
+mod ports;
+mod probes;
+
+use serde_json::{Value as Json, json};
+
+pub(super) use self::choose::choose;
+
+use super::edit::Editor;
+use super::path::{Path, below};
+use super::server::{Move, Server, Told, relocate, speaks_tls, variable};
+use super::sidecar::{self, NAME, Sidecar};
+use super::workload::{Maker, Workload};
+use super::{Note, Options, Refused};
+
+/// The name of the frontend's own port, where the controller asks for its models.
+const FRONTEND: &str = "frontend";
+/// Where the frontend listens behind crossfade: the first that is free.
+const BEHIND: [u16; 3] = [8080, 18080, 28080];
+const ADMIN: [u16; 3] = [9464, 19464, 29464];
+/// A frontend that hangs is not waited for as long as one that drains, in seconds.
+const HUNG: u64 = 30;
+
+/// The container that serves clients.
+#[derive(Clone, Debug)]
+pub(super) struct Frontend {
+    pub path: Path,
+    pub name: String,
+    pub server: Server,
+}
+
+pub(super) struct Injection<'i, 'a> {
+    pub editor: &'i mut Editor<'a>,
+    pub root: &'i Json,
+    pub workload: &'i Workload,
+    pub frontend: &'i Frontend,
+    pub options: &'i Options,
+    pub image: &'i str,
+    pub note: &'i mut Note,
+}
+
+/// The ports of a pod, once crossfade stands before its frontend.
+struct Ports {
+    /// Where clients connect.
+    port: u16,
+    name: String,
+    host_port: Option<u64>,
+    /// Where the frontend listens, and its name.
+    behind: u16,
+    behind_name: &'static str,
+    admin: u16,
+    /// The entry of the frontend's port among those of its container.
+    entry: Option<usize>,
+}
+
+impl<'i> Injection<'i, '_> {
+    pub fn run(&mut self) -> Result<(), Refused> {
+        let container = self.container().clone();
+        self.check(&container)?;
+        let ports = self.ports(&container)?;
+        self.relocate(&container, &ports)?;
+        self.declare(&container, &ports)?;
+        self.probes(&container, &ports)?;
+        self.hooks(&container, &ports)?;
+        let drain = self.options.drain.unwrap_or(sidecar::DRAIN);
+        self.grace(drain)?;
+        self.add(&ports, drain)?;
+        self.editor.record().port = ports.port;
+        Ok(())
+    }
+
+    fn container(&self) -> &Json {
+        static NOTHING: Json = Json::Null;
+        super::path::get(self.root, &self.frontend.path).unwrap_or(&NOTHING)
+    }
+
+    fn spec(&self) -> &Json {
+        static NOTHING: Json = Json::Null;
+        super::path::get(self.root, &self.workload.spec).unwrap_or(&NOTHING)
+    }
+
+    fn of(&self, steps: &[&str]) -> Path {
+        below(&self.frontend.path, steps.iter().copied())
+    }
+
+    fn refuse(&self, message: impl Into<String>) -> Refused {
+        Refused::of(&self.frontend.path, message)
+    }
+
+    fn check(&mut self, container: &Json) -> Result<(), Refused> {
+        if self.spec()["os"]["name"] == "windows" {
+            return Err(self.refuse("its pods run on Windows, and crossfade is for Linux"));
+        }
+        let scheme = |probe: &&str| container[*probe]["httpGet"]["scheme"] == "HTTPS";
+        let probes = ["readinessProbe", "livenessProbe", "startupProbe"];
+        if speaks_tls(container) || probes.iter().any(scheme) {
+            return Err(self.refuse(
+                "it speaks TLS to its clients: have crossfade end TLS instead (--tls-cert and --tls-key of the proxy), \
+                 and take the certificate from the frontend first",
+            ));
+        }
+        if self.spec()["hostNetwork"] == true {
+            self.note.warn("hostNetwork: its ports are those of the node, the admin port as well, which no NetworkPolicy closes");
+        }
+        if self.spec()["automountServiceAccountToken"] == false {
+            self.note.warn("automountServiceAccountToken is false: crossfade cannot see updates until it is true or removed");
+        }
+        Ok(())
+    }
+
+    fn told(&self) -> Told<'i> {
+        Told {
+            port: self.options.port,
+            flag: self.options.port_arg.as_deref(),
+            variable: self.options.port_env.as_deref(),
+        }
+    }
+
+    /// Has the frontend listen behind crossfade.
+    fn relocate(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
+        let told = self.told();
+        let behind = ports.behind;
+        let (_, how) = relocate(self.frontend.server, container, &told, behind)
+            .map_err(|message| self.refuse(message))?;
+        let by = match how {
+            Move::Swap { path, from, to } => {
+                let path = [self.frontend.path.clone(), path].concat();
+                self.editor.swap(&path, &from, &to)?;
+                format!("'{from}' is now '{to}'")
+            }
+            Move::Variable { name } => {
+                let value = json!({"name": name, "value": behind.to_string()});
+                self.editor.push(&self.of(&["env"]), value)?;
+                name
+            }
+            Move::Arguments { list, flag } => {
+                let list = self.of(&[list]);
+                self.editor.push(&list, flag.as_str().into())?;
+                self.editor.push(&list, behind.to_string().into())?;
+                format!("{flag} {behind}")
+            }
+        };
+        self.note.tell(format!(
+            "container '{}' is {}: it moves from port {} to {behind} ({by}), and crossfade takes port {}",
+            self.frontend.name,
+            self.frontend.server.name(),
+            ports.port,
+            ports.port,
+        ));
+        let timeout = "DYN_HTTP_GRACEFUL_SHUTDOWN_TIMEOUT_SECS";
+        if self.frontend.server == Server::Dynamo && variable(container, timeout).is_none() {
+            self.editor.push(
+                &self.of(&["env"]),
+                json!({"name": timeout, "value": HUNG.to_string()}),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Names the frontend's port, and leaves its old name to crossfade.
+    fn declare(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
+        let list = self.of(&["ports"]);
+        let Some(index) = ports.entry else {
+            return self.editor.push(
+                &list,
+                json!({"name": ports.behind_name, "containerPort": ports.behind}),
+            );
+        };
+        let entry = below(&list, [index]);
+        let (from, to) = (ports.port.to_string(), ports.behind.to_string());
+        // The name first: by it the others are found again.
+        let name = below(&entry, ["name"]);
+        match container["ports"][index]["name"].as_str() {
+            Some(was) => self.editor.swap(&name, was, ports.behind_name)?,
+            None => self.editor.put(&name, ports.behind_name.into())?,
+        }
+        self.editor
+            .swap(&below(&entry, ["containerPort"]), &from, &to)?;
+        if let Some(host_port) = ports.host_port {
+            self.editor
+                .swap(&below(&entry, ["hostPort"]), &host_port.to_string(), &to)?;
+        }
+        if ports.behind_name != FRONTEND {
+            self.note.warn(format!(
+                "the name '{FRONTEND}' is taken: start the controller with --frontend-port {}",
+                ports.behind_name
+            ));
+        }
+        Ok(())
+    }
+
+    fn grace(&mut self, drain: u64) -> Result<(), Refused> {
+        let place = below(&self.workload.spec, ["terminationGracePeriodSeconds"]);
+        let needed = sidecar::grace(drain);
+        match self.editor.get(&place).cloned() {
+            Some(Json::Number(seconds))
+                if seconds.as_u64().is_some_and(|seconds| seconds >= needed) =>
+            {
+                return Ok(());
+            }
+            Some(Json::Number(seconds)) => {
+                let was = seconds.to_string();
+                self.editor.swap(&place, &was, &needed.to_string())?;
+                self.note.tell(format!("terminationGracePeriodSeconds: {was} is now {needed}, for streams of up to {drain} s (--drain)"));
+            }
+            _ => {
+                self.editor.put(&place, needed.into())?;
+                self.note.tell(format!("terminationGracePeriodSeconds: {needed}, for streams of up to {drain} s (--drain)"));
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, ports: &Ports, drain: u64) -> Result<(), Refused> {
+        let deployment = self.labels()?;
+        let native = !self.options.plain_container;
+        let sidecar = Sidecar {
+            image: self.image,
+            native,
+            deployment: &deployment,
+            port: ports.port,
+            port_name: &ports.name,
+            host_port: ports.host_port,
+            frontend: ports.behind,
+            admin: ports.admin,
+            drain,
+        };
+        let list = if native {
+            "initContainers"
+        } else {
+            "containers"
+        };
+        let volumes = self.spec()["volumes"].as_array().into_iter().flatten();
+        if volumes.into_iter().any(|volume| volume["name"] == NAME) {
+            return Err(self.refuse(format!("the pod has a volume '{NAME}' already")));
+        }
+        self.editor
+            .push(&below(&self.workload.spec, [list]), sidecar.container())?;
+        self.editor
+            .push(&below(&self.workload.spec, ["volumes"]), sidecar::volume())?;
+        self.note
+            .tell(format!("updates name it by sourceDeployment: {deployment}"));
+        self.account();
+        Ok(())
+    }
+
+    /// The name by which an update finds the pod, which Dynamo's pods carry as a label.
+    fn labels(&mut self) -> Result<String, Refused> {
+        const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+        const COMPONENT: &str = "nvidia.com/dynamo-component-type";
+        let labels = self
+            .editor
+            .get(&self.workload.labels)
+            .cloned()
+            .unwrap_or_default();
+        let label = labels[GRAPH].as_str().map(str::to_owned);
+        let given = self.options.deployment.clone();
+        let name = given
+            .clone()
+            .or(label.clone())
+            .or(self.workload.deployment.clone());
+        let Some(name) = name else {
+            return Err(self
+                .refuse("it has no name by which updates could mean it: give --deployment NAME"));
+        };
+        let is_plain = self.workload.maker == Maker::Kubernetes;
+        if !is_plain || self.frontend.server != Server::Dynamo {
+            if is_plain && label.is_none() {
+                self.note.tell(format!(
+                    "an update counts its pods as workers by spec.workers.old: {{kind: {}, name: {}}}",
+                    self.workload.name.split('/').next().unwrap_or_default(),
+                    self.workload.deployment.as_deref().unwrap_or("NAME"),
+                ));
+            }
+            return Ok(name);
+        }
+        let place = |label: &str| below(&self.workload.labels, [label]);
+        match label {
+            None => {
+                self.editor.put(&place(GRAPH), name.as_str().into())?;
+                self.note.tell(format!("its pods get the label {GRAPH}: {name}; the pods of its workers need it as well"));
+            }
+            Some(label) if label != name => {
+                return Err(self.refuse(format!(
+                    "--deployment says {name}, but its label {GRAPH} says {label}"
+                )));
+            }
+            Some(_) => {}
+        }
+        if labels[COMPONENT].is_null() {
+            self.editor.put(&place(COMPONENT), "frontend".into())?;
+        }
+        Ok(name)
+    }
+
+    /// Tells what the pod's service account must be allowed.
+    fn account(&mut self) {
+        let spec = self.spec();
+        let own = spec["serviceAccountName"]
+            .as_str()
+            .or(spec["serviceAccount"].as_str());
+        let account = match (
+            own,
+            self.workload.maker,
+            self.workload.deployment.as_deref(),
+        ) {
+            (Some(own), ..) => own.to_owned(),
+            (None, Maker::Operator { .. }, Some(name)) => format!("{name}-k8s-service-discovery"),
+            _ => "default".to_owned(),
+        };
+        let namespace = self.workload.namespace.as_deref();
+        let namespace = namespace
+            .map(|name| format!(" -n {name}"))
+            .unwrap_or_default();
+        self.note.tell(format!(
+            "its service account '{account}' must be allowed to see updates, once per namespace: crossfade rbac {account} | kubectl apply{namespace} -f -"
+        ));
+    }
+}

@@ -1,0 +1,71 @@
+//! The ports of a pod, once crossfade stands before its frontend.
+
+use serde_json::Value as Json;
+
+use super::{ADMIN, BEHIND, FRONTEND, Injection, NAME, Ports, Refused, relocate};
+
+impl Injection<'_, '_> {
+    pub(super) fn ports(&self, container: &Json) -> Result<Ports, Refused> {
+        let told = self.told();
+        let refuse = |message: String| self.refuse(message);
+        let (port, _) = relocate(self.frontend.server, container, &told, 0).map_err(refuse)?;
+        let entries = container["ports"].as_array().map_or(&[][..], Vec::as_slice);
+        let entry = entries
+            .iter()
+            .position(|entry| entry["containerPort"] == port);
+        let own = entry.map(|index| &entries[index]);
+        let everywhere = self.workload.everywhere(self.root);
+        let used: Vec<&Json> = everywhere
+            .iter()
+            .flat_map(|(_, container)| container["ports"].as_array().into_iter().flatten())
+            .collect();
+        let others = used
+            .iter()
+            .filter(|entry| entry["containerPort"] == port)
+            .count();
+        if others > usize::from(own.is_some()) {
+            return Err(self.refuse(format!(
+                "another container of the pod has port {port} as well"
+            )));
+        }
+        let is_named = |name: &str| {
+            let named = used.iter().filter(|entry| entry["name"] == name);
+            named
+                .filter(|entry| !own.is_some_and(|own| std::ptr::eq(**entry, own)))
+                .count()
+                > 0
+        };
+        if is_named(NAME) {
+            return Err(self.refuse(format!("a port of the pod is named '{NAME}' already, which the controller takes for that of a proxy")));
+        }
+        let free = |ports: [u16; 3]| {
+            let is_free = |candidate: &u16| {
+                *candidate != port
+                    && used
+                        .iter()
+                        .all(|entry| entry["containerPort"] != *candidate)
+            };
+            ports
+                .into_iter()
+                .find(is_free)
+                .ok_or_else(|| self.refuse(format!("the ports {ports:?} of the pod are all taken")))
+        };
+        let name = own.and_then(|own| own["name"].as_str());
+        let default = if is_named("http") {
+            "http-clients"
+        } else {
+            "http"
+        };
+        let name = name.unwrap_or(default).to_owned();
+        let taken = name == FRONTEND || is_named(FRONTEND);
+        Ok(Ports {
+            port,
+            host_port: own.and_then(|own| own["hostPort"].as_u64()),
+            behind: free(BEHIND)?,
+            behind_name: if taken { "frontend-http" } else { FRONTEND },
+            admin: free(ADMIN)?,
+            entry,
+            name,
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Probes and hooks of the frontend, once crossfade stands before it.
+
+use serde_json::{Value as Json, json};
+
+use super::{HUNG, Injection, Maker, Path, Ports, Refused, below, sidecar};
+
+impl Injection<'_, '_> {
+    pub(super) fn probes(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
+        let by_operator = matches!(self.workload.maker, Maker::Operator { .. });
+        let has = |probe: &str| container[probe].is_object();
+        let readiness = sidecar::readiness(ports.admin);
+        if has("readinessProbe") {
+            self.editor.set(&self.of(&["readinessProbe"]), readiness)?;
+            self.note.tell("the pod is ready when crossfade is (/readyz), because it can serve by either generation");
+        } else if by_operator {
+            self.editor.put(&self.of(&["readinessProbe"]), readiness)?;
+        }
+        let path = self.options.health.as_deref();
+        let live = path.unwrap_or(self.frontend.server.live()).to_owned();
+        let get = json!({"path": live, "port": ports.behind});
+        let is_wanted = by_operator || path.is_some();
+        for (probe, added) in [
+            (
+                "livenessProbe",
+                json!({"httpGet": get, "periodSeconds": 10, "failureThreshold": 3, "terminationGracePeriodSeconds": HUNG}),
+            ),
+            (
+                "startupProbe",
+                json!({"httpGet": get, "periodSeconds": 5, "failureThreshold": if by_operator { 60 } else { 720 }}),
+            ),
+        ] {
+            let place = self.of(&[probe]);
+            if has(probe) {
+                self.retarget(&place, &container[probe], ports)?;
+                let grace = below(&place, ["terminationGracePeriodSeconds"]);
+                if probe == "livenessProbe" && self.editor.get(&grace).is_none() {
+                    self.editor.put(&grace, HUNG.into())?;
+                }
+            } else if is_wanted {
+                self.editor.put(&place, added)?;
+                self.note
+                    .tell(format!("{probe}: asks the frontend for {live}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a probe or hook ask the frontend where it listens now.
+    fn retarget(&mut self, place: &Path, probe: &Json, ports: &Ports) -> Result<(), Refused> {
+        let by_number = (ports.port.to_string(), ports.behind.to_string());
+        let by_name = ports
+            .entry
+            .map(|_| (ports.name.clone(), ports.behind_name.to_owned()));
+        for way in ["httpGet", "tcpSocket", "grpc"] {
+            let given = match &probe[way]["port"] {
+                Json::String(text) => text.clone(),
+                Json::Number(number) => number.to_string(),
+                _ => continue,
+            };
+            let known = [Some(&by_number), by_name.as_ref()].into_iter().flatten();
+            if let Some((from, to)) = known.into_iter().find(|(from, _)| *from == given) {
+                self.editor.swap(&below(place, [way, "port"]), from, to)?;
+            }
+        }
+        let words = probe["exec"]["command"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate();
+        for (index, word) in words.filter_map(|(index, word)| Some((index, word.as_str()?))) {
+            let (from, to) = (format!(":{}", ports.port), format!(":{}", ports.behind));
+            if word.contains(&from) {
+                let path = below(&below(place, ["exec", "command"]), [index]);
+                self.editor.swap(&path, &from, &to)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn hooks(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
+        let place = self.of(&["lifecycle", "preStop"]);
+        let hook = sidecar::pre_stop(ports.admin);
+        let was = &container["lifecycle"]["preStop"];
+        if was.is_null() {
+            self.editor.put(&place, hook)?;
+        } else if is_sleep(was) || self.options.replace_pre_stop {
+            self.editor.set(&place, hook)?;
+            let why = "its preStop hook is replaced: crossfade keeps the pod until its streams have ended";
+            match is_sleep(was) {
+                true => self.note.tell(why),
+                false => self.note.warn(why),
+            }
+        } else {
+            return Err(self.refuse(
+                "it has a preStop hook, which must give way to that of crossfade: allow it with --replace-pre-stop",
+            ));
+        }
+        self.retarget(
+            &self.of(&["lifecycle", "postStart"]),
+            &container["lifecycle"]["postStart"],
+            ports,
+        )
+    }
+}
+
+/// Does a hook only wait?
+fn is_sleep(hook: &Json) -> bool {
+    if hook["sleep"].is_object() {
+        return true;
+    }
+    let command = hook["exec"]["command"].as_array().into_iter().flatten();
+    let words: Vec<_> = command
+        .filter_map(Json::as_str)
+        .flat_map(str::split_whitespace)
+        .collect();
+    let shell = |word: &&str| word.ends_with("sh") || *word == "-c";
+    let mut rest = words.iter().skip_while(|word| shell(word));
+    let is_sleep = rest
+        .next()
+        .is_some_and(|word| *word == "sleep" || word.ends_with("/sleep"));
+    is_sleep && rest.next().is_some_and(|time| time.parse::<f64>().is_ok()) && rest.next().is_none()
+}

@@ -1,0 +1,61 @@
+//! What the service account of a pod with a sidecar must be allowed, as deploy/base has it.
+
+const RBAC: &str = include_str!("../../deploy/base/rbac.yaml");
+const OWN: &str = "crossfade-sidecar";
+
+/// The role, and a binding for `account`; without one, for an account of its own, which is part of it.
+#[must_use]
+pub fn rbac(account: Option<&str>) -> String {
+    let is_comment = |line: &&str| line.starts_with('#');
+    let text: Vec<&str> = RBAC.lines().filter(|line| !is_comment(line)).collect();
+    let text = text.join("\n") + "\n";
+    let Some(account) = account.filter(|account| *account != OWN) else {
+        return text;
+    };
+    let parts = text.split_inclusive("---\n").skip(1);
+    parts
+        .map(|part| match part.contains("kind: RoleBinding") {
+            true => binding(part, account),
+            false => part.to_owned(),
+        })
+        .collect()
+}
+
+/// The binding under a name of its own, and with the account as its subject.
+fn binding(part: &str, account: &str) -> String {
+    let (head, subjects) = part.split_once("subjects:").unwrap_or((part, ""));
+    let account = serde_json::Value::from(account).to_string();
+    let name = format!("  name: \"crossfade-{}", &account[1..]);
+    let head = head.replacen(&format!("  name: {OWN}"), &name, 1);
+    let subjects = subjects.replacen(&format!("  name: {OWN}"), &format!("  name: {account}"), 1);
+    format!("{head}subjects:{subjects}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_gets_the_role_by_a_binding_of_its_own() {
+        let own = rbac(None);
+        assert!(
+            own.contains("kind: ServiceAccount") && own.contains("  name: crossfade-sidecar\n")
+        );
+        let other = rbac(Some("default"));
+        assert!(!other.contains("kind: ServiceAccount\nmetadata"), "{other}");
+        let (role, binding) = other.split_once("---\n").unwrap();
+        assert!(role.starts_with("apiVersion:") && role.contains("kind: Role\n"));
+        assert!(
+            binding.contains("metadata:\n  name: \"crossfade-default\"\n"),
+            "{binding}"
+        );
+        assert!(
+            binding.contains("kind: Role\n  name: crossfade-sidecar\n"),
+            "{binding}"
+        );
+        assert!(
+            binding.ends_with("- kind: ServiceAccount\n  name: \"default\"\n"),
+            "{binding}"
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! What an injection changed in a pod, kept in an annotation of the pod, so that it can be taken back. Its paths go from the
+//! object that makes the pods; items of lists stand in them as `[name]` or `[#index]`.
+
+use serde::{Deserialize, Serialize};
+
+/// The annotation.
+pub const ANNOTATION: &str = "crossfade/injected";
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Record {
+    /// Of the program that wrote it.
+    pub version: String,
+    /// On which the frontend listened before.
+    pub port: u16,
+    /// What was asked for, which the next injection goes on with.
+    #[serde(skip_serializing_if = "super::Options::is_default")]
+    pub options: super::Options,
+    /// Values that were not there before.
+    pub added: Vec<String>,
+    /// What holds them and was not there either: goes when it is empty.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub made: Vec<String>,
+    /// Parts of texts and numbers that were exchanged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub swapped: Vec<Swapped>,
+    /// Values that another one replaced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<Replaced>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Swapped {
+    pub path: String,
+    pub from: String,
+    pub to: String,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Replaced {
+    pub path: String,
+    /// All that stood behind the colon.
+    pub was: String,
+    /// The column of the key, none in flow style.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub column: Option<usize>,
+}

@@ -1,0 +1,290 @@
+//! Goes through the documents of a text: finds what makes pods of frontends, has it edited, and gathers what is to be told.
+
+mod record;
+
+use serde_json::Value as Json;
+
+use self::record::{annotate, image_of, line, prove, start};
+use super::documents::{Document, content, split};
+use super::edit::Editor;
+use super::pod::{Injection, choose};
+use super::tree::Tree;
+use super::undo::Undo;
+use super::workload::{Found, Workload, find};
+use super::{
+    Error, MAX_BYTES, Note, Options, Position, Refused, Report, path, services, sidecar, tree, undo,
+};
+
+/// One run over all documents.
+#[derive(Default)]
+pub(super) struct Run {
+    document: usize,
+    notes: Vec<Note>,
+    /// What was injected.
+    pub injected: Vec<services::Injected>,
+    /// How many have it by other means.
+    pub present: usize,
+    /// What makes pods and was left alone.
+    pub seen: Vec<String>,
+    services: Vec<(usize, Json)>,
+}
+
+impl Run {
+    pub fn all(
+        &mut self,
+        text: &str,
+        edit: impl Fn(&mut Self, Document<'_>) -> Result<Option<String>, Error>,
+    ) -> Result<Report, Error> {
+        if text.len() > MAX_BYTES {
+            return Err(Error::TooLarge);
+        }
+        let (mark, text) = match text.strip_prefix('\u{feff}') {
+            Some(rest) => ("\u{feff}", rest),
+            None => ("", text),
+        };
+        let mut result = String::with_capacity(text.len() + 8192);
+        result.push_str(mark);
+        for document in split(text) {
+            let inner = content(document.text);
+            if inner.is_empty() {
+                result.push_str(document.text);
+                continue;
+            }
+            self.document += 1;
+            let edited = edit(
+                self,
+                Document {
+                    text: inner,
+                    ..document
+                },
+            )?;
+            result.push_str(edited.as_deref().unwrap_or(inner));
+            result.push_str(&document.text[inner.len()..]);
+        }
+        self.notes
+            .extend(services::notes(&self.services, &self.injected));
+        Ok(Report {
+            text: result,
+            notes: std::mem::take(&mut self.notes),
+        })
+    }
+
+    fn read<'a>(&self, document: Document<'a>) -> Result<Option<(Tree<'a>, Json)>, Error> {
+        let unreadable = |error: tree::Unreadable| Error::Unreadable {
+            document: self.document,
+            line: line(document, error.at),
+            message: error.message,
+        };
+        let Some(tree) = Tree::read(document.text).map_err(unreadable)? else {
+            return Ok(None);
+        };
+        let json = tree.json().map_err(unreadable)?;
+        Ok(Some((tree, json)))
+    }
+
+    fn refused(
+        &self,
+        document: Document<'_>,
+        tree: &Tree<'_>,
+        object: &str,
+        refused: Refused,
+    ) -> Error {
+        let at = match refused.place {
+            Position::Byte(at) => at,
+            Position::Path(path) => start(tree, &path),
+        };
+        Error::Refused {
+            document: self.document,
+            object: object.to_owned(),
+            line: line(document, at),
+            message: refused.message,
+        }
+    }
+
+    pub fn inject(
+        &mut self,
+        document: Document<'_>,
+        options: &Options,
+        image: Option<&str>,
+    ) -> Result<Option<String>, Error> {
+        let Some((tree, json)) = self.read(document)? else {
+            return Ok(None);
+        };
+        let mut workloads = Vec::new();
+        for found in find(&json) {
+            match found {
+                Found::Workload(workload) => workloads.push(*workload),
+                Found::Service(path) => {
+                    let service = path::get(&json, &path).cloned().unwrap_or_default();
+                    self.services
+                        .push((line(document, start(&tree, &path)), service));
+                }
+                Found::Unknown(name) => {
+                    let at = line(document, tree.root.span.start);
+                    let summary = "left as it is: inject knows Deployments, StatefulSets and DynamoGraphDeployments";
+                    self.seen.push(name.clone());
+                    self.notes.push(Note::new(&name, at, summary));
+                }
+                Found::Other => {}
+            }
+        }
+        if workloads.is_empty() {
+            return Ok(None);
+        }
+        if let Some((key, at)) = &tree.twice {
+            let refused = Refused::at(*at, format!("the key '{key}' is given twice"));
+            return Err(self.refused(document, &tree, &workloads[0].name, refused));
+        }
+        // What is there already is taken out first, and given back its options.
+        let mut earlier = Vec::new();
+        let mut undo = Undo::new(&tree, &json);
+        for workload in &workloads {
+            let at = line(document, start(&tree, &workload.base));
+            let mut note = Note::new(&workload.name, at, "taken out before it is added anew");
+            let refuse = |refused| self.refused(document, &tree, &workload.name, refused);
+            let record = undo::record(&json, workload).map_err(refuse)?;
+            if let Some(record) = &record {
+                undo.take_back(workload, record, &mut note)
+                    .map_err(refuse)?;
+                if !note.warnings.is_empty() {
+                    self.notes.push(note);
+                }
+            }
+            let image = image_of(&json, workload);
+            earlier.push(record.map(|record| Options {
+                image,
+                ..record.options
+            }));
+        }
+        let clean = undo.finish();
+        let clean_document = Document {
+            text: &clean,
+            ..document
+        };
+        let Some((tree, json)) = self.read(clean_document)? else {
+            return Ok(None);
+        };
+        let text = self.add(
+            clean_document,
+            &tree,
+            &json,
+            &workloads,
+            &earlier,
+            options,
+            image,
+        )?;
+        Ok(Some(text))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "one call, of one place")]
+    fn add(
+        &mut self,
+        document: Document<'_>,
+        tree: &Tree<'_>,
+        json: &Json,
+        workloads: &[Workload],
+        earlier: &[Option<Options>],
+        options: &Options,
+        image: Option<&str>,
+    ) -> Result<String, Error> {
+        let mut editor = Editor::new(tree, json.clone());
+        let mut last = "";
+        for (workload, earlier) in workloads.iter().zip(earlier) {
+            let options = earlier
+                .as_ref()
+                .map_or_else(|| options.clone(), |earlier| options.or(earlier));
+            let at = line(document, start(tree, &workload.base));
+            let refuse = |refused| self.refused(document, tree, &workload.name, refused);
+            let by_hand = workload
+                .everywhere(json)
+                .into_iter()
+                .any(|(_, container)| container["name"] == sidecar::NAME);
+            if by_hand {
+                let summary =
+                    "left as it is: it has a container 'crossfade' that was not added by inject";
+                self.notes.push(Note::new(&workload.name, at, summary));
+                self.present += 1;
+                continue;
+            }
+            let Some(frontend) = choose(json, workload, &options).map_err(refuse)? else {
+                self.seen.push(workload.name.clone());
+                self.notes.push(Note::new(
+                    &workload.name,
+                    at,
+                    "left as it is: no frontend was recognised in it",
+                ));
+                continue;
+            };
+            let Some(image) = options.image.as_deref().or(image) else {
+                return Err(Error::NoImage);
+            };
+            let how = if options.plain_container {
+                "a plain container"
+            } else {
+                "a native sidecar, for Kubernetes 1.33 or later"
+            };
+            let mut note = Note::new(
+                &workload.name,
+                at,
+                format!("crossfade {} is added as {how}", env!("CARGO_PKG_VERSION")),
+            );
+            let containers = workload.containers(json);
+            let list = containers
+                .iter()
+                .rev()
+                .map(|(path, _)| &path[..path.len() - 1])
+                .next()
+                .unwrap_or(&[]);
+            editor.begin(&workload.base, list).map_err(refuse)?;
+            let mut injection = Injection {
+                editor: &mut editor,
+                root: json,
+                workload,
+                frontend: &frontend,
+                image,
+                options: &options,
+                note: &mut note,
+            };
+            injection.run().map_err(refuse)?;
+            annotate(&mut editor, workload, &options).map_err(refuse)?;
+            self.injected
+                .push(services::Injected::new(&editor, workload, json, &frontend));
+            self.notes.push(note);
+            last = &workload.name;
+        }
+        let refuse = |refused| self.refused(document, tree, last, refused);
+        let text = editor.finish().map_err(refuse)?;
+        prove(&text, workloads, document.text).map_err(refuse)?;
+        Ok(text)
+    }
+
+    pub fn uninject(&mut self, document: Document<'_>) -> Result<Option<String>, Error> {
+        let Some((tree, json)) = self.read(document)? else {
+            return Ok(None);
+        };
+        let mut undo = Undo::new(&tree, &json);
+        for found in find(&json) {
+            let Found::Workload(workload) = found else {
+                continue;
+            };
+            let refuse = |refused| self.refused(document, &tree, &workload.name, refused);
+            let Some(record) = undo::record(&json, &workload).map_err(refuse)? else {
+                continue;
+            };
+            let at = line(document, start(&tree, &workload.base));
+            let mut note = Note::new(
+                &workload.name,
+                at,
+                format!("crossfade {} is taken out", record.version),
+            );
+            note.tell(format!(
+                "the frontend listens on port {} again",
+                record.port
+            ));
+            undo.take_back(&workload, &record, &mut note)
+                .map_err(refuse)?;
+            self.notes.push(note);
+        }
+        Ok(Some(undo.finish()))
+    }
+}

@@ -1,0 +1,75 @@
+//! Writes down what was changed, and proves that it can be taken back.
+
+use serde_json::Value as Json;
+
+use crate::inject::documents::Document;
+use crate::inject::edit::Editor;
+use crate::inject::path::{self, Path, below};
+use crate::inject::record::{ANNOTATION, Record};
+use crate::inject::tree::Tree;
+use crate::inject::undo::{self, Undo};
+use crate::inject::workload::Workload;
+use crate::inject::{Note, Options, Refused, sidecar};
+
+/// Taking it out again gives back every byte, or it is not put in.
+pub(super) fn prove(text: &str, workloads: &[Workload], before: &str) -> Result<(), Refused> {
+    let odd = || {
+        Refused::at(
+            0,
+            "is written in a way in which uninject could not give back every byte; write it in plain block style",
+        )
+    };
+    let tree = Tree::read(text).ok().flatten().ok_or_else(odd)?;
+    let json = tree.json().map_err(|_| odd())?;
+    let mut undo = Undo::new(&tree, &json);
+    let mut note = Note::new("", 0, "");
+    for workload in workloads {
+        if let Some(record) = undo::record(&json, workload)? {
+            undo.take_back(workload, &record, &mut note)?;
+        }
+    }
+    match undo.finish() == before {
+        true => Ok(()),
+        false => Err(odd()),
+    }
+}
+
+/// Writes down what was changed.
+pub(super) fn annotate(
+    editor: &mut Editor<'_>,
+    workload: &Workload,
+    options: &Options,
+) -> Result<(), Refused> {
+    let place = below(&workload.annotations, [ANNOTATION]);
+    editor.put(&place, "".into())?;
+    let mut record: Record = editor.record().clone();
+    env!("CARGO_PKG_VERSION").clone_into(&mut record.version);
+    record.options = Options {
+        image: None,
+        ..options.clone()
+    };
+    let text = serde_json::to_string(&record).unwrap_or_default();
+    editor.fill(&place, text.into())
+}
+
+/// The image of the sidecar that a pod has already.
+pub(super) fn image_of(json: &Json, workload: &Workload) -> Option<String> {
+    let containers = workload.everywhere(json);
+    let own = containers
+        .into_iter()
+        .find(|(_, container)| container["name"] == sidecar::NAME);
+    own.and_then(|(_, container)| Some(container["image"].as_str()?.to_owned()))
+}
+
+/// Where the value at `path` begins.
+pub(super) fn start(tree: &Tree<'_>, path: &Path) -> usize {
+    let depths = (0..=path.len()).rev();
+    let mut nodes = depths.filter_map(|depth| path::node(&tree.root, &path[..depth]).ok()?);
+    nodes.next().map_or(0, |node| node.span.start)
+}
+
+/// The line of the whole text in which a byte of a document stands.
+pub(super) fn line(document: Document<'_>, at: usize) -> usize {
+    let before = document.text.get(..at).unwrap_or(document.text);
+    document.line + before.matches('\n').count() + 1
+}

@@ -1,0 +1,164 @@
+//! Recognises model servers by their containers.
+
+mod port;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+pub(super) use self::port::{Move, Told, relocate};
+
+/// The servers that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Server {
+    Dynamo,
+    Vllm,
+    Sglang,
+    /// Told by its port.
+    Other,
+}
+
+/// What tells a server.
+struct Marks {
+    server: Server,
+    /// In its command and arguments.
+    words: &'static [&'static str],
+    /// In the name of its image, behind the registry and the tag.
+    images: &'static [&'static str],
+}
+
+const MARKS: [Marks; 3] = [
+    Marks {
+        server: Server::Dynamo,
+        words: &["dynamo.frontend"],
+        images: &["dynamo-frontend"],
+    },
+    Marks {
+        server: Server::Vllm,
+        words: &["vllm serve", "vllm.entrypoints.openai.api_server"],
+        images: &["vllm-openai", "vllm"],
+    },
+    Marks {
+        server: Server::Sglang,
+        words: &[
+            "sglang.launch_server",
+            "sglang serve",
+            "sglang_router.launch_router",
+        ],
+        images: &["sglang"],
+    },
+];
+
+/// Workers of Dynamo, which serve no clients.
+const WORKERS: [&str; 6] = [
+    "dynamo.vllm",
+    "dynamo.sglang",
+    "dynamo.trtllm",
+    "dynamo.mocker",
+    "dynamo.planner",
+    "dynamo.router",
+];
+
+impl Server {
+    /// What runs in a container, if it is known.
+    pub fn of(container: &Json) -> Option<Self> {
+        let line = command_line(container);
+        if WORKERS.iter().any(|worker| line.contains(worker)) {
+            return None;
+        }
+        let has_word = |marks: &&Marks| marks.words.iter().any(|word| line.contains(word));
+        if let Some(marks) = MARKS.iter().find(has_word) {
+            return Some(marks.server);
+        }
+        if is_variable(container, "DYN_HTTP_PORT") {
+            return Some(Self::Dynamo);
+        }
+        // An image tells only what runs if the command does not.
+        let image = container["image"].as_str().unwrap_or_default();
+        let name = image.rsplit('/').next().unwrap_or_default();
+        let name = name.split([':', '@']).next().unwrap_or_default();
+        let has_own_command = container["command"].is_array();
+        let by_image = MARKS.iter().find(|marks| marks.images.contains(&name));
+        by_image
+            .filter(|_| !has_own_command)
+            .map(|marks| marks.server)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dynamo => "a Dynamo frontend",
+            Self::Vllm => "a vLLM server",
+            Self::Sglang => "an SGLang server",
+            Self::Other => "an OpenAI-compatible server",
+        }
+    }
+
+    /// Its port where nothing is said.
+    pub fn default_port(self) -> u16 {
+        match self {
+            Self::Sglang => 30000,
+            _ => 8000,
+        }
+    }
+
+    /// Where it says whether it lives.
+    pub fn live(self) -> &'static str {
+        match self {
+            Self::Dynamo => "/live",
+            _ => "/health",
+        }
+    }
+
+    fn flag(self) -> Option<&'static str> {
+        match self {
+            Self::Dynamo => Some("--http-port"),
+            Self::Vllm | Self::Sglang => Some("--port"),
+            Self::Other => None,
+        }
+    }
+
+    fn variable(self) -> Option<&'static str> {
+        (self == Self::Dynamo).then_some("DYN_HTTP_PORT")
+    }
+
+    /// Behind which words of a command line arguments may stand.
+    fn words(self) -> &'static [&'static str] {
+        let marks = MARKS.iter().find(|marks| marks.server == self);
+        marks.map_or(&[], |marks| marks.words)
+    }
+}
+
+/// Does it say that it is a worker of Dynamo?
+pub(super) fn is_worker(container: &Json) -> bool {
+    let line = command_line(container);
+    WORKERS.iter().any(|worker| line.contains(worker))
+}
+
+/// Does it speak TLS to its clients?
+pub(super) fn speaks_tls(container: &Json) -> bool {
+    let line = command_line(container);
+    ["--ssl-keyfile", "--ssl-certfile", "--tls-cert-path"]
+        .iter()
+        .any(|flag| line.contains(flag))
+        || is_variable(container, "DYN_TLS_CERT_PATH")
+}
+
+fn command_line(container: &Json) -> String {
+    let lists = ["command", "args"]
+        .iter()
+        .filter_map(|list| container[*list].as_array());
+    let words: Vec<_> = lists.flatten().filter_map(Json::as_str).collect();
+    words.join(" ")
+}
+
+fn is_variable(container: &Json, name: &str) -> bool {
+    variable(container, name).is_some()
+}
+
+/// The last variable of that name, which counts, and its index.
+pub(super) fn variable<'j>(container: &'j Json, name: &str) -> Option<(usize, &'j Json)> {
+    let variables = container["env"].as_array()?;
+    let index = variables
+        .iter()
+        .rposition(|variable| variable["name"] == name)?;
+    Some((index, &variables[index]))
+}

@@ -1,0 +1,220 @@
+//! Finds on which port a server listens, and how to have it listen on another one.
+
+use serde_json::Value as Json;
+
+use super::{Server, variable};
+use crate::inject::path::{Path, below};
+
+/// One edit by which a server listens on another port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::inject) enum Move {
+    /// Exchange a part of the text at a path below the container.
+    Swap {
+        path: Path,
+        from: String,
+        to: String,
+    },
+    /// Set a variable.
+    Variable { name: String },
+    /// Append arguments to the list of this name.
+    Arguments { list: &'static str, flag: String },
+}
+
+/// How to tell a server its port, if it is not known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::inject) struct Told<'a> {
+    pub port: Option<u16>,
+    pub flag: Option<&'a str>,
+    pub variable: Option<&'a str>,
+}
+
+/// On which port a server listens, and how it is moved to the port `to`.
+///
+/// # Errors
+/// Why that cannot be told.
+pub(in crate::inject) fn relocate(
+    server: Server,
+    container: &Json,
+    told: &Told<'_>,
+    to: u16,
+) -> Result<(u16, Move), String> {
+    let flag = told.flag.or(server.flag());
+    let name = told.variable.or(server.variable());
+    if let Some(found) = flag.and_then(|flag| in_arguments(container, flag)) {
+        return found?.moved(container, told.port, to);
+    }
+    if let Some((_, variable)) = name.and_then(|name| variable(container, name)) {
+        let name = variable["name"].as_str().unwrap_or_default();
+        return by_variable(container, name, told.port, to);
+    }
+    let port = told.port.unwrap_or_else(|| server.default_port());
+    if let Some(name) = name {
+        return Ok((
+            port,
+            Move::Variable {
+                name: name.to_owned(),
+            },
+        ));
+    }
+    let Some(flag) = flag else {
+        let message = "how it is told its port is not known: give --port-arg FLAG or --port-env NAME, by which it \
+                       can listen on another one";
+        return Err(message.to_owned());
+    };
+    Ok((port, append(server, container, flag, to)?))
+}
+
+/// Where a port is given in a command line.
+struct Given {
+    /// Below the container.
+    path: Path,
+    /// The text from the flag to the end of the value, and the value.
+    whole: String,
+    value: String,
+}
+
+impl Given {
+    fn moved(self, container: &Json, told: Option<u16>, to: u16) -> Result<(u16, Move), String> {
+        let bare = self.value.trim_matches(['"', '\'']);
+        let name = bare
+            .trim_start_matches('$')
+            .trim_matches(['{', '}', '(', ')']);
+        if bare.starts_with('$') {
+            return by_variable(container, name, told, to);
+        }
+        let port = bare
+            .parse()
+            .map_err(|_| format!("its port '{bare}' is no number"))?;
+        agree(port, told)?;
+        let to = self.whole.replacen(bare, &to.to_string(), 1);
+        let (path, from) = (self.path, self.whole);
+        Ok((port, Move::Swap { path, from, to }))
+    }
+}
+
+fn agree(port: u16, told: Option<u16>) -> Result<(), String> {
+    match told {
+        Some(told) if told != port => Err(format!(
+            "--port says {told}, but the manifest says that it listens on {port}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn by_variable(
+    container: &Json,
+    name: &str,
+    told: Option<u16>,
+    to: u16,
+) -> Result<(u16, Move), String> {
+    let unknown = || {
+        format!(
+            "its port is in the variable {name}, whose value is not in the manifest; set it there"
+        )
+    };
+    let (index, variable) = variable(container, name).ok_or_else(unknown)?;
+    let value = variable["value"].as_str().ok_or_else(unknown)?;
+    let port = value
+        .parse()
+        .map_err(|_| format!("the variable {name} is no port: '{value}'"))?;
+    agree(port, told)?;
+    let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
+    let (from, to) = (value.to_owned(), to.to_string());
+    Ok((port, Move::Swap { path, from, to }))
+}
+
+/// The last place where `flag` has a value.
+fn in_arguments(container: &Json, flag: &str) -> Option<Result<Given, String>> {
+    let mut found = None;
+    for list in ["command", "args"] {
+        let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
+        for (index, item) in items.iter().enumerate() {
+            let Some(text) = item.as_str() else { continue };
+            let path = |index: usize| below(&below(&Path::new(), [list]), [index]);
+            if text == flag {
+                let value = items.get(index + 1).map(|value| match value {
+                    Json::String(text) => text.clone(),
+                    other => other.to_string(),
+                });
+                found = Some(
+                    value
+                        .ok_or(format!("{flag} has no value"))
+                        .map(|value| Given {
+                            path: path(index + 1),
+                            whole: value.clone(),
+                            value,
+                        }),
+                );
+            } else if let Some((whole, value)) = in_text(text, flag) {
+                let path = path(index);
+                found = Some(Ok(Given { path, whole, value }));
+            }
+        }
+    }
+    found
+}
+
+/// `flag` with its value within a command line, and the value.
+fn in_text(text: &str, flag: &str) -> Option<(String, String)> {
+    let starts = text.match_indices(flag).map(|(at, _)| at);
+    let begins = |at: &usize| {
+        text[..*at]
+            .chars()
+            .next_back()
+            .is_none_or(char::is_whitespace)
+    };
+    starts.filter(begins).find_map(|at| {
+        let rest = &text[at + flag.len()..];
+        let value = rest.trim_start_matches(['=', ' ', '\t']);
+        let between = rest.len() - value.len();
+        let end = value.find(|c: char| c.is_whitespace() || ";&|".contains(c));
+        let value = &value[..end.unwrap_or(value.len())];
+        let whole = &text[at..at + flag.len() + between + value.len()];
+        (between > 0 && !value.is_empty()).then(|| (whole.to_owned(), value.to_owned()))
+    })
+}
+
+/// Where an argument can be added.
+fn append(server: Server, container: &Json, flag: &str, to: u16) -> Result<Move, String> {
+    for list in ["args", "command"] {
+        let items = container[list].as_array().map_or(&[][..], Vec::as_slice);
+        let script = items.iter().enumerate().find_map(|(index, item)| {
+            let text = item
+                .as_str()
+                .filter(|text| text.contains(char::is_whitespace))?;
+            let word = server
+                .words()
+                .iter()
+                .find(|word| text.matches(**word).count() == 1)?;
+            Some((index, *word))
+        });
+        if let Some((index, word)) = script {
+            let path = below(&below(&Path::new(), [list]), [index]);
+            let (from, to) = (word.to_owned(), format!("{word} {flag} {to}"));
+            return Ok(Move::Swap { path, from, to });
+        }
+    }
+    let items = |list: &str| {
+        container[list]
+            .as_array()
+            .is_some_and(|items| !items.is_empty())
+    };
+    let is_shell = container["command"].as_array().is_some_and(|command| {
+        let words: Vec<_> = command.iter().filter_map(Json::as_str).collect();
+        words
+            .iter()
+            .any(|word| word.starts_with('-') && word.ends_with('c') && word.len() <= 4)
+            && words.first().is_some_and(|word| word.ends_with("sh"))
+    });
+    let flag = flag.to_owned();
+    match (items("args"), items("command")) {
+        _ if is_shell => Err(format!(
+            "its command line is a script in which the place for {flag} is not known: write {flag} PORT into it"
+        )),
+        (false, true) => Ok(Move::Arguments {
+            list: "command",
+            flag,
+        }),
+        _ => Ok(Move::Arguments { list: "args", flag }),
+    }
+}

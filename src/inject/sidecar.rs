@@ -1,0 +1,104 @@
+//! The sidecar's container, as deploy/sidecar has it.
+
+use serde_json::{Value as Json, json};
+
+/// Name of the container, of its volume, and of its admin port.
+pub(super) const NAME: &str = "crossfade";
+/// How long it serves on after the pod has left the endpoints, in seconds.
+pub(super) const SETTLE: u64 = 10;
+/// What a pod needs beyond settling and draining, in seconds.
+const SPARE: u64 = 20;
+/// The default of `--drain`, in seconds.
+pub(super) const DRAIN: u64 = 870;
+
+/// What is special about one.
+pub(super) struct Sidecar<'a> {
+    pub image: &'a str,
+    pub native: bool,
+    pub deployment: &'a str,
+    /// Where clients connect, with its name and the port on the node, if it had one.
+    pub port: u16,
+    pub port_name: &'a str,
+    pub host_port: Option<u64>,
+    /// Where the frontend listens now.
+    pub frontend: u16,
+    pub admin: u16,
+    pub drain: u64,
+}
+
+/// The least grace period of the pod, in seconds.
+pub(super) fn grace(drain: u64) -> u64 {
+    SETTLE + drain + SPARE
+}
+
+impl Sidecar<'_> {
+    pub fn container(&self) -> Json {
+        let mut container = json!({"name": NAME, "image": self.image, "args": ["proxy"]});
+        if self.native {
+            container["restartPolicy"] = "Always".into();
+        }
+        let variable = |name: &str, value: String| json!({"name": name, "value": value});
+        container["env"] = json!([
+            variable("CROSSFADE_LISTEN", format!("0.0.0.0:{}", self.port)),
+            variable("CROSSFADE_OLD", format!("127.0.0.1:{}", self.frontend)),
+            variable("CROSSFADE_ADMIN", format!("0.0.0.0:{}", self.admin)),
+            variable("CROSSFADE_KUBE", "true".to_owned()),
+            variable("CROSSFADE_KUBE_DEPLOYMENT", self.deployment.to_owned()),
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            variable("CROSSFADE_STATE_DIR", "/var/lib/crossfade".to_owned()),
+            variable("CROSSFADE_SETTLE", SETTLE.to_string()),
+            variable("CROSSFADE_DRAIN", self.drain.to_string()),
+            variable("CROSSFADE_MAX_CONNECTIONS", "8192".to_owned()),
+            variable("CROSSFADE_MAX_REQUESTS", "8192".to_owned()),
+        ]);
+        let mut port = json!({"name": self.port_name, "containerPort": self.port});
+        if let Some(host_port) = self.host_port {
+            port["hostPort"] = host_port.into();
+        }
+        container["ports"] = json!([port, {"name": NAME, "containerPort": self.admin}]);
+        container["readinessProbe"] = json!({
+            "httpGet": {"path": "/readyz", "port": NAME},
+            "periodSeconds": 2,
+            "failureThreshold": 2,
+        });
+        container["livenessProbe"] = json!({
+            "httpGet": {"path": "/livez", "port": NAME},
+            "periodSeconds": 10,
+            "failureThreshold": 3,
+        });
+        if self.native {
+            // It gets SIGTERM only after the frontend is gone; a plain container gets it together with the frontend's hook.
+            let command = json!({"command": ["/crossfade", "drain"]});
+            container["lifecycle"] = json!({"preStop": {"exec": command}});
+        }
+        container["volumeMounts"] = json!([{"name": NAME, "mountPath": "/var/lib/crossfade"}]);
+        container["resources"] = json!({
+            "requests": {"cpu": "500m", "memory": "128Mi"},
+            "limits": {"memory": "512Mi"},
+        });
+        container["securityContext"] = json!({
+            "runAsNonRoot": true,
+            "runAsUser": 65532,
+            "readOnlyRootFilesystem": true,
+            "allowPrivilegeEscalation": false,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        });
+        container
+    }
+}
+
+/// The volume in which it keeps its plan.
+pub(super) fn volume() -> Json {
+    json!({"name": NAME, "emptyDir": {"sizeLimit": "16Mi"}})
+}
+
+/// What the frontend says instead of being ready itself: the pod can serve by either generation.
+pub(super) fn readiness(admin: u16) -> Json {
+    json!({"httpGet": {"path": "/readyz", "port": admin}, "periodSeconds": 2})
+}
+
+/// Ends once the sidecar's last stream has ended.
+pub(super) fn pre_stop(admin: u16) -> Json {
+    json!({"httpGet": {"path": "/drained", "port": admin}})
+}

@@ -1,0 +1,101 @@
+//! Gives back values that an injection replaced as a whole.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value as Json};
+
+use super::Undo;
+use crate::inject::cut::{self, Cut, column};
+use crate::inject::emit::{self, Style};
+use crate::inject::path::{self, Path, below};
+use crate::inject::record::Replaced;
+use crate::inject::tree::Tree;
+use crate::inject::workload::Workload;
+use crate::inject::{Note, Refused};
+
+impl Undo<'_> {
+    pub(super) fn put_back(
+        &mut self,
+        workload: &Workload,
+        replaced: &Replaced,
+        gone: &BTreeSet<Path>,
+        note: &mut Note,
+    ) -> Result<(), Refused> {
+        let Some(path) = path::find(self.root, &workload.base, &replaced.path) else {
+            note.warn(format!("{} is gone, and stays so", replaced.path));
+            return Ok(());
+        };
+        // What was nothing before may have been filled by others since.
+        let was_nothing = read(replaced).is_some_and(|json| json.is_null());
+        let others = match path::get(self.root, &path) {
+            Some(Json::Object(map)) => map
+                .keys()
+                .any(|key| !gone.contains(&below(&path, [key.as_str()]))),
+            Some(Json::Array(list)) => {
+                (0..list.len()).any(|index| !gone.contains(&below(&path, [index])))
+            }
+            _ => false,
+        };
+        if was_nothing && others {
+            return Ok(());
+        }
+        let Some((entry, flow)) = self.entry(&path)? else {
+            return Ok(());
+        };
+        let text = self.tree.text;
+        let key = column(text, entry.key_span.start);
+        let range = entry.colon..entry.node.span.end;
+        let newline = cut::newline(text);
+        let is_as_it_was = match replaced.column {
+            Some(column) => !flow && column == key,
+            None => flow || !replaced.was.contains('\n'),
+        };
+        let breaks = replaced.was.matches('\n').count();
+        let same_breaks =
+            breaks == 0 || (newline == "\r\n") == (replaced.was.matches("\r\n").count() == breaks);
+        let new = if is_as_it_was && same_breaks {
+            replaced.was.clone()
+        } else {
+            let Some(json) = read(replaced) else {
+                return Err(Refused::of(
+                    &path,
+                    "cannot be given back, because it used an alias",
+                ));
+            };
+            let style = Style {
+                step: 2,
+                list: 0,
+                newline,
+            };
+            match flow {
+                true => format!(" {}", emit::flow(&json, None, &style)),
+                false => emit::behind_colon(&json, key, &style),
+            }
+        };
+        // A block scalar ends behind its line break, all else before it.
+        let range = match text[range.clone()].ends_with('\n') && !new.ends_with('\n') {
+            true => range.start..range.end - 1,
+            false => range,
+        };
+        // Cuts that begin within it were made for nothing.
+        self.cuts.retain(|cut| !range.contains(&cut.range.start));
+        self.cuts.push(Cut {
+            range,
+            text: new,
+            depth: 0,
+        });
+        Ok(())
+    }
+}
+
+/// What a replaced value said.
+fn read(replaced: &Replaced) -> Option<Json> {
+    let indent = " ".repeat(replaced.column.unwrap_or(0));
+    let text = format!("{indent}k:{}\n", replaced.was);
+    let tree = Tree::read(&text).ok().flatten();
+    let json = match tree {
+        Some(tree) => tree.json().ok()?,
+        None => Json::Object(Map::new()),
+    };
+    json.get("k").cloned()
+}

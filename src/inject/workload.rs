@@ -1,0 +1,196 @@
+//! Finds what makes pods of frontends in a document, and where each part of the pod stands there.
+
+use serde_json::Value as Json;
+
+use super::path::{Path, below, get};
+
+/// How deep lists of objects may hold lists of objects.
+const MAX_LISTS: usize = 4;
+
+/// What makes pods, and where in its document.
+#[derive(Clone, Debug)]
+pub(super) struct Workload {
+    /// As kubectl names it: `Deployment/frontend`; for a part of a graph with its name.
+    pub name: String,
+    /// By which an update names it.
+    pub deployment: Option<String>,
+    pub namespace: Option<String>,
+    /// What makes the pods: the object itself, or one component of a graph.
+    pub base: Path,
+    pub spec: Path,
+    pub annotations: Path,
+    pub labels: Path,
+    pub maker: Maker,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    /// Kubernetes itself.
+    Kubernetes,
+    /// Dynamo's operator, which adds what the manifest does not say.
+    Operator { main_apart: bool },
+}
+
+/// What a document holds.
+#[derive(Debug)]
+pub(super) enum Found {
+    Workload(Box<Workload>),
+    Service(Path),
+    /// It makes pods, in a way that is not known here.
+    Unknown(String),
+    Other,
+}
+
+/// All objects of a document.
+pub(super) fn find(root: &Json) -> Vec<Found> {
+    let mut found = Vec::new();
+    objects(root, &Path::new(), MAX_LISTS, &mut found);
+    found
+}
+
+fn objects(root: &Json, path: &Path, lists: usize, found: &mut Vec<Found>) {
+    let Some(object) = get(root, path) else {
+        return;
+    };
+    let kind = object["kind"].as_str().unwrap_or_default();
+    let group = object["apiVersion"].as_str().unwrap_or_default();
+    let group = group.split_once('/').map_or("", |(group, _)| group);
+    match (group, kind) {
+        (_, kind) if kind.ends_with("List") && object["items"].is_array() && lists > 0 => {
+            let items = object["items"].as_array().map_or(0, Vec::len);
+            for index in 0..items {
+                let path = below(&below(path, ["items"]), [index]);
+                objects(root, &path, lists - 1, found);
+            }
+        }
+        ("apps", "Deployment" | "StatefulSet") => found.push(plain(object, path, kind)),
+        ("nvidia.com", "DynamoGraphDeployment") => graph(object, path, found),
+        ("", "Service") => found.push(Found::Service(path.clone())),
+        _ if makes_pods(object) => found.push(Found::Unknown(shown(object))),
+        _ => found.push(Found::Other),
+    }
+}
+
+/// As kubectl names an object.
+pub(super) fn shown(object: &Json) -> String {
+    let kind = object["kind"].as_str().unwrap_or("?");
+    let name = &object["metadata"]["name"];
+    let name = name
+        .as_str()
+        .or(object["metadata"]["generateName"].as_str());
+    format!("{kind}/{}", name.unwrap_or("?"))
+}
+
+fn makes_pods(object: &Json) -> bool {
+    let spec = &object["spec"];
+    [
+        "/containers",
+        "/template/spec/containers",
+        "/jobTemplate/spec/template/spec/containers",
+        "/leaderWorkerTemplate/workerTemplate/spec/containers",
+        "/predictor",
+    ]
+    .into_iter()
+    .any(|pointer| spec.pointer(pointer).is_some())
+        || object["kind"] == "DynamoComponentDeployment"
+}
+
+fn text(json: &Json) -> Option<String> {
+    json.as_str().map(str::to_owned)
+}
+
+fn plain(object: &Json, path: &Path, kind: &str) -> Found {
+    let template = below(path, ["spec", "template"]);
+    let name = text(&object["metadata"]["name"]);
+    Found::Workload(Box::new(Workload {
+        name: format!("{kind}/{}", name.as_deref().unwrap_or("?")),
+        deployment: name,
+        namespace: text(&object["metadata"]["namespace"]),
+        base: path.clone(),
+        spec: below(&template, ["spec"]),
+        annotations: below(&template, ["metadata", "annotations"]),
+        labels: below(&template, ["metadata", "labels"]),
+        maker: Maker::Kubernetes,
+    }))
+}
+
+/// The frontends of a graph, in `v1beta1` (`components`) and in `v1alpha1` (`services`).
+fn graph(object: &Json, path: &Path, found: &mut Vec<Found>) {
+    let name = text(&object["metadata"]["name"]);
+    let of = |component: &str, base: Path, pod: Path, spec: Path, main_apart: bool| {
+        Found::Workload(Box::new(Workload {
+            name: format!("{} {component}", shown(object)),
+            deployment: name.clone(),
+            namespace: text(&object["metadata"]["namespace"]),
+            base,
+            spec,
+            annotations: below(&pod, ["annotations"]),
+            labels: below(&pod, ["labels"]),
+            maker: Maker::Operator { main_apart },
+        }))
+    };
+    let before = found.len();
+    for (index, component) in object["spec"]["components"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        if component["type"] == "frontend" {
+            let base = below(&below(path, ["spec", "components"]), [index]);
+            let template = below(&base, ["podTemplate"]);
+            let name = component["name"].as_str().unwrap_or("frontend");
+            found.push(of(
+                name,
+                base,
+                below(&template, ["metadata"]),
+                below(&template, ["spec"]),
+                false,
+            ));
+        }
+    }
+    for (name, service) in object["spec"]["services"].as_object().into_iter().flatten() {
+        if service["componentType"] == "frontend" || name.eq_ignore_ascii_case("frontend") {
+            let base = below(path, ["spec", "services", name]);
+            found.push(of(
+                name,
+                base.clone(),
+                base.clone(),
+                below(&base, ["extraPodSpec"]),
+                true,
+            ));
+        }
+    }
+    if found.len() == before {
+        found.push(Found::Unknown(shown(object)));
+    }
+}
+
+impl Workload {
+    /// The containers of the pod that may be the frontend, each with its path.
+    pub fn containers<'j>(&self, root: &'j Json) -> Vec<(Path, &'j Json)> {
+        let mut containers = self.list(root, "containers");
+        if self.maker == (Maker::Operator { main_apart: true }) {
+            let path = below(&self.spec, ["mainContainer"]);
+            if let Some(main) = get(root, &path) {
+                containers.insert(0, (path, main));
+            }
+        }
+        containers
+    }
+
+    /// All containers of the pod, those that run first as well.
+    pub fn everywhere<'j>(&self, root: &'j Json) -> Vec<(Path, &'j Json)> {
+        let mut containers = self.containers(root);
+        containers.extend(self.list(root, "initContainers"));
+        containers
+    }
+
+    fn list<'j>(&self, root: &'j Json, name: &str) -> Vec<(Path, &'j Json)> {
+        let path = below(&self.spec, [name]);
+        let list = get(root, &path).and_then(Json::as_array);
+        let list = list.into_iter().flatten().enumerate();
+        list.map(|(index, container)| (below(&path, [index]), container))
+            .collect()
+    }
+}

@@ -1,0 +1,127 @@
+//! Injected manifests before a real API server: it takes them, and what it made of them can be taken out again.
+
+use crossfade::inject::uninject;
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::manifests::{corpus, injected};
+
+/// What kubectl gives back after an apply: keys in order, defaults added, comments gone.
+fn as_the_cluster_writes(cluster: &Cluster, manifests: &str, form: &str) -> String {
+    cluster.kubectl_with(
+        &[
+            "apply",
+            "--dry-run=server",
+            "--validate=strict",
+            "-o",
+            form,
+            "-f",
+            "-",
+        ],
+        manifests,
+    )
+}
+
+fn items(text: &str) -> Vec<Value> {
+    let value: Value = serde_json::from_str(text).unwrap();
+    value["items"]
+        .as_array()
+        .cloned()
+        .unwrap_or_else(|| vec![value])
+}
+
+fn is_workload(item: &Value) -> bool {
+    ["Deployment", "StatefulSet", "DynamoGraphDeployment"].contains(&item["kind"].as_str().unwrap())
+}
+
+/// What makes pods in manifests: a Service that was only tried keeps an address that nobody can have.
+fn workloads(cluster: &Cluster, manifests: &str) -> String {
+    let args = ["create", "--dry-run=client", "-o", "json", "-f", "-"];
+    let mut items = documents(&cluster.kubectl_with(&args, manifests));
+    items.retain(is_workload);
+    assert!(!items.is_empty());
+    items.iter().map(|item| format!("---\n{item}\n")).collect()
+}
+
+/// `create` writes one object after the other.
+fn documents(text: &str) -> Vec<Value> {
+    let values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    values
+        .flat_map(|value| items(&value.unwrap().to_string()))
+        .collect()
+}
+
+/// What people ask for: what they name, and its spec.
+fn wanted(text: &str) -> Vec<[Value; 2]> {
+    let mut items = items(text);
+    items.retain(is_workload);
+    let parts = |item: Value| [item["metadata"]["name"].clone(), item["spec"].clone()];
+    items.into_iter().map(parts).collect()
+}
+
+#[test]
+fn a_real_api_server_takes_every_injected_manifest_and_what_it_made_of_it_can_be_taken_out_again() {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("../kubernetes/operators.yaml"));
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=30s",
+    ]);
+    cluster.kubectl(&["create", "namespace", "inference"]);
+    for (path, text) in corpus() {
+        let before = as_the_cluster_writes(&cluster, &text, "json");
+        let report = injected(&text).unwrap();
+        let json = as_the_cluster_writes(&cluster, &report.text, "json");
+        for item in items(&json)
+            .iter()
+            .filter(|item| item["kind"] == "Deployment")
+        {
+            let pod = &item["spec"]["template"]["spec"];
+            let sidecar = pod["initContainers"].as_array().unwrap().last().unwrap();
+            assert_eq!(
+                (&sidecar["name"], &sidecar["restartPolicy"]),
+                (&"crossfade".into(), &"Always".into()),
+                "{path:?}"
+            );
+        }
+        for form in ["json", "yaml"] {
+            let written = as_the_cluster_writes(&cluster, &report.text, form);
+            let back = uninject(&written).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            let after = as_the_cluster_writes(&cluster, &workloads(&cluster, &back.text), "json");
+            assert_eq!(wanted(&after), wanted(&before), "{path:?} by way of {form}");
+        }
+    }
+}
+
+#[test]
+fn the_role_that_rbac_prints_is_taken_by_a_real_api_server() {
+    let cluster = Cluster::api_server();
+    cluster.apply(&crossfade::resource::crd_yaml());
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
+    for account in [None, Some("default")] {
+        cluster.apply(&crossfade::inject::rbac(account));
+        let who = format!(
+            "--as=system:serviceaccount:default:{}",
+            account.unwrap_or("crossfade-sidecar")
+        );
+        let args = [
+            "auth",
+            "can-i",
+            "watch",
+            "dynamoupdateconfigs.nvidia.com",
+            &who,
+            "-n",
+            "default",
+        ];
+        let output = cluster.try_kubectl(&args, "");
+        assert_eq!(
+            String::from_utf8(output.stdout).unwrap().trim(),
+            "yes",
+            "{account:?}"
+        );
+    }
+}

@@ -1,0 +1,70 @@
+//! `crossfade inject` and `uninject`: realistic manifests, odd ones, random ones, and the command line.
+
+mod command;
+mod odd;
+mod random;
+mod servers;
+
+use crossfade::inject::{Error, Options, inject, uninject};
+use serde_json::Value;
+
+use crate::manifests::{IMAGE, corpus, deployment, flat, injected, injected_with};
+
+#[test]
+fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_changes_nothing() {
+    for (path, text) in corpus() {
+        for plain_container in [false, true] {
+            let options = Options {
+                plain_container,
+                ..Options::default()
+            };
+            let once =
+                injected_with(&text, &options).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+            assert_ne!(once.text, text, "{path:?}");
+            let twice = injected(&once.text).unwrap();
+            assert_eq!(twice.text, once.text, "{path:?}");
+            let back = uninject(&once.text).unwrap();
+            assert_eq!(back.text, text, "{path:?}");
+            let warnings: Vec<_> = back.notes.iter().flat_map(|note| &note.warnings).collect();
+            assert!(warnings.is_empty(), "{path:?}: {warnings:?}");
+            assert_eq!(uninject(&text).unwrap().text, text, "{path:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_frontend_and_every_comment_stay_as_they_are() {
+    let text = include_str!("../corpus/inject/dynamo.yaml");
+    let report = injected(text).unwrap();
+    let documents =
+        |text: &str| -> Vec<String> { text.split("\n---\n").map(str::to_owned).collect() };
+    let (before, after) = (documents(text), documents(&report.text));
+    assert_eq!(before.len(), 3);
+    assert_eq!((&before[0], &before[2]), (&after[0], &after[2]));
+    for kept in [
+        "# two, for updates",
+        "# kept",
+        "# the end of the container",
+        "# the end of the pod",
+    ] {
+        assert!(report.text.contains(kept), "{kept}");
+    }
+    let changed = |line: &&str| !report.text.lines().any(|other| other == *line);
+    let gone: Vec<_> = text.lines().filter(changed).map(str::trim).collect();
+    assert_eq!(
+        gone,
+        [
+            "labels: {app: frontend}",
+            "terminationGracePeriodSeconds: 60",
+            "- python3 -m dynamo.frontend --http-port 8000 --router-mode kv",
+            "- containerPort: 8000",
+            "name: http",
+            "port: http",
+            "# ready means models",
+            "path: /health",
+            "port: 8000",
+            "periodSeconds: 5",
+            "command: [\"/bin/sh\", \"-c\", \"sleep 10\"]",
+        ]
+    );
+}

@@ -1,0 +1,177 @@
+//! The command line: files and standard input, what goes where, and with which status.
+
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+use super::*;
+
+fn run(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_crossfade"))
+        .args(args)
+        .env("CROSSFADE_IMAGE", IMAGE)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_vec();
+    // One that ends before it has read all is no failure.
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = child.wait_with_output().unwrap();
+    let _ = writer.join().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+#[test]
+fn manifests_go_to_standard_output_and_the_explanation_to_standard_error() {
+    let text = include_str!("../../corpus/inject/vllm.yaml");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/inject/vllm.yaml");
+    let (status, out, said) = run(&["inject", "-"], text.as_bytes());
+    assert_eq!((status, &out), (Some(0), &injected(text).unwrap().text));
+    assert!(
+        said.contains(
+            "Deployment/mistral-7b (line 1): crossfade 0.1.0 is added as a native sidecar"
+        ),
+        "{said}"
+    );
+    assert_eq!(run(&["inject", file], b"").1, out);
+
+    let (status, back, said) = run(&["uninject", "-"], out.as_bytes());
+    assert_eq!((status, back.as_str()), (Some(0), text));
+    assert!(
+        said.contains("Deployment/mistral-7b (line 1): crossfade 0.1.0 is taken out"),
+        "{said}"
+    );
+    let (status, same, said) = run(&["uninject", "-"], text.as_bytes());
+    assert_eq!((status, same.as_str()), (Some(0), text));
+    assert!(said.contains("nothing here was injected"), "{said}");
+}
+
+#[test]
+fn a_dry_run_prints_no_manifests_and_a_diff_only_what_changes() {
+    let text = include_str!("../../corpus/inject/vllm.yaml");
+    let (status, out, said) = run(&["inject", "-", "--dry-run"], text.as_bytes());
+    assert_eq!((status, out.as_str()), (Some(0), ""));
+    assert!(said.contains("is added as"), "{said}");
+    let (status, out, _) = run(&["inject", "-", "--diff"], text.as_bytes());
+    assert_eq!(status, Some(0));
+    assert!(out.starts_with("--- -\n+++ -\n@@ "), "{out}");
+    assert!(out.contains("\n-                      - containerPort: 8000\n+                      - containerPort: 8080\n"), "{out}");
+    let (status, _, said) = run(&["inject", "-", "--diff", "--dry-run"], b"");
+    assert!(
+        status == Some(2) && said.contains("cannot be used with"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
+    for (args, input, said) in [
+        (
+            &["inject", "-"][..],
+            &b"a: [1"[..],
+            "crossfade: -: document 1, line 1: no valid YAML",
+        ),
+        (&["inject", "-"], b"\xff\xfe", "is not UTF-8"),
+        (
+            &["inject", "-"],
+            b"kind: Service\n",
+            "no frontend was found",
+        ),
+        (
+            &["inject", "/no/such/file"],
+            b"",
+            "/no/such/file: cannot be read",
+        ),
+        (&["inject", "/"], b"", "is not a regular file"),
+        (&["inject"], b"", "FILE"),
+        (&["inject", "-", "--port", "0"], b"", "--port"),
+        (&["inject", "-", "--port", "x"], b"", "--port"),
+        (&["inject", "-", "--drain", "soon"], b"", "--drain"),
+        (
+            &["inject", "-", "--health", "live"],
+            b"",
+            "must begin with '/'",
+        ),
+        (
+            &["inject", "-", "--port-arg", "--p", "--port-env", "P"],
+            b"",
+            "cannot be used with",
+        ),
+        (&["uninject", "-"], b"a: [1", "document 1, line 1"),
+    ] {
+        let (status, out, error) = run(args, input);
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{args:?}");
+        assert!(error.contains(said), "{args:?}: {error}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_crossfade"));
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/inject/vllm.yaml");
+    let output = child
+        .args(["inject", file])
+        .env_remove("CROSSFADE_IMAGE")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    // A build for a release knows its image.
+    let known = option_env!("CROSSFADE_DEFAULT_IMAGE").is_some();
+    assert!(
+        known
+            || output.status.code() == Some(2) && said.contains("give --image or CROSSFADE_IMAGE"),
+        "{said}"
+    );
+}
+
+#[test]
+fn control_characters_of_a_manifest_do_not_reach_the_terminal() {
+    let text = deployment("        image: vllm/vllm-openai\n")
+        .replace("name: server}", "name: \"a\\e[31mb\"}");
+    let (status, _, said) = run(&["inject", "-"], text.as_bytes());
+    assert_eq!(status, Some(0), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
+}
+
+#[test]
+fn the_drain_sets_the_grace_period_of_the_pod() {
+    let text = deployment("        image: vllm/vllm-openai\n");
+    let (status, out, _) = run(&["inject", "-", "--drain", "100"], text.as_bytes());
+    assert_eq!(status, Some(0));
+    assert!(
+        flat(&out).contains("name: CROSSFADE_DRAIN\nvalue: \"100\""),
+        "{out}"
+    );
+    assert!(
+        out.contains("terminationGracePeriodSeconds: 130\n"),
+        "{out}"
+    );
+}
+
+/// The blocks of the page in a language.
+fn blocks<'p>(page: &'p str, language: &str) -> Vec<&'p str> {
+    let start = format!("```{language}\n");
+    let blocks = page.split(start.as_str()).skip(1);
+    blocks
+        .map(|rest| rest.split("```").next().unwrap())
+        .collect()
+}
+
+#[test]
+fn the_page_about_installing_shows_what_inject_says() {
+    let page = include_str!("../../../docs/install.md");
+    let (yaml, session) = (blocks(page, "yaml"), blocks(page, "console"));
+    assert_eq!((yaml.len(), session.len()), (1, 1));
+    let (status, _, said) = run(&["inject", "-"], yaml[0].as_bytes());
+    assert_eq!(status, Some(0), "{said}");
+    let (typed, shown) = session[0].split_once('\n').unwrap();
+    assert_eq!(
+        typed,
+        "$ cat frontend.yaml | crossfade inject - | kubectl apply -f -"
+    );
+    // Behind what inject says stands what kubectl does.
+    assert!(shown.starts_with(&said), "the page must show:\n{said}");
+}

@@ -1,0 +1,216 @@
+//! Odd YAML: either it is edited rightly, or refused with its place, and nothing is printed.
+
+use super::*;
+
+const SERVER: &str = "        image: vllm/vllm-openai\n";
+
+/// Injected, or refused with these words; what is injected comes out again.
+fn either(text: &str, said: Option<&str>) {
+    match (injected(text), said) {
+        (Ok(report), None) => {
+            assert_eq!(uninject(&report.text).unwrap().text, text);
+            assert_eq!(injected(&report.text).unwrap().text, report.text, "{text}");
+        }
+        (Err(error), Some(said)) => assert!(error.to_string().contains(said), "{text}\n{error}"),
+        (Ok(report), Some(said)) => panic!("not refused with {said}:\n{}", report.text),
+        (Err(error), None) => panic!("{text}\n{error}"),
+    }
+}
+
+#[test]
+fn anchors_and_aliases_across_the_edited_place_are_refused_and_others_are_not() {
+    let with = |more: &str| deployment(&format!("{SERVER}{more}"));
+    // Not touched by any edit.
+    either(
+        &with(
+            "        resources: &r {limits: {cpu: 1}}\n      - {name: b, image: x, resources: *r}\n",
+        ),
+        None,
+    );
+    // An alias where a whole value is replaced comes back as an alias.
+    either(
+        &with(
+            "        startupProbe: &p {httpGet: {path: /, port: 9000}}\n        readinessProbe: *p\n",
+        ),
+        None,
+    );
+    // Edited in one place, used in another.
+    for more in [
+        "        livenessProbe: &p {httpGet: {path: /health, port: 8000}}\n        startupProbe: *p\n",
+        "        command: [python3, -m, dynamo.frontend]\n        env: &e\n        - {name: A, value: b}\n      - {name: b, image: x, env: *e}\n",
+        "        ports: &p\n        - containerPort: 8000\n      - name: b\n        image: x\n        ports: *p\n",
+    ] {
+        let error = injected(&with(more)).unwrap_err().to_string();
+        assert!(
+            ["alias", "anchor", "another container"]
+                .iter()
+                .any(|word| error.contains(word)),
+            "{more}\n{error}"
+        );
+    }
+    let merged = with("        <<: {env: []}\n");
+    either(&merged, Some("merge key"));
+    let shared = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: apps/v1\n  kind: Deployment\n  metadata: {name: a}\n  spec: &spec\n    selector: {matchLabels: {app: a}}\n    template:\n      metadata: {labels: {app: a}}\n      spec:\n        containers:\n        - {name: a, image: vllm/vllm-openai}\n- apiVersion: apps/v1\n  kind: Deployment\n  metadata: {name: b}\n  spec: *spec\n";
+    either(shared, Some("alias"));
+    either(
+        &shared.replace(
+            "kind: Deployment\n  metadata: {name: b}",
+            "kind: Other\n  metadata: {name: b}",
+        ),
+        Some("anchor"),
+    );
+}
+
+#[test]
+fn styles_that_are_rare_are_edited_as_well() {
+    for text in [
+        // Lists indented by more than their key, block scalars of each kind at each end, blank lines, comments behind all.
+        deployment(&format!(
+            "{SERVER}        args:\n            - --model\n            - x # the model\n        # why\n\n      volumes:\n           - {{name: v, emptyDir: {{}}}} # v\n\n\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        args:\n        - |\n          x\n\n        - >+\n          y\n\n      # c\n"
+        )),
+        deployment(&format!("{SERVER}        args:\n        - |-\n          x")),
+        deployment(&format!(
+            "{SERVER}        args:\n        -   \"a\n            b\"\n        -\n          plain\n          text\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        \"env\" : [ ]\n        'ports': [ {{ \"containerPort\" : 8000 , }} , ]\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        env: # none\n        ports: ~ # none\n      volumes: null\n      initContainers: []\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        env: !!seq\n        - {{name: !!str A, value: !!str 1}}\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        ? ports\n        : - containerPort: 8000\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        readinessProbe:\t{{httpGet:\t{{port: 8000}}}}\t# tab\n"
+        )),
+        deployment(&format!(
+            "{SERVER}        readinessProbe:\n\n          # c\n          httpGet: # d\n            port: 8000 # e\n"
+        )),
+        deployment(
+            "        image: 'vllm/vllm-openai'\n        ports:\n        - containerPort: 0x1F40\n",
+        ),
+        format!("--- # first\n{}...\n# end\n---\n---\n", deployment(SERVER)),
+        format!("%YAML 1.2\n---\n{}", deployment(SERVER)),
+        format!(
+            "# only comments\n\n---\n{}---\n# more\n",
+            deployment(SERVER)
+        ),
+        format!(
+            "--- {{apiVersion: v1, kind: ConfigMap}}\n---\n{}",
+            deployment(SERVER)
+        ),
+        deployment(SERVER).replace('\n', "\r\n"),
+        format!("\u{feff}{}", deployment(SERVER)),
+        deployment(SERVER).trim_end().to_owned(),
+        deployment(SERVER)
+            .replace('\n', "\r\n")
+            .trim_end()
+            .to_owned(),
+        // Key and dash in the first column of the list's key, in a list.
+        "kind: List\napiVersion: v1\nitems:\n    -   apiVersion: apps/v1\n        kind: Deployment\n        metadata:\n            name: a\n        spec:\n            selector: {}\n            template:\n                metadata:\n                    labels:\n                        app: a\n                spec:\n                    containers:\n                        -   image: vllm/vllm-openai\n                            name: a\n".to_owned(),
+    ] {
+        match injected(&text) {
+            Ok(report) => {
+                assert_eq!(uninject(&report.text).unwrap().text, text);
+                assert_eq!(injected(&report.text).unwrap().text, report.text, "{text}");
+            }
+            // A number that is not written in decimals cannot be told by its text.
+            Err(error) => assert!(text.contains("0x1F40"), "{text}\n{error}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_yaml_is_refused_with_document_and_line() {
+    let good = deployment(SERVER);
+    for (text, said) in [
+        (format!("{good}---\na: [1\n"), "document 2, line 1"),
+        (format!("a: 1\n---\n{good}\tx: 1\n"), "document 2, line "),
+        (
+            good.replace("      containers:", "\tcontainers:"),
+            "document 1, line 9: no valid YAML",
+        ),
+        (
+            format!("{good}        image: again\n"),
+            "document 1, Deployment/server, line 12: the key 'image' is given twice",
+        ),
+        (
+            good.replace("      containers:\n", "      containers: &c\n") + "        env: *c\n",
+            "alias",
+        ),
+        ("a: &a [*a]".into(), "document 1, line 1: an alias"),
+        (String::new(), "no frontend was found"),
+        ("# nothing\n---\n".into(), "no frontend was found"),
+        ("just text".into(), "no frontend was found"),
+        ("[1, 2]".into(), "no frontend was found"),
+        (
+            "{\"kind\": \"Deployment\", \"apiVersion\": \"apps/v1\"}".into(),
+            "no frontend was found in Deployment/?",
+        ),
+        ("{} {}".into(), "document 1, line 1"),
+        ("[".repeat(100_000), "document 1, line 1"),
+        ("- ".repeat(100_000), "document 1, line 1"),
+        ("? ".repeat(100_000), "document 1, line 1"),
+    ] {
+        let error = injected(&text).unwrap_err().to_string();
+        let shown: String = text.chars().take(300).collect();
+        assert!(error.contains(said), "{shown}\n{error}");
+    }
+    let bomb = (1..40).fold("a0: &a0 [x, x]\n".to_owned(), |text, n| {
+        format!("{text}a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1)
+    });
+    either(&bomb, Some("aliases unfold to too much"));
+}
+
+#[test]
+fn fields_of_the_wrong_kind_are_refused_and_break_nothing() {
+    for container in [
+        "        image: vllm/vllm-openai\n        ports: 8000\n",
+        "        image: vllm/vllm-openai\n        env: {A: b}\n        args: text\n",
+        "        image: vllm/vllm-openai\n        lifecycle: [1]\n",
+        "        image: vllm/vllm-openai\n      volumes: {a: 1}\n",
+        "        image: vllm/vllm-openai\n      initContainers: text\n",
+        "        image: vllm/vllm-openai\n      terminationGracePeriodSeconds: soon\n",
+        "        image: [vllm]\n        command: {a: 1}\n",
+    ] {
+        let error = injected(&deployment(container)).unwrap_err().to_string();
+        assert!(error.contains("Deployment/server"), "{container}\n{error}");
+    }
+}
+
+#[test]
+fn a_broken_record_is_refused() {
+    let text = injected(&deployment(SERVER)).unwrap().text;
+    let broken = text.replace("\\\"version\\\"", "version");
+    assert_ne!(broken, text);
+    let error = uninject(&broken).unwrap_err().to_string();
+    assert!(
+        error.contains("Deployment/server") && error.contains("crossfade/injected cannot be read"),
+        "{error}"
+    );
+    assert!(injected(&broken).is_err());
+}
+
+#[test]
+fn a_text_of_ten_megabytes_is_edited_in_time() {
+    let filler = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata:\n  text: |\n    some lines of text, and more of it\n";
+    let long = format!(
+        "{filler}{}",
+        "    a line of a long text, of which there are many\n".repeat(200_000)
+    );
+    let text = format!("{}{long}---\n{}", filler.repeat(2_000), deployment(SERVER));
+    assert!(text.len() > 10_000_000);
+    let report = injected(&text).unwrap();
+    assert!(uninject(&report.text).unwrap().text == text);
+    assert!(matches!(
+        injected(&"#".repeat((64 << 20) + 1)),
+        Err(Error::TooLarge)
+    ));
+}

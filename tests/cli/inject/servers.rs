@@ -1,0 +1,338 @@
+//! Which servers are known, how their port moves, and what is told of it.
+
+use super::*;
+
+/// What a manifest becomes, cut to the lines that differ.
+fn new_lines(before: &str, after: &str) -> String {
+    let known: Vec<_> = before.lines().collect();
+    let new = after.lines().filter(|line| !known.contains(line));
+    new.map(str::trim).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn each_server_is_told_its_new_port_in_its_own_way() {
+    for (container, said) in [
+        (
+            "        image: vllm/vllm-openai:v0.11.0\n",
+            "args:\n- \"--port\"\n- \"8080\"",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--model, x]\n",
+            "args: [--model, x, \"--port\", \"8080\"]",
+        ),
+        (
+            "        image: x\n        command: [vllm, serve, x, --port=8000]\n",
+            "command: [vllm, serve, x, --port=8080]",
+        ),
+        (
+            "        image: x\n        command: [python3, -m, vllm.entrypoints.openai.api_server]\n",
+            "vllm.entrypoints.openai.api_server, \"--port\", \"8080\"]",
+        ),
+        (
+            "        image: x\n        args: [sh, -c, 'vllm serve x --port \"8000\" | tee log']\n",
+            "'vllm serve x --port \"8080\" | tee log'",
+        ),
+        (
+            "        image: x\n        args:\n        - >-\n          vllm serve x\n          --port 8000\n",
+            "--port 8080",
+        ),
+        (
+            "        image: x\n        args: [\"vllm serve x --port $(P)\"]\n        env: [{name: P, value: \"8000\"}]\n",
+            "env: [{name: P, value: \"8080\"}]",
+        ),
+        (
+            "        image: x\n        command: [python3, -m, sglang.launch_server]\n",
+            "value: \"0.0.0.0:30000\"",
+        ),
+        (
+            "        image: x\n        command: [python3, -m, dynamo.frontend]\n",
+            "- name: DYN_HTTP_PORT\nvalue: \"8080\"",
+        ),
+        (
+            "        image: x\n        args: [python3 -m dynamo.frontend --http-port=8001]\n",
+            "value: \"0.0.0.0:8001\"",
+        ),
+        (
+            "        image: x\n        env:\n        - name: DYN_HTTP_PORT\n          value: '8000'\n",
+            "value: '8080'",
+        ),
+    ] {
+        let text = deployment(container);
+        let report = injected(&text).unwrap_or_else(|error| panic!("{container}: {error}"));
+        let new = new_lines(&text, &report.text);
+        assert!(new.contains(said), "{container}\n{new}");
+        assert!(
+            flat(&report.text).contains("name: CROSSFADE_OLD\nvalue: \"127.0.0.1:8080\""),
+            "{container}"
+        );
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+}
+
+#[test]
+fn any_other_server_is_injected_where_its_port_and_how_it_is_told_are_given() {
+    let text = deployment(
+        "        image: tgi\n        args: [--listen, \"3000\"]\n        ports: [{containerPort: 3000}]\n",
+    );
+    let error = injected(&text).unwrap_err().to_string();
+    assert!(
+        error.contains("no frontend was found in Deployment/server") && error.contains("--port"),
+        "{error}"
+    );
+    let mut options = Options {
+        port: Some(3000),
+        ..Options::default()
+    };
+    let error = injected_with(&text, &options).unwrap_err().to_string();
+    assert!(
+        error.contains("Deployment/server, line 10") && error.contains("--port-arg"),
+        "{error}"
+    );
+
+    options.port_arg = Some("--listen".into());
+    options.health = Some("/healthz".into());
+    let report = injected_with(&text, &options).unwrap();
+    assert!(
+        report.text.contains("args: [--listen, \"8080\"]"),
+        "{}",
+        report.text
+    );
+    assert!(flat(&report.text).contains("livenessProbe:\nhttpGet:\npath: /healthz\nport: 8080"));
+    // What was given once is known from then on.
+    assert_eq!(injected(&report.text).unwrap().text, report.text);
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+
+    options = Options {
+        port: Some(3000),
+        port_env: Some("PORT".into()),
+        ..Options::default()
+    };
+    let report = injected_with(&text, &options).unwrap();
+    assert!(
+        flat(&report.text).contains("env:\n- name: PORT\nvalue: \"8080\""),
+        "{}",
+        report.text
+    );
+    options.port_arg = Some("--listen".into());
+    options.port = Some(4000);
+    let error = injected_with(&text, &options).unwrap_err().to_string();
+    assert!(error.contains("no frontend"), "{error}");
+    options.container = Some("server".into());
+    let error = injected_with(&text, &options).unwrap_err().to_string();
+    assert!(
+        error.contains("--port says 4000, but the manifest says that it listens on 3000"),
+        "{error}"
+    );
+}
+
+#[test]
+fn workers_and_unknown_kinds_are_left_alone_and_told_of() {
+    let frontend = deployment("        image: vllm/vllm-openai\n");
+    for (other, said) in [
+        (deployment("        image: x\n        command: [python3, -m, dynamo.vllm]\n").replace("name: server}", "name: worker}"), "Deployment/worker"),
+        ("apiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: r}\nspec: {template: {spec: {containers: []}}}\n".into(), "Rollout/r"),
+        ("apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: k}\nspec: {template: {spec: {containers: []}}}\n".into(), "Service/k"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {generateName: p-}\nspec: {containers: []}\n".into(), "Pod/p-"),
+    ] {
+        let error = injected(&other).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+        let both = format!("{other}---\n{frontend}");
+        let report = injected(&both).unwrap();
+        assert!(report.text.starts_with(&other));
+        let note = report.notes.iter().find(|note| note.object == said).expect(said);
+        assert!(note.summary.starts_with("left as it is"), "{note}");
+    }
+}
+
+#[test]
+fn ports_that_are_taken_are_avoided() {
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: frontend}]\n      - name: other\n        image: x\n        \
+         ports: [{containerPort: 8080, name: http}, {containerPort: 9464}]\n",
+    );
+    let report = injected(&text).unwrap();
+    let flat = flat(&report.text);
+    assert!(
+        flat.contains("value: \"127.0.0.1:18080\"") && flat.contains("value: \"0.0.0.0:19464\""),
+        "{flat}"
+    );
+    // Services that lead to the port 'frontend' lead to crossfade now.
+    assert!(
+        flat.contains(
+            "ports:\n- name: frontend\ncontainerPort: 8000\n- name: crossfade\ncontainerPort: 19464"
+        ),
+        "{flat}"
+    );
+    assert!(flat.contains("ports: [{containerPort: 18080, name: frontend-http}]"));
+    let warned = report
+        .notes
+        .iter()
+        .flat_map(|note| &note.warnings)
+        .any(|warning| warning.contains("--frontend-port frontend-http"));
+    assert!(warned, "{:?}", report.notes);
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+}
+
+#[test]
+fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
+    for (container, said) in [
+        (
+            "        image: vllm/vllm-openai\n        args: [--ssl-keyfile, k]\n",
+            "line 10: it speaks TLS",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        livenessProbe: {httpGet: {port: 8000, scheme: HTTPS}}\n",
+            "it speaks TLS",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        lifecycle: {preStop: {exec: {command: [save-cache]}}}\n",
+            "--replace-pre-stop",
+        ),
+        (
+            "        image: vllm/vllm-openai\n      os: {name: windows}\n",
+            "Windows",
+        ),
+        (
+            "        image: vllm/vllm-openai\n      volumes: [{name: crossfade}]\n",
+            "a volume 'crossfade'",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        ports: [{containerPort: 1, name: crossfade}]\n",
+            "a port of the pod is named 'crossfade'",
+        ),
+        (
+            "        image: vllm/vllm-openai\n      - name: b\n        image: vllm/vllm-openai\n",
+            "several containers could be the frontend: server, b",
+        ),
+        (
+            "        image: vllm/vllm-openai\n      - name: b\n        image: x\n        ports: [{containerPort: 8000}, {containerPort: 8000}]\n",
+            "another container of the pod has port 8000",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--port, http]\n",
+            "its port 'http' is no number",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--port]\n",
+            "--port has no value",
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--port, $(P)]\n        envFrom: [{secretRef: {name: s}}]\n",
+            "the variable P, whose value is not in the manifest",
+        ),
+        (
+            "        image: x\n        command: [sh, -c, \"exec /start vllm.entrypoints.openai.api_server; vllm.entrypoints.openai.api_server\"]\n",
+            "write --port PORT into it",
+        ),
+    ] {
+        let error = injected(&deployment(container)).unwrap_err().to_string();
+        assert!(
+            error.starts_with("document 1, Deployment/server, line ") && error.contains(said),
+            "{container}\n{error}"
+        );
+    }
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        lifecycle: {preStop: {exec: {command: [save-cache]}}}\n",
+    );
+    let options = Options {
+        replace_pre_stop: true,
+        ..Options::default()
+    };
+    let report = injected_with(&text, &options).unwrap();
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    assert!(matches!(inject(&text, &options, None), Err(Error::NoImage)));
+}
+
+#[test]
+fn a_sidecar_that_was_added_by_hand_is_left_alone() {
+    let by_hand = include_str!("../../../deploy/examples/dgd-v1beta1.yaml");
+    let report = injected(by_hand).unwrap();
+    assert_eq!(report.text, by_hand);
+    assert!(
+        report.notes[0].summary.contains("not added by inject"),
+        "{}",
+        report.notes[0]
+    );
+}
+
+#[test]
+fn a_host_port_goes_to_crossfade_and_doubts_are_told() {
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, hostPort: 80}]\n      hostNetwork: true\n      automountServiceAccountToken: false\n      terminationGracePeriodSeconds: 3600\n",
+    );
+    let report = injected(&text).unwrap();
+    assert!(
+        flat(&report.text).contains("- name: http\ncontainerPort: 8000\nhostPort: 80\n"),
+        "{}",
+        report.text
+    );
+    assert!(
+        report
+            .text
+            .contains("terminationGracePeriodSeconds: 3600\n")
+    );
+    let warnings = report.notes[0].warnings.join("\n");
+    assert!(
+        warnings.contains("hostNetwork") && warnings.contains("automountServiceAccountToken"),
+        "{warnings}"
+    );
+}
+
+#[test]
+fn services_are_told_of_and_never_changed() {
+    let service = |target: &str| {
+        format!(
+            "---\napiVersion: v1\nkind: Service\nmetadata: {{name: s}}\nspec:\n  selector: {{app: a}}\n  ports: [{{port: 80, targetPort: {target}}}]\n"
+        )
+    };
+    let server = deployment(
+        "        image: vllm/vllm-openai\n        ports: [{containerPort: 8000, name: api}]\n",
+    );
+    for (target, said) in [
+        ("8000", "its targetPort 8000 now leads to crossfade"),
+        ("api", "its targetPort api now leads to crossfade"),
+        ("9000", "left as it is"),
+    ] {
+        let text = format!("{server}{}", service(target));
+        let report = injected(&text).unwrap();
+        assert!(report.text.ends_with(&service(target)));
+        let note = report
+            .notes
+            .iter()
+            .find(|note| note.object == "Service/s")
+            .unwrap();
+        assert!(note.to_string().contains(said), "{note}");
+    }
+}
+
+#[test]
+fn what_changed_since_is_kept_and_told_of() {
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        args: [--port, \"8000\"]\n        readinessProbe: {httpGet: {path: /health, port: 8000}}\n",
+    );
+    let report = injected(&text).unwrap();
+    // Somebody gave it another port, an init container, a variable and a volume.
+    let edited = report
+        .text
+        .replace("[--port, \"8080\"]", "[--port, \"8888\"]")
+        .replace(
+            "      initContainers:\n",
+            "      initContainers:\n      - name: mine\n        image: x\n",
+        );
+    let back = uninject(&edited).unwrap();
+    assert!(
+        back.text.contains("[--port, \"8888\"]") && back.text.contains("      - name: mine\n"),
+        "{}",
+        back.text
+    );
+    assert!(!back.text.contains("crossfade"), "{}", back.text);
+    assert!(
+        back.text
+            .contains("readinessProbe: {httpGet: {path: /health, port: 8000}}")
+    );
+    let warnings = back.notes[0].warnings.join("\n");
+    assert!(
+        warnings.contains("args/[#1] was changed since") && warnings.contains("'8000'"),
+        "{warnings}"
+    );
+}
