@@ -3,7 +3,7 @@
 pub(super) const PROXY: &str = "\
 Examples:
   crossfade proxy --old 10.0.0.1:8000 --new 10.0.0.2:8000 --split 5
-  crossfade proxy --old 10.0.0.1:8000 --plan plan.yaml --first-event-timeout 30s
+  crossfade proxy --old 10.0.0.1:8000 --plan plan.yaml --drain 15m
   crossfade proxy --old 127.0.0.1:8080 --kube --kube-deployment my-graph";
 
 pub(super) const CONTROLLER: &str = "\
