@@ -43,6 +43,8 @@ const MANY_ERRORS: f64 = 0.05;
 const SLOWER: f64 = 1.25;
 /// The observed split is worth a look when it is this far from the wanted one.
 const OFF: f64 = 0.05;
+/// The seconds that the observed split covers.
+const WINDOW: i64 = 60;
 
 /// One side in the last five minutes.
 struct Side {
@@ -173,7 +175,13 @@ fn comparison(state: &v1::State, [old, new]: &[Side; 2]) -> Option<String> {
             ));
         }
     }
-    let wanted = state.plan.as_ref().and_then(v1::Plan::share_of_new)?;
+    let plan = state.plan.as_ref()?;
+    let wanted = plan.share_of_new()?;
+    let age = state.time.zip(plan.since);
+    if age.is_some_and(|(now, since)| now.seconds - since.seconds < WINDOW) {
+        // Part of the minute belongs to an earlier split.
+        return None;
+    }
     let last = state.assigned_last_minute.as_ref()?;
     let observed = last.share_of_new()?;
     (last.old.saturating_add(last.new) >= ENOUGH && (observed - wanted).abs() > OFF).then(|| {
@@ -312,6 +320,19 @@ mod tests {
             let standing = standing(&state);
             assert_eq!(standing.level, level, "{}", standing.text);
             assert!(standing.text.starts_with(begins), "{}", standing.text);
+        }
+    }
+
+    #[test]
+    fn the_observed_split_is_not_compared_with_a_plan_that_is_younger_than_its_minute() {
+        let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+        let mut off = state(67, [side(1000, 1, 300), side(1000, 1, 300)]);
+        off.assigned_last_minute = Some(v1::Requests { old: 42, new: 58 });
+        off.plan.as_mut().unwrap().since = at(1000);
+        for (now, level) in [(1059, Level::Good), (1060, Level::Attention)] {
+            off.time = at(now);
+            let standing = standing(&off);
+            assert_eq!(standing.level, level, "{}", standing.text);
         }
     }
 
