@@ -267,7 +267,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
         text.contains("beware: maxTrafficSplitPercent is 60"),
         "{text}"
     );
-    assert!(text.contains("say --yes"), "{text}");
+    assert!(text.contains("use --yes"), "{text}");
     assert_eq!(server.spec("first")["trafficSplitPercent"], 25);
 
     // On a terminal one is asked; nothing but a yes is one.
