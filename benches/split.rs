@@ -4,7 +4,7 @@ use std::hint::black_box;
 
 use arc_swap::ArcSwap;
 use criterion::{Criterion, criterion_group, criterion_main};
-use crossfade::split::{Diffusion, Generation, Key, Traits, Weights, assign};
+use crossfade::split::{Diffusion, Generation, Key, RequestAttributes, Weights, assign};
 
 /// Two sessions, one of each side at 50 %: with one alone the debt would reach its limit, where
 /// nothing is written any more.
@@ -24,7 +24,13 @@ fn decisions(c: &mut Criterion) {
     let mut group = c.benchmark_group("split");
 
     group.bench_function("free", |b| {
-        b.iter(|| assign(black_box(&weights), &diffusion, &Traits::default()));
+        b.iter(|| {
+            assign(
+                black_box(&weights),
+                &diffusion,
+                &RequestAttributes::default(),
+            )
+        });
     });
 
     let half = Weights::new(1, 1).expect("not both zero");
@@ -33,11 +39,11 @@ fn decisions(c: &mut Criterion) {
         let mut turn = 0;
         b.iter(|| {
             turn ^= 1;
-            let traits = Traits {
+            let attributes = RequestAttributes {
                 key: Some(Key::of(black_box(sessions[turn].as_bytes()))),
-                ..Traits::default()
+                ..RequestAttributes::default()
             };
-            assign(black_box(&half), &diffusion, &traits)
+            assign(black_box(&half), &diffusion, &attributes)
         });
     });
 
@@ -45,7 +51,7 @@ fn decisions(c: &mut Criterion) {
     group.bench_function("snapshot load + free", |b| {
         b.iter(|| {
             let world = snapshot.load();
-            assign(black_box(&world), &diffusion, &Traits::default())
+            assign(black_box(&world), &diffusion, &RequestAttributes::default())
         });
     });
 

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use crossfade::sse::{Api, Decoder, late_meaning, meaning, usage};
+use crossfade::sse::{Api, Decoder, meaning, tail_meaning, usage};
 
 /// A chat chunk of Dynamo, padded to 250 bytes with its line ends.
 fn chat_event() -> Vec<u8> {
@@ -65,8 +65,8 @@ fn judging(c: &mut Criterion) {
         let mut decoder = Decoder::new(1 << 20);
         let mut events = decoder.feed(&bytes);
         let event = events.next().expect("one event is there");
-        group.bench_function(format!("late, {}", api.as_str()), |b| {
-            b.iter(|| late_meaning(api, black_box(&event)));
+        group.bench_function(format!("tail, {}", api.as_str()), |b| {
+            b.iter(|| tail_meaning(api, black_box(&event)));
         });
         group.bench_function(format!("early, {}", api.as_str()), |b| {
             b.iter(|| meaning(api, black_box(&event)));

@@ -1,14 +1,14 @@
-//! The admin port: metrics, health, the plan in force, a live page, and all of it over gRPC. Nothing here changes anything, save the
-//! log level and the start of a drain, and those only by the way that nobody can forward ([`local`]).
+//! The admin port: metrics, health, the plan in force, a live page, and the same state over gRPC. It changes nothing but the
+//! log level and the start of a drain, and these only through the [`local`] socket, which nobody can forward.
 
+pub mod client;
 mod grpc;
 mod live;
 mod local;
 mod plan_page;
 mod server;
 mod state;
-pub mod tell;
-mod watching;
+mod state_watch;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,16 +41,16 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     pub lifecycle: Lifecycle,
     pub process: Process,
-    /// The names by which it may be asked for.
+    /// The host names under which it answers.
     pub hosts: Hosts,
 }
 
-/// What the body of a request may take.
+/// Timeout for a request's body.
 const BODY: Duration = Duration::from_secs(10);
 
-/// How long `/drained` waits for a drain to begin. Who asks and who begins it are told of a pod's end at the same moment, but
-/// by different ways: to start a program in a container takes a busy node seconds, and who is answered too early ends with
-/// streams open. Where no drain begins, a frontend that hangs is restarted and waits as long, half of its grace period.
+/// How long `/drained` waits for a drain to begin. The caller and whoever begins the drain learn of the pod's end at the same
+/// time, but on a busy node it takes seconds to start a program in a container, and a caller that is answered too early ends
+/// with streams open. Without a drain, a hung frontend that is restarted waits this long too: half of its grace period.
 const DRAIN_BEGINS: Duration = Duration::from_secs(15);
 
 impl Admin {
@@ -69,7 +69,7 @@ impl Admin {
                 _ if self.is_ready().await => text(StatusCode::OK, "ready\n"),
                 Phase::Ready => text(
                     StatusCode::SERVICE_UNAVAILABLE,
-                    "not ready: no model server can be reached\n",
+                    "not ready: cannot reach any model server\n",
                 ),
                 phase => text(
                     StatusCode::SERVICE_UNAVAILABLE,
@@ -77,10 +77,10 @@ impl Admin {
                 ),
             },
             "/plan" if reads => page("application/json", plan_page::render(self)),
-            // Pages of strangers can be open on this machine too, and a browser may take them for ours (DNS rebinding). It
-            // names their origin with every PUT.
+            // A page of a stranger may be open on this machine, and DNS rebinding can make the browser take it for ours.
+            // Browsers send an origin with every PUT.
             "/log-level" | "/drain" if request.headers().contains_key(ORIGIN) => {
-                text(StatusCode::FORBIDDEN, "not from a browser\n")
+                text(StatusCode::FORBIDDEN, "not allowed from a browser\n")
             }
             "/log-level" if method == Method::PUT => set_log_level(request, is_local).await,
             "/drain" if method == Method::PUT && is_local => self.drain(),
@@ -88,7 +88,7 @@ impl Admin {
             "/drained" if reads => self.drained().await,
             "/" if reads => text(
                 StatusCode::OK,
-                "crossfade: /metrics /livez /readyz /plan /drained, /live, a page for browsers, gRPC crossfade.v1; `crossfade drain` and `crossfade log-level` in the same container\n",
+                "crossfade: /metrics, /livez, /readyz, /plan, /drained, /live, a page for browsers, gRPC crossfade.v1; `crossfade drain` and `crossfade log-level` in the same container\n",
             ),
             "/metrics" | "/livez" | "/readyz" | "/plan" | "/drained" | "/" => {
                 not_allowed("GET, HEAD")
@@ -98,13 +98,13 @@ impl Admin {
         }
     }
 
-    /// Begins what SIGTERM begins, but the process stays until it gets that signal.
+    /// Begins a drain like SIGTERM, but the process stays until it gets that signal.
     fn drain(&self) -> Answer {
         self.lifecycle.advance(Phase::Settling);
         text(StatusCode::OK, "draining\n")
     }
 
-    /// Answers once the last stream has ended: what a model server beside this process must wait for before it may end.
+    /// Responds once the last stream has ended. A model server beside this process must not end before.
     async fn drained(&self) -> Answer {
         let begun = self.lifecycle.reached(Phase::Settling);
         if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
@@ -116,13 +116,13 @@ impl Admin {
 }
 
 impl Admin {
-    /// Does it serve, and can it by either side?
+    /// Does it serve, and can it reach either generation?
     async fn is_ready(&self) -> bool {
         self.lifecycle.phase() == Phase::Ready && self.snapshots.load().can_serve().await
     }
 }
 
-/// What is read off the snapshot when someone asks.
+/// The metrics that are read off the snapshot at each scrape.
 fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
     let now = Instant::now();
     let manifest = snapshot.manifest.as_ref();
@@ -153,13 +153,10 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
 async fn set_log_level(request: Request<Incoming>, is_local: bool) -> Answer {
     let body = Limited::new(request.into_body(), 1024).collect();
     let Ok(body) = tokio::time::timeout(BODY, body).await else {
-        return text(StatusCode::REQUEST_TIMEOUT, "the level did not come\n");
+        return text(StatusCode::REQUEST_TIMEOUT, "timed out reading the level\n");
     };
     let Ok(body) = body else {
-        return text(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "a level is a few bytes long\n",
-        );
+        return text(StatusCode::PAYLOAD_TOO_LARGE, "the level is too long\n");
     };
     let level = String::from_utf8_lossy(&body.to_bytes()).parse::<log::Level>();
     match level {
@@ -172,7 +169,7 @@ async fn set_log_level(request: Request<Incoming>, is_local: bool) -> Answer {
     }
 }
 
-/// To who asks over TCP, where a forwarded port or a relay looks like this machine.
+/// The response to a client over TCP, where a forwarded port or a relay looks like this machine.
 fn forbidden(verb: &str) -> Answer {
     let hint = format!(
         "not over the network, nor over a forwarded port: run `{verb}` in the same container (kubectl exec), or send SIGTERM to \
@@ -183,7 +180,7 @@ fn forbidden(verb: &str) -> Answer {
 
 #[cfg(test)]
 impl Admin {
-    /// Of a process that has not begun to serve, without any model server.
+    /// That of a process that does not serve yet and has no model server.
     fn idle() -> Self {
         let source = "a test".into();
         Self {

@@ -1,14 +1,14 @@
-//! Puts a proxy process together: the only file that knows every room.
+//! Assembles a proxy process from its rooms.
 
+#[cfg(feature = "cli")]
+pub mod commands;
 #[cfg(feature = "kube")]
 pub mod controller;
 mod core;
 #[cfg(feature = "demo")]
 pub mod demo;
 mod embedded;
-#[cfg(feature = "cli")]
-pub mod hand;
-mod stop;
+mod shutdown;
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,13 +16,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 use tokio::net::TcpListener;
 
 pub use self::embedded::{Builder, Embedded, Handle, embed};
 
 use self::core::Core;
-use self::stop::Signals;
+use self::shutdown::Signals;
 use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::TlsFault;
@@ -35,9 +36,9 @@ use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept;
 use crate::upstream;
 
-/// How often each thread writes its access lines and looks after its connections.
+/// How often each thread flushes its access lines and sweeps its connections.
 const TICK: Duration = Duration::from_millis(200);
-/// What the admin port gets for its last answers.
+/// How long the admin port may take for its last responses.
 const GOODBYE: Duration = Duration::from_millis(500);
 
 /// Why a proxy cannot start.
@@ -57,16 +58,16 @@ pub enum Error {
     },
     #[error("cannot load {}:\n{problems}", path.display())]
     Plan { path: PathBuf, problems: Problems },
-    #[error("cannot use the flags as a plan:\n{0}")]
+    #[error("cannot use the plan given by flags:\n{0}")]
     Flags(Problems),
-    #[error("cannot use the certificates")]
+    #[error("cannot load the certificates")]
     Tls(#[from] crate::tls::Error),
-    #[error("cannot use the plan's certificates")]
+    #[error("cannot load the plan's certificates")]
     PlanTls(#[from] TlsFault),
-    #[error("cannot send traces")]
+    #[error("cannot start tracing")]
     Traces(#[from] crate::telemetry::trace::Error),
     #[cfg(feature = "kube")]
-    #[error("cannot follow the updates of a cluster")]
+    #[error("cannot watch the updates of the cluster")]
     Cluster(#[from] crate::k8s::Error),
     #[error("cannot start a runtime")]
     Runtime(#[source] io::Error),
@@ -75,13 +76,13 @@ pub enum Error {
 /// How a proxy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// Every stream came to its own end.
+    /// All streams ran to their end.
     Clean,
-    /// Streams had to be ended.
+    /// Streams had to be cut.
     Cut,
 }
 
-/// A proxy whose sockets listen and whose plan is in force.
+/// A proxy that listens and has a plan in force, but does not serve yet.
 pub struct Bound {
     config: Config,
     listener: Listener,
@@ -92,7 +93,7 @@ pub struct Bound {
     tls: Option<Arc<Reloading<ServerFiles>>>,
 }
 
-/// Makes everything that can fail.
+/// Does everything that can fail at startup.
 ///
 /// # Errors
 /// Why the proxy cannot start.
@@ -107,7 +108,7 @@ pub fn build(config: Config) -> Result<Bound, Error> {
         .transpose()?
         .map(Arc::new);
     let listen = |address| move |source| Error::Listen { address, source };
-    // Later than the process itself looks: it knows more of why.
+    // Later than the process's own timeout, which logs more.
     let unread = config.limits.write_timeout * 3 / 2;
     let listener =
         Listener::bind(config.listen, config.threads, unread).map_err(listen(config.listen))?;
@@ -128,41 +129,35 @@ pub fn build(config: Config) -> Result<Bound, Error> {
 fn runtime() -> Result<tokio::runtime::Runtime, Error> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .on_thread_park(crate::transport::turn::end)
+        .on_thread_park(crate::transport::batching::end)
         .build()
         .map_err(Error::Runtime)
 }
 
-/// The name of this host, which in a pod is the pod's.
+/// The name of this host; in a pod, the name of the pod.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     let name = name.or_else(|_| std::env::var("HOSTNAME").map_err(io::Error::other));
     name.unwrap_or_default().trim().to_owned()
 }
 
-/// Thousands of streams need thousands of descriptors; the soft limit is often 1,024.
+/// Raises the limit of file descriptors: thousands of streams need as many, and the soft limit is often 1,024.
 fn raise_file_limit() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: both calls only read or write the struct that they are given.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == 0 {
-            limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-        }
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::debug!(%error, "cannot raise the limit of file descriptors");
     }
 }
 
 impl Bound {
-    /// Where clients connect, with the real port.
+    /// The address for clients, with the actual port.
     #[must_use]
     pub fn listens(&self) -> SocketAddr {
         self.listener.address()
     }
 
-    /// Where the admin port is.
+    /// The address of the admin port.
     #[must_use]
     pub fn admin(&self) -> SocketAddr {
         self.admin.local_addr().unwrap_or(self.config.admin)
@@ -174,11 +169,11 @@ impl Bound {
             context: Arc::clone(&self.core.context),
             lifecycle: self.lifecycle.clone(),
             status: Arc::clone(self.core.publisher.status()),
-            told: self.core.told.clone(),
+            events: self.core.events.clone(),
         }
     }
 
-    /// Serves until it is told to stop and the last stream has ended.
+    /// Serves until shutdown, and then until the last stream has ended.
     ///
     /// # Errors
     /// When a thread or its runtime cannot be started.
@@ -210,8 +205,8 @@ impl Bound {
             threads.push(std::thread::spawn(move || {
                 runtime.block_on(async {
                     tokio::spawn(look_after(metrics));
-                    // As a task: when the future that the runtime itself runs lets others go first, the runtime has a look at the
-                    // sockets before it goes on.
+                    // Spawned, since the runtime polls its sockets between tasks, but not while the future passed to `block_on`
+                    // yields to itself.
                     match tokio::spawn(serving).await {
                         Ok(Ok(())) => {}
                         Ok(Err(error)) => tracing::error!(%error, "a thread cannot serve"),
@@ -233,38 +228,39 @@ impl Bound {
             };
             let local = Local::bind(admin_address);
             if let Err(error) = &local {
-                tracing::warn!(%error, "`crossfade drain` and `crossfade log-level` will not reach this process; signals do");
+                tracing::warn!(%error, "no local admin socket: `crossfade drain` and `crossfade log-level` will not reach this process, use signals instead");
             }
             let serving = tokio::spawn(admin::serve(admin, local.ok(), page));
             let following = config.clone();
             tokio::spawn(async move { core.follow(&following, tls).await });
-            // Before anyone is told that it serves: from then on a signal means a drain.
+            // Before readiness is reported: from then on a signal means a drain.
             let signals = match config.signals {
                 true => Signals::listen(),
                 false => Signals::none(),
             };
             lifecycle.advance(Phase::Ready);
             tracing::info!(listen = %listens, admin = %admin_address, "serving");
-            let ended = stop::live(&config, &lifecycle, &context, threads, signals).await;
-            // Who watches this process is told the end.
+            let ended = shutdown::run(&config, &lifecycle, &context, threads, signals).await;
+            // Watchers of the state are sent the final phase.
             lifecycle.advance(Phase::Ending);
             let _ = tokio::time::timeout(GOODBYE, serving).await;
             Ok(ended)
         });
-        // Not waiting for threads that have streams they were told not to wait for.
+        // Threads whose streams were abandoned are not waited for.
         runtime.shutdown_background();
         ended
     }
 }
 
-/// The chores of a thread. Each measures how late its timer is: what blocks the thread delays every stream on it.
+/// The periodic work of a thread. Each thread also measures how late its timer fires: whatever blocks it delays every
+/// stream on it.
 async fn look_after(metrics: Arc<Metrics>) {
     let mut ticks = 0u64;
     loop {
         let due = Instant::now() + TICK;
         tokio::time::sleep_until(due.into()).await;
         let now = Instant::now();
-        // The timer itself is a millisecond coarse.
+        // The timer itself has a resolution of a millisecond.
         let late = now
             .saturating_duration_since(due)
             .saturating_sub(Duration::from_millis(1));
@@ -280,23 +276,23 @@ async fn look_after(metrics: Arc<Metrics>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::turn::tests::ready_at_once;
+    use crate::transport::batching::tests::ready_at_once;
 
     #[test]
-    fn a_thread_tells_of_its_turns() {
+    fn a_thread_ends_its_turns() {
         let runtime = runtime().expect("a runtime");
-        let told = runtime.block_on(async {
+        let ready = runtime.block_on(async {
             for _ in 0..100 {
                 if ready_at_once(2).await == "rrww" {
                     return true;
                 }
-                // Waits, mostly once, for another thread.
+                // Waits for another thread, usually once.
                 let wait =
                     tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_millis(1)));
                 wait.await.expect("no panic");
             }
             false
         });
-        assert!(told, "two were ready in each turn");
+        assert!(ready, "two were ready in each turn");
     }
 }

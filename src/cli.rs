@@ -1,4 +1,4 @@
-//! The command line: the subcommands. What the arguments of each mean together is told in its own file.
+//! The command line: its subcommands. The arguments of each are validated in a file of their own.
 
 mod check;
 mod cluster;
@@ -44,7 +44,7 @@ pub enum Command {
     /// Keep the split of every DynamoUpdateConfig of a cluster where the ready workers are
     #[command(after_help = examples::CONTROLLER)]
     Controller(Box<ControllerArgs>),
-    /// Judge plan files without running them: every problem, with its field and line
+    /// Validate plan files without running them; prints every problem with its field and line
     Check(CheckArgs),
     /// Print the definition of the DynamoUpdateConfig resource, to be applied to a cluster
     #[command(after_help = examples::CRD)]
@@ -107,8 +107,10 @@ pub struct LogLevelArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::CommandFactory;
+
+    use super::*;
+    use crate::config::Config;
 
     #[test]
     fn every_verb_has_examples_and_each_of_them_can_be_typed() {
@@ -140,7 +142,7 @@ mod tests {
     fn the_command_line_is_consistent_and_every_flag_of_the_proxy_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
-        // What a person's hand says once is no setting.
+        // Arguments of commands that a user types are no settings.
         let by_hand = [
             "check",
             "set",
@@ -171,5 +173,26 @@ mod tests {
                 assert!(argument.get_help().is_some(), "{name}");
             }
         }
+    }
+
+    #[test]
+    fn the_defaults_of_the_flags_are_those_of_the_library() {
+        let cli = Cli::try_parse_from(["crossfade", "proxy", "--old", "a:1"]).unwrap();
+        let Command::Proxy(args) = cli.command else {
+            panic!("another command");
+        };
+        let settings = |config: &Config| {
+            let Config {
+                proxy,
+                limits,
+                upstream,
+                settle,
+                drain,
+                ..
+            } = config;
+            format!("{:?}", (proxy, limits, upstream, settle, drain))
+        };
+        let flags = args.config().unwrap();
+        assert_eq!(settings(&flags), settings(&Config::default()));
     }
 }

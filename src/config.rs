@@ -1,4 +1,4 @@
-//! Static settings of a proxy process: what flags and environment say, checked before anything starts.
+//! The static settings of a proxy process, from flags and environment, checked before anything starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,28 +15,28 @@ use crate::upstream;
 /// Where the plan comes from.
 #[derive(Clone, Debug)]
 pub enum PlanSource {
-    /// Nowhere: everything goes to old, by the policies of this spec.
+    /// None: all requests go to old, with the policies of this spec.
     OnlyOld(Box<DynamoUpdateConfigSpec>),
-    /// The command line; for the life of the process.
+    /// The command line, for the life of the process.
     Flags(Box<DynamoUpdateConfigSpec>),
-    /// A manifest, watched.
+    /// A manifest, which is watched.
     File(PathBuf),
-    /// The update of one's own deployment in a cluster, watched.
+    /// The update of the proxy's own deployment in a cluster, which is watched.
     #[cfg(feature = "kube")]
     Cluster(ClusterSource),
 }
 
+/// Which update of a cluster is followed, and which targets it may name.
 #[cfg(feature = "kube")]
-/// Which update of a cluster is followed, and where it may lead.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSource {
-    /// The namespace; by default that of the pod or of the kubeconfig.
+    /// The namespace. By default that of the pod or of the kubeconfig.
     pub namespace: Option<String>,
-    /// The names of one's own deployment, as `spec.sourceDeployment` may say them.
+    /// The names of the proxy's own deployment in `spec.sourceDeployment`.
     pub deployments: Vec<String>,
-    /// Whether targets may be anywhere, not only Services of the namespace.
+    /// Allows any target, not only Services of the namespace.
     pub any_target: bool,
-    /// Whether the addresses behind the targets' Services are watched, instead of the Services' own being used.
+    /// Watches the addresses behind the targets' Services instead of using the Services' own.
     pub endpoints: bool,
     /// The domain of the cluster, such as `cluster.local`.
     pub domain: String,
@@ -44,7 +44,7 @@ pub struct ClusterSource {
 
 #[cfg(feature = "kube")]
 impl ClusterSource {
-    /// That of the deployment with these names, by the defaults of the command line.
+    /// The deployment with these names, with the defaults of the command line.
     #[must_use]
     pub fn of<N: Into<String>>(deployments: impl IntoIterator<Item = N>) -> Self {
         Self {
@@ -62,12 +62,12 @@ impl ClusterSource {
 pub struct Config {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
-    /// The names by which the admin port may be asked for.
+    /// The host names under which the admin port answers.
     pub admin_hosts: Hosts,
     pub old: Vec<Target>,
     pub peers: Vec<Target>,
     pub plan: PlanSource,
-    /// Where the last good plan is kept over a restart.
+    /// Where the last good plan is kept across restarts.
     pub state_dir: Option<PathBuf>,
     pub threads: usize,
     pub proxy: ProxySettings,
@@ -75,17 +75,17 @@ pub struct Config {
     pub upstream: upstream::Settings,
     pub upstream_tls: ClientFiles,
     pub tls: Option<ServerFiles>,
-    /// Seconds between active probes, if the plan sets none.
+    /// Interval of active probes, if the plan sets none.
     pub probe_interval: Option<Duration>,
-    /// Where traces go; nowhere when absent.
+    /// Where traces are sent; `None`: nowhere.
     pub traces: Option<trace::Settings>,
     /// Shared by the proxies of an update, so that clients cannot forge the guard header.
     pub guard_key: Vec<u8>,
-    /// From the word that it is not ready to the end of its listening.
+    /// Time between reporting not ready and closing the listeners.
     pub settle: Duration,
-    /// What open streams get after that.
+    /// Time that open streams may take after that.
     pub drain: Duration,
-    /// Does the process listen to SIGTERM and SIGINT?
+    /// Does the process handle SIGTERM and SIGINT?
     pub signals: bool,
 }
 

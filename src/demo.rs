@@ -1,63 +1,63 @@
-//! The demo: two model servers, the real proxy between them and some tens of clients, and a fade under a live view.
+//! The demo: two model servers, the real proxy between them, some tens of clients, and a rollout shown live.
 //!
-//! It answers for what a newcomer sees in the first minute, and for telling the truth there: every figure is counted
-//! by the proxy ([`Sample`]) or, apart from it, by the clients ([`Summary`]). Must not know how the proxy is built:
-//! it is handed in as a [`Subject`].
+//! Every figure is counted by the proxy ([`Sample`]) or, independently, by the clients ([`Summary`]). The proxy itself is
+//! passed in as a [`ProxyControl`].
 
 mod args;
+mod frame;
 mod load;
 mod model_server;
 mod plain;
-mod scene;
+mod proxy;
+mod runner;
 mod screen;
 mod script;
-mod stage;
-mod subject;
 mod summary;
+mod transcript;
 mod view;
-mod voice;
 mod worker;
 
 use std::io::{self, IsTerminal};
+use std::ops::ControlFlow;
 use std::pin::pin;
 
 use tokio::signal::unix::{SignalKind, signal};
 
 pub use args::DemoArgs;
+use frame::DemoFrame;
 pub use model_server::ModelServer;
 use plain::Plain;
-use scene::Scene;
+pub use proxy::{Percentiles, ProxyControl, Sample};
+use runner::Runner;
 use screen::Screen;
 pub use script::SHORTEST;
-use stage::Stage;
-pub use subject::{Percentiles, Sample, Subject};
 pub use summary::{Summary, WorstStep};
 
-/// Why the demo could not go on.
+/// Why the demo failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A model server could not listen or have a thread.
-    #[error("a model server of the demo cannot serve")]
+    /// A model server has no port or no thread.
+    #[error("cannot start a model server of the demo")]
     Serve(#[source] io::Error),
-    /// The clients could not have a thread.
-    #[error("the clients of the demo cannot start")]
+    /// The clients have no thread.
+    #[error("cannot start the clients of the demo")]
     Load(#[source] io::Error),
-    /// What there is to show could not be written.
-    #[error("the demo cannot be shown")]
+    /// The output cannot be written.
+    #[error("cannot show the demo")]
     Show(#[source] io::Error),
-    /// Signals could not be listened to.
-    #[error("the demo cannot be made to end on a signal")]
+    /// No signal handler can be set.
+    #[error("cannot handle signals in the demo")]
     Signal(#[source] io::Error),
 }
 
-/// How the demo is run.
+/// The options of the demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Its length; less than [`SHORTEST`] counts as that. The last streams may take some seconds more.
+    /// Length in seconds, at least [`SHORTEST`]. The last streams may take some seconds more.
     pub seconds: u64,
-    /// Lines instead of a picture, as without a terminal.
+    /// Prints lines even on a terminal.
     pub plain: bool,
-    /// How many clients ask at the same time.
+    /// Number of concurrent clients.
     pub streams: usize,
 }
 
@@ -71,18 +71,18 @@ impl Default for Options {
     }
 }
 
-/// Runs the demo on `subject`, which has `old` and `new` as its upstreams; `page` is where a person finds its live page.
+/// Runs the demo on `proxy`, whose upstreams are `old` and `new`. `page` is the URL of its live page.
 ///
-/// Ends with the script, on q, on SIGINT or on SIGTERM; then the terminal is as it was, and the summary is the
-/// caller's to print. Beware: when this has run, SIGINT and SIGTERM no longer end the process by themselves.
+/// Ends with the script, on q, SIGINT or SIGTERM. The terminal is restored then, and the caller prints the summary.
+/// Beware: afterwards SIGINT and SIGTERM no longer end the process by themselves.
 ///
 /// # Errors
-/// [`Error`]; the terminal is given back then too.
+/// [`Error`]; the terminal is restored in this case too.
 pub async fn run(
     options: Options,
     old: ModelServer,
     new: ModelServer,
-    subject: impl Subject,
+    proxy: impl ProxyControl,
     page: Option<String>,
 ) -> Result<Summary, Error> {
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signal)?;
@@ -92,35 +92,29 @@ pub async fn run(
             _ = terminate.recv() => {}
         }
     });
-    let mut stage = Stage::begin(&options, [old, new], subject, page)?;
+    let mut runner = Runner::begin(&options, [old, new], proxy, page)?;
     let mut output = Output::open(options.plain);
     loop {
         tokio::select! {
             () = &mut interrupted => break,
-            goes_on = stage.goes_on() => if !goes_on? { break },
+            next_tick = runner.next_tick() => if !next_tick? { break },
         }
-        if output.show(&stage.scene()).map_err(Error::Show)? == Wish::Quit {
+        if output.show(&runner.frame()).map_err(Error::Show)? == ControlFlow::Break(()) {
             break;
         }
     }
     drop(output);
-    Ok(stage.end())
+    Ok(runner.end())
 }
 
-/// Where pictures go.
+/// Where the output goes.
 enum Output {
     Screen(Screen),
     Plain(Plain<io::Stdout>),
 }
 
-#[derive(PartialEq, Eq)]
-enum Wish {
-    GoOn,
-    Quit,
-}
-
 impl Output {
-    /// A picture where there is a terminal that takes it, lines elsewhere.
+    /// Full screen on a terminal that supports it, lines elsewhere.
     fn open(plain: bool) -> Self {
         if !plain
             && io::stdout().is_terminal()
@@ -131,7 +125,7 @@ impl Output {
         Self::Plain(Plain::new(io::stdout()))
     }
 
-    fn show(&mut self, scene: &Scene<'_>) -> io::Result<Wish> {
+    fn show(&mut self, picture: &DemoFrame<'_>) -> io::Result<ControlFlow<()>> {
         if let Self::Screen(screen) = self
             && !screen.is_ours()
         {
@@ -139,17 +133,19 @@ impl Output {
         }
         match self {
             Self::Screen(screen) => {
-                screen.draw(|frame| view::draw(frame, scene))?;
+                screen.draw(|frame| view::draw(frame, picture))?;
                 Ok(if Screen::quit_pressed()? {
-                    Wish::Quit
+                    ControlFlow::Break(())
                 } else {
-                    Wish::GoOn
+                    ControlFlow::Continue(())
                 })
             }
-            Self::Plain(plain) => match plain.show(scene) {
-                // Whoever read has read enough, as `head` does.
-                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Wish::Quit),
-                shown => shown.map(|()| Wish::GoOn),
+            Self::Plain(plain) => match plain.show(picture) {
+                // The reader has gone, as `head` does.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    Ok(ControlFlow::Break(()))
+                }
+                shown => shown.map(ControlFlow::Continue),
             },
         }
     }

@@ -1,14 +1,12 @@
-//! Small files that people name, read with a limit: what has no end or no beginning must neither fill the memory nor hold the
-//! thread.
-//!
-//! Must not know what is in them.
+//! Small files named by users, read with a limit: a file without an end must not fill the memory, and one that blocks must not
+//! block the thread.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Why a file is not read.
+/// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot be read")]
@@ -22,22 +20,21 @@ pub enum Error {
     NotOwn,
 }
 
-/// The content of a plain file of at most `most` bytes.
+/// The content of a regular file of at most `most` bytes.
 ///
 /// # Errors
-/// Why it is not read.
+/// Why it was not read.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     read_opened(open(path, 0)?, most)
 }
 
-/// The same of a file that this user or root has written, and no link.
+/// The same, for a file that must belong to this user or root and must not be a link.
 ///
 /// # Errors
-/// Why it is not read.
+/// Why it was not read.
 pub fn read_own(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
     let file = open(path, libc::O_NOFOLLOW)?;
-    // SAFETY: it only answers a number, and cannot fail (geteuid(2)).
-    let user = unsafe { libc::geteuid() };
+    let user = rustix::process::geteuid().as_raw();
     if ![user, 0].contains(&file.metadata()?.uid()) {
         return Err(Error::NotOwn);
     }
@@ -45,7 +42,7 @@ pub fn read_own(path: &Path, most: u64) -> Result<Vec<u8>, Error> {
 }
 
 fn open(path: &Path, flags: i32) -> io::Result<File> {
-    // A pipe would be waited for already while it is opened, and a terminal must not become that of this process.
+    // Opening a pipe would block, and a terminal must not become that of this process.
     let flags = flags | libc::O_NONBLOCK | libc::O_NOCTTY;
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
@@ -55,7 +52,7 @@ fn read_opened(file: File, most: u64) -> Result<Vec<u8>, Error> {
         return Err(Error::NoFile);
     }
     let mut bytes = Vec::new();
-    // One more: what a file says of its length may change while it is read.
+    // One byte more, since the length of a file may change while it is read.
     file.take(most + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > most {
         true => Err(Error::TooLarge(most)),
@@ -63,22 +60,22 @@ fn read_opened(file: File, most: u64) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Puts a file that only this user may read in the place of `path`, by way of `beside`, which must be in the same directory: at
-/// any time the whole new file is there, or what was there before. Where a link stands it is replaced, not followed.
+/// Atomically replaces `path` with a file that only this user may read. `beside` is the temporary file, in the same
+/// directory. A link at `path` is replaced, not followed.
 ///
 /// # Errors
-/// As making, writing and renaming.
+/// The error of creating, writing or renaming.
 pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
     let create = || {
         OpenOptions::new()
             .write(true)
-            // Which also refuses a link, wherever it leads (open(2), `O_EXCL`).
+            // It also refuses a link (open(2), `O_EXCL`).
             .create_new(true)
             .mode(0o600)
             .open(beside)
     };
     let mut file = match create() {
-        // Left by a process that died, or put there by somebody else: a file of our own takes its place.
+        // Left by a process that died, or put there by someone else: replaced by a file of our own.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             std::fs::remove_file(beside)?;
             create()?
@@ -97,11 +94,11 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Paths of what is not a regular file: a pipe in `directory`, a device, and `directory`.
+    /// Paths of non-regular files: a pipe in `directory`, a device, and `directory`.
     pub(crate) fn not_regular(directory: &Path) -> [PathBuf; 3] {
         let pipe = directory.join("pipe");
         let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-        // SAFETY: the name lives for as long as the call.
+        // SAFETY: the name outlives the call.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         [pipe, "/dev/zero".into(), directory.to_owned()]
     }

@@ -1,42 +1,42 @@
-//! The mark of a request that crossfade has forwarded, so that it is never forwarded twice for one update.
+//! The header by which a request is never forwarded twice for the same update.
 //!
-//! Form: `<update>;hop=<n>`, one member per update that forwarded it, comma-separated. `<update>` is a keyed hash of what the
-//! update is called: all its proxies agree on it, another update's is another one, so a chain of two updates works, and a
-//! mark that a client makes up means nothing.
+//! Form: `<update>;hop=<n>`, one member per update that has forwarded the request, comma-separated. `<update>` is a keyed
+//! hash of the update's identity. All proxies of an update agree on it and other updates have different ones, so a chain of
+//! two updates works, and a value that a client makes up has no effect.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::http1::{NameFilter, list_members};
 use crate::resource::{Identity, Target};
 
-/// The header that carries the mark.
+/// The header.
 pub const GUARD: HeaderName = HeaderName::from_static("x-crossfade-guard");
 
-/// Most updates in a row. Beyond it the request is going in circles.
+/// Most updates in a chain. A request with more is in a loop.
 pub const MAX_HOPS: usize = 8;
 
-/// The mark of one update.
+/// The guard of one update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guard {
     update: String,
-    /// The value for a request that nobody has forwarded yet: nearly all of them.
+    /// The value for a request that nobody has forwarded yet, which nearly all are.
     first: HeaderValue,
 }
 
-/// What a request's marks say.
+/// What the guard header of a request says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// This update has not forwarded it. The value to forward it with.
-    Fresh(HeaderValue),
-    /// This update has forwarded it: it must be served here.
-    Forwarded,
-    /// More updates than there can be have forwarded it.
-    Circling,
+pub enum GuardCheck {
+    /// This update has not forwarded the request. The value to forward it with.
+    Forward(HeaderValue),
+    /// This update has forwarded the request, so it must be served here.
+    AlreadyForwarded,
+    /// More updates have forwarded the request than there can be.
+    Loop,
 }
 
 impl Guard {
-    /// The mark of an update, keyed by a secret that its proxies share. In a cluster the resource's `uid` is in it, which
-    /// no client knows; where clients may know what a plan file is called, give a key.
+    /// The guard of an update, keyed by a secret that its proxies share. In a cluster it includes the resource's `uid`, which
+    /// no client knows. If clients may know the name of the plan, use a key.
     #[must_use]
     pub fn new(key: &[u8], identity: &Identity, new: &[Target]) -> Self {
         let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, key);
@@ -46,7 +46,7 @@ impl Guard {
             context.update(&(text.len() as u64).to_be_bytes());
             context.update(text.as_bytes());
         }
-        // A plan from flags has no name: it is known by where it goes.
+        // A plan from flags has no name, so its targets identify it.
         if identity.uid.is_none() && identity.name.is_none() {
             for target in new {
                 context.update(target.to_string().as_bytes());
@@ -61,29 +61,29 @@ impl Guard {
         Self { update, first }
     }
 
-    /// What the marks in `headers`, which have these `names`, say.
+    /// Checks the guard header in `headers`, whose names are `names`.
     #[must_use]
-    pub fn look(&self, headers: &HeaderMap, names: NameFilter) -> Seen {
+    pub fn check(&self, headers: &HeaderMap, names: NameFilter) -> GuardCheck {
         if !names.hold(headers, &GUARD) {
-            return Seen::Fresh(self.first.clone());
+            return GuardCheck::Forward(self.first.clone());
         }
         let mut hops = 0;
         let mut value = String::new();
         for member in list_members(headers, &GUARD) {
             if member.split(';').next() == Some(self.update.as_str()) {
-                return Seen::Forwarded;
+                return GuardCheck::AlreadyForwarded;
             }
             hops += 1;
             value.push_str(member);
             value.push_str(", ");
         }
         if hops >= MAX_HOPS {
-            return Seen::Circling;
+            return GuardCheck::Loop;
         }
         value.push_str(&format!("{};hop={}", self.update, hops + 1));
         match HeaderValue::try_from(value) {
-            Ok(value) => Seen::Fresh(value),
-            Err(_) => Seen::Circling,
+            Ok(value) => GuardCheck::Forward(value),
+            Err(_) => GuardCheck::Loop,
         }
     }
 }
@@ -100,8 +100,8 @@ mod tests {
         Guard::new(key.as_bytes(), &identity, &[])
     }
 
-    fn look(guard: &Guard, headers: &HeaderMap) -> Seen {
-        guard.look(headers, NameFilter::of(headers))
+    fn check(guard: &Guard, headers: &HeaderMap) -> GuardCheck {
+        guard.check(headers, NameFilter::of(headers))
     }
 
     fn headers(value: HeaderValue) -> HeaderMap {
@@ -109,8 +109,8 @@ mod tests {
     }
 
     fn fresh(guard: &Guard, headers: &HeaderMap) -> HeaderValue {
-        match look(guard, headers) {
-            Seen::Fresh(value) => value,
+        match check(guard, headers) {
+            GuardCheck::Forward(value) => value,
             other => panic!("{other:?}"),
         }
     }
@@ -119,7 +119,10 @@ mod tests {
     fn what_an_update_forwarded_it_never_forwards_again() {
         let first = fresh(&guard("", "a"), &HeaderMap::new());
         assert!(first.to_str().expect("text").ends_with(";hop=1"));
-        assert_eq!(look(&guard("", "a"), &headers(first)), Seen::Forwarded);
+        assert_eq!(
+            check(&guard("", "a"), &headers(first)),
+            GuardCheck::AlreadyForwarded
+        );
     }
 
     #[test]
@@ -128,10 +131,13 @@ mod tests {
         let second = fresh(&guard("", "b"), &headers(first));
         assert!(second.to_str().expect("text").ends_with(";hop=2"));
         assert_eq!(
-            look(&guard("", "a"), &headers(second.clone())),
-            Seen::Forwarded
+            check(&guard("", "a"), &headers(second.clone())),
+            GuardCheck::AlreadyForwarded
         );
-        assert_eq!(look(&guard("", "b"), &headers(second)), Seen::Forwarded);
+        assert_eq!(
+            check(&guard("", "b"), &headers(second)),
+            GuardCheck::AlreadyForwarded
+        );
     }
 
     #[test]
@@ -146,14 +152,14 @@ mod tests {
         ] {
             let forged = headers(HeaderValue::from_bytes(text.as_bytes()).expect("a value"));
             assert!(
-                matches!(look(&guard("", "a"), &forged), Seen::Fresh(_)),
+                matches!(check(&guard("", "a"), &forged), GuardCheck::Forward(_)),
                 "{text:?}"
             );
         }
         let other = fresh(&guard("other key", "a"), &HeaderMap::new());
         assert!(matches!(
-            look(&guard("key", "a"), &headers(other)),
-            Seen::Fresh(_)
+            check(&guard("key", "a"), &headers(other)),
+            GuardCheck::Forward(_)
         ));
     }
 
@@ -163,6 +169,6 @@ mod tests {
         for hop in 0..MAX_HOPS {
             seen = headers(fresh(&guard("", &hop.to_string()), &seen));
         }
-        assert_eq!(look(&guard("", "x"), &seen), Seen::Circling);
+        assert_eq!(check(&guard("", "x"), &seen), GuardCheck::Loop);
     }
 }

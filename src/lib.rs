@@ -1,95 +1,117 @@
-//! crossfade fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
+//! crossfade moves live LLM traffic from an old generation of frontends to a new one without losing a stream.
 //!
-//! This page is the architecture: which rooms there are, how a request walks through them, and what must not be done.
-//! How to run it is in the README and in `docs/`.
+//! This page is the architecture: the modules, the path of a request through them, and the rules of the code. The README and
+//! `docs/` describe how to run it.
 //!
 //! # Rooms by floor
 //!
-//! A room is a top-level module. It names only rooms on lower floors, or on its own, and never in a circle;
-//! `tests/contracts/architecture.rs` holds this table against the code. Rooms of floor 0 are pure: no clock, randomness, task,
-//! socket, file, log or metric; `now` and random draws are arguments.
+//! A room is a top-level module. It uses only rooms on lower floors; `tests/contracts/architecture.rs` checks the code
+//! against this table. The pure rooms (error_chain, failover, http1, memory, printable, rollout, split, sse) have no clock,
+//! randomness, task, socket, file, log or metric: `now` and random draws are arguments.
 //!
-//! | floor | room | what it answers for |
+//! | floor | room | responsibility |
 //! | --- | --- | --- |
-//! | 5 | [`app`] | puts a process together; the only room that knows all others |
-//! | 5 | [`cli`] | the arguments, and what they mean together |
-//! | 4 | [`config`] | static settings of a process, from flags and environment |
-//! | 4 | [`controller`] | keeps the split of every update of a cluster where the capacity is |
-//! | 4 | [`discovery`] | where plans and addresses come from, and the one writer that folds them into snapshots |
-//! | 4 | [`status`] | what an update and its proxies say of themselves, asked by a person, and a person's edits |
-//! | 4 | [`downstream`] | clients' connections: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
-//! | 3 | [`proxy`] | what happens to a request between a client and the two generations |
-//! | 3 | [`admin`] | `/metrics`, `/livez`, `/readyz`, `/plan`, gRPC: shows, and changes nothing but when a drain begins |
-//! | 3 | [`k8s`] | what the API server sees of us: watches, Events, a leader's lease, and who owns workers |
-//! | 3 | [`demo`] | two model servers, a load and a live view, around a proxy that it is handed |
-//! | 2 | [`snapshot`] | what is in force: plan, pools and guard, replaced as a whole |
-//! | 2 | [`upstream`] | a generation's pool: endpoints, connections, one attempt at sending a request |
-//! | 2 | [`pages`] | what all admin ports have in common: answers, the live page, its last minutes |
-//! | 1 | [`resource`] | the `DynamoUpdateConfig` as people write it, and the plan it means |
-//! | 1 | [`guard`] | the mark by which a forwarded request is never forwarded again |
-//! | 1 | [`request_body`] | a request's body, kept while it may have to be sent once more |
-//! | 1 | [`files`] | small files that people name, read with a limit and replaced as a whole |
-//! | 1 | [`transport`] | TCP and TLS streams as one type |
-//! | 1 | [`tls`] | TLS configurations whose files are read again when they change |
-//! | 1 | [`lifecycle`] | ready, settling, draining, ending |
-//! | 1 | [`state_api`] | what a process tells of itself over gRPC: messages and client |
-//! | 1 | [`telemetry`] | metrics, access lines, logs, traces |
-//! | 0 | [`memory`] | one budget for what strangers can make the process hold |
+//! | 11 | [`cli`] | command-line arguments and their validation |
+//! | 10 | [`app`] | assembles the processes; the only room that knows all others |
+//! | 9 | [`discovery`] | sources of plans and addresses, and the single writer that turns them into snapshots |
+//! | 8 | [`config`] | static settings of a proxy process, from flags and environment |
+//! | 7 | [`downstream`] | connections of clients: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
+//! | 6 | [`admin`] | the admin port of a proxy: metrics, health, plan, live page, gRPC; read-only except for drain and log level |
+//! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
+//! | 5 | [`controller`] | keeps the split of every update in a cluster in step with the capacity |
+//! | 5 | [`snapshot`] | the plan in force with its pools, replaced atomically |
+//! | 4 | [`pages`] | what all admin ports share: responses, quotas, the live page and its history |
+//! | 4 | [`status`] | reads and edits an update from a user's machine |
+//! | 4 | [`upstream`] | the pool of a generation: endpoints, connections, sending one attempt |
+//! | 3 | [`guard`] | the header by which a request is never forwarded twice for one update |
+//! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, ownership of workers |
+//! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions and client |
+//! | 3 | [`tls`] | TLS configurations that are reloaded when their files change |
+//! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
+//! | 2 | [`resource`] | `DynamoUpdateConfig` as users write it, and the plan that it stands for |
+//! | 2 | [`telemetry`] | metrics, access lines, logs, traces |
+//! | 1 | [`demo`] | two model servers, load and a live view around a proxy that is passed in |
+//! | 1 | [`failover`] | whether a failed request is retried, and on which target |
+//! | 1 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
+//! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
+//! | 0 | [`error_chain`] | an error and its causes, in one line |
+//! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
+//! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
+//! | 0 | [`inject`] | adds crossfade to manifests as a sidecar, and removes it |
+//! | 0 | [`lifecycle`] | the phases of a process: ready, settling, draining, ending |
+//! | 0 | [`memory`] | the budget for memory that clients and servers can make the process hold |
+//! | 0 | [`printable`] | escapes text from outside for printing |
 //! | 0 | [`split`] | weights, exact assignment, affinity |
-//! | 0 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
-//! | 0 | [`rescue`] | when a failed request is tried on another place, and where |
-//! | 0 | [`sse`] | event streams: framing, what an event means per API family, how a stream went |
-//! | 0 | [`http1`] | HTTP/1.1 message syntax, strict |
-//! | 0 | [`inject`] | manifests with crossfade as a sidecar, and without it again |
-//! | 0 | [`printable`] | text of strangers, escaped so that it can be printed |
+//! | 0 | [`sse`] | event streams: framing, one file per API family, outcomes |
 //!
-//! Modules are `foo.rs` beside `foo/`. What decides is a pure function on floor 0; what translates sits at an edge and is
-//! total or has a typed error; what does (socket, clock, task, metric) holds no policy: gather, call, match on the result.
+//! A module is `foo.rs` beside `foo/`. Decisions are pure functions. Code at an edge translates (bytes, YAML, protobuf) and
+//! is total or returns a typed error. Code that acts (socket, clock, task, metric) contains no policy: it gathers inputs,
+//! calls a decision and matches on the result.
 //!
 //! # The life of a request
 //!
-//! 1. `downstream::accept` accepts on the thread's own listener; `downstream::h1` or `downstream::h2` reads a head, or refuses it.
-//! 2. `proxy::service` loads the snapshot, once: `snapshots.load()`. A request keeps it to its end, whatever plan comes.
-//! 3. `proxy::route` tells what kind of request it is; `guard` whether it came from here; `proxy::traits` reads its
-//!    session, its worker, its override.
-//! 4. [`split::assign`] answers with a generation *and why*. One atomic operation.
-//! 5. `proxy::exchange` opens the record of the exchange: a guard object that rides in the answer's body from now on.
-//! 6. `proxy::attempt` sends the request to a place. When that fails, [`rescue::refuge`] says where else to try, if
-//!    anywhere, and the retry budget whether there is credit for it.
-//! 7. The head goes to the client at once. `proxy::body` relays the body: [`sse`] reads along, events without content are
-//!    held for some seconds, and until the first content the whole request can still move to another place.
-//! 8. The first content commits: the kept request body is let go, from here on bytes only pass.
-//! 9. The body ends, breaks or is dropped by a client that left. The exchange records its outcome, exactly once: metrics,
-//!    access line, open streams, and where they are wanted spans.
+//! 1. `downstream::accept` accepts on the thread's own listener. `downstream::h1` or `downstream::h2` reads a head, or refuses
+//!    it, and passes the request to `proxy`, which the tower layer calls too.
+//! 2. `proxy::service` loads the snapshot once. The request keeps it to its end, whatever plan comes.
+//! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::traits` reads
+//!    session, pinned worker and override.
+//! 4. [`split::assign`] returns a generation *and the reason*, with one atomic operation.
+//! 5. `proxy::exchange` opens the record of the exchange: a guard object that from now on travels in the response body.
+//! 6. `proxy::attempt` sends the request to a target. If that fails, [`failover::next_target`] decides where to retry, if
+//!    anywhere, and the retry budget whether it may.
+//! 7. The response head goes to the client at once. `proxy::body` relays the body while [`sse`] reads along. Events without
+//!    content are held for some seconds; until the first content the whole request can still be retried.
+//! 8. The first content commits the response: the kept request body is released, and from here on bytes only pass through.
+//! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once: metrics,
+//!    access line, open streams and, if enabled, spans.
 //!
-//! A plan comes the other way: `discovery::file` reads it, [`resource`] judges it, `discovery::publisher` builds the
-//! pools and stores a snapshot. A plan that is refused changes nothing and is told in log, metric and `/plan`.
+//! A plan takes another path: `discovery::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
+//! and stores a snapshot. A refused plan changes nothing and is reported in log, metric and `/plan`.
 //!
 //! # The hot path
 //!
-//! Each thread has a current-thread runtime, a listener (`SO_REUSEPORT`) and idle connections of its own, and a request is
-//! served on the thread that accepted it. With HTTP/1.1 on both sides the answer's body polls the upstream connection
-//! itself: between the upstream's read and the client's write there is no task and no channel, and what ends at an event's
-//! end is handed on without a copy. (HTTP/2 connections are driven by a task each, which is hyper's way.) Per request there
-//! is one snapshot load and one atomic operation for the split; metric handles are resolved before. Per event after the
-//! first content there is a scan for its end and a few comparisons. Access lines are gathered per thread and queued
-//! together for the one thread that writes, which drops what does not fit.
-//! Where a thread has many heads or small slices to write at once, it reads all that is there before it writes the first
-//! (`transport::turn`). Whoever is waited for does not pay for time in which the process stood still (`transport::deadline`).
-//! Traces cost one look at an `Option` while they are off; while they are on, ids at the beginning and a try to queue a span at the end.
+//! Each thread has its own current-thread runtime, listener (`SO_REUSEPORT`) and idle connections, and serves a request on the
+//! thread that accepted it. With HTTP/1.1 on both sides, the response body polls the upstream connection itself: between the
+//! upstream's read and the client's write there is no task and no channel, and data that ends at an event boundary is passed
+//! on without a copy. (Each HTTP/2 connection has a task.) A request costs one snapshot load and one atomic operation for the
+//! split; metric handles are resolved in advance. After the first content an event costs a scan for its end and a few
+//! comparisons. Access lines are collected per thread and queued together for a single writing thread, and dropped if they do
+//! not fit. A thread that has many heads or small slices to write reads everything available before the first write
+//! (`transport::batching`). Time in which the process stood still does not count against a peer's deadline
+//! (`transport::deadline`). Tracing costs one check of an `Option` while it is off. While it is on, it costs ids at the start
+//! and an attempt to queue a span at the end.
 //!
-//! # What must not be done
+//! # Rules
 //!
-//! - Alter bytes while observing them. The decoder sees the slices that pass; where it cannot follow it goes quiet. What
-//!   does alter a stream (half an event that waits, a late switch with the ids it goes on with, a closing error event) is a policy in `proxy::body`.
-//! - Make up an end: never a `[DONE]` that no model server sent, never a clean close after a cut.
-//! - Load the snapshot twice for a request, keep state of a request in it, or write it from a second place.
-//! - Take a lock that another thread may hold, block, or spawn a task on the way of a request.
-//! - Begin the split anew with a plan: its accumulator lives outside the snapshot.
-//! - Send a request again after content went out, after its body was let go, or to a generation of weight 0 (except old,
+//! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow, it goes quiet. What
+//!   does alter a stream (holding half an event, a late retry with rewritten ids, a final error event) is a policy in
+//!   `proxy::body`.
+//! - Do not invent an end: no `[DONE]` that no model server sent, no clean close after a cut.
+//! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place.
+//! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
+//! - Do not restart the split with a new plan: its accumulator lives outside the snapshot.
+//! - Do not retry a request after content was sent, after its body was released, or on a generation of weight 0 (except old,
 //!   until it drains).
-//! - Label a metric with anything that a client or a plan can choose, or log a header's value or a prompt.
-//! - Panic but for a broken invariant, with `expect("why it cannot be")`.
+//! - Do not label a metric with anything that a client or a plan can choose, or log a header value or a prompt.
+//! - Do not panic except for a broken invariant, with `expect("why it cannot be")`.
+
+// Tests may unwrap and need no safety comments.
+#![cfg_attr(
+    not(test),
+    warn(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)
+)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cloned_instead_of_copied,
+        clippy::explicit_iter_loop,
+        clippy::implicit_clone,
+        clippy::inefficient_to_string,
+        clippy::map_unwrap_or,
+        clippy::must_use_candidate,
+        clippy::unnested_or_patterns
+    )
+)]
 
 pub mod admin;
 pub mod app;
@@ -102,6 +124,8 @@ pub mod controller;
 pub mod demo;
 pub mod discovery;
 pub mod downstream;
+pub mod error_chain;
+pub mod failover;
 pub mod files;
 pub mod guard;
 pub mod http1;
@@ -115,7 +139,6 @@ pub mod pages;
 pub mod printable;
 pub mod proxy;
 pub mod request_body;
-pub mod rescue;
 pub mod resource;
 pub mod rollout;
 pub mod snapshot;

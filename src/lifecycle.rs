@@ -1,5 +1,5 @@
-//! The life of a process: ready, settling, draining, ending, and when its last stream has ended. One writer of each step;
-//! everyone else watches.
+//! The phases of a process: ready, settling, draining, ending, and whether its last stream has ended. Each step has one
+//! writer; all others watch.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use std::task::Context;
 use tokio::sync::futures::OwnedNotified;
 use tokio::sync::{Notify, watch};
 
-/// Where a process is in its life. It only ever goes on to a later one.
+/// The phase of a process. It only advances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Phase {
-    /// Not all sockets or addresses are there yet.
+    /// Some sockets or addresses are not there yet.
     Starting,
-    /// Serves.
+    /// Serving.
     Ready,
-    /// Asked to stop: says that it is not ready and goes on serving, until the word is out.
+    /// Shutdown has begun: reports not ready but still serves, until clients have noticed.
     Settling,
-    /// Takes no new connections, ends idle ones, lets open streams run.
+    /// Accepts no new connections, closes idle ones, lets open streams run.
     Draining,
-    /// Ends what is still open.
+    /// Cuts what is still open.
     Ending,
 }
 
@@ -34,7 +34,7 @@ impl Phase {
         Self::Ending,
     ];
 
-    /// Its name in logs and on the admin port.
+    /// The name in logs and on the admin port.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ pub struct Lifecycle(Arc<State>);
 
 #[derive(Debug)]
 struct State {
-    // Beside the channel: a look at it must cost one load.
+    // Beside the channel, so that reading it costs one load.
     now: AtomicU8,
     draining: Arc<Notify>,
     ending: Arc<Notify>,
@@ -79,7 +79,7 @@ impl Lifecycle {
         Phase::ALL[usize::from(self.0.now.load(Ordering::Relaxed))]
     }
 
-    /// Goes on to `phase`; going back is ignored.
+    /// Advances to `phase`. Going back is ignored.
     pub fn advance(&self, phase: Phase) {
         self.0.phase.send_if_modified(|current| {
             let later = phase > *current;
@@ -89,13 +89,13 @@ impl Lifecycle {
             }
             later
         });
-        // After the store: who is woken sees the phase.
-        for (begun, news) in [
+        // After the store, so that a woken task sees the phase.
+        for (begun, notify) in [
             (Phase::Draining, &self.0.draining),
             (Phase::Ending, &self.0.ending),
         ] {
             if phase >= begun {
-                news.notify_waiters();
+                notify.notify_waiters();
             }
         }
     }
@@ -108,18 +108,18 @@ impl Lifecycle {
         }
     }
 
-    /// Tells of every phase that begins from now on.
+    /// Signals every phase that begins from now on.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<Phase> {
         self.0.phase.subscribe()
     }
 
-    /// Says that no stream is open any more, and that none will be opened.
+    /// Marks that no stream is open and that none will be opened.
     pub fn drained(&self) {
         self.0.drained.send_replace(true);
     }
 
-    /// Waits until [`Self::drained`] is said.
+    /// Waits until [`Self::drained`] has been called.
     pub fn until_drained(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut receiver = self.0.drained.subscribe();
         async move {
@@ -127,42 +127,42 @@ impl Lifecycle {
         }
     }
 
-    /// For a task that looks often: see [`Watch`].
+    /// For a task that reads the phase often: see [`Watch`].
     #[must_use]
     pub fn watch(&self) -> Watch {
         Watch {
             lifecycle: self.clone(),
             awaited: Phase::Starting,
-            news: None,
+            notify: None,
         }
     }
 }
 
-/// Looks at the phase at each poll for one load, and wakes its task when draining and when ending begins. Only one task may
+/// Reads the phase at each poll with one load, and wakes its task when draining and when ending begins. Only one task may
 /// poll it.
 pub struct Watch {
     lifecycle: Lifecycle,
     /// The phase whose beginning wakes the task; earlier ones do not.
     awaited: Phase,
-    news: Option<Pin<Box<OwnedNotified>>>,
+    notify: Option<Pin<Box<OwnedNotified>>>,
 }
 
 impl Watch {
-    /// The phase now. The task is woken when draining begins, and when ending does.
+    /// The current phase. The task is woken when draining begins and when ending begins.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Phase {
         loop {
             let now = self.lifecycle.phase();
             if now < self.awaited || now == Phase::Ending {
                 return now;
             }
-            let (next, news) = match now {
+            let (next, notify) = match now {
                 Phase::Draining => (Phase::Ending, &self.lifecycle.0.ending),
                 _ => (Phase::Draining, &self.lifecycle.0.draining),
             };
-            let mut news = Box::pin(Arc::clone(news).notified_owned());
-            // What begins before this is seen by the look that follows, what begins after it wakes the task.
-            if news.as_mut().poll(cx).is_pending() {
-                self.news = Some(news);
+            let mut notify = Box::pin(Arc::clone(notify).notified_owned());
+            // A change before this is seen by the next read, a change after it wakes the task.
+            if notify.as_mut().poll(cx).is_pending() {
+                self.notify = Some(notify);
                 self.awaited = next;
             }
         }

@@ -1,11 +1,13 @@
-//! Parses the command line, starts the logs, runs the subcommand, turns an error into an exit code.
+//! Parses the command line, starts logging, runs the subcommand and turns an error into an exit code.
+
+#![warn(clippy::undocumented_unsafe_blocks, clippy::unwrap_used)]
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use crossfade::admin::tell;
-use crossfade::app::{self, Ended, hand};
+use crossfade::admin::client;
+use crossfade::app::{self, Ended, commands};
 use crossfade::cli::{
     Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ProxyArgs,
 };
@@ -15,11 +17,11 @@ use crossfade::resource;
 use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
 
-// Measured: see benches/README.md.
+// Chosen by measurement: see benches/README.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit status when streams had to be ended.
+/// The exit code if streams had to be cut.
 const CUT: u8 = 3;
 
 fn main() -> ExitCode {
@@ -34,7 +36,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
         Command::LogLevel(args) => log_level(&args),
-        Command::Status(args) => hand::status(args.wish()).map_err(Into::into),
+        Command::Status(args) => commands::status(args.options()).map_err(Into::into),
         Command::Set(args) => edit(&args.edit, Verb::Split(args.split)),
         Command::Pause(args) => edit(&args, Verb::Pause),
         Command::Resume(args) => edit(&args, Verb::Resume),
@@ -44,7 +46,7 @@ fn main() -> ExitCode {
         Command::Man(args) => args.write().context("cannot write the manual"),
     };
     result.unwrap_or_else(|error| {
-        // Each problem of a plan has a line of its own.
+        // Each problem of a plan has its own line.
         eprintln!("crossfade: {}", printable_lines(format!("{error:#}")));
         ExitCode::FAILURE
     })
@@ -75,27 +77,27 @@ fn controller(args: ControllerArgs) -> anyhow::Result<ExitCode> {
 
 fn demo(args: &DemoArgs) -> anyhow::Result<ExitCode> {
     let summary = app::demo::run(args.options())?;
-    // A reader that has gone, as `head` does, is no error.
+    // It is no error if the reader has gone, as `head` does.
     let _ = writeln!(std::io::stdout(), "{summary}");
     Ok(ExitCode::SUCCESS)
 }
 
 fn drain(args: &DrainArgs) -> anyhow::Result<ExitCode> {
-    tell::drain(args.admin)?;
+    client::drain(args.admin)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn log_level(args: &LogLevelArgs) -> anyhow::Result<ExitCode> {
-    tell::log_level(args.admin, &args.level)?;
+    client::log_level(args.admin, &args.level)?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
-    Ok(hand::edit(&args.name, &args.choice(), args.yes, verb)?)
+    Ok(commands::edit(&args.name, &args.choice(), args.yes, verb)?)
 }
 
 fn crd() -> ExitCode {
-    // A reader that has gone, as `head` does, is no error.
+    // It is no error if the reader has gone, as `head` does.
     let _ = std::io::stdout().write_all(resource::crd_yaml().as_bytes());
     ExitCode::SUCCESS
 }

@@ -1,7 +1,7 @@
-//! One budget for the memory that clients and model servers can make the process hold, and what is charged to it.
+//! The budget for memory that clients and model servers can make the process hold, and the charges against it.
 //!
-//! Charged is what is held, not what was sent: the capacity of a buffer, what an allocator adds to it, and a cost per piece.
-//! What is small ([`FREE`]) is not charged: it belongs to the cost of a connection.
+//! A charge covers what is held, not what was sent: the capacity of a buffer, allocator overhead and a cost per piece. Small
+//! amounts ([`FREE`]) are not charged, as part of the cost of a connection.
 
 mod buffer;
 mod gather;
@@ -14,30 +14,30 @@ use bytes::Bytes;
 pub use buffer::Buffer;
 pub use gather::{Gathered, gather};
 
-/// What one holder may hold uncharged, in bytes.
+/// What one holder may hold without a charge, in bytes.
 pub const FREE: usize = 4 * 1024;
-/// What received data may take beyond the limit, in bytes, together: a sender whose window is open cannot be told to wait.
+/// How far received data may exceed the limit, in bytes, in total: a sender with an open window cannot be stopped.
 const OVERDRAFT: usize = 16 * 1024 * 1024;
-/// The cost of a piece beside its bytes: its handle, its reference count, the allocator's own, in bytes.
+/// The cost of a piece beside its bytes: handle, reference count, allocator overhead.
 const PIECE: usize = 128;
 
-/// What memory is asked for. A closed set: a metric label.
+/// What memory is used for. A closed set: a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// A request body that is gathered, kept for another attempt, or on its way.
+    /// A request body that is collected, kept for a retry, or in transit.
     RequestBody,
     /// A request body that is read for its affinity field.
     Affinity,
     /// A request head.
     Head,
-    /// Events of a stream that are held, or whose end has not come.
+    /// Events of a stream that are held, or that are incomplete.
     Event,
-    /// An answer that the proxy itself reads, or that its client does not take.
+    /// A response that the proxy reads itself, or that its client does not read.
     Answer,
 }
 
 impl Purpose {
-    /// All of them, in declaration order.
+    /// All purposes, in declaration order.
     pub const ALL: [Self; 5] = [
         Self::RequestBody,
         Self::Affinity,
@@ -59,18 +59,18 @@ impl Purpose {
     }
 }
 
-/// What a buffer of `capacity` bytes costs: allocators round up by at most an eighth.
+/// The cost of a buffer of `capacity` bytes. Allocators round up by at most an eighth.
 #[must_use]
 pub const fn cost(capacity: usize) -> usize {
     capacity + capacity / 8 + PIECE
 }
 
-/// Keeps what is written often away from what is read often: on another line of the processor's cache.
+/// Keeps fields that are written often on another cache line than fields that are read often.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// The bytes that all holders of a process may hold together.
+/// The bytes that all holders of a process may hold in total.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -93,25 +93,25 @@ impl Budget {
         Arc::new(budget)
     }
 
-    /// All there is, in bytes.
+    /// The limit, in bytes.
     #[must_use]
     pub const fn limit(&self) -> usize {
         self.limit
     }
 
-    /// What is charged now, in bytes. What had to be taken in before it could be refused can exceed the limit a little.
+    /// The bytes charged now. Data that had to be accepted can exceed the limit a little.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.0.load(Ordering::Relaxed)
     }
 
-    /// How often memory for `purpose` was refused since this was last asked.
+    /// How often memory for `purpose` was refused since the last call.
     #[must_use]
     pub fn take_refusals(&self, purpose: Purpose) -> u64 {
         self.refusals[purpose as usize].swap(0, Ordering::Relaxed)
     }
 
-    /// Is nearly all of it used? Then no more should be read at once than is held uncharged.
+    /// Is the budget nearly exhausted? Then no more should be read at once than is free of charge.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.tight.0.load(Ordering::Relaxed)
@@ -149,10 +149,10 @@ impl Budget {
     }
 }
 
-/// What one holder has taken out of a budget. Given back when dropped.
+/// What one holder has taken from a budget. Returned on drop.
 #[derive(Debug, Default)]
 pub struct Charge {
-    /// Present once something was taken.
+    /// Present once something has been taken.
     budget: Option<Arc<Budget>>,
     bytes: usize,
 }
@@ -164,13 +164,13 @@ impl Charge {
         self.bytes
     }
 
-    /// Makes it `bytes`. False, and unchanged, when `budget` has too little left for the growth.
+    /// Changes the charge to `bytes`. False, and without effect, if the budget cannot cover the growth.
     #[must_use]
     pub fn resize(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
         self.grow(budget, bytes, purpose, budget.limit)
     }
 
-    /// As [`Charge::resize`], for what has come because it could not be told to wait: all such may take 16 MiB beyond the limit.
+    /// Like [`Charge::resize`], for data that could not be stopped: all such data may exceed the limit by 16 MiB.
     #[must_use]
     pub fn overdraw(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
         let limit = budget.limit.saturating_add(OVERDRAFT);
@@ -190,7 +190,7 @@ impl Charge {
         taken
     }
 
-    /// Makes it `bytes`, even beyond the limit: for what is held already and cannot be thrown away.
+    /// Changes the charge to `bytes`, even beyond the limit: for data that is held already and cannot be discarded.
     pub fn force(&mut self, budget: &Arc<Budget>, bytes: usize) {
         if bytes > self.bytes {
             budget.force(bytes - self.bytes);
@@ -201,7 +201,7 @@ impl Charge {
         }
     }
 
-    /// Makes it at most `bytes`.
+    /// Reduces the charge to at most `bytes`.
     pub fn shrink(&mut self, bytes: usize) {
         if let Some(budget) = &self.budget
             && bytes < self.bytes
@@ -211,7 +211,7 @@ impl Charge {
         }
     }
 
-    /// Ties it to `bytes`: it is given back with the last of their handles.
+    /// Ties the charge to `bytes`: it is returned when the last handle is dropped.
     #[must_use]
     pub fn tie(self, bytes: Bytes) -> Bytes {
         match self.bytes {

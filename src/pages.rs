@@ -1,12 +1,10 @@
-//! What both admin ports answer in the same way, that of a proxy and that of a controller: texts, refusals, and the live
-//! page with the stream of what it draws.
-//!
-//! Must not know whose port it is, nor where a state comes from.
+//! What the admin ports of proxies and of controllers share: responses, quotas, and the live page with its stream.
 
 mod connections;
-mod doorman;
 mod history;
+mod hosts;
 mod live;
+mod quota;
 
 use bytes::Bytes;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
@@ -15,18 +13,19 @@ use http_body_util::Full;
 use tonic::body::Body;
 
 pub use connections::{Connections, limited};
-pub use doorman::{Hosts, Peer, Share, Shares};
 pub use history::{Counters, History, Sample};
+pub use hosts::Hosts;
 pub use live::LivePage;
+pub use quota::{Peer, Quota, QuotaGuard};
 
-/// An answer of an admin port.
+/// A response of an admin port.
 pub type Answer = Response<Body>;
 
 /// Why there is nothing to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     pub status: StatusCode,
-    /// For people, in a line.
+    /// For people, in one line.
     pub why: String,
 }
 
@@ -36,13 +35,13 @@ impl From<Refusal> for Answer {
     }
 }
 
-/// Does a request of this method only ask?
+/// Is this a read-only method?
 #[must_use]
 pub fn reads(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD)
 }
 
-/// A page of this content type, which nobody may keep.
+/// A page of this content type that must not be cached.
 #[must_use]
 pub fn page(kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Body::new(Full::from(body.into())));
@@ -52,13 +51,13 @@ pub fn page(kind: &'static str, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-/// The metrics, in Prometheus' text format.
+/// The metrics in Prometheus' text format.
 #[must_use]
 pub fn metrics(text: Vec<u8>) -> Answer {
     page("text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-/// A text for people, with its line's end.
+/// A text for people, line end included.
 #[must_use]
 pub fn text(status: StatusCode, body: &str) -> Answer {
     let mut answer = page("text/plain; charset=utf-8", body.to_owned());
@@ -66,16 +65,16 @@ pub fn text(status: StatusCode, body: &str) -> Answer {
     answer
 }
 
-/// The refusal of a method, where only `methods` are allowed.
+/// The response to a method other than `methods`.
 #[must_use]
 pub fn not_allowed(methods: &'static str) -> Answer {
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "not allowed here\n");
+    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
     let methods = HeaderValue::from_static(methods);
     answer.headers_mut().insert(ALLOW, methods);
     answer
 }
 
-/// The refusal of a path that leads nowhere.
+/// The response to an unknown path.
 #[must_use]
 pub fn not_found() -> Answer {
     text(StatusCode::NOT_FOUND, "no such page: see /\n")

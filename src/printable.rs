@@ -1,7 +1,7 @@
-//! Text of strangers, made safe to print: what steers a terminal, begins a line or changes the order of reading is escaped.
+//! Escapes text from outside so that it is safe to print: characters that control a terminal, break a line or change the
+//! reading order.
 //!
-//! The escapes are those of JSON (`\n`, `\u009b`), so that they are valid inside a JSON string too. Must not know where the text
-//! is printed.
+//! The escapes are those of JSON (`\n`, `\u009b`), so they are also valid in a JSON string.
 
 use std::fmt::{self, Display, Write};
 use std::io;
@@ -9,10 +9,10 @@ use std::io;
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter};
 
-/// Is it a character that a terminal or a log reader acts on, or does not show?
+/// Is it a character that a terminal or a log reader acts on, or that is invisible?
 ///
-/// These are the control characters (C0, DEL and C1), the separators of lines and paragraphs, the controls of the bidirectional
-/// algorithm (UAX #9), and other characters without a shape by which two texts look alike.
+/// These are the control characters (C0, DEL and C1), line and paragraph separators, the controls of the bidirectional
+/// algorithm (UAX #9), and other invisible characters, which make two texts look alike.
 #[must_use]
 pub const fn is_unsafe(c: char) -> bool {
     matches!(c,
@@ -29,20 +29,20 @@ pub struct Printable<T> {
     keep: &'static str,
 }
 
-/// `value` on one line.
+/// `value`, in one line.
 #[must_use]
 pub const fn printable<T: Display>(value: T) -> Printable<T> {
     Printable { value, keep: "" }
 }
 
-/// `value` with the line breaks that this program put into it. What is from strangers must have been escaped by [`printable`]
-/// before, or its own line breaks stay too.
+/// `value` with the line breaks of this program. Parts from outside must have been escaped by [`printable`] before, or their
+/// line breaks stay too.
 #[must_use]
 pub const fn printable_lines<T: Display>(value: T) -> Printable<T> {
     Printable { value, keep: "\n" }
 }
 
-/// `value`, escaped but for the characters of `keep`.
+/// `value`, escaped except for the characters of `keep`.
 #[must_use]
 pub const fn printable_but<T: Display>(value: T, keep: &'static str) -> Printable<T> {
     Printable { value, keep }
@@ -91,10 +91,10 @@ fn escape(c: char, out: &mut impl Write) -> fmt::Result {
     }
 }
 
-/// Writes `value` as JSON on one line, escaped as everything that is printed.
+/// Writes `value` as JSON in one line, escaped for printing.
 ///
 /// # Errors
-/// As serialising and writing.
+/// The error of serialising or writing.
 pub fn write_json<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serde_json::Result<()> {
     let formatter = Json(CompactFormatter);
     value.serialize(&mut serde_json::Serializer::with_formatter(out, formatter))
@@ -103,7 +103,7 @@ pub fn write_json<T: Serialize + ?Sized>(out: impl io::Write, value: &T) -> serd
 /// The same over several lines, indented.
 ///
 /// # Errors
-/// As serialising and writing.
+/// The error of serialising or writing.
 pub fn write_json_pretty<T: Serialize + ?Sized>(
     out: impl io::Write,
     value: &T,
@@ -112,7 +112,7 @@ pub fn write_json_pretty<T: Serialize + ?Sized>(
     value.serialize(&mut serde_json::Serializer::with_formatter(out, formatter))
 }
 
-/// A form of JSON whose strings are escaped beyond what JSON asks for (RFC 8259 §7): it allows DEL, C1 and bidirectional controls.
+/// A JSON formatter that escapes more than JSON requires (RFC 8259 §7), which allows DEL, C1 and bidirectional controls.
 struct Json<F>(F);
 
 impl<F: Formatter> Formatter for Json<F> {

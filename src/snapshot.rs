@@ -1,4 +1,4 @@
-//! What is served now: the plan with the pools it needs, replaced as a whole by one writer and loaded once per request.
+//! The snapshot: the plan in force with its pools. A single writer replaces it; each request loads it once.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,34 +7,34 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use crate::failover::{Rules, Target};
 use crate::guard::Guard;
-use crate::rescue::{Rules, Target};
 use crate::resource::{Manifest, Plan, Problems};
 use crate::upstream::{Endpoint, Pool};
 
-/// A plan in force. Immutable; an open stream keeps the one it started with.
+/// A plan in force. Immutable. An open stream keeps the one that it started with.
 pub struct Snapshot {
-    /// Counts the plans put in force by this process, from 1.
+    /// Counts the plans that this process has put in force, from 1.
     pub epoch: u64,
     pub plan: Arc<Plan>,
-    /// The manifest that the plan was read from, for people; none where it came from flags.
+    /// The manifest of the plan, for people; `None` if the plan came from flags.
     pub manifest: Option<Arc<Manifest>>,
-    /// `None` where old is a service in this process.
+    /// `None` if old is a service in this process.
     pub old: Option<Arc<Pool>>,
     pub new: Option<Arc<Pool>>,
-    /// The Service of the sibling pods: a second next_target for old.
+    /// The Service of the sibling pods: the last failover target.
     pub peers: Option<Arc<Pool>>,
-    /// When this plan came in force.
+    /// When this plan came into force.
     pub since: SystemTime,
     pub since_instant: Instant,
-    /// Where the plan came from, for people.
+    /// The source of the plan, for people.
     pub source: Arc<str>,
-    /// Marks what is forwarded under this plan.
+    /// Marks requests that are forwarded under this plan.
     pub guard: Guard,
 }
 
 impl Snapshot {
-    /// What the plan allows when an attempt fails.
+    /// The failover rules of the plan.
     #[must_use]
     pub fn rules(&self) -> Rules {
         let failover = &self.plan.failover;
@@ -49,16 +49,16 @@ impl Snapshot {
         }
     }
 
-    /// May a request under this plan be sent to old?
+    /// May requests under this plan reach old?
     #[must_use]
     pub fn may_reach_old(&self) -> bool {
         self.plan.weights.old() > 0 || !self.plan.old_drains
     }
 
-    /// The pool of a place; `None` where there is none, and for an old that is served in this process.
+    /// The pool of a target; `None` if there is none, or if old is served in this process.
     #[must_use]
-    pub fn pool(&self, place: Target) -> Option<&Arc<Pool>> {
-        match place {
+    pub fn pool(&self, target: Target) -> Option<&Arc<Pool>> {
+        match target {
             Target::Old => self.old.as_ref(),
             Target::New => self.new.as_ref(),
             Target::Peers => self.peers.as_ref(),
@@ -67,7 +67,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// The endpoints that the plan lets requests go to.
+    /// The endpoints that requests may go to under this plan.
     pub fn serving(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
         let new = self
             .new
@@ -79,7 +79,7 @@ impl Snapshot {
             .flat_map(|pool| pool.endpoints())
     }
 
-    /// Can it serve by either side? Where no answer was seen yet, a connection is tried.
+    /// Can either generation serve? Attempts to connect where no response has been seen yet.
     pub async fn can_serve(&self) -> bool {
         let now = Instant::now();
         let healthy = || self.serving().filter(|endpoint| endpoint.is_healthy(now));
@@ -95,10 +95,10 @@ impl Snapshot {
     }
 }
 
-/// The one place that holds what is in force.
+/// Holds the snapshot in force.
 pub struct SnapshotStore {
     snapshot: ArcSwap<Snapshot>,
-    /// Those that were in force, may send to old, and are kept by a request; looked at by who asks for the state.
+    /// Earlier snapshots that may reach old and are kept by a request. Read only when someone asks for the state.
     earlier: Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<()>,
 }
@@ -113,13 +113,13 @@ impl SnapshotStore {
         })
     }
 
-    /// What is in force. Call it once per request.
+    /// The snapshot in force. Call it once per request.
     #[must_use]
     pub fn load(&self) -> Arc<Snapshot> {
         self.snapshot.load_full()
     }
 
-    /// Puts a snapshot in force. Only the one writer of plans calls it.
+    /// Puts a snapshot in force. Only the single writer calls it.
     pub fn store(&self, snapshot: Snapshot) {
         let mut earlier = self.earlier();
         earlier.retain(|one| one.strong_count() > 0);
@@ -131,8 +131,8 @@ impl SnapshotStore {
         self.changed.send_replace(());
     }
 
-    /// How many requests keep an earlier plan by which they may be sent to old. A request keeps its plan until nothing of it
-    /// can be sent again. Those that read a plan for a moment are counted, too.
+    /// How many requests keep an earlier plan under which they may reach old. A request keeps its plan until none of it can be
+    /// retried. Requests that are just reading a plan are counted too.
     #[must_use]
     pub fn earlier_requests_that_may_reach_old(&self) -> usize {
         self.earlier().iter().map(Weak::strong_count).sum()
@@ -142,14 +142,14 @@ impl SnapshotStore {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells of every snapshot that comes in force from now on. For those who watch: a request loads.
+    /// Signals every new snapshot from now on. For watchers; a request loads.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 }
 
-/// The last refusal of a plan.
+/// The last refused plan.
 #[derive(Clone, Debug)]
 pub struct Rejection {
     pub problems: Problems,
@@ -158,7 +158,7 @@ pub struct Rejection {
 }
 
 impl Status {
-    /// How long the source of plans has been out of reach; zero while it is not.
+    /// How long the plan source has been unreachable; zero if it is reachable.
     #[must_use]
     pub fn lost_for(&self) -> Duration {
         self.lost_since
@@ -167,15 +167,15 @@ impl Status {
     }
 }
 
-/// What people are shown beside the snapshot.
+/// The state of the plan source, for people.
 #[derive(Debug, Default)]
 pub struct Status {
-    /// Since the plan in force.
+    /// Of the plans since the one in force.
     pub rejection: ArcSwap<Option<Rejection>>,
-    /// Since when the source of plans cannot be reached; none while it can be, or has no such thing as contact.
+    /// Since when the plan source has been unreachable; `None` if it is reachable or needs no connection.
     pub lost_since: ArcSwap<Option<Instant>>,
-    /// What people should know of the source of plans, in words: updates that contradict each other, one that is gone.
+    /// Remarks about the plan source for people: conflicting updates, a missing one.
     pub remarks: ArcSwap<Vec<String>>,
-    /// How many updates of the same deployment do nothing, since another one rules.
+    /// Number of updates of the same deployment that have no effect because another one takes precedence.
     pub conflicts: AtomicUsize,
 }

@@ -40,7 +40,7 @@ mod weights;
 use std::fmt;
 
 pub use affinity::Key;
-pub use assign::{Assignment, Reason, Traits, assign};
+pub use assign::{Assignment, Reason, RequestAttributes, assign};
 pub use diffusion::{DEBT_LIMIT, Diffusion};
 pub use weights::{Weights, WeightsError};
 

@@ -1,14 +1,14 @@
-//! Reads a stream of server-sent events as it passes: where events end, what they mean for each family of LLM API, and
-//! how the stream went. Pure: bytes and instants come in as arguments, judgements come out.
-//!
-//! Must not know: sockets, clocks, the request, metrics. It never alters a byte; it only looks at slices.
+//! Reads a stream of server-sent events as it passes: where events end, what they mean in each API family, and how the
+//! stream ended. Pure: bytes and instants are arguments. Reading never alters a byte.
 
-mod api;
-mod closing;
 mod continuation;
 mod decoder;
-mod glance;
+mod event_type;
+mod family;
 mod meaning;
+mod precommit;
+mod prescan;
+mod reported_error;
 mod timeline;
 mod usage;
 
@@ -17,11 +17,11 @@ mod corpus;
 #[cfg(test)]
 mod reference;
 
-pub use api::Api;
-pub use closing::{error_body, error_event};
-pub use continuation::{Continuation, Opening};
+pub use continuation::Continuation;
 pub use decoder::{Decoder, Event, Events};
-pub use glance::{Glance, Glances};
-pub use meaning::{Late, Meaning, is_terminal, late_meaning, meaning};
+pub use family::{Api, error_body, error_event};
+pub use meaning::{Meaning, Tail, is_terminal, meaning, tail_meaning};
+pub use precommit::{HoldPolicy, Step};
+pub use prescan::{Prescan, Prescans};
 pub use timeline::{End, Outcome, Timeline};
 pub use usage::{Usage, usage, usage_of_json_body};

@@ -1,20 +1,16 @@
-//! What a proxy tells of itself over gRPC: the messages of `proto/crossfade/v1`, how our types become them, and a client.
-//!
-//! Must not know where the figures come from, nor how they are served.
+//! The state of a proxy over gRPC: the messages of `proto/crossfade/v1`, conversions to them, and a client.
 
+mod assessment;
 mod client;
 mod convert;
 mod json;
-mod standing;
 mod total;
 #[allow(clippy::all, clippy::pedantic, reason = "generated")]
 #[rustfmt::skip]
 pub mod v1;
 
-use std::fmt::Write;
-
-pub use client::{Client, Error, Watching};
-pub use standing::{Level, Standing, standing};
+pub use assessment::{Assessment, Level, assess};
+pub use client::{Client, Error, StateStream};
 pub use total::total;
 
 /// The descriptors of `proto/crossfade/v1` and of what it imports, a `google.protobuf.FileDescriptorSet`: for reflection.
@@ -48,20 +44,4 @@ impl v1::Histogram {
             .chain([(f64::INFINITY, self.count)])
             .collect()
     }
-}
-
-/// An error with all its causes, in one line.
-#[must_use]
-pub fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        // Some name their cause in their own message already.
-        if !text.contains(&said) {
-            let _ = write!(text, ": {said}");
-        }
-        cause = error.source();
-    }
-    text
 }

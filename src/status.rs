@@ -1,15 +1,13 @@
-//! `crossfade status` and the verbs beside it: what an update and its proxies say of themselves, asked from where a person
-//! sits, and the few edits that a person makes.
-//!
-//! Must not know how a proxy counts, nor what the controller decides.
+//! `crossfade status` and the commands that edit an update: reads an update and its proxies from a user's machine, and makes
+//! the few edits that a user asks for.
 
 mod change;
 mod cluster;
 mod colour;
-mod doors;
+mod format;
+mod json;
 mod lag;
-mod machine;
-mod plain;
+mod port_forward;
 mod proxies;
 mod text;
 mod wanted;
@@ -21,41 +19,41 @@ use k8s_openapi::jiff::Timestamp;
 pub use change::{Change, Verb};
 pub use cluster::{Choice, Cluster};
 pub use colour::coloured;
-pub use machine::{json, json_list, yaml};
-pub use plain::printable;
+pub use format::printable;
+pub use json::{json, json_list, yaml};
 pub use proxies::Proxies;
 pub use text::{list, text};
 
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
 
-/// Why there is nothing to show, or nothing was changed.
+/// Why an update cannot be shown or edited.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "no kubeconfig can be used (`crossfade status --proxy HOST:PORT` asks proxies without a cluster)"
+        "cannot load a kubeconfig (`crossfade status --proxy HOST:PORT` asks proxies without a cluster)"
     )]
     Config(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The API server refused, in its own words.
+    /// The API server refused, with this message.
     #[error("cannot {what}: {message}")]
     Refused { what: String, message: String },
-    /// It did so for want of a right, which its words name.
+    /// It refused because a permission is missing, which its message names.
     #[error("cannot {what}: {message}")]
     Forbidden { what: String, message: String },
-    /// It cannot be reached, or its answer cannot be read.
+    /// It cannot be reached, or its response cannot be read.
     #[error("cannot {what}")]
     Api {
         what: String,
         #[source]
         source: Box<kube::Error>,
     },
-    #[error("there is no update in namespace {0}")]
+    #[error("no update found in namespace {0}")]
     NoUpdate(String),
-    #[error("{0} was changed by someone else in the meantime: look again")]
+    #[error("{0} has been changed in the meantime: check its new state and run the command again")]
     Conflict(String),
 }
 
-/// What the API server or the way to it says, beside what was tried.
+/// The error of a request to the API server, with what was attempted.
 fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
     let what = what.to_owned();
     move |error| match error {
@@ -74,54 +72,54 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
     }
 }
 
-/// What one proxy said of itself, or why it did not.
+/// What one proxy reported, or why it did not.
 #[derive(Clone, Debug)]
-pub struct Asked {
-    /// Its pod, or its address.
+pub struct ProxyAnswer {
+    /// Its pod or its address.
     pub name: String,
     pub state: Result<v1::State, String>,
 }
 
-/// A proxy of the namespace that has nothing to do with the update.
+/// A proxy of the namespace that does not concern the update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Other {
     /// Its pod.
     pub name: String,
-    /// The update that it follows, if it does.
+    /// The update that it follows, if any.
     pub follows: Option<String>,
 }
 
-/// Something that happened to an update, as an Event tells it.
+/// An Event of an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happened {
-    /// RFC 3339; empty where it is not known.
+pub struct EventRecord {
+    /// RFC 3339; empty if unknown.
     pub at: String,
     pub warning: bool,
     pub reason: String,
     pub note: String,
 }
 
-/// One look at an update.
+/// A report on an update.
 #[derive(Clone, Debug, Default)]
-pub struct Look {
-    /// The resource; none without a cluster.
+pub struct Report {
+    /// The resource; `None` without a cluster.
     pub update: Option<Box<DynamoUpdateConfig>>,
-    /// When that was read.
+    /// When the resource was read.
     pub at: Option<Timestamp>,
-    /// How long ago the resource was last edited; `None` where the cluster does not tell.
+    /// Time since the last edit of the resource; `None` if the cluster does not record it.
     pub since_edit: Option<Duration>,
-    /// Where the figures are from, in words.
+    /// Where the figures come from, for people.
     pub origin: String,
-    /// Those that follow the update, have refused an edit of it, or say nothing.
-    pub proxies: Vec<Asked>,
+    /// Those that follow the update, have refused an edit of it, or did not answer.
+    pub proxies: Vec<ProxyAnswer>,
     pub others: Vec<Other>,
-    /// The newest last.
-    pub events: Vec<Happened>,
-    /// Why the Events are not known, where that is so.
+    /// Newest last.
+    pub events: Vec<EventRecord>,
+    /// Why the Events could not be read, if they could not.
     pub events_unknown: Option<String>,
 }
 
-impl Look {
+impl Report {
     /// The states of the proxies that answered.
     pub fn states(&self) -> impl Iterator<Item = &v1::State> {
         self.proxies

@@ -1,4 +1,4 @@
-//! TLS towards clients and model servers: rustls configurations from files, read again when the files change.
+//! TLS towards clients and model servers: rustls configurations from files, reloaded when the files change.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use crate::resource::Host;
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
-/// Largest file that is read, in bytes. All authorities of a system are a quarter of it.
+/// Largest file that is read, in bytes. All authorities of a system take a quarter of it.
 const MAX_FILE: u64 = 1024 * 1024;
 
-/// Why a TLS configuration cannot be made.
+/// Why a TLS configuration cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("cannot read {}", path.display())]
@@ -37,18 +37,17 @@ pub enum Error {
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    #[error("{} holds no certificate", path.display())]
+    #[error("{} contains no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("certificate and key cannot be used")]
+    #[error("the certificate and its key cannot be used")]
     Unusable(#[source] rustls::Error),
-    #[error("the client verifier cannot be made")]
+    #[error("cannot build the client certificate verifier")]
     Verifier(#[source] rustls::server::VerifierBuilderError),
-    #[error("the system has no root certificates; name a CA file")]
+    #[error("the system has no root certificates; set a CA file")]
     NoRoots,
 }
 
-/// What a host is called in TLS, if a certificate can carry that name. An absolute name's last dot is not part of it
-/// (RFC 6066 §3).
+/// The name of a host in TLS, if a certificate can contain it, without the final dot of an absolute name (RFC 6066 §3).
 #[must_use]
 pub fn server_name(host: &Host) -> Option<ServerName<'static>> {
     match host {
@@ -57,30 +56,30 @@ pub fn server_name(host: &Host) -> Option<ServerName<'static>> {
     }
 }
 
-/// How a model server is trusted, and what it is shown.
+/// How model servers are verified, and the certificate shown to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// PEM file of the authorities to trust; the system's when absent.
+    /// PEM file of the trusted authorities; by default the system's.
     pub ca: Option<PathBuf>,
-    /// PEM files of a certificate chain and its key to show (mutual TLS).
+    /// PEM files of a certificate chain and its key, for mutual TLS.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What clients are shown, and whether they must show something.
+/// The certificate shown to clients, and whether they must show one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// PEM file of the authorities that clients must be signed by (mutual TLS).
+    /// PEM file of the authorities that must have signed client certificates (mutual TLS).
     pub client_ca: Option<PathBuf>,
 }
 
-/// Files of which a configuration can be made.
+/// The files of a configuration.
 pub trait Files {
     type Config;
 
     /// # Errors
-    /// What is missing or wrong in the files.
+    /// When a file is missing or invalid.
     fn load(&self) -> Result<Self::Config, Error>;
 
     fn paths(&self) -> Vec<&Path>;
@@ -185,7 +184,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
     })
 }
 
-/// What is in a file that a person may have named who runs no process here: whoever edits an update chooses the path.
+/// Reads a file that may be named by someone without access to this process: whoever edits an update chooses the path.
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
     files::read(path, MAX_FILE).map_err(|error| match error {
         files::Error::Read(source) => Error::Read {
@@ -197,7 +196,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// A configuration in force and the files it came from. New connections take what is in force.
+/// A configuration in force and its files. New connections use the one in force.
 pub struct Reloading<F: Files> {
     files: F,
     current: ArcSwap<F::Config>,
@@ -206,7 +205,7 @@ pub struct Reloading<F: Files> {
 
 impl<F: Files> Reloading<F> {
     /// # Errors
-    /// As [`Files::load`].
+    /// The error of [`Files::load`].
     pub fn new(files: F) -> Result<Self, Error> {
         let seen = stamps(&files);
         let current = ArcSwap::from_pointee(files.load()?);
@@ -226,10 +225,10 @@ impl<F: Files> Reloading<F> {
         self.current.load_full()
     }
 
-    /// Looks at the files, and loads them if one has changed. `Ok(true)`: a new configuration is in force.
+    /// Checks the files and reloads them if one has changed. `Ok(true)`: a new configuration is in force.
     ///
     /// # Errors
-    /// As [`Files::load`]; the last good configuration stays in force.
+    /// The error of [`Files::load`]; the last good configuration stays in force.
     pub fn refresh(&self) -> Result<bool, Error> {
         let now = stamps(&self.files);
         let mut seen = self.seen.lock().expect("no holder of this lock can panic");
@@ -293,7 +292,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("large.pem");
         std::fs::write(&file, vec![b'\n'; MAX_FILE as usize]).unwrap();
-        assert!(refusal(&file).ends_with("holds no certificate"));
+        assert!(refusal(&file).ends_with("contains no certificate"));
         std::fs::write(&file, vec![b'\n'; MAX_FILE as usize + 1]).unwrap();
         assert!(refusal(&file).ends_with("is larger than 1048576 bytes"));
     }

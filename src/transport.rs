@@ -1,39 +1,46 @@
-//! One connection, plain or TLS, and the read buffer that all connections of a thread share.
+//! A connection, plain or TLS, and the read buffer that all connections of a thread share.
 //!
-//! A stream that waits owns no read buffer: bytes are read into the thread's buffer once the socket has some, and the
-//! slice that was filled is handed on without a copy.
+//! A waiting stream owns no read buffer: bytes are read into the thread's buffer when the socket has some, and the filled
+//! slice is passed on without a copy.
 
 pub mod accept;
+pub mod batching;
 pub mod deadline;
 pub mod h2;
 mod resolve;
 pub mod tcp;
-pub mod turn;
 pub mod write_timeout;
 
 pub use self::resolve::resolve;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
+use tokio_util::io::poll_read_buf;
 
 use crate::memory::{Budget, Charge, FREE, cost};
 
-/// Size of the shared read buffer, in bytes. It is renewed when a reader holds on to the last one.
+/// Size of the shared read buffer, in bytes. It is replaced while a reader still holds the last one.
 pub const READ_BUFFER: usize = 64 * 1024;
-/// Renew the buffer once less than this is left, so that a read never asks for less, in bytes.
+/// The buffer is replaced once less than this is left, so that reads are never smaller, in bytes.
 pub const MIN_READ: usize = 16 * 1024;
-/// Capacity that the thread's write buffer may keep, in bytes.
+/// Capacity that the thread's write buffer keeps, in bytes.
 const WRITE_BUFFER: usize = 64 * 1024;
+
+/// What poll(2) reports when the peer has closed its side.
+#[cfg(target_os = "linux")]
+const PEER_CLOSED: PollFlags = PollFlags::RDHUP;
+#[cfg(not(target_os = "linux"))]
+const PEER_CLOSED: PollFlags = PollFlags::HUP;
 
 thread_local! {
     static READ: RefCell<BytesMut> = RefCell::new(BytesMut::new());
@@ -48,14 +55,14 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Reads what is there into the thread's shared buffer. An empty result is the end of the stream.
+    /// Reads what has arrived into the thread's shared buffer. An empty result is the end of the stream.
     ///
-    /// However short the slice is, it keeps all of its buffer: see [`Transport::poll_read_apart`].
+    /// However short the slice, it keeps its whole buffer alive: see [`Transport::poll_read_apart`].
     pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
         self.poll_read_most(cx, READ_BUFFER)
     }
 
-    /// Reads what is there, or little and apart while `memory` is tight.
+    /// Reads what has arrived; only a little, and into its own buffer, while `memory` is tight.
     pub fn poll_read_within(
         &mut self,
         cx: &mut Context<'_>,
@@ -68,7 +75,7 @@ impl Transport {
         }
     }
 
-    /// Reads at most `most` bytes, into a buffer of their own: for what may stay for a while.
+    /// Reads at most `most` bytes into a separate buffer, for data that may be kept for a while.
     pub fn poll_read_apart(
         &mut self,
         cx: &mut Context<'_>,
@@ -83,21 +90,16 @@ impl Transport {
             if shared.capacity() < MIN_READ {
                 shared.reserve(READ_BUFFER);
             }
-            let room = shared.spare_capacity_mut();
-            let most = room.len().min(most);
-            let mut buffer = ReadBuf::uninit(&mut room[..most]);
-            std::task::ready!(Pin::new(self).poll_read(cx, &mut buffer))?;
-            let filled = buffer.filled().len();
-            // SAFETY: `ReadBuf::filled` promises that this many bytes from the start were initialised.
-            unsafe { shared.set_len(filled) };
+            let mut room = (&mut *shared).limit(most);
+            let filled = std::task::ready!(poll_read_buf(Pin::new(self), cx, &mut room))?;
             Poll::Ready(Ok(shared.split_to(filled)))
         })
     }
 
-    /// Writes what the socket takes without waiting. TLS takes nothing here.
+    /// Writes what the socket accepts without waiting. TLS accepts nothing here.
     ///
     /// # Errors
-    /// As writing; `WouldBlock` too.
+    /// The error of writing, including `WouldBlock`.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.try_write(bytes),
@@ -110,7 +112,7 @@ impl Transport {
         matches!(self, Self::Tls(_))
     }
 
-    /// What all of it goes through.
+    /// The underlying TCP stream.
     #[must_use]
     pub fn socket(&self) -> &TcpStream {
         match self {
@@ -119,20 +121,16 @@ impl Transport {
         }
     }
 
-    /// Has the other side ended the connection, whatever is still to be read of it?
+    /// Has the peer closed the connection, even if there is unread data?
     #[must_use]
     pub fn is_left(&self) -> bool {
-        let mut asked = libc::pollfd {
-            fd: self.socket().as_raw_fd(),
-            events: libc::POLLRDHUP,
-            revents: 0,
-        };
-        // SAFETY: one valid entry, and no waiting.
-        let answered = unsafe { libc::poll(&raw mut asked, 1, 0) };
-        answered > 0 && asked.revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+        let closed = PEER_CLOSED | PollFlags::HUP | PollFlags::ERR;
+        let mut asked = [PollFd::new(self.socket(), PEER_CLOSED)];
+        let answered = poll(&mut asked, Some(&Timespec::default()));
+        answered.is_ok() && asked[0].revents().intersects(closed)
     }
 
-    /// Is an idle connection still good? One that has something to read, an end or bytes nobody asked for, is not.
+    /// Can an idle connection be reused? Not if it has anything to read, be it an end or unsolicited bytes.
     pub fn is_quiet(&mut self) -> bool {
         if let Self::Tls(stream) = self {
             // What is decrypted already the kernel does not know of.
@@ -147,11 +145,10 @@ impl Transport {
     }
 }
 
-/// Makes the kernel ask whether a silent peer is still there: one whose machine is gone sends nothing, and would be waited for
-/// for ever.
+/// Makes the kernel probe a silent peer: one whose machine is gone sends nothing and would be waited for forever.
 ///
 /// # Errors
-/// As setting socket options.
+/// The error of setting socket options.
 pub fn keep_alive(socket: &socket2::SockRef<'_>) -> io::Result<()> {
     let probes = socket2::TcpKeepalive::new()
         .with_time(Duration::from_secs(30))
@@ -160,8 +157,8 @@ pub fn keep_alive(socket: &socket2::SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_keepalive(&probes)
 }
 
-/// A slice of a read buffer, for whoever may hold it for long. It keeps the whole buffer it lies in, so that is what `memory`
-/// is charged, as long as any handle of it lives; what is small beside the buffer is copied out of it instead.
+/// A slice of a read buffer for a holder that may keep it for long. It keeps its whole buffer alive, so the buffer is charged
+/// to `memory` while any handle of it lives. A slice that is small beside its buffer is copied out of it instead.
 #[must_use]
 pub fn lend(data: Bytes, memory: &Arc<Budget>) -> Bytes {
     let mut charge = Charge::default();
@@ -178,7 +175,7 @@ pub fn lend(data: Bytes, memory: &Arc<Budget>) -> Bytes {
     }
 }
 
-/// Lends the thread's write buffer, empty, to compose one write in. A borrower within gets one of its own.
+/// Lends the thread's empty write buffer to compose one write. A nested borrower gets a buffer of its own.
 pub fn with_write_buffer<T>(compose: impl FnOnce(&mut Vec<u8>) -> T) -> T {
     let mut buffer = WRITE.take();
     buffer.clear();
@@ -240,7 +237,7 @@ impl AsyncWrite for Transport {
     }
 }
 
-/// A transport of which some bytes were read already: they come first.
+/// A transport of which some bytes have been read already: they come first.
 pub struct Rewound<T = Transport> {
     first: Bytes,
     transport: T,
@@ -271,7 +268,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Rewound<T> {
         buffer.put_slice(&self.first[..length]);
         self.first.advance(length);
         if self.first.is_empty() {
-            // Even an empty slice keeps the buffer it lies in.
+            // Even an empty slice keeps its buffer alive.
             self.first = Bytes::new();
         }
         Poll::Ready(Ok(()))

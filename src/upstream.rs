@@ -179,16 +179,3 @@ pub fn sweep(now: Instant) {
     h2::sweep(now);
     idle::sweep(now);
 }
-
-/// A few words for people: the error and its causes.
-#[must_use]
-pub fn story(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}

@@ -5,7 +5,7 @@
 
 #![no_main]
 
-use crossfade::sse::{Api, Decoder, Late, Meaning, is_terminal, late_meaning, meaning, usage};
+use crossfade::sse::{Api, Decoder, Meaning, Tail, is_terminal, meaning, tail_meaning, usage};
 use libfuzzer_sys::fuzz_target;
 use reference::{Expected, Reading};
 
@@ -75,16 +75,16 @@ fn feed(decoder: &mut Decoder, slice: &[u8], fed: usize, reading: &mut Reading) 
     assert_eq!(decoder.mid_event(), left && !decoder.quiet());
 }
 
-/// The early judgement and the late one agree about errors and ends.
+/// [`meaning`] and [`tail_meaning`] agree about errors and ends.
 fn judge(event: &crossfade::sse::Event<'_>) {
     for api in Api::ALL {
-        let late = match meaning(api, event) {
-            Meaning::Error { code } => Late::Error { code },
-            Meaning::Terminal => Late::Terminal,
-            Meaning::Comment | Meaning::Preamble | Meaning::Content => Late::Nothing,
+        let tail = match meaning(api, event) {
+            Meaning::Error { code } => Tail::Error { code },
+            Meaning::Terminal => Tail::Terminal,
+            Meaning::Comment | Meaning::Preamble | Meaning::Content => Tail::Nothing,
         };
-        assert_eq!(late_meaning(api, event), late);
-        assert!(late != Late::Terminal || is_terminal(api, event));
+        assert_eq!(tail_meaning(api, event), tail);
+        assert!(tail != Tail::Terminal || is_terminal(api, event));
         let _ = usage(api, event.data);
     }
 }

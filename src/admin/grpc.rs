@@ -1,4 +1,4 @@
-//! The gRPC of the admin port: `crossfade.v1`, the standard health service and reflection. All of it only reads.
+//! The gRPC services of the admin port: `crossfade.v1`, the standard health service and reflection. All are read-only.
 
 mod health;
 mod proxy;
@@ -17,26 +17,26 @@ use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceExt};
 
 use super::Admin;
-use crate::pages::{Share, Shares};
+use crate::pages::{Quota, QuotaGuard};
 use crate::state_api::DESCRIPTORS;
 use crate::state_api::v1::proxy_server::ProxyServer;
 
-/// Watches of all clients together; each is read anew for its client.
+/// Most watches of all clients together. The state is read for each one separately.
 const WATCHERS: usize = 128;
-/// Of these, most that one peer may have: strangers must leave some to the controller.
+/// Most of these for one peer, so that strangers leave some to the controller.
 const WATCHERS_OF_ONE: usize = 8;
-/// Requests have a few bytes.
+/// Requests are a few bytes long.
 const LARGEST_REQUEST: usize = 64 * 1024;
 
 type Served = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;
 
-/// The services, each by its full name.
+/// The services by their full names.
 #[derive(Clone)]
 pub(super) struct Grpc(Arc<[(&'static str, Served)]>);
 
 impl Grpc {
     pub(super) fn new(admin: &Admin) -> Self {
-        let watchers = Shares::new(WATCHERS, WATCHERS_OF_ONE);
+        let watchers = Quota::new(WATCHERS, WATCHERS_OF_ONE);
         let proxy = proxy::Reader::new(admin.clone(), watchers.clone());
         let health = health::Health::new(admin.clone(), watchers);
         let reflection = || {
@@ -44,7 +44,7 @@ impl Grpc {
                 .register_encoded_file_descriptor_set(DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let broken = "the descriptors were made by a compiler";
+        let broken = "the descriptors come from a compiler";
         Self(Arc::new([
             named(ProxyServer::new(proxy).max_decoding_message_size(LARGEST_REQUEST)),
             named(HealthServer::new(health).max_decoding_message_size(LARGEST_REQUEST)),
@@ -54,7 +54,7 @@ impl Grpc {
                     .expect(broken)
                     .max_decoding_message_size(LARGEST_REQUEST),
             ),
-            // What older tools ask for.
+            // For older tools.
             named(
                 reflection()
                     .build_v1alpha()
@@ -64,7 +64,7 @@ impl Grpc {
         ]))
     }
 
-    /// Is it a gRPC request? gRPC needs HTTP/2; its relatives for browsers (`application/grpc-web`) are not spoken.
+    /// Is it a gRPC request? gRPC needs HTTP/2. Its browser variants (`application/grpc-web`) are not supported.
     pub(super) fn is_meant_by<B>(request: &Request<B>) -> bool {
         let kind = request.headers().get(CONTENT_TYPE);
         let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
@@ -85,7 +85,7 @@ impl Grpc {
                 let Ok(answer) = service.oneshot(request).await;
                 answer
             }
-            None => Status::unimplemented(format!("there is no {path}")).into_http(),
+            None => Status::unimplemented(format!("unknown method {path}")).into_http(),
         }
     }
 }
@@ -103,12 +103,12 @@ where
     (S::NAME, BoxCloneSyncService::new(service))
 }
 
-/// The right of who sent `request` to watch, as long as it is held.
-fn watcher<T>(watchers: &Shares, request: &tonic::Request<T>) -> Result<Share, Status> {
+/// Permission for the sender of `request` to watch, while it is held.
+fn watcher<T>(watchers: &Quota, request: &tonic::Request<T>) -> Result<QuotaGuard, Status> {
     let share = watchers.take(request.extensions());
     share.ok_or_else(|| {
         Status::resource_exhausted(format!(
-            "{WATCHERS_OF_ONE} from this address or {WATCHERS} in all are watching already"
+            "too many watches: at most {WATCHERS_OF_ONE} per address and {WATCHERS} in total"
         ))
     })
 }

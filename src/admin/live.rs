@@ -1,7 +1,5 @@
-//! What the live page of a proxy is told: its state again and again, each with the samples since the one before; the first
-//! has all that are kept.
-//!
-//! Must not know how it is drawn.
+//! The stream of a proxy's live page: its state, repeatedly, each time with the samples since the last one. The first has
+//! all samples that are kept.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -11,10 +9,10 @@ use http::Request;
 use serde_json::{Value, json};
 
 use super::Admin;
-use super::watching::Watching;
+use super::state_watch::StateWatch;
 use crate::pages::{Answer, History, LivePage, Sample};
 
-/// The page of this process. The clones share the history.
+/// The live page of this process. Clones share the history.
 #[derive(Clone)]
 pub(super) struct Live {
     admin: Admin,
@@ -31,27 +29,27 @@ impl Live {
         }
     }
 
-    /// Takes a sample for the history: call it once a second.
+    /// Adds a sample to the history. Call it once per second.
     pub(super) fn sample(&self) {
         let state = self.admin.figures(true);
         self.history.push(Sample::of(&state, SystemTime::now()));
     }
 
-    /// The answer to what asks for the page or its stream; `None` to everything else.
+    /// The response to a request for the page or its stream; `None` to any other request.
     pub(super) fn answer<B>(&self, request: &Request<B>) -> Option<Answer> {
-        self.page.answer(request, |_| Ok(self.tellings()))
+        self.page.answer(request, |_| Ok(self.states()))
     }
 
-    fn tellings(&self) -> impl Stream<Item = Value> + Send + use<> {
-        let watching = Watching::new(self.admin.clone(), LivePage::INTERVAL);
+    fn states(&self) -> impl Stream<Item = Value> + Send + use<> {
+        let watching = StateWatch::new(self.admin.clone(), LivePage::INTERVAL);
         let history = Arc::clone(&self.history);
         stream::unfold((watching, 0), move |(mut watching, seen)| {
             let history = Arc::clone(&history);
             async move {
                 let state = watching.next().await?;
                 let (samples, next) = history.since(seen);
-                let telling = json!({"state": state.to_json(), "samples": samples});
-                Some((telling, (watching, next)))
+                let event = json!({"state": state.to_json(), "samples": samples});
+                Some((event, (watching, next)))
             }
         })
     }

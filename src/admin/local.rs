@@ -1,59 +1,59 @@
-//! The way to the admin pages for who is in the same container or on the same machine: a Unix socket in Linux's abstract namespace
-//! (unix(7)), called by the address of the admin port, and open to processes of the same user, and of root, alone.
+//! The local admin socket, for clients in the same container or on the same machine: a Unix socket in Linux's abstract
+//! namespace (unix(7)), named after the address of the admin port and open only to processes of the same user and of root.
 //!
-//! TCP cannot tell such a process from who forwards a port or relays a connection: both come from loopback. The abstract namespace
-//! needs no file system that can be written. It belongs to the network namespace: in a pod, containers of the same user share it.
-//! Must not know what is asked.
+//! Over TCP such a process looks like someone who forwards a port or relays a connection: both come from loopback. The
+//! abstract namespace needs no writable file system. It belongs to the network namespace, so containers of the same user in a
+//! pod share it.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsFd;
 use std::os::unix::net;
 
-/// The socket of a process, listening. What is accepted is from a user who may.
+/// The listening socket of a process. It accepts only authorized users.
 pub struct Local(tokio::net::UnixListener);
 
 impl Local {
-    /// Listens for who may change the process whose admin port is at `admin`. Needs a runtime.
+    /// Listens for clients that may change the process whose admin port is at `admin`. Needs a runtime.
     ///
     /// # Errors
-    /// As binding; also where there is no abstract namespace.
+    /// The error of binding; also on systems without an abstract namespace.
     pub fn bind(admin: SocketAddr) -> io::Result<Self> {
         let listener = net::UnixListener::bind_addr(&name(admin)?)?;
         listener.set_nonblocking(true)?;
         tokio::net::UnixListener::from_std(listener).map(Self)
     }
 
-    /// The next connection of a user who may.
+    /// The next connection of an authorized user.
     pub(super) async fn accept(&self) -> io::Result<tokio::net::UnixStream> {
         loop {
             let (stream, _) = self.0.accept().await?;
             match user(&stream) {
                 Ok(user) if may(user) => return Ok(stream),
-                Ok(user) => tracing::warn!(user, "another user may not use the local admin socket"),
-                Err(error) => tracing::debug!(%error, "the peer of the local admin socket is gone"),
+                Ok(user) => tracing::warn!(user, "rejected another user on the local admin socket"),
+                Err(error) => tracing::debug!(%error, "a client left the local admin socket"),
             }
         }
     }
 }
 
-/// Connects to the process whose admin port is at `admin`. An unspecified address and that of loopback are each other's.
+/// Connects to the process whose admin port is at `admin`. The unspecified address and loopback are interchangeable.
 ///
 /// # Errors
-/// When there is none, or it is not of this user, nor of root: who listens there is not the proxy that is meant.
+/// When there is none, or when the listener is neither of this user nor of root and so is not the proxy that is meant.
 pub(super) fn connect(admin: SocketAddr) -> io::Result<net::UnixStream> {
     let mut refused = io::Error::from(io::ErrorKind::ConnectionRefused);
     for address in alike(admin) {
         match net::UnixStream::connect_addr(&name(address)?) {
             Ok(stream) if may(user(&stream)?) => return Ok(stream),
-            Ok(_) => return Err(io::Error::other("it is of another user")),
+            Ok(_) => return Err(io::Error::other("it belongs to another user")),
             Err(error) => refused = error,
         }
     }
     Err(refused)
 }
 
-/// The addresses under which a process may be that is called by `admin`.
+/// The addresses at which the process may listen if its user calls it `admin`.
 fn alike(admin: SocketAddr) -> Vec<SocketAddr> {
     let mut ips = vec![admin.ip()];
     let this_machine: [IpAddr; 4] = [
@@ -82,13 +82,14 @@ fn name(_: SocketAddr) -> io::Result<net::SocketAddr> {
 }
 
 fn may(user: u32) -> bool {
-    // SAFETY: it only answers a number, and cannot fail (geteuid(2)).
-    let own = unsafe { libc::geteuid() };
-    // Root can do to the process whatever it likes anyway.
-    user == own || user == 0
+    // Root can do anything to the process anyway.
+    user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// The user of the process at the other end, as the kernel noted it when that one connected or listened (`SO_PEERCRED`, unix(7)).
+/// The user of the process at the other end when it connected or listened (`SO_PEERCRED`, unix(7)).
+///
+/// Not by `rustix`, whose type of a process id excludes 0: the kernel reports 0 for a process of another PID namespace, such
+/// as another container of the pod.
 #[cfg(target_os = "linux")]
 fn user(stream: &impl AsFd) -> io::Result<u32> {
     use std::os::fd::AsRawFd;
@@ -98,7 +99,7 @@ fn user(stream: &impl AsFd) -> io::Result<u32> {
         gid: u32::MAX,
     };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open as long as it is borrowed, and the kernel writes no more than `length` bytes to `who`.
+    // SAFETY: the descriptor stays open while it is borrowed, and the kernel writes at most `length` bytes to `who`.
     let done = unsafe {
         libc::getsockopt(
             stream.as_fd().as_raw_fd(),

@@ -1,4 +1,4 @@
-//! `/plan`: what is in force, since when and from where, and what was refused since.
+//! `/plan`: the plan in force, since when and from where, and the last refused plan since then.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,7 +60,7 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "lastRejection": rejection,
     });
     let mut text = Vec::new();
-    // People read it in a terminal.
+    // Users read it in a terminal.
     write_json_pretty(&mut text, &page).expect("a Vec takes every write");
     text.push(b'\n');
     text

@@ -1,6 +1,4 @@
-//! The door of the admin port: HTTP/1.1, and HTTP/2 by prior knowledge, for pages and gRPC alike.
-//!
-//! Must not know what is answered.
+//! The server of the admin port: HTTP/1.1, and HTTP/2 with prior knowledge, for pages and gRPC.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -26,23 +24,23 @@ use crate::lifecycle::Phase;
 use crate::pages::{Answer, Connections, Peer, limited};
 use crate::transport::accept::AcceptErrors;
 
-/// What a request's head may take, and a connection to begin with one.
+/// Timeout for a request's head, and for the first bytes of a connection.
 const HEAD: Duration = Duration::from_secs(10);
-/// Pause after a connection could not be accepted.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Requests of one HTTP/2 connection at a time: far more than the watches of one peer, so that it can still ask.
+/// Most concurrent requests of one HTTP/2 connection: far more than the watches of one peer, so that it can still ask.
 const STREAMS: u32 = 128;
-/// How often an HTTP/2 client is asked whether it is still there, and how long it may take to say so.
+/// Interval and timeout of pings to an HTTP/2 client.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
-/// Serves the admin port until the process ends, and then until the last answer is out: the caller sets a limit to that.
+/// Serves the admin port until the process ends, and then until the last response is out; the caller limits that time.
 ///
-/// Who comes by `local` may change something, nobody else.
+/// Only clients of `local` may change something.
 pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
-    let door = Door::new(admin);
+    let service = AdminService::new(admin);
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut ending = std::pin::pin!(door.admin.lifecycle.reached(Phase::Ending));
+    let mut ending = std::pin::pin!(service.admin.lifecycle.reached(Phase::Ending));
     let mut connections = JoinSet::new();
     let (seats, mut errors) = (Connections::default(), AcceptErrors::default());
     loop {
@@ -53,7 +51,7 @@ pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
                     errors.cleared();
                     if let Some(seat) = seats.take(peer.ip()) {
                         let peer = Some(peer.ip());
-                        let open = door.clone().open(limited(stream), peer, HEAD);
+                        let open = service.clone().open(limited(stream), peer, HEAD);
                         connections.spawn(async move {
                             open.await;
                             drop(seat);
@@ -63,10 +61,10 @@ pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
                 Err(error) => tokio::time::sleep(errors.pause(&error, Instant::now())).await,
             },
             accepted = next(local.as_ref()) => match accepted {
-                Ok(stream) => drop(connections.spawn(door.clone().open(stream, None, HEAD))),
+                Ok(stream) => drop(connections.spawn(service.clone().open(stream, None, HEAD))),
                 Err(_) => tokio::time::sleep(PAUSE).await,
             },
-            _ = seconds.tick() => door.live.sample(),
+            _ = seconds.tick() => service.live.sample(),
             // Joined as they end, so that the set does not grow.
             Some(_) = connections.join_next(), if !connections.is_empty() => {}
         }
@@ -75,7 +73,7 @@ pub async fn serve(listener: TcpListener, local: Option<Local>, admin: Admin) {
     while connections.join_next().await.is_some() {}
 }
 
-/// The next connection by the local way, if there is one.
+/// The next connection on the local socket, if there is one.
 async fn next(local: Option<&Local>) -> std::io::Result<tokio::net::UnixStream> {
     match local {
         Some(local) => local.accept().await,
@@ -84,13 +82,13 @@ async fn next(local: Option<&Local>) -> std::io::Result<tokio::net::UnixStream> 
 }
 
 #[derive(Clone)]
-struct Door {
+struct AdminService {
     admin: Admin,
     grpc: Grpc,
     live: Live,
 }
 
-impl Door {
+impl AdminService {
     fn new(admin: Admin) -> Self {
         Self {
             grpc: Grpc::new(&admin),
@@ -99,7 +97,7 @@ impl Door {
         }
     }
 
-    /// Serves a connection of a peer with this address; none is who came by the local way.
+    /// Serves a connection from `peer`; `None` on the local socket.
     async fn open<S>(self, stream: S, peer: Option<IpAddr>, patience: Duration)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -107,8 +105,8 @@ impl Door {
         let begun = Arc::new(AtomicBool::new(false));
         let service = service_fn(|request| {
             begun.store(true, Ordering::Relaxed);
-            let door = self.clone();
-            async move { Ok::<_, Infallible>(door.answer(request, peer).await) }
+            let service = self.clone();
+            async move { Ok::<_, Infallible>(service.answer(request, peer).await) }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
@@ -123,7 +121,7 @@ impl Door {
             .keep_alive_timeout(ALIVE.1);
         let mut connection =
             std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-        // Hyper's limit for a head begins only once it knows which HTTP is spoken.
+        // Hyper's timeout for a head begins only once it knows the HTTP version.
         let mut late = std::pin::pin!(tokio::time::sleep(patience));
         let mut ending = std::pin::pin!(self.admin.lifecycle.reached(Phase::Ending));
         let (mut watches, mut lives) = (true, true);
@@ -133,7 +131,7 @@ impl Door {
                 () = late.as_mut(), if watches => {
                     watches = false;
                     if !begun.load(Ordering::Relaxed) {
-                        return tracing::debug!(?peer, "an admin connection never asked for anything");
+                        return tracing::debug!(?peer, "closed an admin connection without a request");
                     }
                 }
                 () = ending.as_mut(), if lives => {
@@ -174,19 +172,19 @@ mod tests {
     #[tokio::test]
     async fn a_connection_that_asks_for_nothing_is_closed() {
         for first in ["", "GET /livez HT", "PRI * HTTP/2.0\r\n\r\nSM"] {
-            let door = Door::new(Admin::idle());
+            let service = AdminService::new(Admin::idle());
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let mut client = TcpStream::connect(listener.local_addr().unwrap())
                 .await
                 .unwrap();
             client.write_all(first.as_bytes()).await.unwrap();
             let (stream, peer) = listener.accept().await.unwrap();
-            let open = door.open(stream, Some(peer.ip()), Duration::from_millis(50));
+            let open = service.open(stream, Some(peer.ip()), Duration::from_millis(50));
             tokio::time::timeout(Duration::from_secs(5), open)
                 .await
                 .unwrap_or_else(|_| panic!("still open after {first:?}"));
             let mut rest = Vec::new();
-            // Closed, be it with an answer, or with a reset because of what was not read.
+            // Closed, with a response, or with a reset because of unread bytes.
             let _ = client.read_to_end(&mut rest).await;
             assert!(!rest.starts_with(b"HTTP/1.1 200"), "{first:?}");
         }

@@ -1,4 +1,4 @@
-//! The state of the process as `crossfade.v1` tells it, read when someone asks.
+//! The state of the process as a `crossfade.v1` message, read on request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,23 +14,23 @@ use crate::state_api::v1;
 use crate::telemetry::recent::Recent;
 use crate::telemetry::{Metrics, Window};
 
-/// A model server of which nothing is known yet has this long to show itself.
+/// How long to wait for a model server that has not been contacted yet.
 const READY: Duration = Duration::from_millis(500);
 /// The windows of the observed split, in seconds.
 const MINUTE: u64 = 60;
 const FIVE_SECONDS: u64 = 5;
 
-/// Which process this is.
+/// The identity of this process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// The name of its host; in a pod, the pod's name.
+    /// The name of its host; in a pod, the name of the pod.
     pub name: Arc<str>,
     pub started: SystemTime,
     started_instant: Instant,
 }
 
 impl Process {
-    /// This one, which starts now, on the host of this name.
+    /// This process, started now, on the host with this name.
     #[must_use]
     pub fn starts(name: &str) -> Self {
         Self {
@@ -56,7 +56,7 @@ impl Admin {
         self.figures(ready == Ok(true))
     }
 
-    /// The state, but for whether the process is ready, which takes time to find out.
+    /// The state, except for readiness, which takes time to find out.
     pub(super) fn figures(&self, ready: bool) -> v1::State {
         let snapshot = self.snapshots.load();
         let metrics = &self.metrics;
@@ -67,7 +67,7 @@ impl Admin {
             process: Some(self.process.message()),
             phase: v1::Phase::from(self.lifecycle.phase()).into(),
             ready,
-            // Before the open streams are read: who may still reach old now may be open there by then.
+            // Read before the open streams: a request that may still reach old now may have become one of them by then.
             plan: Some(v1::Plan {
                 earlier_requests_that_may_reach_old: u64::try_from(
                     self.snapshots.earlier_requests_that_may_reach_old(),
@@ -81,7 +81,7 @@ impl Admin {
             new: Some(side(metrics, Generation::New, new, &recent)),
             saves: counts(
                 metrics
-                    .saves_by_cause()
+                    .recovered_by_cause()
                     .map(|(cause, n)| (cause.as_str(), n)),
             ),
             retries_refused: metrics.retries_refused.get(),
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_source_out_of_reach_is_told_with_the_time_since() {
+    async fn an_unreachable_source_is_reported_with_its_duration() {
         let admin = Admin::idle();
         let lost = async || admin.state().await.plan.unwrap().source_lost_for;
         assert_eq!(lost().await, None);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_there_is_to_say_of_the_source_is_told_on_the_page_and_here() {
+    async fn remarks_about_the_source_are_on_the_page_and_in_the_state() {
         let admin = Admin::idle();
         assert!(admin.state().await.plan.unwrap().remarks.is_empty());
         let remark = "update 'a' does nothing".to_owned();

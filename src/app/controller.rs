@@ -1,4 +1,4 @@
-//! Puts a controller process together.
+//! Assembles a controller process.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -9,35 +9,35 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 
 use super::Error;
-use super::stop::Signals;
+use super::shutdown::Signals;
 use crate::controller::{Controller, Metrics, ProxyPods, Settings, serve};
 use crate::k8s::{Connection, Lease, Reporter, Scope};
 use crate::pages::Hosts;
 
-/// Which updates are looked after.
+/// The updates that the controller manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Where {
+pub enum Namespaces {
     /// Those of one namespace.
-    Namespace,
+    One,
     /// All.
-    Everywhere,
+    All,
 }
 
-/// Events that may wait to be written: those of some hundred updates that change at once.
+/// Most Events that wait to be written: enough for hundreds of updates that change at the same time.
 const NOTICES: usize = 4096;
 
-/// What flags and environment say.
+/// The settings of a controller process.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub place: Where,
-    /// By default that of the pod or of the kubeconfig.
+    pub namespaces: Namespaces,
+    /// By default the namespace of the pod or of the kubeconfig.
     pub namespace: Option<String>,
     pub admin: SocketAddr,
-    /// The names by which the admin port may be asked for.
+    /// The host names under which the admin port answers.
     pub admin_hosts: Hosts,
     pub dry_run: bool,
     pub lease: String,
-    /// By default as `namespace`.
+    /// By default the same as `namespace`.
     pub lease_namespace: Option<String>,
     pub lease_length: Duration,
     pub proxies: ProxyPods,
@@ -47,7 +47,7 @@ pub struct Config {
     pub resolve: HashMap<String, SocketAddr>,
 }
 
-/// Looks after the updates until a signal says otherwise.
+/// Runs the controller until a signal arrives.
 ///
 /// # Errors
 /// Why it cannot start.
@@ -93,7 +93,7 @@ async fn live(config: Config) -> Result<(), Error> {
         () = leads => {}
         () = signals.first() => {}
     }
-    // What was being written has been dropped: only now may another lead.
+    // All pending writes have been dropped, so another replica may lead now.
     lease.release().await;
     tracing::info!("ended");
     Ok(())
@@ -108,9 +108,9 @@ fn settings(config: &Config, namespace: &str) -> Settings {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     Settings {
-        scope: match config.place {
-            Where::Namespace => Scope::Namespace(namespace.to_owned()),
-            Where::Everywhere => Scope::All,
+        scope: match config.namespaces {
+            Namespaces::One => Scope::Namespace(namespace.to_owned()),
+            Namespaces::All => Scope::All,
         },
         dry_run: config.dry_run,
         lease: config.lease.clone(),
@@ -119,7 +119,7 @@ fn settings(config: &Config, namespace: &str) -> Settings {
             .clone()
             .unwrap_or_else(|| namespace.to_owned()),
         lease_length: config.lease_length,
-        // No two processes are called alike, be they in one pod.
+        // Unique, even for two processes in one pod.
         identity: format!("{host}_{}_{}", std::process::id(), started.as_millis()),
         proxies: config.proxies.clone(),
         frontend_port: config.frontend_port.clone(),

@@ -1,4 +1,4 @@
-//! What every form of the proxy has: the first plan, the one writer of plans, and what all requests share.
+//! What every kind of proxy has: the first plan, the single writer of snapshots, and the state that requests share.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -19,18 +19,18 @@ use crate::telemetry::Metrics;
 use crate::telemetry::trace::Tracer;
 use crate::tls::{ClientFiles, Files, Reloading, ServerFiles};
 
-/// How often names are resolved again, and while one is not known at all.
+/// How often host names are resolved again, and how often while one has no address at all.
 const RESOLVE: Duration = Duration::from_secs(5);
 const RESOLVE_UNKNOWN: Duration = Duration::from_millis(500);
-/// How often certificate files are looked at.
+/// How often certificate files are checked for changes.
 const CERTIFICATES: Duration = Duration::from_secs(1);
 
-/// What every form of the proxy has: the writer of plans, and what requests share.
+/// The writer of snapshots, and the state that requests share.
 pub(super) struct Core {
     pub(super) publisher: Publisher,
     pub(super) context: Arc<ProxyContext>,
-    pub(super) told: mpsc::Sender<News>,
-    news: mpsc::Receiver<News>,
+    pub(super) events: mpsc::Sender<News>,
+    received: mpsc::Receiver<News>,
     source: Source,
 }
 
@@ -62,7 +62,7 @@ impl Core {
             })
         });
         let state = state.transpose()?;
-        // Checked now, though it may be a later plan that needs it.
+        // Checked now, even if only a later plan needs them.
         if config.upstream_tls != ClientFiles::default() {
             config.upstream_tls.load()?;
         }
@@ -77,9 +77,9 @@ impl Core {
         };
         let refused = first.refused.clone();
         let publisher = match start(first, state.clone()).await {
-            // Where others write the plans it is no reason not to serve that one is bad.
+            // Where others write the plans, a bad one is no reason not to serve.
             Err(error) if source.is_written_by_others() => {
-                tracing::error!(%error, "the plan cannot be used; beginning with all to old");
+                tracing::error!(%error, "cannot use the plan; starting with all requests to old");
                 start(First::all_old(), state).await?
             }
             started => started?,
@@ -90,17 +90,17 @@ impl Core {
         let snapshots = Arc::clone(publisher.snapshots());
         let phase = fastrand::u64(..);
         let context = ProxyContext::new(snapshots, metrics, tracer, config.proxy.clone(), phase);
-        let (told, news) = mpsc::channel(16);
+        let (events, received) = mpsc::channel(16);
         Ok(Self {
             publisher,
             context,
-            told,
-            news,
+            events,
+            received,
             source,
         })
     }
 
-    /// Follows the sources of plans and addresses for as long as it is polled.
+    /// Follows the sources of plans and addresses while it is polled.
     pub(super) async fn follow(self, config: &Config, tls: Option<Arc<Reloading<ServerFiles>>>) {
         let probing = discovery::probe(
             Arc::clone(self.publisher.snapshots()),
@@ -115,22 +115,26 @@ impl Core {
             match self.source {
                 Source::Nothing => {}
                 Source::File(file) => {
-                    if let Err(error) = file.watch(self.told.clone()).await {
-                        tracing::error!(%error, "the plan file cannot be watched");
+                    if let Err(error) = file.watch(self.events.clone()).await {
+                        tracing::error!(%error, "cannot watch the plan file");
                     }
                 }
                 #[cfg(feature = "kube")]
                 Source::Cluster(cluster) => {
-                    cluster.follow(self.told.clone(), snapshots, status).await;
+                    cluster.follow(self.events.clone(), snapshots, status).await;
                 }
             }
             std::future::pending::<()>().await;
         };
-        tokio::join!(probing, watching, publish(self.publisher, self.news, tls));
+        tokio::join!(
+            probing,
+            watching,
+            publish(self.publisher, self.received, tls)
+        );
     }
 }
 
-/// The plan to begin with, and what was wrong with the one that should have been.
+/// The first plan, and the problems of the plan that it stands in for, if any.
 struct First {
     wanted: Wanted,
     source: Arc<str>,
@@ -150,12 +154,12 @@ impl First {
         Self::good(plan.into(), source)
     }
 
-    /// Everything to old, while nothing says otherwise.
+    /// All requests to old, until there is a plan.
     fn all_old() -> Self {
         Self::plan(Plan::all_old(), "none")
     }
 
-    /// The last good plan, if one was kept.
+    /// The last good plan, if one was saved.
     fn kept(state: Option<&State>) -> Option<Self> {
         let state = state?;
         let wanted = discovery::read(state.file()).ok()?;
@@ -194,7 +198,7 @@ impl First {
                 let mut cluster = Cluster::open(settings).await?;
                 let first = match cluster.first().await {
                     Some((wanted, source)) => Self::good(wanted, source),
-                    // Judged again: what may be followed can have become less since it was kept.
+                    // Validated again, since the permissions may have become narrower since it was saved.
                     None => match state.and_then(|state| cluster.kept(state)) {
                         Some((wanted, source)) => Self::good(wanted, source),
                         None => Self::all_old(),
@@ -206,14 +210,14 @@ impl First {
     }
 }
 
-/// Folds what the sources tell into snapshots.
+/// Applies what the sources report to the snapshot.
 async fn publish(
     mut publisher: Publisher,
-    mut news: mpsc::Receiver<News>,
+    mut received: mpsc::Receiver<News>,
     tls: Option<Arc<Reloading<ServerFiles>>>,
 ) {
     let mut resolved = Instant::now();
-    // Beside everything else: a resolver that is slow must not keep a plan from coming in force.
+    // Concurrent with everything else: a slow resolver must not delay a plan.
     let mut resolving: Option<Pin<Box<dyn Future<Output = _> + Send>>> = None;
     let mut certificates = tokio::time::interval(CERTIFICATES);
     loop {
@@ -223,8 +227,8 @@ async fn publish(
             RESOLVE_UNKNOWN
         };
         tokio::select! {
-            told = news.recv() => match told {
-                Some(told) => publisher.hear(told).await,
+            event = received.recv() => match event {
+                Some(event) => publisher.hear(event).await,
                 None => return,
             },
             () = tokio::time::sleep_until((resolved + pause).into()), if resolving.is_none() => {
@@ -243,8 +247,8 @@ async fn publish(
                 publisher.reconsider().await;
                 match tls.as_ref().map(|tls| tls.refresh()) {
                     None | Some(Ok(false)) => {}
-                    Some(Ok(true)) => tracing::info!("certificates towards clients were read again"),
-                    Some(Err(error)) => tracing::error!(%error, "certificates towards clients cannot be used; the last good ones stay"),
+                    Some(Ok(true)) => tracing::info!("reloaded the server certificate"),
+                    Some(Err(error)) => tracing::error!(%error, "cannot reload the server certificate; the previous one stays in use"),
                 }
             }
         }

@@ -1,32 +1,32 @@
-//! The demo's proxy: the real one, in this process, between the demo's two model servers.
+//! The proxy of the demo: a real one, in this process, between the demo's two model servers.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use super::{Error, Handle, build};
 use crate::config::{Config, PlanSource};
-use crate::demo::{self, ModelServer, Options, Percentiles, Sample, Subject, Summary};
+use crate::demo::{self, ModelServer, Options, Percentiles, ProxyControl, Sample, Summary};
 use crate::lifecycle::Phase;
 use crate::resource::{DynamoUpdateConfigSpec, Identity, Plan, Target};
 use crate::split::Generation;
 use crate::sse::Outcome;
 use crate::telemetry::latency::Sketch;
 
-/// The observed split of the demo is of the last few seconds: a minute would hide the fade.
+/// Seconds over which the demo's observed split is taken: a minute would hide the rollout.
 const RECENT: u64 = 3;
 
-/// Why the demo did not work.
+/// Why the demo failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    #[error("the proxy of the demo")]
+    #[error("cannot run the proxy of the demo")]
     Proxy(#[from] Error),
-    #[error("the demo")]
+    #[error("cannot run the demo")]
     Demo(#[from] demo::Error),
-    #[error("the demo has no thread")]
+    #[error("cannot start a thread for the demo")]
     Thread(#[source] std::io::Error),
 }
 
-/// The proxy under demonstration.
+/// The proxy of the demo.
 struct Running {
     address: SocketAddr,
     new: SocketAddr,
@@ -42,17 +42,17 @@ pub fn run(options: Options) -> Result<Summary, DemoError> {
     let new = ModelServer::start(Generation::New)?;
     let bound = build(config(old.address(), new.address()))?;
     let page = format!("http://{}/", bound.admin());
-    let subject = Running {
+    let control = Running {
         address: bound.listens(),
         new: new.address(),
         handle: bound.handle(),
     };
-    let lifecycle = subject.handle.lifecycle.clone();
+    let lifecycle = control.handle.lifecycle.clone();
     let proxy = std::thread::Builder::new()
         .name("proxy".into())
         .spawn(move || bound.run())
         .map_err(DemoError::Thread)?;
-    let summary = super::runtime()?.block_on(demo::run(options, old, new, subject, Some(page)));
+    let summary = super::runtime()?.block_on(demo::run(options, old, new, control, Some(page)));
     lifecycle.advance(Phase::Ending);
     let _ = proxy.join();
     Ok(summary?)
@@ -77,7 +77,7 @@ fn config(old: SocketAddr, new: SocketAddr) -> Config {
     }
 }
 
-impl Subject for Running {
+impl ProxyControl for Running {
     fn address(&self) -> SocketAddr {
         self.address
     }
@@ -85,7 +85,7 @@ impl Subject for Running {
     fn set_percent(&self, percent: u8) {
         let spec = spec(self.new, percent.min(100));
         let plan = Plan::of(Identity::default(), &spec).expect("the first such plan was good");
-        self.handle.wants(plan, "the demo");
+        self.handle.set_plan(plan, "the demo");
     }
 
     fn sample(&self) -> Sample {
@@ -93,7 +93,7 @@ impl Subject for Running {
         let snapshot = self.handle.context.snapshots.load();
         let [last_minute, _] = metrics.recent(Instant::now());
         let percentiles = |sketch: &Sketch| {
-            let at = |q| sketch.telling_quantile(q).map(Duration::from_secs_f64);
+            let at = |q| sketch.reliable_quantile(q).map(Duration::from_secs_f64);
             Percentiles {
                 p50: at(0.5),
                 p95: at(0.95),
@@ -117,7 +117,7 @@ impl Subject for Running {
                 .each_ref()
                 .map(|side| percentiles(&side.gap)),
             outcomes: each.map(|side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome))),
-            saves: metrics.saves(),
+            recovered: metrics.recovered_total(),
             epoch: snapshot.epoch,
         }
     }

@@ -1,6 +1,4 @@
-//! The proxy inside another program: the layer, what keeps its plan up to date, and a hold on it.
-//!
-//! Must not know how a process of its own is run.
+//! The proxy inside another program: the tower layer, the future that keeps its plan up to date, and a handle.
 
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -20,27 +18,27 @@ use crate::proxy::{ProxyContext, SplitLayer};
 use crate::resource::{DynamoUpdateConfigSpec, Plan};
 use crate::snapshot::Status;
 
-/// A proxy inside a frontend: the layer, and what keeps its plan up to date.
+/// A proxy inside a frontend.
 pub struct Embedded {
     /// Wraps the frontend's own service, which is the old generation.
     pub layer: SplitLayer,
     pub handle: Handle,
-    /// Follows the sources of plans; spawn it.
+    /// Follows the sources of plans. Spawn it.
     pub follow: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// Makes a proxy to be embedded: of `config` the plan, the policies and what concerns model servers count. Call it on the
+/// Builds a proxy for embedding. It uses the plan, the policies and the upstream settings of `config`. Call it on the
 /// runtime that serves.
 ///
 /// # Errors
-/// Why there is no plan to begin with.
+/// Why there is no first plan.
 pub async fn embed(config: Config) -> Result<Embedded, Error> {
     let core = Core::start(&config).await?;
     let handle = Handle {
         context: Arc::clone(&core.context),
         lifecycle: Lifecycle::default(),
         status: Arc::clone(core.publisher.status()),
-        told: core.told.clone(),
+        events: core.events.clone(),
     };
     Ok(Embedded {
         layer: SplitLayer::new(Arc::clone(&core.context)),
@@ -50,7 +48,8 @@ pub async fn embed(config: Config) -> Result<Embedded, Error> {
 }
 
 impl SplitLayer {
-    /// A layer by the sources of plans that the program has: flags, a file, a cluster. Without one all goes to old.
+    /// Builds a layer from the program's own sources of plans: flags, a file or a cluster. Without one, all requests go to
+    /// old.
     ///
     /// ```no_run
     /// # async fn example(frontend: axum::Router) -> Result<(), Box<dyn std::error::Error>> {
@@ -70,73 +69,73 @@ impl SplitLayer {
     }
 }
 
-/// What a layer is made from; the last source that is named counts.
+/// The configuration of a layer. The last source given wins.
 #[derive(Clone, Debug)]
 pub struct Builder(Config);
 
 impl Builder {
-    /// By the spec that the flags of the program would make: for the life of the process, or until [`Handle::wants`].
+    /// Uses this spec, for the life of the process or until [`Handle::set_plan`].
     #[must_use]
     pub fn flags(self, spec: DynamoUpdateConfigSpec) -> Self {
         self.with(|config| config.plan = PlanSource::Flags(Box::new(spec)))
     }
 
-    /// By a `DynamoUpdateConfig` manifest, watched.
+    /// Uses a `DynamoUpdateConfig` manifest and watches it.
     #[must_use]
     pub fn file(self, path: impl Into<PathBuf>) -> Self {
         self.with(|config| config.plan = PlanSource::File(path.into()))
     }
 
-    /// By the update of one's own deployment in a cluster, watched.
+    /// Uses the update of the program's own deployment in a cluster and watches it.
     #[cfg(feature = "kube")]
     #[must_use]
     pub fn cluster(self, source: ClusterSource) -> Self {
         self.with(|config| config.plan = PlanSource::Cluster(source))
     }
 
-    /// Changes whatever else counts of a [`Config`]: see [`embed`].
+    /// Changes any other setting that [`embed`] uses.
     #[must_use]
     pub fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.0);
         self
     }
 
-    /// Makes it, on the runtime that serves.
+    /// Builds it, on the runtime that serves.
     ///
     /// # Errors
-    /// As [`embed`].
+    /// The same as [`embed`].
     pub async fn start(self) -> Result<Embedded, Error> {
         embed(self.0).await
     }
 }
 
-/// A hold on a running proxy, for those who run it in their own process.
+/// A handle to a running proxy, for programs that run it in their own process.
 #[derive(Clone)]
 pub struct Handle {
     pub context: Arc<ProxyContext>,
     pub lifecycle: Lifecycle,
-    /// How it stands with the source of plans: what was refused, since when it is out of reach, what there is to say.
+    /// The state of the plan source: the last refused plan, since when it is out of reach, remarks.
     pub status: Arc<Status>,
-    pub(super) told: mpsc::Sender<News>,
+    pub(super) events: mpsc::Sender<News>,
 }
 
 impl Handle {
-    /// Sends the spans that wait, for at most `limit`, and no more after that. A [`super::Bound`] does it itself.
+    /// Sends the spans that are still queued, for at most `limit`, and stops tracing. A [`super::Bound`] does so itself.
     pub async fn end_traces(&self, limit: Duration) {
         if let Some(tracer) = &self.context.tracer {
             Arc::clone(tracer).shut_down(limit).await;
         }
     }
 
-    /// Puts a plan in force, soon.
-    pub fn wants(&self, plan: Plan, source: &str) {
-        let news = News::Plan {
+    /// Puts a plan in force soon.
+    pub fn set_plan(&self, plan: Plan, source: &str) {
+        let event = News::Plan {
             wanted: plan.into(),
             source: source.into(),
             heard: Instant::now(),
             done: None,
         };
-        // A full channel is a flood of plans: the last of them is told again by whoever floods.
-        let _ = self.told.try_send(news);
+        // A full channel means a flood of plans, the last of which its sender repeats.
+        let _ = self.events.try_send(event);
     }
 }

@@ -1,4 +1,4 @@
-//! Which cluster and namespace is meant, as kubectl's users say it: behind the verb or before it, or in the environment.
+//! The flags for cluster and namespace, as in kubectl: after the subcommand, before it, or in the environment.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{ArgMatches, Args};
 
 use crate::status::Choice;
 
-/// Behind the verb.
+/// After the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ClusterChoice {
     /// The namespace of the update [default: that of the context]
@@ -16,15 +16,15 @@ pub struct ClusterChoice {
     /// The context of the kubeconfig [default: the current one]
     #[arg(long, env = "CROSSFADE_CONTEXT", value_name = "NAME")]
     context: Option<String>,
-    /// The file that says how to reach clusters [default: $KUBECONFIG, else ~/.kube/config]
+    /// The kubeconfig file [default: $KUBECONFIG, else ~/.kube/config]
     #[arg(long, env = "CROSSFADE_KUBECONFIG", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
 
-/// The same before it.
+/// The same, before the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 #[command(
-    next_help_heading = "Options of status, set, pause, resume and drain-old, also behind these"
+    next_help_heading = "Options of status, set, pause, resume and drain-old, also accepted after them"
 )]
 pub struct Early {
     /// The namespace of the update
@@ -38,13 +38,13 @@ pub struct Early {
     /// The context of the kubeconfig
     #[arg(id = "early-context", long = "context", value_name = "NAME")]
     context: Option<String>,
-    /// The file that says how to reach clusters
+    /// The kubeconfig file
     #[arg(id = "early-kubeconfig", long = "kubeconfig", value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
 
 impl ClusterChoice {
-    /// Takes what was said before the verb, where nothing was said behind it; `given` are the verb's own arguments.
+    /// Fills in what was given before the subcommand and not after it. `given` are the subcommand's own arguments.
     pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
         fn settle<T>(own: &mut Option<T>, early: Option<T>, is_typed: bool) {
             if early.is_some() && !is_typed {
@@ -75,7 +75,7 @@ impl ClusterChoice {
 }
 
 impl Early {
-    /// The first flag that was given, if one was.
+    /// The first flag that was given, if any.
     pub(super) fn first(&self) -> Option<&'static str> {
         let given = [
             ("--namespace", self.namespace.is_some()),
@@ -88,7 +88,7 @@ impl Early {
     }
 }
 
-/// Whether this argument stands on the command line itself: what the environment says gives way to it.
+/// Is this argument on the command line itself? Such an argument overrides the environment.
 pub(super) fn is_typed(given: &ArgMatches, id: &str) -> bool {
     given.value_source(id) == Some(ValueSource::CommandLine)
 }

@@ -1,4 +1,4 @@
-//! The arguments of `crossfade controller`, and the settings they make together.
+//! The arguments of `crossfade controller`.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,14 +9,14 @@ use clap::builder::BoolishValueParser;
 
 use super::LogFormat;
 use super::parse::{address, domain, host_name, lease};
-use crate::app::controller::{Config, Where};
+use crate::app::controller::{Config, Namespaces};
 use crate::controller::ProxyPods;
 use crate::pages::Hosts;
 use crate::telemetry::log::Level;
 
 #[derive(Debug, Args)]
 pub struct ControllerArgs {
-    /// The namespace whose updates it looks after [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
+    /// The namespace whose updates are managed [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
     #[arg(
         long,
         env = "CROSSFADE_NAMESPACE",
@@ -24,16 +24,16 @@ pub struct ControllerArgs {
         conflicts_with = "all_namespaces"
     )]
     namespace: Option<String>,
-    /// Look after the updates of all namespaces
+    /// Manage the updates of all namespaces
     #[arg(long, env = "CROSSFADE_ALL_NAMESPACES", value_parser = BoolishValueParser::new())]
     all_namespaces: bool,
-    /// Write nothing, and print what it would do
+    /// Write nothing; print what would be done
     #[arg(long, env = "CROSSFADE_DRY_RUN", value_parser = BoolishValueParser::new())]
     dry_run: bool,
-    /// Where metrics, health and the live page over all proxies are shown
+    /// Address for metrics, health checks and the live page of all proxies
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9465", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// The Lease by which one of several replicas leads
+    /// Name of the Lease for leader election between replicas
     #[arg(
         long,
         env = "CROSSFADE_LEASE_NAME",
@@ -41,17 +41,17 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     lease_name: String,
-    /// The namespace of the Lease [default: as for --namespace]
+    /// Namespace of the Lease [default: that of --namespace]
     #[arg(long, env = "CROSSFADE_LEASE_NAMESPACE", value_name = "NAME")]
     lease_namespace: Option<String>,
     /// How long a leader that has died keeps the others from leading
     #[arg(long, env = "CROSSFADE_LEASE_SECONDS", default_value_t = 15, value_name = "DURATION", value_parser = lease)]
     lease_seconds: u64,
-    /// Labels of the pods that carry the proxies of an update, `{source}` for its sourceDeployment [default: the frontends of
-    /// that graph, and the pods of that Deployment]
+    /// Label selector of the pods with an update's proxies, where `{source}` stands for its sourceDeployment [default: the
+    /// frontends of that graph, and the pods of that Deployment]
     #[arg(long, env = "CROSSFADE_PROXY_SELECTOR", value_name = "NAME=VALUE", value_delimiter = ',', value_parser = pair)]
     proxy_selector: Vec<(String, String)>,
-    /// The name of the proxies' admin port in their pods
+    /// Name of the proxies' admin port in their pods
     #[arg(
         long,
         env = "CROSSFADE_PROXY_PORT",
@@ -59,7 +59,7 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     proxy_port: String,
-    /// The name of the old frontends' own port in their pods, where they are asked for their models
+    /// Name of the old frontends' own port in their pods, which is asked for their models
     #[arg(
         long,
         env = "CROSSFADE_FRONTEND_PORT",
@@ -67,16 +67,16 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     frontend_port: String,
-    /// A name by which the admin port may be asked for, beside addresses, localhost and names of the cluster
+    /// Additional host name under which the admin port answers, beside addresses, localhost and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
-    /// Let updates name targets anywhere, not only Services of their namespace
+    /// Allow updates to name any target, not only Services of their namespace
     #[arg(long, env = "CROSSFADE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     allow_any_target: bool,
-    /// The domain of the cluster
+    /// The cluster domain
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
     cluster_domain: String,
-    /// Where a target is, in place of what a resolver says: for a controller outside of the cluster
+    /// Address to use for a target instead of resolving it, for a controller outside the cluster
     #[arg(long, env = "CROSSFADE_RESOLVE", value_name = "HOST:PORT=ADDR", value_delimiter = ',', value_parser = resolved)]
     resolve: Vec<(String, SocketAddr)>,
     /// error, warn, info, debug, trace, or target=level,…
@@ -87,7 +87,7 @@ pub struct ControllerArgs {
         default_value = "info"
     )]
     log: Level,
-    /// How logs are written
+    /// Log format
     #[arg(
         long,
         env = "CROSSFADE_LOG_FORMAT",
@@ -98,7 +98,7 @@ pub struct ControllerArgs {
 }
 
 impl ControllerArgs {
-    /// How logs are wanted: level and format.
+    /// Level and format of the logs.
     #[must_use]
     pub fn log(&self) -> (&Level, LogFormat) {
         (&self.log, self.log_format)
@@ -113,9 +113,9 @@ impl ControllerArgs {
             .or_else(of_pod)
             .filter(|name| !name.is_empty());
         Config {
-            place: match self.all_namespaces {
-                true => Where::Everywhere,
-                false => Where::Namespace,
+            namespaces: match self.all_namespaces {
+                true => Namespaces::All,
+                false => Namespaces::One,
             },
             namespace,
             admin: self.admin,
@@ -139,7 +139,7 @@ impl ControllerArgs {
 fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("a label is NAME=VALUE".to_owned()),
+        _ => Err("a label must be NAME=VALUE".to_owned()),
     }
 }
 

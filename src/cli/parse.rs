@@ -1,4 +1,4 @@
-//! The forms of values that flags take, beyond what the types themselves parse.
+//! Value parsers of flags, beyond what the types themselves parse.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -28,14 +28,14 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| hint.to_owned())
 }
 
-/// The admin port of a proxy, as `host:port` or as the address of its page. Nothing stays nothing: the end of a list.
+/// The admin port of a proxy, as `host:port` or as the URL of its page. Empty text stays empty: it ends a list.
 pub(super) fn admin_port(text: &str) -> Result<String, String> {
-    let hint = "give HOST:PORT or http://HOST:PORT/";
+    let hint = "use HOST:PORT or http://HOST:PORT/";
     if text.is_empty() {
         return Ok(String::new());
     }
     if text.starts_with("https://") {
-        return Err(format!("the admin port speaks no TLS; {hint}"));
+        return Err(format!("the admin port does not use TLS; {hint}"));
     }
     let text = text.strip_prefix("http://").unwrap_or(text);
     let authority: http::uri::Authority = text
@@ -51,10 +51,10 @@ pub(super) fn admin_port(text: &str) -> Result<String, String> {
     }
 }
 
-/// The beginning of a path, as it stands in a request line: no query, no fragment, nothing that must be escaped.
+/// The start of a path, as in a request line: no query, no fragment, nothing to escape.
 pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     if !text.starts_with('/') {
-        return Err("must begin with '/'".to_owned());
+        return Err("must start with '/'".to_owned());
     }
     match text.parse::<PathAndQuery>() {
         Ok(parsed) if parsed.as_str() == text && parsed.query().is_none() => Ok(text.to_owned()),
@@ -62,11 +62,11 @@ pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     }
 }
 
-/// A header that only tells the generation. One that HTTP, gateways or this proxy read would be forged or lost.
+/// A header that only carries the generation. One that HTTP, gateways or this proxy use would be forged or lost.
 pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text
         .parse()
-        .map_err(|_| "is not a header name".to_owned())?;
+        .map_err(|_| "is not a valid header name".to_owned())?;
     const PREFIXES: [&str; 4] = ["content-", "proxy-", "sec-", "x-forwarded-"];
     const TAKEN: [HeaderName; 15] = [
         ACCEPT,
@@ -92,7 +92,7 @@ pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
             .any(|prefix| name.as_str().starts_with(prefix));
     match is_taken {
         true => Err(format!(
-            "'{name}' already has a meaning; choose a name of your own, such as x-generation"
+            "'{name}' has a meaning of its own; choose another name, such as x-generation"
         )),
         false => Ok(name),
     }
@@ -105,7 +105,7 @@ pub(super) fn body_field(text: &str) -> Result<String, String> {
     }
 }
 
-/// The first value that `values` holds twice.
+/// The first value that occurs twice in `values`.
 pub(super) fn repeated<T: PartialEq>(values: &[T]) -> Option<&T> {
     let mut rest = values.iter().enumerate();
     rest.find_map(|(index, value)| values[..index].contains(value).then_some(value))
@@ -115,11 +115,11 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be more than 0".to_owned()),
         Ok(count) => Ok(count),
-        Err(_) => Err("is not a whole number".to_owned()),
+        Err(_) => Err("is not an integer".to_owned()),
     }
 }
 
-/// A duration of at least a millisecond.
+/// A duration of at least one millisecond.
 pub(super) fn seconds(text: &str) -> Result<Duration, String> {
     match seconds_or_none(text)? {
         Duration::ZERO => Err("must be more than 0".to_owned()),
@@ -136,7 +136,7 @@ pub(super) fn seconds_or_none(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number).map_err(|error| error.to_string())
 }
 
-/// The timeouts of a plan, within the bounds that the fields of a plan file have.
+/// A timeout, within the same bounds as in a plan file.
 pub(super) fn limit(text: &str) -> Result<f64, String> {
     between(text, 0.001, 86_400.0)
 }
@@ -151,7 +151,7 @@ pub(super) fn probe_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.1, 86_400.0).map(Duration::from_secs_f64)
 }
 
-/// A comment goes to every client that waits, so not too often.
+/// The interval of comments, which every waiting client gets, so not too short.
 pub(super) fn comment_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.01, 86_400.0).map(Duration::from_secs_f64)
 }
@@ -161,7 +161,7 @@ fn between(text: &str, least: f64, most: f64) -> Result<f64, String> {
     let number = duration(text)?;
     match (least..=most).contains(&number) {
         true => Ok(number),
-        false => Err(format!("must be from {least} to {most} seconds")),
+        false => Err(format!("must be between {least} and {most} seconds")),
     }
 }
 
@@ -220,21 +220,21 @@ pub(super) fn domain(text: &str) -> Result<String, String> {
     let name = text.strip_suffix('.').unwrap_or(text);
     match name.parse::<Host>() {
         Ok(Host::Name(name)) => Ok(name),
-        _ => Err("is not a domain, such as cluster.local".to_owned()),
+        _ => Err("is not a domain such as cluster.local".to_owned()),
     }
 }
 
 pub(super) fn host_name(text: &str) -> Result<String, String> {
     match text.parse::<Host>() {
         Ok(Host::Name(name)) => Ok(name),
-        _ => Err("is not a host name; addresses need not be listed".to_owned()),
+        _ => Err("is not a host name; addresses are always accepted".to_owned()),
     }
 }
 
-/// The name of an object of a cluster. An empty one is what a pod gets from a label that it does not carry.
+/// The name of an object of a cluster. A pod gets an empty one from a label that it lacks.
 pub(super) fn object_name(text: &str) -> Result<String, String> {
     match text.trim() {
-        "" => Err("is empty: does the pod carry the label that it is taken from?".to_owned()),
+        "" => Err("is empty: does the pod have the label that it is taken from?".to_owned()),
         name => Ok(name.to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! The arguments of `crossfade proxy`, and the settings they make together.
+//! The arguments of `crossfade proxy`.
 
 mod sections;
 
@@ -23,22 +23,22 @@ use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream::{Lifetime, Settings};
 
-/// Most names that a list of affinity headers or fields may have, as in a plan file.
+/// Most entries of a list of affinity headers or fields, as in a plan file.
 const MAX_AFFINITY_NAMES: usize = 32;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traffic")]
 pub struct ProxyArgs {
-    /// Where clients connect
+    /// Address for clients
     #[arg(long, env = "CROSSFADE_LISTEN", default_value = "0.0.0.0:8000", value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
-    /// Where metrics, health and the plan in force are shown; nothing there changes the split
+    /// Address for metrics, health checks and the plan in force; nothing there can change the split
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// A name by which the admin port may be asked for, beside addresses, localhost and names of the cluster
+    /// Additional host name under which the admin port answers, beside addresses, localhost and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
-    /// The old generation: host:port, http://… or https://…; repeat it or separate by commas
+    /// The old generation: host:port, http://… or https://…; repeat the flag or separate values by commas
     #[arg(
         long,
         env = "CROSSFADE_OLD",
@@ -47,7 +47,7 @@ pub struct ProxyArgs {
         value_delimiter = ','
     )]
     old: Vec<Target>,
-    /// The new generation, likewise
+    /// The new generation, in the same form
     #[arg(
         long,
         env = "CROSSFADE_NEW",
@@ -56,11 +56,11 @@ pub struct ProxyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     new: Vec<Target>,
-    /// Share of requests that goes to new, in percent: 0 is none, 100 is all [default: 0]
+    /// Percentage of requests that go to new [default: 0]
     #[arg(long, env = "CROSSFADE_SPLIT", value_name = "PERCENT", requires = "new", conflicts_with_all = ["plan", "kube"],
           value_parser = clap::value_parser!(u8).range(0..=100))]
     split: Option<u8>,
-    /// Take new, the split and all below from this DynamoUpdateConfig manifest, and watch it
+    /// Read new, the split and all options below from this DynamoUpdateConfig manifest, and watch it
     #[arg(
         long,
         env = "CROSSFADE_PLAN",
@@ -68,7 +68,7 @@ pub struct ProxyArgs {
         conflicts_with = "kube"
     )]
     plan: Option<PathBuf>,
-    /// The Service of the sibling pods: tried next when the frontend of one's own pod cannot serve
+    /// The Service of the sibling pods: the next target if the frontend of this pod fails
     #[arg(
         long,
         env = "CROSSFADE_OLD_PEERS",
@@ -76,20 +76,20 @@ pub struct ProxyArgs {
         value_delimiter = ','
     )]
     old_peers: Vec<Target>,
-    /// Keep the last good plan here over a restart
+    /// Directory that keeps the last good plan across restarts
     #[arg(long, env = "CROSSFADE_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// Threads, each with its own listener and connections [default: one per core]
+    /// Number of threads, each with its own listener and connections [default: one per core]
     #[arg(long, env = "CROSSFADE_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
     threads: Option<u16>,
-    /// What is posted below these paths is split
+    /// Path prefixes of requests that are split, if their method is POST
     #[arg(long, env = "CROSSFADE_INFERENCE_PREFIX", value_name = "PATH", value_delimiter = ',',
           default_values = ["/v1/", "/generate", "/inference/"], value_parser = path_prefix)]
     inference_prefix: Vec<String>,
-    /// A header that chooses the generation (old or new) of one request [default: off]
+    /// Header that selects the generation (old or new) of one request [default: off]
     #[arg(long, env = "CROSSFADE_OVERRIDE_HEADER", value_name = "NAME", value_parser = override_header)]
     override_header: Option<HeaderName>,
-    /// A secret that the proxies of an update share, so that no client can forge the guard header
+    /// Secret shared by the proxies of an update, so that clients cannot forge the guard header
     #[arg(
         long,
         env = "CROSSFADE_GUARD_KEY",
@@ -116,10 +116,10 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
-    /// What no flag tells by itself.
+    /// Checks what the flags mean together.
     ///
     /// # Errors
-    /// With a message that names the flag.
+    /// A message that names the flag.
     pub(super) fn check(&self) -> Result<(), String> {
         let headers = self.policy.affinity_header.as_deref().unwrap_or_default();
         let fields = &self.policy.affinity_body_field;
@@ -141,7 +141,7 @@ impl ProxyArgs {
         Ok(())
     }
 
-    /// How logs are wanted: level, format, access lines.
+    /// Level and format of the logs, and whether access lines are written.
     #[must_use]
     pub fn log(&self) -> (&Level, LogFormat, bool) {
         (
@@ -154,7 +154,7 @@ impl ProxyArgs {
     /// The settings of the process.
     ///
     /// # Errors
-    /// When a variable of OpenTelemetry says what cannot be done.
+    /// When an OpenTelemetry variable has an unsupported value.
     pub fn config(self) -> Result<Config, trace::Error> {
         let variable = |name: &str| std::env::var(name).ok();
         let traces = trace::Settings::read(self.traces.otlp_endpoint.clone(), variable)?;
@@ -231,7 +231,7 @@ impl ProxyArgs {
         })
     }
 
-    /// Flags are made into the resource that a file would hold, so that both are judged alike.
+    /// Builds the resource that a plan file would hold, so that both are validated alike.
     fn plan_source(&self) -> PlanSource {
         if let Some(path) = &self.plan {
             return PlanSource::File(path.clone());

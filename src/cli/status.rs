@@ -8,13 +8,13 @@ use clap::{ArgMatches, Args, Error};
 
 use super::cluster::{ClusterChoice, Early, is_typed};
 use super::parse::{admin_port, seconds};
-use crate::app::hand::{Form, Wish};
+use crate::app::commands::{Form, StatusOptions};
 
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// The update; without it the only one of the namespace, or a list of all
+    /// The update [default: the only one in the namespace; if there are several, all are listed]
     name: Option<String>,
-    /// Ask the proxies with these admin ports, without a cluster: host:port; repeat it or separate by commas
+    /// Ask the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values by commas
     #[arg(
         long,
         env = "CROSSFADE_PROXY",
@@ -25,13 +25,13 @@ pub struct StatusArgs {
     proxy: Vec<String>,
     #[command(flatten)]
     cluster: ClusterChoice,
-    /// Look again and again, until it is interrupted
+    /// Repeat until interrupted
     #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
     watch: bool,
     /// Time between two looks
     #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
     interval: Duration,
-    /// The form of what is printed
+    /// Output format
     #[arg(
         short,
         long,
@@ -42,7 +42,7 @@ pub struct StatusArgs {
     output: Form,
 }
 
-/// What contradicts addresses.
+/// Arguments that conflict with addresses.
 const OF_CLUSTERS: [(&str, &str); 4] = [
     ("name", "NAME"),
     ("namespace", "--namespace"),
@@ -51,11 +51,11 @@ const OF_CLUSTERS: [(&str, &str); 4] = [
 ];
 
 impl StatusArgs {
-    /// Proxies at addresses or an update in a cluster: what is typed counts more than what the environment says, and both
-    /// typed contradict each other. `given` are its own arguments, `early` is what stands before it.
+    /// Chooses between proxies at addresses and an update in a cluster: the command line overrides the environment, and both on
+    /// the command line conflict. `given` are the subcommand's own arguments, `early` those before it.
     ///
     /// # Errors
-    /// When they do, or when no address is left.
+    /// When both are given, or no address is left.
     pub(super) fn settle(&mut self, early: Early, given: &ArgMatches) -> Result<(), Error> {
         let own = OF_CLUSTERS.into_iter().find(|(id, _)| is_typed(given, id));
         let of_cluster = own.map(|(_, flag)| flag).or(early.first());
@@ -64,12 +64,12 @@ impl StatusArgs {
         match of_cluster {
             None if self.proxy.is_empty() && is_typed(given, "proxy") => Err(Error::raw(
                 ErrorKind::InvalidValue,
-                "--proxy names no address\n",
+                "--proxy has no address\n",
             )),
             None => Ok(()),
             Some(flag) if is_typed(given, "proxy") => Err(Error::raw(
                 ErrorKind::ArgumentConflict,
-                format!("--proxy asks without a cluster, so it cannot be used with {flag}\n"),
+                format!("--proxy asks proxies directly and cannot be used with {flag}\n"),
             )),
             Some(_) => {
                 self.proxy.clear();
@@ -78,10 +78,10 @@ impl StatusArgs {
         }
     }
 
-    /// What they ask for.
+    /// The options.
     #[must_use]
-    pub fn wish(self) -> Wish {
-        Wish {
+    pub fn options(self) -> StatusOptions {
+        StatusOptions {
             name: self.name,
             proxies: self.proxy,
             cluster: self.cluster.choice(),

@@ -1,4 +1,4 @@
-//! The arguments of the verbs that change an update, and what the command line tells of itself: completions and manual.
+//! The arguments of the commands that edit an update, and of those that describe the command line: completions and manual.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use super::parse::percent;
 use super::{Cli, Command};
 use crate::status::Choice;
 
-/// The name by which kubectl finds this program as its plugin.
+/// The name under which kubectl finds this program as a plugin.
 const PLUGIN: &str = "kubectl-crossfade";
 
 #[derive(Debug, Args)]
@@ -24,7 +24,7 @@ pub struct EditArgs {
     pub name: String,
     #[command(flatten)]
     cluster: ClusterChoice,
-    /// Do not ask before changing it
+    /// Do not ask for confirmation
     #[arg(short, long)]
     pub yes: bool,
 }
@@ -40,11 +40,11 @@ pub struct SetArgs {
 
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// For whom
+    /// The shell, or kubectl
     pub shell: Completed,
 }
 
-/// Who completes words.
+/// Who completes the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Completed {
     Bash,
@@ -52,18 +52,18 @@ pub enum Completed {
     Fish,
     Powershell,
     Zsh,
-    /// The program `kubectl_complete-crossfade`, which kubectl asks about its plugin
+    /// The program `kubectl_complete-crossfade`, which kubectl runs for its plugin
     Kubectl,
 }
 
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// Write a page for each subcommand here, instead of printing the first page
+    /// Directory to write a page for each subcommand to, instead of printing the first page
     pub directory: Option<PathBuf>,
 }
 
 impl Cli {
-    /// The command line of this process. As `kubectl-crossfade` it calls itself what the user typed.
+    /// The command line of this process. As `kubectl-crossfade` it shows the name that the user typed.
     #[must_use]
     pub fn of_this_process() -> Self {
         let mut command = Self::command();
@@ -76,11 +76,11 @@ impl Cli {
         Self::settled(&given).unwrap_or_else(|error| error.format(&mut command).exit())
     }
 
-    /// What the command line says, with what stands before a verb given to it.
+    /// The parsed command line, with flags before a subcommand passed on to it.
     fn settled(given: &ArgMatches) -> Result<Self, Error> {
         let mut cli = Self::from_arg_matches(given)?;
         let early = std::mem::take(&mut cli.early);
-        let (name, given) = given.subcommand().expect("clap demands one");
+        let (name, given) = given.subcommand().expect("clap requires one");
         match &mut cli.command {
             Command::Status(args) => args.settle(early, given)?,
             Command::Set(args) => args.edit.cluster.after(early, given),
@@ -90,7 +90,7 @@ impl Cli {
             _ => {
                 if let Some(flag) = early.first() {
                     let message = format!(
-                        "{flag} before `{name}` means nothing: it is for status, set, pause, resume and drain-old\n"
+                        "{flag} before `{name}` has no effect: it is for status, set, pause, resume and drain-old\n"
                     );
                     return Err(Error::raw(ErrorKind::ArgumentConflict, message));
                 }
@@ -105,7 +105,7 @@ impl Cli {
 }
 
 impl EditArgs {
-    /// Which cluster and namespace is meant.
+    /// The cluster and namespace.
     #[must_use]
     pub fn choice(&self) -> Choice {
         self.cluster.clone().choice()
@@ -131,14 +131,14 @@ impl CompletionsArgs {
             }
             None => text.extend(include_bytes!("kubectl_complete.sh")),
         }
-        // A reader that has gone is no error.
+        // It is no error if the reader has gone.
         let _ = io::stdout().write_all(&text);
         ExitCode::SUCCESS
     }
 }
 
 impl ManArgs {
-    /// Prints the first page, or writes all.
+    /// Prints the first page, or writes all of them.
     ///
     /// # Errors
     /// When the pages cannot be written.
@@ -160,7 +160,7 @@ impl ManArgs {
     }
 }
 
-/// A page of the manual, which says of which version it is.
+/// A page of the manual with its version.
 fn page(command: &clap::Command) -> Man {
     Man::new(command.clone()).source(concat!("crossfade ", env!("CARGO_PKG_VERSION")))
 }

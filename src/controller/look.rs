@@ -16,10 +16,10 @@ use super::pauses::Part;
 use super::queue::Due;
 use super::run::{AGAIN, Controller};
 use super::{Key, story};
+use crate::error_chain::error_chain;
 use crate::k8s::{Notice, Object};
 use crate::resource::{DynamoUpdateConfigStatus, Identity};
 use crate::rollout::{self, Decision, Moment, Phase, Rule};
-use crate::state_api::whole;
 
 /// Where only figures have changed, a status is not written more often.
 const FIGURES: Duration = Duration::from_secs(10);
@@ -163,7 +163,7 @@ impl Controller {
     /// Something keeps a sight from being complete that does not pass by itself.
     fn blind(&mut self, key: &Key, object: &Object, held: &Held, error: &observe::Error) -> Job {
         self.metrics.errors.with_label_values(&["sight"]).inc();
-        let told = whole(error);
+        let told = error_chain(error);
         tracing::warn!(update = %key, "{told}");
         let message = format!("nothing is changed while something cannot be observed: {told}");
         let generation = object.metadata.generation;

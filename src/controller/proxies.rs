@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::lookout::Teller;
+use crate::error_chain::error_chain;
 use crate::rollout::{Experience, Lengths, Sides};
 use crate::state_api::v1::{Generation, Histogram, State};
-use crate::state_api::{Client, Error, whole};
+use crate::state_api::{Client, Error};
 
 /// How long a proxy may take for anything.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -223,7 +224,7 @@ pub(super) async fn follow(address: String, teller: Teller<Heard>) {
     loop {
         let silence = match watch(&address, &teller, &mut last).await {
             Ok(()) => "has ended".to_owned(),
-            Err(error) => whole(&error),
+            Err(error) => error_chain(&error),
         };
         tracing::debug!(address, error = silence, "a proxy does not answer");
         let before = last.take();

@@ -1,4 +1,4 @@
-//! The arguments of the demo, be it run as a subcommand or by itself.
+//! The arguments of the demo, as a subcommand and as a program of its own.
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
@@ -10,10 +10,10 @@ pub struct DemoArgs {
     /// Length of the demo in seconds
     #[arg(long, env = "CROSSFADE_SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
-    /// Concurrent streams of the load
+    /// Number of concurrent streams
     #[arg(long, env = "CROSSFADE_STREAMS", default_value_t = 48, value_parser = clap::value_parser!(u16).range(1..=2000))]
     streams: u16,
-    /// Print plain lines, as without a terminal
+    /// Print plain lines even on a terminal
     #[arg(long, env = "CROSSFADE_PLAIN", value_parser = BoolishValueParser::new())]
     plain: bool,
 }

@@ -1,7 +1,7 @@
-//! The clients of the demo: many streams at once, in a closed loop with time to think.
+//! The clients of the demo: many concurrent streams in a closed loop with think time.
 //!
-//! They are on a thread of their own, so that what they measure is not the drawing of the view. Must not know the
-//! proxy but for its address: what is counted here is what a client saw.
+//! They have a thread of their own, so that drawing does not distort their measurements, and know nothing of the proxy but
+//! its address.
 
 mod client;
 mod tally;
@@ -18,10 +18,10 @@ use client::Client;
 pub(super) use client::{Ending, Report};
 pub(super) use tally::Tally;
 
-/// From the end of one answer to the next question, in milliseconds.
+/// Think time between two requests, in milliseconds.
 const THINK: RangeInclusive<u64> = 100..=600;
 
-/// Running clients. Dropping it hangs up on everything.
+/// Running clients. Dropping it cuts all of their streams.
 #[derive(Debug)]
 pub(super) struct Load {
     shared: Arc<Shared>,
@@ -31,7 +31,7 @@ pub(super) struct Load {
 #[derive(Debug, Default)]
 struct Shared {
     stopping: AtomicBool,
-    /// The split in force, in percent: a request is counted under the one it began with.
+    /// The split in force, in percent. A request counts under the split at its start.
     percent: AtomicU8,
     outage: AtomicBool,
     tally: Mutex<Tally>,
@@ -39,16 +39,16 @@ struct Shared {
 
 impl Shared {
     fn tally(&self) -> MutexGuard<'_, Tally> {
-        // A count is whole after each statement, so a panic elsewhere does not spoil it.
+        // Each statement leaves the counts consistent, so a panic elsewhere does not spoil them.
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Load {
-    /// Sets `streams` clients on `address`, each asking for at most `tokens` tokens a time.
+    /// Starts `streams` clients on `address`, each requesting at most `tokens` tokens at a time.
     ///
     /// # Errors
-    /// [`Error::Load`] when no thread is to be had.
+    /// [`Error::Load`] without a thread.
     pub(super) fn start(address: SocketAddr, streams: usize, tokens: u64) -> Result<Self, Error> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
@@ -68,22 +68,22 @@ impl Load {
         })
     }
 
-    /// Counts the requests that begin from now on under `percent`.
+    /// Counts the requests that start from now on under `percent`.
     pub(super) fn set_percent(&self, percent: u8) {
         self.shared.percent.store(percent, Relaxed);
     }
 
-    /// Whether streams that are lost now are lost to a killed upstream.
+    /// Are streams that break from now on lost to an outage?
     pub(super) fn set_outage(&self, outage: bool) {
         self.shared.outage.store(outage, Relaxed);
     }
 
-    /// No new requests; what is open goes on to its end.
+    /// Starts no new requests. Open ones go on.
     pub(super) fn stop(&self) {
         self.shared.stopping.store(true, Relaxed);
     }
 
-    /// Reads the counts so far. Clients wait meanwhile.
+    /// Reads the counts so far. Clients wait for it.
     pub(super) fn tally<T>(&self, read: impl FnOnce(&Tally) -> T) -> T {
         read(&self.shared.tally())
     }

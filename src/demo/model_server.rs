@@ -1,6 +1,4 @@
-//! An OpenAI-compatible model server without a model: real HTTP, real chunks, a realistic pace, and it can be killed.
-//!
-//! It answers for what a client sees of a frontend. Must not know the proxy, the script or who watches.
+//! An OpenAI-compatible model server without a model: real HTTP, real chunks, a realistic pace. It can be killed.
 
 mod answer;
 mod speech;
@@ -33,12 +31,12 @@ const MAX_REQUEST: usize = 1 << 20;
 
 type Body = Either<Full<Bytes>, Speech>;
 
-/// One server of one generation on a port of 127.0.0.1, on a thread of its own.
+/// One server of one generation, on a port of 127.0.0.1 and a thread of its own.
 #[derive(Debug)]
 pub struct ModelServer {
     generation: Generation,
     address: SocketAddr,
-    /// Bound, never listening: keeps the port while the server is dead, and lets the kernel refuse connections to it.
+    /// Bound but not listening: keeps the port while the server is down and makes the kernel refuse connections.
     reserved: Socket,
     running: Option<Worker>,
 }
@@ -47,7 +45,7 @@ impl ModelServer {
     /// Serves on a free port.
     ///
     /// # Errors
-    /// [`Error::Serve`] when no port or no thread is to be had.
+    /// [`Error::Serve`] without a port or a thread.
     pub fn start(generation: Generation) -> Result<Self, Error> {
         let (reserved, address) = bind((Ipv4Addr::LOCALHOST, 0).into()).map_err(Error::Serve)?;
         let mut server = Self {
@@ -60,21 +58,21 @@ impl ModelServer {
         Ok(server)
     }
 
-    /// Where it serves; the same after [`ModelServer::revive`].
+    /// Its address, which [`ModelServer::revive`] keeps.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Closes the port and all connections at once, mid-word, as SIGKILL does. Nothing if it is dead.
+    /// Closes the port and all connections at once, mid-word, as SIGKILL does. Does nothing if it is down.
     pub fn kill(&mut self) {
         self.running = None;
     }
 
-    /// Serves again, on the same port. Nothing if it is alive.
+    /// Serves again, on the same port. Does nothing if it is up.
     ///
     /// # Errors
-    /// [`Error::Serve`] when the port or a thread is not to be had.
+    /// [`Error::Serve`] without the port or a thread.
     pub fn revive(&mut self) -> Result<(), Error> {
         if self.running.is_none() {
             self.running = Some(self.serve().map_err(Error::Serve)?);
@@ -98,7 +96,7 @@ impl ModelServer {
     }
 }
 
-/// A socket on `address` that shares it with others of ours, of which one listens.
+/// A socket on `address` that shares it with our other sockets, of which one listens.
 fn bind(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -113,11 +111,11 @@ async fn accept(listener: TcpListener, generation: Generation) {
         .expect("a non-blocking listener inside of a runtime");
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: others have to close first.
+            // Most likely out of descriptors: other connections have to close first.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        // Without it each token would wait for the acknowledgement of the one before; if it fails it is merely slower.
+        // Without it each token waits for the acknowledgement of the one before. If it fails, the server is only slower.
         let _ = stream.set_nodelay(true);
         let service = service_fn(move |request| respond(request, generation));
         tokio::spawn(
@@ -151,10 +149,7 @@ async fn generate(api: Api, body: Incoming, generation: Generation) -> Response<
     let body = match Limited::new(body, MAX_REQUEST).collect().await {
         Ok(body) => body.to_bytes(),
         Err(_) => {
-            return error_response(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "the request could not be read whole",
-            );
+            return error_response(StatusCode::PAYLOAD_TOO_LARGE, "cannot read the request");
         }
     };
     let Ok(request) = serde_json::from_slice::<Value>(&body) else {

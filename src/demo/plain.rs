@@ -1,10 +1,8 @@
-//! The demo as plain lines, one a second: for a pipe, a log, a terminal that cannot do more.
-//!
-//! Must not know a terminal: no escape codes.
+//! The demo as plain lines, one per second: for a pipe, a log or a simple terminal.
 
 use std::io::{self, Write};
 
-use super::scene::{Scene, milliseconds, percent};
+use super::frame::{DemoFrame, milliseconds, percent};
 use super::script::Life;
 
 /// Writes lines to `W`.
@@ -12,7 +10,7 @@ use super::script::Life;
 pub(super) struct Plain<W> {
     out: W,
     next_second: u64,
-    /// The last one that was written.
+    /// The last event that was written.
     event: Option<String>,
 }
 
@@ -25,13 +23,13 @@ impl<W: Write> Plain<W> {
         }
     }
 
-    /// Writes what is new since the last picture; pairs of figures are old/new.
-    pub(super) fn show(&mut self, scene: &Scene<'_>) -> io::Result<()> {
-        let seconds = scene.elapsed.as_secs();
+    /// Writes what is new since the last picture. Pairs of figures are old/new.
+    pub(super) fn show(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
+        let seconds = picture.elapsed.as_secs();
         if self.next_second == 0 {
-            self.head(scene)?;
+            self.head(picture)?;
         }
-        let event = event(scene);
+        let event = event(picture);
         if event != self.event {
             if let Some(event) = &event {
                 writeln!(self.out, "{seconds:>4} s  {event}")?;
@@ -40,18 +38,18 @@ impl<W: Write> Plain<W> {
         }
         if seconds >= self.next_second {
             self.next_second = seconds + 1;
-            self.line(scene)?;
+            self.line(picture)?;
         }
         self.out.flush()
     }
 
-    fn head(&mut self, scene: &Scene<'_>) -> io::Result<()> {
+    fn head(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
         write!(
             self.out,
             "crossfade demo: {} clients on http://{}",
-            scene.streams, scene.address
+            picture.streams, picture.address
         )?;
-        match scene.page {
+        match picture.page {
             Some(page) => writeln!(self.out, ", live page {page}")?,
             None => writeln!(self.out)?,
         }
@@ -65,7 +63,7 @@ impl<W: Write> Plain<W> {
             completed,
             failed,
             broken,
-            saved,
+            recovered,
         ] in [
             [
                 "time",
@@ -77,7 +75,7 @@ impl<W: Write> Plain<W> {
                 "completed",
                 "failed",
                 "broken",
-                "saved",
+                "recovered",
             ],
             [
                 "", "", "", "old/new", "p50, ms", "p50, ms", "old/new", "", "", "",
@@ -86,14 +84,14 @@ impl<W: Write> Plain<W> {
             writeln!(
                 self.out,
                 "{time:>6} {wanted:>7} {observed:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {failed:>6} \
-                 {broken:>6} {saved:>5}"
+                 {broken:>6} {recovered:>9}"
             )?;
         }
         Ok(())
     }
 
-    fn line(&mut self, scene: &Scene<'_>) -> io::Result<()> {
-        let sample = &scene.sample;
+    fn line(&mut self, picture: &DemoFrame<'_>) -> io::Result<()> {
+        let sample = &picture.sample;
         let [old, new] = sample.open;
         let open = format!("{old}/{new}");
         let first = sample
@@ -101,34 +99,34 @@ impl<W: Write> Plain<W> {
             .map(|times| milliseconds(times.p50, 0))
             .join("/");
         let gap = sample.gap.map(|times| milliseconds(times.p50, 1)).join("/");
-        let completed = scene
-            .seen
+        let completed = picture
+            .clients
             .completed
             .map(|count| count.to_string())
             .join("/");
         writeln!(
             self.out,
-            "{:>4} s {:>7} {:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {:>6} {:>6} {:>5}",
-            scene.elapsed.as_secs(),
+            "{:>4} s {:>7} {:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {:>6} {:>6} {:>9}",
+            picture.elapsed.as_secs(),
             percent(Some(sample.wanted)),
             percent(sample.observed),
-            scene.seen.failed,
-            scene.seen.broken + scene.seen.unreachable,
-            sample.saves,
+            picture.clients.failed,
+            picture.clients.broken + picture.clients.unreachable,
+            sample.recovered,
         )
     }
 }
 
-/// What happens, where that is not in every line anyway.
-fn event(scene: &Scene<'_>) -> Option<String> {
-    match scene.situation.victim {
-        _ if scene.is_over() => Some(scene.caption()),
+/// What happens now, unless every line says it anyway.
+fn event(picture: &DemoFrame<'_>) -> Option<String> {
+    match picture.state.victim {
+        _ if picture.is_over() => Some(picture.caption()),
         None => None,
         Some((victim, Life::Dead(_))) => Some(format!(
             "the {} upstream is KILLED",
             victim.as_str().to_uppercase()
         )),
-        Some((_, Life::Back)) => Some(scene.caption()),
+        Some((_, Life::Back)) => Some(picture.caption()),
     }
 }
 
@@ -137,19 +135,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::demo::scene::tests::example;
+    use crate::demo::frame::tests::example;
     use crate::demo::script::Script;
 
     #[test]
     fn there_is_a_line_a_second_and_one_for_each_event_without_escape_codes() {
         let outages: Vec<_> = Script::new(60).outages().collect();
         let mut plain = Plain::new(Vec::new());
-        let scene = example(&[], &outages);
-        plain.show(&scene).unwrap();
-        plain.show(&scene).unwrap();
-        let next = Scene {
-            elapsed: scene.elapsed + Duration::from_secs(1),
-            ..scene
+        let picture = example(&[], &outages);
+        plain.show(&picture).unwrap();
+        plain.show(&picture).unwrap();
+        let next = DemoFrame {
+            elapsed: picture.elapsed + Duration::from_secs(1),
+            ..picture
         };
         plain.show(&next).unwrap();
         let text = String::from_utf8(plain.out).unwrap();

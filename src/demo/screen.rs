@@ -1,6 +1,4 @@
-//! The terminal: taken when the demo begins, given back whatever happens.
-//!
-//! Must not know what is drawn on it.
+//! The terminal in full-screen mode. It is restored whatever happens.
 
 use std::io;
 use std::time::Duration;
@@ -8,7 +6,7 @@ use std::time::Duration;
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::{DefaultTerminal, Frame};
 
-/// A terminal in full-screen mode; dropping it gives it back. So does a panic, by a hook of ratatui.
+/// A terminal in full-screen mode. Dropping it restores the terminal. So does a panic, through a hook of ratatui.
 #[derive(Debug)]
 pub(super) struct Screen {
     terminal: DefaultTerminal,
@@ -18,19 +16,19 @@ impl Screen {
     /// Takes the terminal of this process.
     ///
     /// # Errors
-    /// What the terminal says when it cannot be taken.
+    /// The error of the terminal.
     pub(super) fn take() -> io::Result<Self> {
         match ratatui::try_init() {
             Ok(terminal) => Ok(Self { terminal }),
             Err(error) => {
-                // It may have gone half of the way.
+                // It may have been half set up.
                 let _ = ratatui::try_restore();
                 Err(error)
             }
         }
     }
 
-    /// False once the terminal was given back behind our back: a panic on whatever thread does so, to be readable.
+    /// False once a panic on another thread has restored the terminal to be readable.
     pub(super) fn is_ours(&self) -> bool {
         crossterm::terminal::is_raw_mode_enabled().unwrap_or(false)
     }
@@ -40,7 +38,7 @@ impl Screen {
         self.terminal.draw(picture).map(drop)
     }
 
-    /// Whether somebody pressed q, Esc or Ctrl-C since the last time. Does not wait.
+    /// Has q, Esc or Ctrl-C been pressed since the last call? Does not wait.
     pub(super) fn quit_pressed() -> io::Result<bool> {
         while event::poll(Duration::ZERO)? {
             if let Event::Key(key) = event::read()?
@@ -57,7 +55,7 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         if self.is_ours() {
-            // If this fails there is no terminal any more.
+            // If this fails, there is no terminal left.
             let _ = ratatui::try_restore();
         }
     }

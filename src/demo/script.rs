@@ -1,23 +1,21 @@
-//! The demo as data: what happens when.
-//!
-//! Pure: how far the demo is, is an argument. Must not know who performs the steps.
+//! The script of the demo, as data: what happens when. Pure.
 
 use std::time::Duration;
 
 use crate::split::Generation;
 
-/// The shortest demo that shows anything, in seconds.
+/// The shortest useful demo, in seconds.
 pub const SHORTEST: u64 = 5;
 /// Length of the demo for which the pauses below are given, in seconds.
 const FULL: f64 = 60.0;
-/// The split moves by this much at a time, in percent.
+/// The split changes in steps of this size, in percent.
 const STRIDE: u8 = 5;
-/// The generation that is killed, and at which split.
+/// The generation that is killed, and the split at which it is.
 const VICTIM: Generation = Generation::New;
 const KILL_AT: u8 = 50;
 /// From the step to [`KILL_AT`] to the kill, in seconds of the full demo.
 const BEFORE_KILL: f64 = 3.0;
-/// How long the victim is dead, in seconds of the full demo, and at least: a client must have the time to ask it.
+/// How long the victim is down, in seconds of the full demo, and at least: clients must have time to reach it.
 const OUTAGE: f64 = 1.5;
 const SHORTEST_OUTAGE: Duration = Duration::from_millis(400);
 
@@ -32,18 +30,18 @@ fn pause(percent: u8) -> f64 {
     }
 }
 
-/// What is done at a moment.
+/// An action of the script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// This much goes to the new generation, in percent.
+    /// Sends this percentage to the new generation.
     Split(u8),
-    /// The model server of a generation dies.
+    /// Kills the model server of a generation.
     Kill(Generation),
-    /// It is back.
+    /// Starts it again.
     Revive(Generation),
 }
 
-/// An action and its moment, counted from the beginning.
+/// An action and its time since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// When.
@@ -52,35 +50,35 @@ pub struct Step {
     pub action: Action,
 }
 
-/// Where the demo stands.
+/// The state of the script at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Situation {
-    /// The split that is wanted, in percent.
+pub struct ScriptState {
+    /// The wanted split, in percent.
     pub percent: u8,
-    /// Who was killed last at this split, and whether it is still dead.
+    /// The generation last killed at this split, and its state.
     pub victim: Option<(Generation, Life)>,
 }
 
-/// Of a victim.
+/// The state of a victim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// Killed, this long ago.
+    /// Killed this long ago.
     Dead(Duration),
-    /// Alive again.
+    /// Up again.
     Back,
 }
 
-/// The whole demo, in order of time.
+/// The whole demo, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// What happens.
+    /// The actions.
     pub steps: Vec<Step>,
-    /// When it is over.
+    /// Its total length.
     pub length: Duration,
 }
 
 impl Script {
-    /// The demo stretched or shortened to `seconds`, but to no less than [`SHORTEST`].
+    /// The demo, scaled to `seconds` but at least [`SHORTEST`].
     #[must_use]
     pub fn new(seconds: u64) -> Self {
         let length = Duration::from_secs(seconds.max(SHORTEST));
@@ -109,33 +107,33 @@ impl Script {
         Self { steps, length }
     }
 
-    /// Most tokens a client should ask for, so that answers are short beside the demo.
+    /// Most tokens per response, so that responses are short compared with the demo.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         (self.length.as_secs() * 4).clamp(30, 120)
     }
 
-    /// Where the demo stands `elapsed` after its beginning.
+    /// The state `elapsed` after the start.
     #[must_use]
-    pub fn situation(&self, elapsed: Duration) -> Situation {
+    pub fn state(&self, elapsed: Duration) -> ScriptState {
         let past = self.steps.iter().take_while(|step| step.at <= elapsed);
-        past.fold(Situation::default(), |now, step| match step.action {
-            Action::Split(percent) => Situation {
+        past.fold(ScriptState::default(), |now, step| match step.action {
+            Action::Split(percent) => ScriptState {
                 percent,
                 victim: None,
             },
-            Action::Kill(victim) => Situation {
+            Action::Kill(victim) => ScriptState {
                 victim: Some((victim, Life::Dead(elapsed.saturating_sub(step.at)))),
                 ..now
             },
-            Action::Revive(victim) => Situation {
+            Action::Revive(victim) => ScriptState {
                 victim: Some((victim, Life::Back)),
                 ..now
             },
         })
     }
 
-    /// When somebody is dead: beginnings and ends.
+    /// The outages: start and end of each.
     pub fn outages(&self) -> impl Iterator<Item = (Duration, Duration)> {
         let at = |wanted: fn(&Action) -> bool| {
             self.steps
@@ -199,11 +197,11 @@ mod tests {
         let script = Script::new(60);
         let (killed, back) = script.outages().next().unwrap();
         assert_eq!(back - killed, Duration::from_millis(1500));
-        let at = |moment| script.situation(moment);
+        let at = |moment| script.state(moment);
         let before = at(killed - Duration::from_millis(1));
         assert_eq!(
             before,
-            Situation {
+            ScriptState {
                 percent: KILL_AT,
                 victim: None
             }
@@ -216,7 +214,7 @@ mod tests {
         assert_eq!(at(back).victim, Some((VICTIM, Life::Back)));
         assert_eq!(
             at(script.length),
-            Situation {
+            ScriptState {
                 percent: 100,
                 victim: None
             }

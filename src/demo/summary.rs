@@ -1,86 +1,84 @@
-//! What the demo comes to: figures that were counted, and a verdict that follows from them.
-//!
-//! Pure. Must not know how they were counted.
+//! The result of the demo: counts, and a verdict derived from them. Pure.
 
 use std::fmt;
 use std::time::Duration;
 
+use super::frame::milliseconds;
 use super::load::{Ending, Tally};
-use super::scene::milliseconds;
 use crate::split::Generation;
 
-/// A step with fewer answers is not judged: one answer more or less would be many percent.
+/// A step with fewer responses is not judged: one response more or less would be several percent.
 const ENOUGH: u64 = 10;
 
-/// The end of a demo. [`fmt::Display`] gives the report for people, several lines without an end of line.
+/// The result of a demo. [`fmt::Display`] renders the report for people, without a final line end.
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// How long it ran.
     pub elapsed: Duration,
-    /// How many clients asked.
+    /// Number of clients.
     pub streams: usize,
-    /// True when somebody ended it before the script did.
+    /// True if the user ended it before the script did.
     pub interrupted: bool,
-    /// Requests that the proxy says it saved on another place than their first.
-    pub saves: u64,
-    /// All else is what the clients saw.
+    /// Requests that the proxy counted as recovered by a retry.
+    pub recovered: u64,
+    /// Everything else is what the clients observed.
     tally: Tally,
-    /// Splits (in percent) at which an upstream was dead for a while.
+    /// Splits (in percent) at which an upstream was down for a while.
     disturbed: Vec<u8>,
 }
 
-/// The split that was met worst.
+/// The step with the largest deviation from the wanted split.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorstStep {
-    /// What was wanted, in percent.
+    /// The wanted split, in percent.
     pub wanted: u8,
-    /// How many answers came back.
+    /// Number of responses.
     pub answers: u64,
-    /// How many of them were of the new generation, by their text.
+    /// Number of responses from the new generation, by their text.
     pub new: u64,
-    /// The difference of wanted and observed, in percentage points.
+    /// The difference between wanted and observed split, in percentage points.
     pub off: f64,
 }
 
 impl Summary {
-    pub(super) fn new(tally: Tally, streams: usize, elapsed: Duration, saves: u64) -> Self {
+    pub(super) fn new(tally: Tally, streams: usize, elapsed: Duration, recovered: u64) -> Self {
         Self {
             elapsed,
             streams,
             interrupted: false,
-            saves,
+            recovered,
             tally,
             disturbed: Vec::new(),
         }
     }
 
-    /// Says that an upstream was dead at these splits, and whether the script was cut short.
+    /// With the splits at which an upstream was down, and whether the script was cut short.
     pub(super) fn with(mut self, disturbed: Vec<u8>, interrupted: bool) -> Self {
         self.disturbed = disturbed;
         self.interrupted = interrupted;
         self
     }
 
-    /// Requests that came to an end.
+    /// Requests that ended.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.tally.ended()
     }
 
-    /// Requests that were answered whole, by the generation whose text came back.
+    /// Requests that were completed, by the generation whose text came back.
     #[must_use]
     pub fn completed(&self) -> [u64; 2] {
         Generation::ALL.map(|generation| self.tally.count(Some(generation), Ending::Completed))
     }
 
-    /// Requests that were not: told of an error, broken without a word, never answered.
+    /// Requests that were not: ended with an error, cut without one, never answered.
     #[must_use]
     pub fn lost(&self) -> [u64; 3] {
         [Ending::Failed, Ending::Broken, Ending::Unreachable].map(|ending| self.tally.total(ending))
     }
 
-    /// The step whose answers differed most from what was wanted, among those with at least ten answers. Steps with a
-    /// dead upstream are left out, since what is saved comes back from the other generation.
+    /// The step that deviated most from the wanted split, among those with at least ten responses. Steps with an outage are
+    /// left out, since requests recovered by a retry come back from the other generation.
     #[must_use]
     pub fn worst_step(&self) -> Option<WorstStep> {
         let undisturbed = self
@@ -102,7 +100,7 @@ impl Summary {
         steps.max_by(|a, b| a.off.total_cmp(&b.off))
     }
 
-    /// One sentence on what was lost, as far as the counts say.
+    /// One sentence about what was lost, as far as the counts show.
     #[must_use]
     pub fn verdict(&self) -> String {
         let [failed, broken, unreachable] = self.lost();
@@ -142,11 +140,11 @@ impl Summary {
                 .try_for_each(|count| write!(f, "{count:>10}"))?;
             writeln!(f, "{:>10}", counts.iter().sum::<u64>())
         };
-        let of = |ending| SPEAKERS.map(|speaker| self.tally.count(speaker, ending));
-        let requests = SPEAKERS.map(|speaker| {
+        let of = |ending| SPEAKERS.map(|generation| self.tally.count(generation, ending));
+        let requests = SPEAKERS.map(|generation| {
             Ending::ALL
                 .iter()
-                .map(|end| self.tally.count(speaker, *end))
+                .map(|end| self.tally.count(generation, *end))
                 .sum()
         });
         row("requests", requests)?;
@@ -154,7 +152,11 @@ impl Summary {
         row("  ended with an error", of(Ending::Failed))?;
         row("  broken", of(Ending::Broken))?;
         row("  never answered", of(Ending::Unreachable))?;
-        writeln!(f, "  {:<24}{:>40}", "recovered by the proxy", self.saves)
+        writeln!(
+            f,
+            "  {:<24}{:>40}",
+            "recovered by the proxy", self.recovered
+        )
     }
 
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,7 +215,7 @@ impl fmt::Display for Summary {
         for percent in &self.disturbed {
             writeln!(
                 f,
-                "  {:<24}not judged: an upstream was killed in it",
+                "  {:<24}not judged: an upstream was down",
                 format!("step to {percent} %")
             )?;
         }
@@ -244,7 +246,7 @@ mod tests {
 
     fn tally(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Tally {
         let mut tally = Tally::default();
-        for &(ending, speaker, percent, outage) in ends {
+        for &(ending, generation, percent, outage) in ends {
             tally.begin();
             let (first_token, gaps) = (
                 Some(Duration::from_millis(200)),
@@ -253,7 +255,7 @@ mod tests {
             tally.end(
                 &Report {
                     ending,
-                    speaker,
+                    generation,
                     first_token,
                     gaps,
                 },

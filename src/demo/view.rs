@@ -1,8 +1,7 @@
-//! The demo as a picture on a terminal.
+//! The full-screen view of the demo.
 //!
-//! Blue and orange differ for every kind of colour-blindness and on light and dark grounds; beside them stand letters,
-//! shades and figures, for who sees no colour. Everything else is in the terminal's own colours. Must not know time,
-//! terminal or proxy: a picture depends on nothing but its [`Scene`].
+//! Blue and orange differ for every kind of colour blindness and on light and dark backgrounds. Letters, shades and figures
+//! say the same without colour. Everything else uses the terminal's own colours.
 
 mod area;
 mod bar;
@@ -13,20 +12,20 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph};
 
-use super::scene::{Moment, Scene, milliseconds};
+use super::frame::{DemoFrame, HistoryPoint, milliseconds};
 use crate::split::Generation;
 use area::Past;
 use bar::SplitBar;
 
-/// Of the 256 colours, so that terminals without true colour have them too.
+/// From the 256-colour palette, for terminals without true colour.
 const BLUE: Color = Color::Indexed(32);
 const ORANGE: Color = Color::Indexed(166);
 const OLD: Style = Style::new().fg(BLUE);
 const NEW: Style = Style::new().fg(ORANGE);
 const NEW_ON_OLD: Style = Style::new().fg(ORANGE).bg(BLUE);
 
-/// Draws `scene` on the whole of `frame`.
-pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
+/// Draws `picture` on all of `frame`.
+pub(super) fn draw(frame: &mut Frame<'_>, picture: &DemoFrame<'_>) {
     let bar = if frame.area().height >= 30 { 2 } else { 1 };
     let [
         title,
@@ -52,26 +51,26 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
         Constraint::Length(1),
     ])
     .areas(frame.area());
-    draw_title(frame, scene, title);
-    draw_caption(frame, scene, caption);
+    draw_title(frame, picture, title);
+    draw_caption(frame, picture, caption);
     frame.render_widget(
         SplitBar {
             name: "wanted",
-            share: Some(scene.sample.wanted),
+            share: Some(picture.sample.wanted),
         },
         wanted,
     );
     frame.render_widget(
         SplitBar {
             name: "observed",
-            share: scene.sample.observed,
+            share: picture.sample.observed,
         },
         observed,
     );
-    draw_past(frame, scene, past);
-    draw_figures(frame, scene, figures);
-    draw_clients(frame, scene, clients);
-    let page = scene
+    draw_past(frame, picture, past);
+    draw_figures(frame, picture, figures);
+    draw_clients(frame, picture, clients);
+    let page = picture
         .page
         .map(|page| format!(" · page {page}"))
         .unwrap_or_default();
@@ -81,23 +80,23 @@ pub(super) fn draw(frame: &mut Frame<'_>, scene: &Scene<'_>) {
     );
 }
 
-fn draw_title(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+fn draw_title(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     let clock = format!(
         "{} / {} s ",
-        scene.elapsed.as_secs().min(scene.length.as_secs()),
-        scene.length.as_secs()
+        picture.elapsed.as_secs().min(picture.length.as_secs()),
+        picture.length.as_secs()
     );
     let title = Line::from(vec![
         " crossfade".bold(),
-        format!("  {} clients on {}", scene.streams, scene.address).into(),
+        format!("  {} clients on {}", picture.streams, picture.address).into(),
     ]);
     frame.render_widget(title, area);
     frame.render_widget(Line::from(clock).bold().alignment(Alignment::Right), area);
 }
 
-fn draw_caption(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
-    let caption = format!(" ▶ {} ", scene.caption());
-    let style = if scene.is_outage() {
+fn draw_caption(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
+    let caption = format!(" ▶ {} ", picture.caption());
+    let style = if picture.is_outage() {
         Style::new().bold().reversed()
     } else {
         Style::new()
@@ -105,20 +104,26 @@ fn draw_caption(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
     frame.render_widget(Span::styled(caption, style), area);
 }
 
-fn draw_past(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+fn draw_past(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     let [left, right] = Layout::horizontal([Constraint::Fill(1); 2]).areas(area);
-    draw_share(frame, scene, left, " split as observed ", |moment| {
+    draw_share(frame, picture, left, " observed split ", |moment| {
         moment.observed
     });
-    draw_share(frame, scene, right, " open streams ", Moment::open_share);
+    draw_share(
+        frame,
+        picture,
+        right,
+        " open streams ",
+        HistoryPoint::open_share,
+    );
 }
 
 fn draw_share(
     frame: &mut Frame<'_>,
-    scene: &Scene<'_>,
+    picture: &DemoFrame<'_>,
     area: Rect,
     title: &'static str,
-    share: impl Fn(&Moment) -> Option<f64>,
+    share: impl Fn(&HistoryPoint) -> Option<f64>,
 ) {
     let [old, new] = [" O old ".to_owned(), " N new ".to_owned()];
     let block = Block::bordered()
@@ -126,22 +131,22 @@ fn draw_share(
         .title(Line::from(vec![Span::styled(old, OLD), Span::styled(new, NEW)]).right_aligned());
     let inside = block.inner(area);
     frame.render_widget(block, area);
-    let mut moments = scene
+    let mut moments = picture
         .history
         .iter()
         .map(|moment| (moment.at, share(moment)));
     let past = Past {
-        length: scene.length,
+        length: picture.length,
         moments: &mut moments,
-        outages: scene.outages,
+        outages: picture.outages,
     };
     frame.render_widget(past, inside);
 }
 
-fn draw_figures(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
+fn draw_figures(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     let title = Line::from(format!(
         " the proxy, last minute · plan {} ",
-        scene.sample.epoch
+        picture.sample.epoch
     ))
     .bold();
     let block = Block::new()
@@ -175,13 +180,13 @@ fn draw_figures(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
             Generation::New => (" N new ", NEW),
         };
         let side = generation.index();
-        let (first, gap) = (&scene.sample.first_event[side], &scene.sample.gap[side]);
+        let (first, gap) = (&picture.sample.first_event[side], &picture.sample.gap[side]);
         let [f50, f95, f99] = [first.p50, first.p95, first.p99].map(|time| milliseconds(time, 0));
         let [g50, g95, g99] = [gap.p50, gap.p95, gap.p99].map(|time| milliseconds(time, 1));
-        let [completed, truncated, failed, cancelled] = scene.sample.outcomes[side];
+        let [completed, truncated, failed, cancelled] = picture.sample.outcomes[side];
         let figures = format!(
             "{:>6}{f50:>7}{f95:>6}{f99:>6}{g50:>7}{g95:>6}{g99:>6}{completed:>9}{truncated:>7}{failed:>6}{cancelled:>6}",
-            scene.sample.open[side]
+            picture.sample.open[side]
         );
         Line::from(vec![Span::styled(name, style).bold(), figures.into()])
     });
@@ -192,8 +197,8 @@ fn draw_figures(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
     );
 }
 
-fn draw_clients(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
-    let seen = &scene.seen;
+fn draw_clients(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
+    let seen = &picture.clients;
     let [old, new] = seen.completed;
     let clients = Line::from(vec![
         " seen by the clients ".bold(),
@@ -210,7 +215,7 @@ fn draw_clients(frame: &mut Frame<'_>, scene: &Scene<'_>, area: Rect) {
     ]);
     let saved = Line::from(vec![
         " recovered by the proxy  ".bold(),
-        format!(" {}", scene.sample.saves).bold(),
+        format!(" {}", picture.sample.recovered).bold(),
         " requests whose first upstream could not serve".into(),
     ]);
     frame.render_widget(Paragraph::new(vec![clients, saved]), area);
@@ -222,7 +227,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::demo::scene::tests::{example, history};
+    use crate::demo::frame::tests::{example, history};
     use crate::demo::script::Script;
 
     fn picture(width: u16, height: u16) -> Terminal<TestBackend> {

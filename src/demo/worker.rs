@@ -1,14 +1,13 @@
-//! A thread with a runtime of its own that ends at once when its handle is dropped, with everything that runs on it.
+//! A thread with its own runtime. Dropping the handle ends both at once, with everything that runs on them.
 //!
-//! This is what makes a model server mortal: its sockets are closed by the kernel as after SIGKILL, in whatever state
-//! they are. Must not know what runs on it.
+//! This is how a model server is killed: the kernel closes its sockets as after SIGKILL, whatever state they are in.
 
 use std::io;
 use std::thread::{self, JoinHandle};
 
 use tokio::sync::oneshot;
 
-/// Dropping it drops all tasks of the thread, and waits until that is done.
+/// Dropping it drops all tasks of the thread and waits until they are gone.
 #[derive(Debug)]
 pub(super) struct Worker {
     stop: Option<oneshot::Sender<()>>,
@@ -16,7 +15,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Runs what `main` gives on a new thread; tasks that it spawns stay on that thread.
+    /// Runs what `main` returns on a new thread. Tasks that it spawns stay on that thread.
     pub(super) fn spawn<F>(
         name: &str,
         main: impl FnOnce() -> F + Send + 'static,
@@ -49,7 +48,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by its own hook; there is nothing left to end.
+            // A panic there has been reported by its own hook.
             let _ = thread.join();
         }
     }

@@ -19,7 +19,7 @@ use crate::proxy::{ConnectionPermit, OldBackend, Proxy};
 use crate::telemetry::Timeout;
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept::{AcceptErrors, is_exhaustion};
-use crate::transport::turn;
+use crate::transport::batching;
 use crate::transport::write_timeout::WriteLimit;
 
 /// How long a draining process still accepts new connections: clients may not know yet that it drains.
@@ -63,7 +63,7 @@ pub async fn serve<O: OldBackend>(
                     errors.cleared();
                     handler.admit(&connections, stream, peer);
                     if batch.is_alone() {
-                        turn::behind_others().await;
+                        batching::yield_to_ready().await;
                     }
                 }
                 Err(error) => {

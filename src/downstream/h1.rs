@@ -25,7 +25,7 @@ use crate::request_body::RequestBody;
 use crate::sse::Api;
 use crate::telemetry::{Reject, Timeout};
 use crate::transport::write_timeout::{UNREAD, WriteTimeout};
-use crate::transport::{Rewound, tcp, turn};
+use crate::transport::{Rewound, batching, tcp};
 use inbound::Inbound;
 use outbound::{End, Outbound};
 use refusal::Refusal;
@@ -143,7 +143,7 @@ impl<O: OldBackend> Connection<O> {
             Err(None) => return Err(Gone),
         };
         let (tunnel, persists, mut body) = self.begin(response, version, is_head, keep_alive);
-        turn::others_first().await;
+        batching::before_head_write().await;
         let end = std::future::poll_fn(|cx| self.poll_write_out(cx, &mut body)).await;
         if end.is_err() && self.transport.is_timed_out() {
             body.because(UNREAD);
@@ -230,7 +230,7 @@ impl<O: OldBackend> Connection<O> {
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            turn::behind_others_and_a_look(cx);
+            batching::wake_after_poll(cx);
             Poll::Pending
         })
     }
@@ -270,7 +270,7 @@ impl<O: OldBackend> Connection<O> {
                 Poll::Pending => return Poll::Pending,
             }
         }
-        turn::behind_others_and_a_look(cx);
+        batching::wake_after_poll(cx);
         Poll::Pending
     }
 

@@ -14,8 +14,8 @@ use kube::{CustomResourceExt, Error as ClientError};
 use tokio::time::Instant;
 
 use super::Connection;
+use crate::error_chain::error_chain;
 use crate::resource::{DynamoUpdateConfig, Identity, Told, Update};
-use crate::state_api::whole;
 
 /// A watch is begun anew after so long, in seconds: by chance, as in client-go, so that the watches of many proxies that
 /// began together do not go on together. It is also how long a way to the API server that is dead without an error may stay
@@ -174,7 +174,7 @@ impl Watch {
         // What was heard up to now was before this.
         self.contact.mark_unchanged();
         self.heard = self.heard.max(*self.contact.borrow());
-        let cause = whole(&error);
+        let cause = error_chain(&error);
         if self.lost.as_ref() == Some(&cause) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Bytes that are gathered into one piece, within a budget.
+//! Collects bytes in one buffer, within a budget.
 
 use std::sync::Arc;
 
@@ -6,19 +6,19 @@ use bytes::Bytes;
 
 use super::{Budget, Charge, FREE, Purpose, cost};
 
-/// Bytes that are gathered into one piece. However small the parts come, it costs at most about twice what they are long.
+/// Bytes in one buffer. However small the pieces are, it costs at most about twice their length.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
     charge: Charge,
     budget: Arc<Budget>,
     purpose: Purpose,
-    /// The length it is to have in the end; no more is allocated, unless more comes.
+    /// The expected final length. No more is allocated unless more arrives.
     expected: usize,
 }
 
 impl Buffer {
-    /// An empty one, for `purpose`. Where it is known how long it will be, in bytes, that is `expected`.
+    /// An empty buffer for `purpose`, with its final length in bytes if that is known.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, purpose: Purpose, expected: Option<usize>) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Buffer {
         }
     }
 
-    /// What is gathered, in bytes.
+    /// The bytes so far.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bytes.len()
@@ -41,7 +41,7 @@ impl Buffer {
         self.bytes.is_empty()
     }
 
-    /// Makes room for `more` bytes. False when the budget has none.
+    /// Reserves room for `more` bytes. False if the budget is exhausted.
     #[must_use]
     pub fn reserve(&mut self, more: usize) -> bool {
         let needed = self.bytes.len() + more;
@@ -63,7 +63,7 @@ impl Buffer {
         true
     }
 
-    /// Adds `bytes`. False, and nothing is added, when the budget has no room for them.
+    /// Appends `bytes`. False, and without effect, if the budget is exhausted.
     #[must_use]
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let fits = self.reserve(bytes.len());
@@ -73,7 +73,7 @@ impl Buffer {
         fits
     }
 
-    /// What was gathered, charged as long as any handle of it lives.
+    /// The bytes, charged while any handle of them lives.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         self.charge.tie(self.bytes.into())

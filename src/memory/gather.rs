@@ -1,4 +1,4 @@
-//! Reading a body into one piece, up to a limit.
+//! Reads a body into one buffer, up to a limit.
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -7,17 +7,17 @@ use http_body_util::BodyExt;
 
 use super::Buffer;
 
-/// What reading came to.
+/// The result of reading.
 pub enum Gathered<E> {
-    /// All of it, and its trailers.
+    /// All of the body, and its trailers.
     Whole(Bytes, Option<HeaderMap>),
-    /// It is longer than was asked for, or the budget has no room for more: what was gathered, and what was read behind it.
+    /// The body is longer than the limit, or the budget is exhausted: the bytes so far, and the next ones.
     Part(Bytes, Bytes),
-    /// It broke behind this.
+    /// The body broke after these bytes.
     Broken(Bytes, E),
 }
 
-/// Reads `body` into `buffer` while that holds at most `most` bytes. What is left can be read from `body` afterwards.
+/// Reads `body` into `buffer`, up to `most` bytes. The rest can still be read from `body` afterwards.
 pub async fn gather<B>(body: &mut B, mut buffer: Buffer, most: usize) -> Gathered<B::Error>
 where
     B: Body<Data = Bytes> + Unpin,

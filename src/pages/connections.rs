@@ -1,5 +1,4 @@
-//! The connections of an admin port: bounded, all together and for each address, so that no stranger keeps those out who
-//! look after the process.
+//! The connections of an admin port, limited in total and per address, so that strangers cannot lock the operators out.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,10 +10,10 @@ use tokio::net::TcpStream;
 
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
-/// Connections that may be open at once, and those of one address.
+/// Most open connections, in total and per address.
 const MOST: usize = 512;
 const MOST_OF_ONE: usize = 128;
-/// Time that a client may read nothing of what it is sent.
+/// How long a client may leave data unread.
 const UNREAD: Duration = Duration::from_secs(30);
 
 #[derive(Default)]
@@ -23,18 +22,18 @@ struct Open {
     of: HashMap<IpAddr, usize>,
 }
 
-/// The connections that are open.
+/// The open connections.
 #[derive(Clone, Default)]
 pub struct Connections(Arc<Mutex<Open>>);
 
-/// One of them, while it lives.
+/// An open connection.
 pub struct Seat {
     connections: Connections,
     peer: IpAddr,
 }
 
 impl Connections {
-    /// `None` when as many are open as may be.
+    /// `None` if a limit is reached.
     #[must_use]
     pub fn take(&self, peer: IpAddr) -> Option<Seat> {
         let mut open = self.lock();
@@ -65,13 +64,13 @@ impl Drop for Seat {
     }
 }
 
-/// A connection that is reset when its client leaves what it is sent unread.
+/// A connection that is reset if its client leaves data unread.
 #[must_use]
 pub fn limited(stream: TcpStream) -> WriteTimeout<TcpStream> {
     static LIMIT: LazyLock<Arc<WriteLimit>> = LazyLock::new(|| {
         Arc::new(WriteLimit {
             limit: UNREAD,
-            passed: IntCounter::new("unread", "is shown nowhere").expect("the name is valid"),
+            passed: IntCounter::new("unread", "not exported").expect("the name is valid"),
         })
     });
     WriteTimeout::new(stream, Arc::clone(&LIMIT))

@@ -1,6 +1,4 @@
-//! The last minutes, a sample a second, so that who opens the page late sees them too.
-//!
-//! Must not know how they are drawn, nor whether a state is that of one process or the sum of several.
+//! The samples of the last minutes, one per second, for users who open the page late.
 
 use std::collections::VecDeque;
 use std::ops::{Add, Sub};
@@ -12,29 +10,29 @@ use serde_json::{Value, json};
 use crate::resource::Phase;
 use crate::state_api::v1;
 
-/// How many samples are kept: five minutes.
+/// How many samples are kept: five minutes of them.
 const LENGTH: usize = 300;
 
-/// One moment.
+/// One second.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Milliseconds since 1970.
     pub at: u64,
-    /// The share of new that is wanted, and that of the last 5 seconds, since a minute would hide a fade.
+    /// The wanted share of new, and the observed one of the last 5 seconds, since a minute would hide a rollout.
     pub wanted: Option<f64>,
     pub observed: Option<f64>,
     /// Open streams of old and new.
     pub open: Option<[u64; 2]>,
-    /// The number of the plan in force; 0 if it is not known.
+    /// The number of the plan in force; 0 if unknown.
     pub plan: u64,
     pub counters: Counters,
-    /// Where the state is a sum: how many proxies answer, and of how many.
+    /// If the state is a sum: how many proxies responded, of how many.
     pub proxies: Option<[usize; 2]>,
-    /// Where an update stands.
+    /// The phase of the update.
     pub phase: Option<Phase>,
 }
 
-/// What is shown by how much it has grown.
+/// Values that the page shows by their increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     pub refused_plans: u64,
@@ -46,7 +44,7 @@ pub struct Counters {
 }
 
 impl Sample {
-    /// What a state says, at `now`.
+    /// The sample of a state, at `now`.
     #[must_use]
     pub fn of(state: &v1::State, now: SystemTime) -> Self {
         let plan = state.plan.as_ref();
@@ -63,7 +61,7 @@ impl Sample {
         }
     }
 
-    /// One of which nothing is known.
+    /// A sample without data.
     #[must_use]
     pub fn at(now: SystemTime) -> Self {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -103,7 +101,7 @@ impl Sample {
 }
 
 impl Counters {
-    /// Those of a state.
+    /// The counters of a state.
     #[must_use]
     pub fn of(state: &v1::State) -> Self {
         let broken = |side: &Option<v1::Generation>| {
@@ -148,7 +146,7 @@ impl Sub for Counters {
     }
 }
 
-/// A ring of samples. Each has a number, counted from 0.
+/// A ring of samples, numbered from 0.
 #[derive(Debug, Default)]
 pub struct History(Mutex<Ring>);
 
@@ -160,7 +158,7 @@ struct Ring {
 }
 
 impl History {
-    /// Adds a sample: once a second.
+    /// Adds a sample. Call it once per second.
     pub fn push(&self, sample: Sample) {
         let mut ring = self.ring();
         if ring.samples.len() == LENGTH {
@@ -170,7 +168,7 @@ impl History {
         ring.next += 1;
     }
 
-    /// The samples from number `from` on that are kept, as JSON, and the number that comes next.
+    /// The samples from number `from` on that are still kept, as JSON, and the number of the next one.
     #[must_use]
     pub fn since(&self, from: usize) -> (Vec<Value>, usize) {
         let ring = self.ring();
@@ -180,7 +178,7 @@ impl History {
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        // Nobody panics half-way through a change of it.
+        // Nothing panics halfway through a change of it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -242,15 +240,15 @@ mod tests {
             ..Default::default()
         };
         let now = UNIX_EPOCH + std::time::Duration::from_millis(1500);
-        let told = Sample::of(&state, now).json();
+        let json = Sample::of(&state, now).json();
         let wanted = json!({
             "at": 1500, "wanted": 0.25, "observed": 1.0, "old": 5, "new": 6, "plan": 7, "refused": 0, "saves": 5,
             "broken": 6, "oldEnded": 3, "newEnded": 3, "proxies": null, "phase": null,
         });
-        assert_eq!(told, wanted);
-        let told = Sample::of(&v1::State::default(), now).json();
+        assert_eq!(json, wanted);
+        let json = Sample::of(&v1::State::default(), now).json();
         for unknown in ["wanted", "observed", "old", "new"] {
-            assert_eq!(told[unknown], Value::Null, "{unknown}");
+            assert_eq!(json[unknown], Value::Null, "{unknown}");
         }
     }
 }

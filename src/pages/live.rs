@@ -1,8 +1,7 @@
-//! The live page, for people with a browser: one document without any other file, and the stream of what it draws.
+//! The live page for browsers: one document without any other file, and the stream of states that it renders.
 //!
-//! It shows what it is told and nothing that a request carried. It has no way to change anything, and its policy
-//! (W3C Content Security Policy 3) allows its own script and style by their hashes and nothing else. Must not know how
-//! anything is counted.
+//! It shows only the states, never anything from a request, and can change nothing. Its policy (W3C Content Security Policy
+//! 3) allows its own script and style by their hashes and nothing else.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -21,11 +20,11 @@ use http_body_util::StreamBody;
 use serde_json::Value;
 use tonic::body::Body;
 
-use super::{Answer, Refusal, Share, Shares, not_allowed, page, reads};
+use super::{Answer, Quota, QuotaGuard, Refusal, not_allowed, page, reads};
 
 const HTML: &str = include_str!("live/live.html");
 const STYLE: &str = include_str!("live/live.css");
-/// Its parts see each other, and nothing else sees them.
+/// Its parts share one scope, which nothing else can see.
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
     include_str!("live/words.js"),
@@ -36,19 +35,19 @@ const SCRIPT: &str = concat!(
     "})();\n",
 );
 
-/// How soon a page asks again when the stream has ended, in milliseconds.
+/// How soon a page reconnects after the stream has ended, in milliseconds.
 const RETRY: u32 = 1000;
-/// Pages that are open at the same time.
+/// Most open pages.
 const READERS: usize = 64;
-/// Of these, most that one peer may have: what strangers hold open must leave some to others.
+/// Most of these for one peer, so that strangers leave some to others.
 const READERS_OF_ONE: usize = 16;
 
-/// The page, and how many may read its stream: the clones count together.
+/// The page and its quota of readers. Clones share the quota.
 #[derive(Clone)]
 pub struct LivePage {
     html: Bytes,
     policy: HeaderValue,
-    readers: Shares,
+    readers: Quota,
 }
 
 impl Default for LivePage {
@@ -65,21 +64,21 @@ impl Default for LivePage {
         Self {
             html: html.into(),
             policy: HeaderValue::try_from(policy).expect("hashes in base64 are visible ASCII"),
-            readers: Shares::new(READERS, READERS_OF_ONE),
+            readers: Quota::new(READERS, READERS_OF_ONE),
         }
     }
 }
 
 impl LivePage {
-    /// How often a page is told what is new.
+    /// How often a page gets a state.
     pub const INTERVAL: Duration = Duration::from_secs(1);
 
-    /// The answer to what asks for the page (`/`, of browsers) or its stream (`/live`); `None` to everything else.
-    /// `tellings` is what the stream of this query tells, or why there is none.
+    /// The response to a request for the page (`/`, from browsers) or its stream (`/live`); `None` to any other request.
+    /// `states` returns the states for the stream of this query, or why there are none.
     pub fn answer<B, S>(
         &self,
         request: &Request<B>,
-        tellings: impl FnOnce(Option<&str>) -> Result<S, Refusal>,
+        states: impl FnOnce(Option<&str>) -> Result<S, Refusal>,
     ) -> Option<Answer>
     where
         S: Stream<Item = Value> + Send + 'static,
@@ -87,8 +86,8 @@ impl LivePage {
         let reads = reads(request.method());
         match request.uri().path() {
             "/" if reads && is_a_browser(request.headers()) => Some(self.document()),
-            "/live" if reads => Some(match tellings(request.uri().query()) {
-                Ok(tellings) => self.stream(self.readers.take(request.extensions()), tellings),
+            "/live" if reads => Some(match states(request.uri().query()) {
+                Ok(states) => self.stream(self.readers.take(request.extensions()), states),
                 Err(refusal) => refusal.into(),
             }),
             "/live" => Some(not_allowed("GET, HEAD")),
@@ -115,18 +114,18 @@ impl LivePage {
     /// Server-sent events (WHATWG HTML §9.2).
     fn stream(
         &self,
-        share: Option<Share>,
-        tellings: impl Stream<Item = Value> + Send + 'static,
+        share: Option<QuotaGuard>,
+        states: impl Stream<Item = Value> + Send + 'static,
     ) -> Answer {
         let Some(share) = share else {
-            let why = "too many pages are open already".to_owned();
+            let why = "too many pages are open".to_owned();
             let status = StatusCode::SERVICE_UNAVAILABLE;
             return Refusal { status, why }.into();
         };
-        let events = tellings.map(move |telling| {
-            // Held for as long as somebody reads.
+        let events = states.map(move |state| {
+            // Held while the stream is open.
             let _ = &share;
-            let event = format!("data: {telling}\nretry: {RETRY}\n\n");
+            let event = format!("data: {state}\nretry: {RETRY}\n\n");
             Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
         });
         let mut answer = page("text/event-stream", Bytes::new());
@@ -137,14 +136,14 @@ impl LivePage {
     }
 }
 
-/// Does it ask for a page? Browsers name `text/html`; curl and the like take anything and get text.
+/// Does it ask for a page? Browsers ask for `text/html`; curl and the like accept anything and get text.
 fn is_a_browser(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT).iter();
     let mut accepted = accepted.filter_map(|value| value.to_str().ok());
     accepted.any(|value| value.contains("text/html"))
 }
 
-/// What a policy calls this text.
+/// The hash of this text in a policy.
 fn hash(text: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     format!("'sha256-{}'", STANDARD.encode(digest))

@@ -9,9 +9,10 @@ use http::{HeaderName, HeaderValue, Response, StatusCode};
 use super::backend::{OldBackend, Proxy};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
+use crate::error_chain::error_chain;
+use crate::failover::{Attempted, Cause, Target, next_target};
 use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
 use crate::request_body::{Fault, RequestBody};
-use crate::rescue::{Attempted, Cause, Target, next_target};
 use crate::snapshot::Snapshot;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
@@ -223,7 +224,7 @@ impl<O: OldBackend> Attempts<O> {
             upstream::Error::HeadTimeout(_) | upstream::Error::Deadline => Cause::Deadline,
             _ => Cause::Broken,
         };
-        self.tell(error.in_general(), &upstream::story(&error));
+        self.tell(error.in_general(), &error_chain(&error));
         Err(Failure {
             not_attempted: matches!(error, upstream::Error::Ejected),
             ..Failure::without_answer(cause)

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::Response;
 
 use super::context::ProxyContext;
+use crate::failover::Target;
 use crate::request_body::RequestBody;
-use crate::rescue::Target;
 use crate::snapshot::Snapshot;
 use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
 

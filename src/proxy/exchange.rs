@@ -7,9 +7,9 @@ use std::time::Instant;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::context::Permit;
+use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
-use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Timeline, Usage};
 use crate::telemetry::trace::{Span, TRACEPARENT};
@@ -112,7 +112,7 @@ impl Exchange {
         self.cause = Some(cause);
         self.carried_by(generation);
         let span = self.span.as_mut();
-        span.map(|span| span.moved(generation, cause, self.attempted))
+        span.map(|span| span.retried(generation, cause, self.attempted))
     }
 
     /// The last target has answered: a request that was retried is recovered.
@@ -120,7 +120,7 @@ impl Exchange {
         if std::mem::take(&mut self.recovery_pending)
             && let Some(cause) = self.cause
         {
-            self.context.metrics.saved(cause);
+            self.context.metrics.recovered(cause);
         }
     }
 
@@ -214,7 +214,7 @@ impl Drop for Exchange {
         let end = self.end.unwrap_or(End::Gone);
         let failed = self.status.is_server_error();
         // Of an unknown family it is not known how its streams end.
-        let quiet = self.quiet || self.api == Api::Other;
+        let quiet = self.quiet || !self.api.has_terminal_event();
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
         if !self.is_sse && !failed {
             self.recovered();

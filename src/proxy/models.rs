@@ -14,11 +14,12 @@ use super::backend::OldBackend;
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use super::respond::refuse;
+use crate::error_chain::error_chain;
+use crate::failover::Target;
 use crate::memory::{Buffer, Gathered, Purpose, gather};
 use crate::request_body::RequestBody;
-use crate::rescue::Target;
 use crate::transport::deadline;
-use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
+use crate::upstream::{FailFast, Head, Outgoing, Terms, UpstreamBody};
 
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
@@ -179,7 +180,7 @@ async fn ask_for_ever<O: OldBackend>(
         .map_err(|error| Failed {
             target,
             for_client: error.in_general(),
-            for_log: upstream::story(&error),
+            for_log: error_chain(&error),
         })?
         .into_parts();
     let buffer = Buffer::new(&attempts.proxy.context.memory, Purpose::Answer, None);

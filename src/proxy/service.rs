@@ -17,13 +17,13 @@ use super::head::{self, Client};
 use super::respond::refuse;
 use super::route::Route;
 use super::{models, traits};
-use crate::guard::{GUARD, Seen};
+use crate::failover::{Attempted, Cause, Target, next_target};
+use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
 use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
-use crate::rescue::{Attempted, Cause, Target, next_target};
 use crate::snapshot::Snapshot;
-use crate::split::{Assignment, Generation, Key, Reason, Traits, assign};
+use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes, assign};
 
 /// Largest body that is read for an affinity field, in bytes.
 const MAX_PEEK: usize = 1024 * 1024;
@@ -142,10 +142,10 @@ impl<O: OldBackend> Proxy<O> {
         request
             .body()
             .bound(settings.max_body, &self.context.memory);
-        let guard = match snapshot.guard.look(request.headers(), names) {
-            Seen::Fresh(value) => Some(value),
-            Seen::Forwarded => None,
-            Seen::Circling => return Err(Error::Loop),
+        let guard = match snapshot.guard.check(request.headers(), names) {
+            GuardCheck::Forward(value) => Some(value),
+            GuardCheck::AlreadyForwarded => None,
+            GuardCheck::Loop => return Err(Error::Loop),
         };
         let permit = match permit {
             Some(permit) => permit,
@@ -190,7 +190,7 @@ impl<O: OldBackend> Proxy<O> {
         now: Instant,
     ) -> Assignment {
         let plan = &snapshot.plan;
-        let traits = Traits {
+        let attributes = RequestAttributes {
             forced: traits::forced(
                 headers,
                 names,
@@ -203,7 +203,7 @@ impl<O: OldBackend> Proxy<O> {
             pinned: traits::is_pinned(headers),
             key,
         };
-        let assignment = assign(&plan.weights, &self.context.diffusion, &traits);
+        let assignment = assign(&plan.weights, &self.context.diffusion, &attributes);
         self.context
             .retries
             .earn(plan.failover.retry_budget_percent);

@@ -262,7 +262,7 @@ fn unknown_field(name: &str, schema: &Json) -> String {
 /// The name that was probably meant: the same but for case and separators, or cut short, or with
 /// at most a third of it mistyped.
 pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let plain = |name: &str| -> Vec<char> {
+    let plain = |name: &str| -> String {
         name.chars()
             .take(64)
             .filter(|letter| !matches!(letter, '_' | '-'))
@@ -272,29 +272,14 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
     let name = plain(name);
     let near = |known: &'a str| {
         let letters = plain(known);
-        let distance = distance(&name, &letters);
-        let cut_short = name.len() >= 4 && letters.starts_with(&name);
-        (cut_short || distance * 3 <= letters.len()).then_some((distance, known))
+        let distance = strsim::levenshtein(&name, &letters);
+        let cut_short = name.chars().count() >= 4 && letters.starts_with(&name);
+        (cut_short || distance * 3 <= letters.chars().count()).then_some((distance, known))
     };
     known
         .filter_map(near)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, known)| known)
-}
-
-/// How many letters must be inserted, left out or replaced (Levenshtein).
-fn distance(from: &[char], to: &[char]) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
 
 #[cfg(test)]

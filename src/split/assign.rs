@@ -71,7 +71,7 @@ impl Assignment {
 
 /// What a request says of itself that bears on the split. The default is a plain request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traits {
+pub struct RequestAttributes {
     /// The generation the override header asks for.
     pub forced: Option<Generation>,
     /// A crossfade has already forwarded it for this update.
@@ -86,19 +86,23 @@ pub struct Traits {
 ///
 /// Only the last two are counted in `diffusion`.
 #[must_use]
-pub fn assign(weights: &Weights, diffusion: &Diffusion, traits: &Traits) -> Assignment {
-    let (generation, reason) = if traits.guarded {
+pub fn assign(
+    weights: &Weights,
+    diffusion: &Diffusion,
+    attributes: &RequestAttributes,
+) -> Assignment {
+    let (generation, reason) = if attributes.guarded {
         (Generation::Old, Reason::Guarded)
-    } else if let Some(generation) = traits.forced {
+    } else if let Some(generation) = attributes.forced {
         (generation, Reason::Override)
-    } else if traits.pinned {
+    } else if attributes.pinned {
         let generation = if weights.is_all_new() {
             Generation::New
         } else {
             Generation::Old
         };
         (generation, Reason::Pinned)
-    } else if let Some(key) = traits.key {
+    } else if let Some(key) = attributes.key {
         let generation = key.side(weights);
         diffusion.counted(weights, generation);
         (generation, Reason::Sticky)
@@ -117,14 +121,14 @@ mod tests {
 
     const HALF: u64 = 1 << 63;
 
-    fn any_traits() -> impl Strategy<Value = Traits> {
+    fn any_traits() -> impl Strategy<Value = RequestAttributes> {
         (
             prop::option::of(prop::sample::select(&Generation::ALL[..])),
             any::<bool>(),
             any::<bool>(),
             prop::option::of(any::<[u8; 8]>().prop_map(|bytes| Key::of(&bytes))),
         )
-            .prop_map(|(forced, guarded, pinned, key)| Traits {
+            .prop_map(|(forced, guarded, pinned, key)| RequestAttributes {
                 forced,
                 guarded,
                 pinned,
@@ -144,13 +148,13 @@ mod tests {
 
     #[test]
     fn a_guarded_request_is_served_by_old_even_when_all_is_new_and_new_is_forced() {
-        let traits = Traits {
+        let attributes = RequestAttributes {
             forced: Some(Generation::New),
             guarded: true,
             pinned: true,
             key: Some(Key::of(b"session")),
         };
-        let assignment = assign(&Weights::ALL_NEW, &Diffusion::new(0), &traits);
+        let assignment = assign(&Weights::ALL_NEW, &Diffusion::new(0), &attributes);
         assert_eq!(assignment.generation, Generation::Old);
         assert_eq!(assignment.reason, Reason::Guarded);
     }
@@ -158,13 +162,13 @@ mod tests {
     #[test]
     fn a_forced_request_goes_where_it_asks_though_pinned_elsewhere() {
         for generation in Generation::ALL {
-            let traits = Traits {
+            let attributes = RequestAttributes {
                 forced: Some(generation),
                 pinned: true,
-                ..Traits::default()
+                ..RequestAttributes::default()
             };
             for weights in [Weights::ALL_OLD, Weights::ALL_NEW] {
-                let assignment = assign(&weights, &Diffusion::new(0), &traits);
+                let assignment = assign(&weights, &Diffusion::new(0), &attributes);
                 assert_eq!(assignment.generation, generation);
                 assert_eq!(assignment.reason, Reason::Override);
             }
@@ -173,13 +177,13 @@ mod tests {
 
     #[test]
     fn a_pinned_request_stays_on_old_until_there_is_no_old() {
-        let traits = Traits {
+        let attributes = RequestAttributes {
             pinned: true,
             key: Some(Key::of(b"session")),
-            ..Traits::default()
+            ..RequestAttributes::default()
         };
         let generation_at = |weights: &Weights| {
-            let assignment = assign(weights, &Diffusion::new(0), &traits);
+            let assignment = assign(weights, &Diffusion::new(0), &attributes);
             assert_eq!(assignment.reason, Reason::Pinned);
             assignment.generation
         };
@@ -204,14 +208,14 @@ mod tests {
         let sticky = assign(
             &weights,
             &diffusion,
-            &Traits {
+            &RequestAttributes {
                 key,
-                ..Traits::default()
+                ..RequestAttributes::default()
             },
         );
         assert_eq!(sticky.generation, Generation::New);
         assert_eq!(sticky.reason, Reason::Sticky);
-        let free = assign(&weights, &diffusion, &Traits::default());
+        let free = assign(&weights, &diffusion, &RequestAttributes::default());
         assert_eq!(free.generation, Generation::Old);
         assert_eq!(free.reason, Reason::Weighted);
     }
@@ -219,11 +223,11 @@ mod tests {
     proptest! {
         #[test]
         fn only_requests_open_to_the_split_are_counted(
-            weights in any_weights(), phase in any::<u64>(), traits in any_traits(),
+            weights in any_weights(), phase in any::<u64>(), attributes in any_traits(),
         ) {
             let diffusion = Diffusion::new(phase);
             let before = diffusion.accumulated();
-            let assignment = assign(&weights, &diffusion, &traits);
+            let assignment = assign(&weights, &diffusion, &attributes);
             let counted = diffusion.accumulated() != before;
             let split = !weights.is_all_old() && !weights.is_all_new();
             prop_assert_eq!(counted, split && assignment.open_to_split());

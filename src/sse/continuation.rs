@@ -1,12 +1,10 @@
-//! How the stream of a second target continues what a client already has of the first one's: which of its opening events
-//! repeat events that went out, and under which ids and numbers the client knows what follows.
+//! Continues a stream that a client has begun to receive from one target with the stream of another: which of the new
+//! stream's opening events the client already has, and by which ids and numbers it knows what follows.
 //!
-//! Must not know: how events are framed, why a stream moved.
-//!
-//! The `openai` and `anthropic` client libraries build an answer up from these events. They fail on an event that refers to
-//! a block or an item they were not shown, on an item shown twice, and (`openai`, Responses) on an answer whose id changes.
-//! So only what went out is left out, and the Responses stream, the only one whose later events repeat ids, goes on with
-//! the ids of the first target.
+//! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a
+//! block or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id
+//! changes. So an event is dropped only if the client has an equal one, and a family whose later events repeat ids goes on
+//! with the ids of the first target.
 
 mod rewrite;
 mod start;
@@ -15,19 +13,19 @@ use bytes::Bytes;
 
 use super::{Api, Decoder, Event};
 use rewrite::rewrite;
-use start::{Kind, Start, starts};
+pub(super) use start::{Part, Start};
 
-/// Most opening events that are remembered. A stream that sent more cannot be continued.
-const MOST: usize = 64;
+/// Most opening events that are kept. A stream that sent more cannot be continued.
+pub(super) const MAX_EVENTS: usize = 64;
 
-/// What to do with an opening event.
+/// How an opening event relates to those that the client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
     /// The client does not have it.
     Forward,
-    /// The client has its equal.
+    /// The client has an equal one.
     LeaveOut,
-    /// The client was shown something else in its place, as a call of another tool: the streams do not fit together.
+    /// The client has a different one in its place, such as a call of another tool: the streams do not fit together.
     Conflict,
 }
 
@@ -35,27 +33,27 @@ pub enum Opening {
 #[derive(Debug, Default)]
 pub struct Continuation {
     sent: Vec<Start>,
-    /// More went out than is remembered.
+    /// More was sent than is kept.
     overflowed: bool,
-    /// Of `sent`, what the present stream has not repeated yet.
+    /// Of `sent`, what the current stream has not repeated yet.
     due: Vec<Start>,
-    /// The present stream continues another one of which something went out.
+    /// The current stream continues one of which something was sent.
     continues: bool,
-    /// Ids of the present stream, and those by which the client knows the same thing.
+    /// Ids in the current stream, each with the id by which the client knows the same thing.
     ids: Vec<(Box<str>, Box<str>)>,
     numbers: Numbers,
 }
 
-/// The numbering of a Responses stream: it only goes up, whoever sends it.
+/// The sequence numbers, which only increase across targets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Numbers {
     last: Option<u64>,
-    /// What is added to the numbers of the present stream; not known before its first.
+    /// Added to the numbers of the current stream; unknown before its first one.
     offset: Option<u64>,
 }
 
 impl Numbers {
-    /// The number that the client sees for `number` of the present stream.
+    /// The number that the client sees for `number` of the current stream.
     fn shown(&mut self, number: u64) -> u64 {
         let next = self.last.map_or(0, |last| last.saturating_add(1));
         let offset = *self.offset.get_or_insert(next.saturating_sub(number));
@@ -66,7 +64,7 @@ impl Numbers {
 }
 
 impl Continuation {
-    /// Whole events went out together.
+    /// Records complete events that were sent together.
     pub fn sent_all(&mut self, api: Api, bytes: &[u8]) {
         let mut decoder = Decoder::new(bytes.len());
         let mut events = decoder.feed(bytes);
@@ -77,13 +75,13 @@ impl Continuation {
         }
     }
 
-    /// An opening event went out.
+    /// Records an opening event that was sent.
     pub fn sent(&mut self, api: Api, event: &Event<'_>) {
-        for start in starts(api, event) {
+        for start in api.starts(event) {
             if let Some(number) = start.number {
                 self.numbers.shown(number);
             }
-            if self.sent.len() < MOST && !start.is_long() {
+            if self.sent.len() < MAX_EVENTS && !start.is_long() {
                 self.sent.push(start);
             } else {
                 self.overflowed = true;
@@ -91,7 +89,7 @@ impl Continuation {
         }
     }
 
-    /// Content follows: no other target will go on with the stream.
+    /// Content follows, so no other target will continue the stream.
     pub fn settled(&mut self) {
         self.sent = Vec::new();
         self.due = Vec::new();
@@ -108,14 +106,14 @@ impl Continuation {
     }
 
     /// The stream of another target follows.
-    pub fn moved(&mut self) {
+    pub fn next_stream(&mut self) {
         self.due.clone_from(&self.sent);
         self.continues = !self.sent.is_empty();
         self.ids.clear();
         self.numbers.offset = None;
     }
 
-    /// What to do with an opening event of the present stream.
+    /// Compares an opening event of the current stream with those that the client has.
     pub fn judge(&mut self, api: Api, event: &Event<'_>) -> Opening {
         if !self.continues {
             return Opening::Forward;
@@ -123,14 +121,14 @@ impl Continuation {
         if self.overflowed {
             return Opening::Conflict;
         }
-        let starts = starts(api, event);
-        if starts.len() > MOST || starts.iter().any(Start::is_long) {
+        let starts = api.starts(event);
+        if starts.len() > MAX_EVENTS || starts.iter().any(Start::is_long) {
             return Opening::Conflict;
         }
         for start in &starts {
             self.learn_ids(start);
         }
-        let due = |start: &Start| self.due.iter().position(|sent| sent.is_at(start));
+        let due = |start: &Start| self.due.iter().position(|sent| sent.is_same(start));
         let found: Vec<Option<usize>> = starts.iter().map(due).collect();
         let fits = |(start, at): (&Start, &Option<usize>)| {
             at.is_none_or(|at| self.due[at].shape == start.shape)
@@ -138,30 +136,26 @@ impl Continuation {
         if !starts.iter().zip(&found).all(fits) {
             return Opening::Conflict;
         }
-        // A chunk opens several choices at once. To be shown a role twice does no harm, to miss one may.
+        // A chunk may open several choices. A repeated role does no harm, a missing one may.
         if starts.is_empty() || found.contains(&None) {
             return Opening::Forward;
         }
         for start in &starts {
-            if let Some(at) = self.due.iter().position(|sent| sent.is_at(start)) {
+            if let Some(at) = self.due.iter().position(|sent| sent.is_same(start)) {
                 self.due.swap_remove(at);
             }
         }
         Opening::LeaveOut
     }
 
-    /// The client knows by other ids what it was shown of the first stream.
+    /// Maps the ids of the current stream to those that the client knows from the first one.
     fn learn_ids(&mut self, start: &Start) {
-        let is_lifecycle = |kind| matches!(kind, Kind::Created | Kind::Queued | Kind::InProgress);
-        let known = self.sent.iter().find(|sent| match start.kind {
-            Kind::Item => sent.is_at(start),
-            kind => is_lifecycle(kind) && is_lifecycle(sent.kind),
-        });
+        let known = self.sent.iter().find(|sent| sent.shares_ids(start));
         let Some(known) = known else { return };
         for (own, known) in [(&start.id, &known.id), (&start.call_id, &known.call_id)] {
             if let (Some(own), Some(known)) = (own, known)
                 && own != known
-                && self.ids.len() < MOST
+                && self.ids.len() < MAX_EVENTS
                 && self.ids.iter().all(|(id, _)| id != own)
             {
                 self.ids.push((own.clone(), known.clone()));
@@ -169,11 +163,11 @@ impl Continuation {
         }
     }
 
-    /// The same events with the ids and numbers that the client knows. `bytes` are whole events of the present stream.
+    /// The same events with the ids and numbers that the client knows. `bytes` are complete events of the current stream.
     #[must_use]
     pub fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
         let changes = self.continues
-            && api == Api::Responses
+            && api.repeats_ids()
             && !(self.ids.is_empty() && self.numbers.offset == Some(0));
         if !changes || bytes.is_empty() {
             return bytes;

@@ -1,11 +1,11 @@
-//! The sample streams under `tests/corpus/sse`, read through every cut. They also seed the fuzzer.
+//! The sample streams in `tests/corpus/sse`, cut everywhere. They also seed the fuzzer.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Api, Decoder, Glances, Meaning, Usage, late_meaning, meaning, usage};
+use super::{Api, Decoder, Meaning, Prescans, Usage, meaning, tail_meaning, usage};
 
-/// File, family, what its events mean, `| pending` when a block is left open, `| prompt/completion` tokens.
+/// File, family, the meaning of its events, `| pending` if a block is incomplete, `| prompt/completion` tokens.
 const SAMPLES: [(&str, Api, &str); 18] = [
     ("chat.sse", Api::Chat, "content content content terminal"),
     (
@@ -80,13 +80,16 @@ fn transcript<'a>(api: Api, slices: impl IntoIterator<Item = &'a [u8]>) -> Strin
     let mut words = Vec::new();
     let mut tokens = Usage::default();
     for slice in slices {
-        let mut glances = Glances::before(&decoder, slice);
+        let mut prescans = Prescans::before(&decoder, slice);
         let mut events = decoder.feed(slice);
         while let Some(event) = events.next() {
-            let glance = glances.of_next();
-            let told = (glance.late_meaning(api, &event), glance.usage(api, &event));
-            let looked = (late_meaning(api, &event), usage(api, event.data));
-            assert_eq!(told, looked, "a glance alters no judgement");
+            let prescan = prescans.for_next();
+            let with = (
+                prescan.tail_meaning(api, &event),
+                prescan.usage(api, &event),
+            );
+            let without = (tail_meaning(api, &event), usage(api, event.data));
+            assert_eq!(with, without, "a prescan changes no result");
             tokens.merge(usage(api, event.data).unwrap_or_default());
             words.push(match meaning(api, &event) {
                 Meaning::Comment => "comment".to_owned(),

@@ -1,9 +1,7 @@
-//! Finds the events of a `text/event-stream` in slices as they pass (WHATWG HTML §9.2.5, §9.2.6).
+//! Finds the events of a `text/event-stream` in slices (WHATWG HTML §9.2.5, §9.2.6).
 //!
-//! Every byte of every stream comes through here: an event that lies whole in one slice is neither copied nor allocated
-//! for, only an event split over slices (or with several `data` lines) is gathered.
-//!
-//! Must not know: what an event means.
+//! Every byte of every stream passes through here. An event that lies entirely in one slice is neither copied nor allocated;
+//! only an event that is split over slices, or has several `data` lines, is collected.
 
 mod block;
 
@@ -11,24 +9,24 @@ use block::{
     BOM, Block, Field, content_start, field, find_blank, line_end, past_line_end, read_block,
 };
 
-/// A carry that grew beyond this (bytes) is given back once its event is over.
+/// A carry buffer larger than this (bytes) is freed after its event.
 const KEEP: usize = 4096;
 
 /// The incremental decoder of one stream.
 ///
-/// It cannot fail. When an event is longer than the bound it goes [`quiet`](Self::quiet): it reports nothing more and
-/// lets everything pass. The bytes need not be UTF-8. Which events it reports does not depend on how the stream is cut.
+/// It cannot fail. After an event longer than the bound it goes [`quiet`](Self::quiet): it reports nothing more and lets
+/// everything pass. The bytes need not be UTF-8. How a stream is cut does not affect the events reported.
 ///
-/// An open stream between two events holds no heap memory here.
+/// Between two events it holds no heap memory.
 #[derive(Debug)]
 pub struct Decoder {
     /// The bytes so far of a block that began in an earlier slice.
     carry: Vec<u8>,
     max_event: usize,
     boundary: usize,
-    /// No block has ended yet: the one at hand may start with a byte order mark.
+    /// No block has ended yet, so the current one may start with a byte order mark.
     first: bool,
-    /// The last slice ended in CR: an LF at the start of the next one belongs to it.
+    /// The last slice ended in CR, so an LF at the start of the next one belongs to it.
     after_cr: bool,
     quiet: bool,
 }
@@ -42,9 +40,9 @@ pub struct Event<'a> {
     pub name: &'a [u8],
     /// The values of the `data` fields, joined by LF.
     pub data: &'a [u8],
-    /// Whether there was a `data` field: only then would a browser dispatch the event.
+    /// Was there a `data` field? Only then would a browser dispatch the event.
     pub has_data: bool,
-    /// Whether the block has no field at all: comments (keep-alives), or nothing but its blank line.
+    /// Does the block have no field: only comments (keep-alives), or only its blank line?
     pub comment_only: bool,
 }
 
@@ -62,8 +60,8 @@ impl Decoder {
         }
     }
 
-    /// Takes the next slice of the stream. The slice is consumed whole, even if the answer is dropped before its last
-    /// event. [`boundary`](Self::boundary) and [`mid_event`](Self::mid_event) can be asked once the answer is dropped.
+    /// Takes the next slice of the stream. The whole slice is consumed even if the result is dropped before its last event.
+    /// [`boundary`](Self::boundary) and [`mid_event`](Self::mid_event) are available after the result is dropped.
     ///
     /// ```
     /// # use crossfade::sse::Decoder;
@@ -92,21 +90,20 @@ impl Decoder {
         events
     }
 
-    /// Offset in the last slice up to which everything belongs to completed blocks; 0 if none ended in it.
-    /// An LF that completes the CRLF of a block which ended with the previous slice counts as completed.
-    /// Once quiet: the length of the slice.
+    /// Offset in the last slice up to which everything belongs to complete blocks; 0 if none ended in it. An LF that completes
+    /// the CRLF of a block that ended with the previous slice is included. Once quiet: the length of the slice.
     #[must_use]
     pub const fn boundary(&self) -> usize {
         self.boundary
     }
 
-    /// Whether an incomplete block is pending after the last slice. Never once quiet.
+    /// Is a block incomplete after the last slice? Never once quiet.
     #[must_use]
     pub const fn mid_event(&self) -> bool {
         !self.carry.is_empty()
     }
 
-    /// Whether the decoder has given up, because a block was longer than the bound.
+    /// Has the decoder given up because a block was longer than the bound?
     #[must_use]
     pub const fn quiet(&self) -> bool {
         self.quiet
@@ -118,13 +115,13 @@ impl Decoder {
         self.carry.capacity()
     }
 
-    /// Gives up: what it holds is let go, nothing more is reported and everything passes.
+    /// Gives up: frees what it holds, reports nothing more and lets everything pass.
     pub fn give_up(&mut self) {
         self.quiet = true;
         self.carry = Vec::new();
     }
 
-    /// Forgets a gathered event, ready to gather the next.
+    /// Clears a collected event before the next one.
     fn clear_carry(&mut self) {
         if self.carry.capacity() > KEEP {
             self.carry = Vec::new();
@@ -136,22 +133,22 @@ impl Decoder {
 
 /// The events that end in one slice. Dropping it consumes the rest of the slice.
 #[derive(Debug)]
-#[must_use = "iterate, or drop it on purpose: dropping consumes the slice without looking at its events"]
+#[must_use = "iterate, or drop it on purpose: dropping consumes the slice without reading its events"]
 pub struct Events<'d> {
     decoder: &'d mut Decoder,
     slice: &'d [u8],
-    /// Where the block at hand starts in the slice.
+    /// Where the current block starts in the slice.
     start: usize,
-    /// Where to look on, for a block that began in an earlier slice.
+    /// Where to continue, for a block that began in an earlier slice.
     scan: usize,
-    /// The carry holds the event returned last, no longer a pending one.
+    /// The carry holds the event that was returned last, not a pending one.
     gathered: bool,
-    /// There is more to look at.
+    /// The slice is not finished.
     open: bool,
 }
 
 impl Events<'_> {
-    /// The next event that ends in this slice. (Not an `Iterator`: a gathered event lends the decoder's own buffer.)
+    /// The next event that ends in this slice. (Not an `Iterator`: a collected event borrows the decoder's buffer.)
     #[expect(
         clippy::should_implement_trait,
         reason = "lending: the event borrows from self"
@@ -208,7 +205,7 @@ impl Events<'_> {
         Some((block, end))
     }
 
-    /// A block that began in an earlier slice: always the first one here.
+    /// A block that began in an earlier slice: always the first one of this slice.
     #[inline(never)]
     fn gather(&mut self) -> Option<(Block, usize)> {
         let at_line_start = self.resume();
@@ -225,7 +222,7 @@ impl Events<'_> {
         Some((self.read_carry(), end))
     }
 
-    /// Reads the block that fills the carry. Several data values are joined behind it.
+    /// Reads the block in the carry. Several data values are joined after it.
     fn read_carry(&mut self) -> Block {
         self.gathered = true;
         let Decoder { carry, first, .. } = &mut *self.decoder;
@@ -261,7 +258,7 @@ impl Events<'_> {
         }
     }
 
-    /// Whether the byte at `scan` is the first of a line. Steps over the rest of a byte order mark.
+    /// Is the byte at `scan` the first of a line? Skips the rest of a byte order mark.
     fn resume(&mut self) -> bool {
         let Decoder { carry, first, .. } = &*self.decoder;
         if *first && BOM.starts_with(carry) {
@@ -275,7 +272,7 @@ impl Events<'_> {
         matches!(carry.last(), Some(b'\n' | b'\r'))
     }
 
-    /// The slice holds no further blank line: keeps what is left of it, or lets go of the memory if nothing is.
+    /// There is no further blank line in the slice: keeps the rest, or frees the memory if there is none.
     fn stash(&mut self) {
         self.open = false;
         let rest = &self.slice[self.start..];

@@ -1,7 +1,7 @@
-//! The decoder's meaning, written down naively: the whole stream at once, line by line. For tests and fuzzing, which
-//! include this file, so it names nothing of the crate.
+//! A naive implementation of the decoder: the whole stream at once, line by line. Tests and the fuzzer include this file, so
+//! it uses nothing of the crate.
 
-/// An event as the stream defines it, wherever the stream is cut.
+/// An event of the stream, however the stream is cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     pub name: Vec<u8>,
@@ -10,7 +10,7 @@ pub struct Expected {
     pub comment_only: bool,
 }
 
-/// Everything the decoder should say about a stream.
+/// What the decoder should report about a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Reading {
     pub events: Vec<Expected>,
@@ -19,7 +19,7 @@ pub struct Reading {
     pub quiet: bool,
 }
 
-/// Reads a whole stream (WHATWG HTML §9.2.5).
+/// Reads a complete stream (WHATWG HTML §9.2.5).
 pub fn read(stream: &[u8], max_event: usize) -> Reading {
     let mut reading = Reading {
         events: Vec::new(),

@@ -1,10 +1,8 @@
-//! How a stream went: when its events came, and how it ended.
-//!
-//! Must not know: the clock (`now` is an argument), what an event is made of.
+//! When the events of a response arrived and how it ended. The clock is an argument.
 
 use std::time::{Duration, Instant};
 
-/// The record of one answer, from the moment its request went upstream. A unary answer is an answer without events.
+/// The record of one response, from the time its request was sent. A unary response has no events.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     started: Instant,
@@ -16,34 +14,34 @@ pub struct Timeline {
     error: Option<Option<u16>>,
 }
 
-/// How the body of an answer came to an end.
+/// How the body of a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The clean end of the body.
+    /// It ended cleanly.
     Eof,
-    /// A reset, or an end inside the framing.
+    /// It was reset, or ended within its framing.
     Cut,
-    /// Downstream went away.
+    /// Downstream disconnected.
     Gone,
     /// One of our own deadlines passed.
     Deadline,
 }
 
-/// How a stream ended, for those who count.
+/// The outcome of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Outcome {
-    /// Everything came.
+    /// It arrived completely.
     Completed,
     /// It stopped before its end.
     Truncated,
-    /// Upstream reported an error, as a status or inside the stream.
+    /// Upstream reported an error, in the status or in the stream.
     Failed,
-    /// Downstream went away first.
+    /// Downstream disconnected first.
     Cancelled,
 }
 
 impl Outcome {
-    /// Every outcome, in the order of the declaration.
+    /// Every outcome, in declaration order.
     pub const ALL: [Self; 4] = [
         Self::Completed,
         Self::Truncated,
@@ -78,8 +76,8 @@ impl Timeline {
         }
     }
 
-    /// Notes events of content, or such as come after content, that came together. Answers the gap to what came before;
-    /// `None` if these are the first. Comments and preambles are not to be noted: they tell nothing about the model's pace.
+    /// Records events with content, or after content, that arrived together. Returns the gap since the previous ones; `None` if
+    /// these are the first. Do not record comments and preambles: they say nothing about the model's pace.
     pub fn content(&mut self, now: Instant, events: u64) -> Option<Duration> {
         self.events += events;
         let previous = self.last_event.replace(now);
@@ -89,22 +87,22 @@ impl Timeline {
         previous.map(|previous| now.saturating_duration_since(previous))
     }
 
-    /// Notes bytes of the body.
+    /// Records bytes of the body.
     pub const fn add_bytes(&mut self, bytes: u64) {
         self.bytes += bytes;
     }
 
-    /// Notes an event after which the stream is complete ([`is_terminal`](super::is_terminal)).
+    /// Records an event that completes the stream ([`is_terminal`](super::is_terminal)).
     pub const fn set_terminal(&mut self) {
         self.terminal = true;
     }
 
-    /// Notes an error that upstream reported inside the stream. The first one counts.
+    /// Records an error that upstream reported in the stream. Only the first one counts.
     pub fn set_error(&mut self, code: Option<u16>) {
         self.error.get_or_insert(code);
     }
 
-    /// From the start to the first event of content.
+    /// Time from the start to the first event with content.
     #[must_use]
     pub fn time_to_first_event(&self) -> Option<Duration> {
         self.first_event
@@ -117,40 +115,40 @@ impl Timeline {
         self.started
     }
 
-    /// When the last event was noted.
+    /// When the last event was recorded.
     #[must_use]
     pub const fn last_event(&self) -> Option<Instant> {
         self.last_event
     }
 
-    /// How many events were noted.
+    /// Number of events recorded.
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.events
     }
 
-    /// How many bytes of the body were noted.
+    /// Number of bytes recorded.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether the stream is complete.
+    /// Is the stream complete?
     #[must_use]
     pub const fn terminal(&self) -> bool {
         self.terminal
     }
 
-    /// Whether an error came inside the stream, and the status it stood for.
+    /// The status of an error in the stream, if there was an error.
     #[must_use]
     pub const fn error(&self) -> Option<Option<u16>> {
         self.error
     }
 
-    /// How the stream ended. `quiet`: the decoder gave up, so that a missing terminal event proves nothing.
+    /// The outcome. `quiet`: the decoder gave up, so a missing terminal event proves nothing.
     ///
-    /// An error stays an error whatever follows, a complete stream stays complete. Otherwise a downstream that left is a
-    /// cancellation, and a body that did not end by itself, or an event stream without its terminal event, is truncated.
+    /// After an error or a terminal event the outcome is settled. Otherwise it is cancelled if downstream disconnected, and
+    /// truncated if the body did not end cleanly or an event stream lacks its terminal event.
     #[must_use]
     pub const fn outcome(&self, is_sse: bool, quiet: bool, status_5xx: bool, end: End) -> Outcome {
         if self.error.is_some() || status_5xx {

@@ -1,6 +1,4 @@
-//! The token counts that an upstream reports.
-//!
-//! Must not know: events that carry none are the rule, so the look that finds none has to be cheap.
+//! The token counts that an upstream reports. Few events have any, so the search that finds none is cheap.
 
 use std::sync::LazyLock;
 
@@ -26,7 +24,7 @@ impl Usage {
     }
 }
 
-/// The token counts in the data of an event, if it reports any. Only one pass over the bytes if it does not.
+/// The token counts in the data of an event, if it reports any. If it reports none, this takes a single pass over the bytes.
 ///
 /// Chat and Completions report in the last chunk (`stream_options.include_usage`), Responses in `response.completed`,
 /// Messages the request's tokens in `message_start` and the answer's in `message_delta`.
@@ -36,16 +34,7 @@ pub fn usage(api: Api, data: &[u8]) -> Option<Usage> {
     if !may_have_usage(data) {
         return None;
     }
-    let report = Report::parse(data)?;
-    match api {
-        Api::Chat | Api::Completions | Api::Other => report.usage,
-        Api::Responses => report.response.and_then(|response| response.usage),
-        Api::Messages => report
-            .message
-            .and_then(|message| message.usage)
-            .or(report.usage),
-    }
-    .and_then(Tokens::known)
+    api.usage(Report::parse(data)?)
 }
 
 /// The token counts of an answer that is one JSON document, of whatever family.
@@ -57,11 +46,11 @@ pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
     Report::parse(body)?.usage.and_then(Tokens::known)
 }
 
-/// What data without token counts does not have.
+/// Data with token counts contains this.
 pub(super) static USAGE_KEY: LazyLock<memmem::Finder<'_>> =
     LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
 
-/// Whether some key `usage` has an object for its value. Generated text cannot raise this: its quotes are escaped.
+/// Does any key `usage` have an object as its value? Generated text cannot match: its quotes are escaped.
 fn may_have_usage(data: &[u8]) -> bool {
     USAGE_KEY.find_iter(data).any(|at| {
         data[at + USAGE_KEY.needle().len()..]
@@ -71,21 +60,22 @@ fn may_have_usage(data: &[u8]) -> bool {
     })
 }
 
+/// Where a family reports token counts: in the data itself, in its `response` or in its `message`.
 #[derive(Deserialize)]
-struct Report {
-    usage: Option<Tokens>,
-    response: Option<Holder>,
-    message: Option<Holder>,
+pub(super) struct Report {
+    pub usage: Option<Tokens>,
+    pub response: Option<Holder>,
+    pub message: Option<Holder>,
 }
 
 #[derive(Deserialize)]
-struct Holder {
-    usage: Option<Tokens>,
+pub(super) struct Holder {
+    pub usage: Option<Tokens>,
 }
 
 /// Both namings; a server may send both at once.
 #[derive(Deserialize)]
-struct Tokens {
+pub(super) struct Tokens {
     prompt_tokens: Option<u64>,
     completion_tokens: Option<u64>,
     input_tokens: Option<u64>,
@@ -100,7 +90,7 @@ impl Report {
 }
 
 impl Tokens {
-    fn known(self) -> Option<Usage> {
+    pub fn known(self) -> Option<Usage> {
         let prompt = self.prompt_tokens.or(self.input_tokens);
         let completion = self.completion_tokens.or(self.output_tokens);
         (prompt.is_some() || completion.is_some()).then(|| Usage {

@@ -1,4 +1,4 @@
-//! A client of another proxy's state: connects, asks once or watches, and never waits for ever.
+//! A client for the state of another proxy: reads it once or watches it, always with a timeout.
 
 use std::io;
 use std::time::Duration;
@@ -11,39 +11,39 @@ use tonic::{Code, Status, Streaming};
 use super::v1::proxy_client::ProxyClient;
 use super::v1::{GetRequest, State, WatchRequest};
 
-/// Why a proxy's state is not known.
+/// Why a proxy's state is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{0:?} is no host:port")]
+    #[error("{0:?} is not a host:port")]
     Address(String),
     #[error("cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// It was reached and said nothing in time.
-    #[error("no answer within {0:?}")]
-    Late(Duration),
-    /// It has as many watchers as it takes: ask again later, or ask once.
-    #[error("has too many watchers")]
-    Busy,
-    /// It does not speak `crossfade.v1`.
+    /// It was reached but did not respond in time.
+    #[error("no response within {0:?}")]
+    Timeout(Duration),
+    /// It has reached its limit of watches: try again later, or read once.
+    #[error("has too many watches")]
+    TooManyWatches,
+    /// It does not support `crossfade.v1`.
     #[error("is not the admin port (by default 9464) of a crossfade of this version")]
-    Stranger(#[source] Box<Status>),
-    #[error("answers with an error")]
+    Unsupported(#[source] Box<Status>),
+    #[error("responded with an error")]
     Refused(#[source] Box<Status>),
 }
 
 impl From<Status> for Error {
     fn from(status: Status) -> Self {
         match status.code() {
-            Code::Unimplemented => Self::Stranger(status.into()),
-            Code::ResourceExhausted => Self::Busy,
-            // Its connection broke: tonic makes these of transport errors.
+            Code::Unimplemented => Self::Unsupported(status.into()),
+            Code::ResourceExhausted => Self::TooManyWatches,
+            // Its connection broke: tonic creates these for transport errors.
             Code::Unavailable | Code::Unknown => Self::Unreachable(status.into()),
             _ => Self::Refused(status.into()),
         }
     }
 }
 
-/// A connection to the admin port of a proxy. Cheap to clone; the clones share the connection.
+/// A connection to the admin port of a proxy. Cheap to clone; clones share the connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     proxy: ProxyClient<Channel>,
@@ -51,10 +51,10 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to `address`, a `host:port`. Each step, this one included, may take as long as `deadline`.
+    /// Connects to `address`, a `host:port`. `deadline` is the timeout of each step, including this one.
     ///
     /// # Errors
-    /// [`Error::Address`], [`Error::Unreachable`], [`Error::Late`].
+    /// [`Error::Address`], [`Error::Unreachable`], [`Error::Timeout`].
     pub async fn connect(address: &str, deadline: Duration) -> Result<Self, Error> {
         let wrong = || Error::Address(address.to_owned());
         let authority: http::uri::Authority = address.parse().map_err(|_| wrong())?;
@@ -63,7 +63,7 @@ impl Client {
         }
         let endpoint = Endpoint::from_shared(format!("http://{authority}"))
             .map_err(|_| wrong())?
-            // So that a watch notices a host that is gone.
+            // So that a watch notices when the host is gone.
             .http2_keep_alive_interval(Duration::from_secs(20))
             .keep_alive_timeout(Duration::from_secs(10));
         let channel = within(deadline, async {
@@ -76,11 +76,10 @@ impl Client {
         })
     }
 
-    /// A client over a connection that is there already, as one that is forwarded to a pod. It is not made anew when it
-    /// breaks.
+    /// A client over an existing connection, such as a port forwarded to a pod. It does not reconnect.
     ///
     /// # Errors
-    /// [`Error::Unreachable`], [`Error::Late`].
+    /// [`Error::Unreachable`], [`Error::Timeout`].
     pub async fn over<S>(stream: S, deadline: Duration) -> Result<Self, Error>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -101,21 +100,21 @@ impl Client {
         })
     }
 
-    /// The state now.
+    /// The current state.
     ///
     /// # Errors
-    /// All but [`Error::Address`] and [`Error::Busy`].
+    /// All but [`Error::Address`] and [`Error::TooManyWatches`].
     pub async fn get(&self) -> Result<State, Error> {
         let mut proxy = self.proxy.clone();
         let asking = async { Ok(proxy.get(GetRequest {}).await?.into_inner()) };
         within(self.deadline, asking).await
     }
 
-    /// The state now and whenever it changes, at least once per `interval` (100 ms or more).
+    /// The current state and its changes, at least one state per `interval` (100 ms or more).
     ///
     /// # Errors
     /// All but [`Error::Address`].
-    pub async fn watch(&self, interval: Duration) -> Result<Watching, Error> {
+    pub async fn watch(&self, interval: Duration) -> Result<StateStream, Error> {
         let mut proxy = self.proxy.clone();
         let interval_ms = u32::try_from(interval.as_millis())
             .unwrap_or(u32::MAX)
@@ -126,26 +125,26 @@ impl Client {
                 .await?
                 .into_inner())
         };
-        Ok(Watching {
+        Ok(StateStream {
             states: within(self.deadline, asking).await?,
             patience: interval.saturating_add(self.deadline),
         })
     }
 }
 
-/// The states of a proxy, as they come. Dropped, it ends the watch.
+/// The states of a proxy. Dropping it ends the watch.
 #[derive(Debug)]
-pub struct Watching {
+pub struct StateStream {
     states: Streaming<State>,
     patience: Duration,
 }
 
-impl Watching {
-    /// The next state; `None` once the process has ended in good order. Dropping the future loses no state.
+impl StateStream {
+    /// The next state; `None` once the process has ended normally. Dropping the future loses no state.
     ///
     /// # Errors
-    /// [`Error::Late`] when it is silent for longer than the interval and the deadline together, else as
-    /// [`Client::watch`]. After an error the watch is over.
+    /// [`Error::Timeout`] if nothing arrives within the interval and the deadline together, else as for [`Client::watch`]. An
+    /// error ends the watch.
     pub async fn next(&mut self) -> Result<Option<State>, Error> {
         let patience = self.patience;
         let message = async { Ok(self.states.message().await?) };
@@ -158,5 +157,5 @@ async fn within<T>(
     step: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     let step = tokio::time::timeout(deadline, step).await;
-    step.unwrap_or(Err(Error::Late(deadline)))
+    step.unwrap_or(Err(Error::Timeout(deadline)))
 }

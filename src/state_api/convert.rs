@@ -1,4 +1,4 @@
-//! Our types as messages. Total: whatever is too large for its field becomes the largest that fits.
+//! Converts our types to messages. Total: a value too large for its field becomes the largest that fits.
 
 use super::v1;
 use crate::lifecycle::Phase;
@@ -81,7 +81,7 @@ impl From<&Sketch> for v1::Latencies {
 }
 
 impl From<&v1::Latencies> for Sketch {
-    /// What is not ascending, or not on the scale, is left out.
+    /// Buckets that are not ascending, or not on the scale, are left out.
     fn from(latencies: &v1::Latencies) -> Self {
         let mut next = 0;
         let counts = latencies.buckets.iter().zip(&latencies.counts);

@@ -1,5 +1,5 @@
-//! A state as JSON, for pages and scripts. Names are those of the protocol in camel case, times are RFC 3339, numbers are
-//! numbers; what follows from the figures (shares, quantiles) is there too. `null` means "not known".
+//! A state as JSON, for pages and scripts. Field names are those of the protocol in camel case, times are RFC 3339. Derived
+//! figures (shares, quantiles) are included. `null` means unknown.
 
 use prost_types::{Duration, Timestamp};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use crate::telemetry::latency::{ENOUGH, Sketch};
 use crate::telemetry::quantile;
 
 impl v1::State {
-    /// All of it.
+    /// The whole state.
     #[must_use]
     pub fn to_json(&self) -> Value {
         let Self {
@@ -28,10 +28,10 @@ impl v1::State {
             assigned_last_five_seconds,
             answered_last_minute,
         } = self;
-        let standing = super::standing(self);
+        let assessment = super::assess(self);
         json!({
             "time": instant(time.as_ref()),
-            "standing": {"level": standing.level.as_str(), "text": standing.text},
+            "standing": {"level": assessment.level.as_str(), "text": assessment.text},
             "process": who.as_ref().map(process),
             "phase": self.phase().as_word(),
             "ready": ready,
@@ -55,7 +55,7 @@ impl v1::State {
 }
 
 impl v1::Phase {
-    /// Its name as logs and pages have it.
+    /// The name in logs and on pages.
     #[must_use]
     pub fn as_word(self) -> &'static str {
         match self {
@@ -70,7 +70,7 @@ impl v1::Phase {
 }
 
 impl v1::Plan {
-    /// The share of new that is wanted, 0 to 1; `None` where the weights are not known.
+    /// The wanted share of new, 0 to 1; `None` if the weights are unknown.
     #[must_use]
     pub fn share_of_new(&self) -> Option<f64> {
         let weights = self.weights.as_ref()?;
@@ -88,15 +88,15 @@ impl v1::Histogram {
 }
 
 impl v1::Recent {
-    /// Exchanges that ended per second; `None` where it is not known.
+    /// Ended exchanges per second; `None` if unknown.
     #[must_use]
     pub fn requests_per_second(&self) -> Option<f64> {
         let seconds = self.length.as_ref().map(seconds)?;
         (seconds > 0.0).then(|| self.outcomes.unwrap_or_default().count() as f64 / seconds)
     }
 
-    /// The share of exchanges that were truncated or failed, 0 to 1, of those that their clients did not give up; `None`
-    /// where there are fewer than [`ENOUGH`] of them.
+    /// The share of truncated or failed exchanges, 0 to 1, among those that their clients did not cancel; `None` with fewer than
+    /// [`ENOUGH`] of them.
     #[must_use]
     pub fn error_ratio(&self) -> Option<f64> {
         let outcomes = self.outcomes?;
@@ -107,7 +107,7 @@ impl v1::Recent {
 }
 
 impl v1::Outcomes {
-    /// All of them.
+    /// The sum.
     #[must_use]
     pub fn count(&self) -> u64 {
         [self.completed, self.truncated, self.failed, self.cancelled]
@@ -278,14 +278,14 @@ fn recent(recent: &v1::Recent) -> Value {
     })
 }
 
-/// Quantiles are `null` where there are too few values to tell any.
+/// Quantiles are `null` with too few values.
 fn latencies(latencies: &v1::Latencies) -> Value {
     let sketch = Sketch::from(latencies);
     json!({
         "count": sketch.count(),
-        "p50": sketch.telling_quantile(0.5),
-        "p95": sketch.telling_quantile(0.95),
-        "p99": sketch.telling_quantile(0.99),
+        "p50": sketch.reliable_quantile(0.5),
+        "p95": sketch.reliable_quantile(0.95),
+        "p99": sketch.reliable_quantile(0.99),
         "buckets": latencies.buckets,
         "counts": latencies.counts,
     })

@@ -1,14 +1,12 @@
-//! The states of several proxies as one: counts are added, and what they do not agree on is left out.
-//!
-//! Must not know who was asked.
+//! The total of several proxies' states: counts are added, and values that differ are left out.
 
 use std::collections::BTreeMap;
 
 use super::v1;
 use crate::telemetry::latency::Sketch;
 
-/// All of them together; `None` without any. The plan is told where all have the same weights, without what is not the
-/// same, and distributions where all have the same buckets.
+/// The total; `None` without states. The plan is included if all have the same weights, without the fields that differ, and
+/// distributions if all have the same buckets.
 #[must_use]
 pub fn total<'a>(states: impl IntoIterator<Item = &'a v1::State>) -> Option<v1::State> {
     let mut states = states.into_iter();
@@ -49,7 +47,7 @@ fn add(all: &mut v1::State, one: &v1::State) {
     counts(&mut all.rejected_requests, &one.rejected_requests);
 }
 
-/// What is not known of one is not known of all.
+/// The total is unknown if either is.
 fn merge<T>(all: &mut Option<T>, one: &Option<T>, add: impl FnOnce(&mut T, &T)) {
     match (all.as_mut(), one) {
         (Some(all), Some(one)) => add(all, one),
@@ -57,7 +55,7 @@ fn merge<T>(all: &mut Option<T>, one: &Option<T>, add: impl FnOnce(&mut T, &T)) 
     }
 }
 
-/// Both of the same weights.
+/// The total of two plans with the same weights.
 fn plan(all: &mut v1::Plan, one: &v1::Plan) {
     if all.epoch != one.epoch {
         all.epoch = 0;
@@ -72,7 +70,7 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
         (all.weights_before_cap, all.max_percent) = (None, None);
     }
     all.old_drains &= one.old_drains;
-    // Since when all have it, the last refusal of any, the longest silence.
+    // Since when all have it, the last refusal of any, the longest loss of contact.
     let at = |time: &Option<prost_types::Timestamp>| time.map(|time| (time.seconds, time.nanos));
     if at(&one.since) > at(&all.since) {
         all.since = one.since;
@@ -105,7 +103,7 @@ fn requests(all: &mut v1::Requests, one: &v1::Requests) {
 
 fn generation(all: &mut v1::Generation, one: &v1::Generation) {
     all.open_streams = all.open_streams.saturating_add(one.open_streams);
-    // Each proxy counts the same addresses: the worst view of them is told.
+    // Each proxy counts the same addresses, so the worst view counts.
     merge(&mut all.endpoints, &one.endpoints, |all, one| {
         if one.healthy < all.healthy {
             *all = *one;
@@ -141,7 +139,7 @@ fn outcomes(all: &mut v1::Outcomes, one: &v1::Outcomes) {
     all.cancelled = all.cancelled.saturating_add(one.cancelled);
 }
 
-/// The longest window of them: a proxy that has just started counted for less.
+/// The longest window: a proxy that has just started has a shorter one.
 fn recent(all: &mut v1::Recent, one: &v1::Recent) {
     let nanos = |length: &Option<prost_types::Duration>| {
         length.map(|length| (length.seconds, length.nanos))

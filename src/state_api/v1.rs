@@ -95,7 +95,7 @@ pub struct Plan {
     /// The cap (`maxTrafficSplitPercent`).
     #[prost(uint32, optional, tag = "7")]
     pub max_percent: ::core::option::Option<u32>,
-    /// Old is no refuge any more while new has all (`oldDraining`).
+    /// Old drains: while new has all requests, nothing is retried on old (`oldDraining`).
     #[prost(bool, tag = "8")]
     pub old_drains: bool,
     /// When it came in force.

@@ -1,6 +1,4 @@
-//! The edits that a person makes of an update, shown before they are made.
-//!
-//! Must not know how they reach the cluster.
+//! The edits that a user makes to an update. They are shown before they are made.
 
 use std::fmt;
 
@@ -8,16 +6,16 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::resource::DynamoUpdateConfigSpec;
 
-/// What a person asks for.
+/// What the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// This share to new, in percent; held there, for the controller would move it on.
+    /// Sends this percentage to new, and pauses, since the controller would change it.
     Split(u8),
-    /// The split stays where it is.
+    /// Holds the split.
     Pause,
-    /// The split follows the workers again.
+    /// Lets the split follow the workers again.
     Resume,
-    /// Everything goes to new, and old drains.
+    /// Sends everything to new and lets old drain.
     DrainOld,
 }
 
@@ -25,15 +23,15 @@ pub enum Verb {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub field: &'static str,
-    /// Null where it is not there.
+    /// Null if absent.
     pub from: Json,
     pub to: Json,
-    /// Why, where it was not asked for by name.
+    /// Why it changes, if the user did not ask for it by name.
     pub why: &'static str,
 }
 
 impl Verb {
-    /// What it changes of `spec`; empty where all is so already.
+    /// The changes that it makes to `spec`; empty if there is nothing to change.
     #[must_use]
     pub fn changes(self, spec: &DynamoUpdateConfigSpec) -> Vec<Change> {
         let paused = |to: bool, why| Change {
@@ -60,14 +58,14 @@ impl Verb {
                     field: "weights",
                     from: json!(spec.weights),
                     to: Json::Null,
-                    why: "the percentage says it now",
+                    why: "replaced by the percentage",
                 },
                 paused(
                     true,
-                    "so that the controller does not change it; `resume` hands it back",
+                    "so that the controller does not change the split; undo with `resume`",
                 ),
             ],
-            Self::Pause => vec![paused(true, "the controller leaves the split as it is")],
+            Self::Pause => vec![paused(true, "the controller holds the split")],
             Self::Resume => vec![
                 paused(false, "the split follows the workers again"),
                 drain_old(false, "old gets its share again"),
@@ -75,7 +73,7 @@ impl Verb {
             Self::DrainOld => vec![
                 drain_old(
                     true,
-                    "all goes to new as soon as it can serve, and old drains",
+                    "all requests go to new as soon as it can serve, and old drains",
                 ),
                 paused(false, "a pause would hold the split"),
             ],
@@ -87,7 +85,7 @@ impl Verb {
         wanted.into_iter().filter(is_new).collect()
     }
 
-    /// What stands in the way of it, for people.
+    /// A warning if something limits its effect.
     #[must_use]
     pub fn caveat(self, spec: &DynamoUpdateConfigSpec) -> Option<String> {
         let cap = spec.max_traffic_split_percent?;
@@ -97,7 +95,7 @@ impl Verb {
             Self::Pause | Self::Resume => return None,
         };
         (percent > cap).then(|| {
-            format!("beware: maxTrafficSplitPercent is {cap}: new gets no more than {cap} %")
+            format!("warning: maxTrafficSplitPercent is {cap}, so new gets no more than {cap} %")
         })
     }
 }
@@ -149,8 +147,8 @@ mod tests {
             shown(Verb::Split(40), &spec),
             [
                 "spec.trafficSplitPercent: 25 -> 40",
-                r#"spec.weights: {"old":3,"new":1} -> none   (the percentage says it now)"#,
-                "spec.paused: none -> true   (so that the controller does not change it; `resume` hands it back)",
+                r#"spec.weights: {"old":3,"new":1} -> none   (replaced by the percentage)"#,
+                "spec.paused: none -> true   (so that the controller does not change the split; undo with `resume`)",
             ]
         );
         assert_eq!(
@@ -163,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_is_no_change() {
+    fn nothing_changes_that_is_set_already() {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         assert_eq!(shown(Verb::Resume, &spec), [""; 0]);
         spec.paused = Some(true);
@@ -197,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_above_the_cap_is_warned_of() {
+    fn a_split_above_the_cap_gets_a_warning() {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.max_traffic_split_percent = Some(30);
         assert_eq!(Verb::Split(30).caveat(&spec), None);

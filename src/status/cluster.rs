@@ -1,6 +1,4 @@
-//! An update in a cluster: the resource, its Events, and what its proxies say.
-//!
-//! Must not know how any of it is shown.
+//! An update in a cluster: the resource, its Events and its proxies' answers.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -13,13 +11,13 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ObjectMeta;
 use kube::{Client, Config};
 
-use super::{Error, Happened, Look, Verb, api, change, doors};
+use super::{Error, EventRecord, Report, Verb, api, change, port_forward};
+use crate::error_chain::error_chain;
 use crate::resource::DynamoUpdateConfig;
-use crate::state_api::whole;
 
-/// Who writes the edits, as `metadata.managedFields` has it.
+/// The field manager of the edits.
 const WRITER: &str = "crossfade-cli";
-/// How often an edit is tried while the resource changes under it.
+/// How often an edit is attempted while others change the resource.
 const ATTEMPTS: u32 = 10;
 const CONNECT: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(20);
@@ -35,7 +33,7 @@ pub struct Choice {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// The way to a namespace of a cluster.
+/// A namespace of a cluster.
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
@@ -43,12 +41,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Reads how to reach it. Nothing is sent yet.
+    /// Reads the kubeconfig. Nothing is sent yet.
     ///
     /// # Errors
     /// [`Error::Config`].
     pub async fn open(choice: &Choice) -> Result<Self, Error> {
-        // An error means that the process has chosen before.
+        // An error means that the process has chosen a provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = config(choice).await?;
         config.connect_timeout = Some(CONNECT);
@@ -84,36 +82,36 @@ impl Cluster {
         found.map_err(api(&format!("read the update {name}")))
     }
 
-    /// One look at an update: the resource, then what its proxies say, as far as one may ask them.
+    /// A report on an update: the resource, then its proxies' answers, as far as permissions allow.
     ///
     /// # Errors
     /// When the resource cannot be read.
-    pub async fn look(&self, name: &str) -> Result<Look, Error> {
-        Ok(self.look_at(self.update(name).await?).await)
+    pub async fn report(&self, name: &str) -> Result<Report, Error> {
+        Ok(self.report_on(self.update(name).await?).await)
     }
 
-    /// The same of a resource that was read just now.
-    pub async fn look_at(&self, mut update: DynamoUpdateConfig) -> Look {
+    /// A report on an update that was read just now.
+    pub async fn report_on(&self, mut update: DynamoUpdateConfig) -> Report {
         let at = Timestamp::now();
         let since_edit = since_edit(&update.metadata, at);
-        // Of use to who merges edits, and longer than all the rest.
+        // Useful only for merging edits, and longer than everything else.
         update.metadata.managed_fields = None;
         let name = update.metadata.name.as_deref().unwrap_or_default();
-        let heard = doors::ask_all(self.client.clone(), &self.namespace, &update.metadata);
-        let (heard, events) = tokio::join!(heard, self.events(name));
-        let origin = match &heard {
-            Ok(heard) => heard.origin(),
-            Err(error) => doors::alone(&whole(error)),
+        let answers = port_forward::ask_all(self.client.clone(), &self.namespace, &update.metadata);
+        let (answers, events) = tokio::join!(answers, self.events(name));
+        let origin = match &answers {
+            Ok(answers) => answers.origin(),
+            Err(error) => port_forward::alone(&error_chain(error)),
         };
-        let (proxies, others) = heard.map_or_else(
+        let (proxies, others) = answers.map_or_else(
             |_| Default::default(),
-            |heard| (heard.proxies, heard.others),
+            |answers| (answers.proxies, answers.others),
         );
         let (events, events_unknown) = match events {
             Ok(events) => (events, None),
-            Err(error) => (Vec::new(), Some(whole(&error))),
+            Err(error) => (Vec::new(), Some(error_chain(&error))),
         };
-        Look {
+        Report {
             update: Some(Box::new(update)),
             at: Some(at),
             since_edit,
@@ -125,11 +123,11 @@ impl Cluster {
         }
     }
 
-    /// Makes the changes of `verb` that were shown, whatever else of the resource has changed since: with a controller its
-    /// status always does.
+    /// Makes the changes of `verb` that were shown, even if the rest of the resource has changed since: with a controller, its
+    /// status always has.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if they would be others by now, else [`Error::Api`].
+    /// [`Error::Conflict`] if the changes would now be different ones, else [`Error::Api`].
     pub async fn apply(&self, shown: &DynamoUpdateConfig, verb: Verb) -> Result<(), Error> {
         let name = shown.metadata.name.as_deref().unwrap_or_default();
         let changes = verb.changes(&shown.spec);
@@ -158,12 +156,12 @@ impl Cluster {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    async fn events(&self, name: &str) -> Result<Vec<Happened>, Error> {
+    async fn events(&self, name: &str) -> Result<Vec<EventRecord>, Error> {
         let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
         let about = format!("involvedObject.kind=DynamoUpdateConfig,involvedObject.name={name}");
         let list = events.list(&ListParams::default().fields(&about)).await;
         let list = list.map_err(api("list the events"))?;
-        let mut events: Vec<Happened> = list.items.into_iter().map(happened).collect();
+        let mut events: Vec<EventRecord> = list.items.into_iter().map(event_record).collect();
         events.sort_by(|one, other| one.at.cmp(&other.at));
         Ok(events)
     }
@@ -201,11 +199,11 @@ fn since_edit(meta: &ObjectMeta, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(now.duration_since(last)).unwrap_or_default())
 }
 
-fn happened(event: Event) -> Happened {
+fn event_record(event: Event) -> EventRecord {
     let last = event.last_timestamp.map(|time| time.0);
     let at = last.or(event.event_time.map(|time| time.0));
     let at = at.or(event.metadata.creation_timestamp.map(|time| time.0));
-    Happened {
+    EventRecord {
         at: at.map_or_else(String::new, |at| {
             at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
         }),

@@ -1,21 +1,19 @@
 //! How far a proxy is behind the newest edit of an update.
-//!
-//! Must not know clocks.
 
 use kube::core::ObjectMeta;
 
 use crate::state_api::v1;
 
-/// What a proxy has applied, beside the newest edit.
+/// What a proxy has applied, compared with the newest edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lag {
-    /// It has the newest.
+    /// The newest edit.
     None,
-    /// So many edits are missing.
+    /// This many edits are missing.
     Edits(i64),
-    /// It follows one of the same name that was deleted since.
+    /// It follows a resource of the same name that has been deleted.
     Deleted,
-    /// It has no edit of this update, or there is nothing to hold it against.
+    /// It has no edit of this update, or there is nothing to compare with.
     Unknown,
 }
 

@@ -1,15 +1,14 @@
-//! Proxies at known addresses: asked all at the same time, over connections that are kept from look to look.
-//!
-//! Must not know clusters.
+//! Asks proxies at known addresses, all at the same time, over connections that are kept between reports.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{Asked, Look};
-use crate::state_api::{Client, Error, v1, whole};
+use super::{ProxyAnswer, Report};
+use crate::error_chain::error_chain;
+use crate::state_api::{Client, Error, v1};
 
-/// How long each step of asking a proxy may take.
+/// Timeout of each step of asking a proxy.
 pub(super) const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A proxy, and the connection to it while there is one.
@@ -24,7 +23,7 @@ struct Proxy {
 pub struct Proxies(Vec<Proxy>);
 
 impl Proxies {
-    /// Those at these addresses, each a `host:port`.
+    /// The proxies at these addresses, each a `host:port`.
     #[must_use]
     pub fn at(addresses: Vec<String>) -> Self {
         let proxy = |address| Proxy {
@@ -35,24 +34,24 @@ impl Proxies {
     }
 
     /// Asks all of them.
-    pub async fn look(&mut self) -> Look {
+    pub async fn report(&mut self) -> Report {
         let proxies = join_all(self.0.iter_mut().map(Proxy::ask)).await;
         let answered = proxies.iter().filter(|asked| asked.state.is_ok()).count();
-        Look {
+        Report {
             origin: format!("{}, asked by address", counted(answered, proxies.len())),
             proxies,
-            ..Look::default()
+            ..Report::default()
         }
     }
 }
 
 impl Proxy {
-    async fn ask(&mut self) -> Asked {
+    async fn ask(&mut self) -> ProxyAnswer {
         let asked = self.state().await;
         if asked.is_err() {
             self.client = None;
         }
-        Asked {
+        ProxyAnswer {
             name: self.address.clone(),
             state: asked,
         }
@@ -65,22 +64,22 @@ impl Proxy {
             Some(client) => client,
             None => Client::connect(&self.address, PATIENCE)
                 .await
-                .map_err(|error| whole(&error))?,
+                .map_err(|error| error_chain(&error))?,
         };
         let state = client.get().await.map_err(|error| match error {
             // It took the connection, and then does not speak as an admin port does.
-            Error::Unreachable(_) | Error::Late(_) if is_new => format!(
+            Error::Unreachable(_) | Error::Timeout(_) if is_new => format!(
                 "is not the admin port (by default 9464) of a crossfade, or hangs: {}",
-                whole(&error)
+                error_chain(&error)
             ),
-            error => whole(&error),
+            error => error_chain(&error),
         })?;
         self.client = Some(client);
         Ok(state)
     }
 }
 
-/// So many proxies of so many, in words.
+/// `2 of 3 proxies`, for people.
 pub(super) fn counted(answered: usize, of: usize) -> String {
     match (answered, of) {
         (1, 1) => "1 proxy".to_owned(),

@@ -1,6 +1,4 @@
-//! A look for people, as text of a terminal's width.
-//!
-//! Must not know a terminal: no escape codes, and none that came from outside.
+//! A report for people, as plain text for a terminal, without escape sequences.
 
 mod recent;
 mod rows;
@@ -8,41 +6,41 @@ mod rows;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
-use super::Look;
-use super::plain::{count, percent, printable, share};
+use super::Report;
+use super::format::{count, percent, printable, share};
 use super::wanted::{of_spec, wanted};
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
-use crate::state_api::{standing, total, v1};
+use crate::state_api::{assess, total, v1};
 
 const SMALL_BAR: usize = 8;
-/// From this difference on the share that new answers is told beside the one that it was assigned.
+/// The answered share of new is shown beside the assigned one from this difference on.
 const MOVED: f64 = 0.02;
-/// Where what is said of a thing begins.
+/// The column of values.
 const COLUMN: usize = 12;
 
-/// All of it.
+/// The whole report.
 #[must_use]
-pub fn text(look: &Look) -> String {
+pub fn text(report: &Report) -> String {
     let mut page = Page(String::new());
-    let all = total(look.states());
-    page.head(look);
+    let all = total(report.states());
+    page.head(report);
     if let Some(all) = &all {
-        page.line("standing", &standing(all).text);
+        page.line("summary", &assess(all).text);
     }
-    page.line("figures", &look.origin);
-    page.split(look, all.as_ref());
-    page.sides(look, all.as_ref());
+    page.line("figures", &report.origin);
+    page.split(report, all.as_ref());
+    page.sides(report, all.as_ref());
     if let Some(all) = &all {
         page.saves(all);
     }
-    page.proxies(look);
-    page.others(look);
-    page.events(look);
+    page.proxies(report);
+    page.others(report);
+    page.events(report);
     page.0
 }
 
-/// Several updates, a line each.
+/// A list of updates, one per line.
 #[must_use]
 pub fn list(updates: &[DynamoUpdateConfig]) -> String {
     let mut page = Page(String::new());
@@ -66,7 +64,7 @@ pub fn list(updates: &[DynamoUpdateConfig]) -> String {
 struct Page(String);
 
 impl Page {
-    /// The only way onto the page. What has several lines goes on below where it began.
+    /// All output goes through here. Further lines of a text are indented below its first one.
     fn put(&mut self, indent: usize, text: &str) {
         for (place, line) in text.lines().enumerate() {
             if place > 0 {
@@ -85,8 +83,8 @@ impl Page {
         self.0.push('\n');
     }
 
-    fn head(&mut self, look: &Look) {
-        let Some(update) = &look.update else {
+    fn head(&mut self, report: &Report) {
+        let Some(update) = &report.update else {
             return;
         };
         let meta = &update.metadata;
@@ -94,14 +92,14 @@ impl Page {
         let generation = meta.generation.unwrap_or_default();
         let namespace = namespace.unwrap_or_default();
         let named = format!(
-            "{} in namespace {namespace}, edit {generation} of it",
+            "{} in namespace {namespace}, edit {generation}",
             name.unwrap_or_default()
         );
         self.line("update", &named);
         if update.spec.paused == Some(true) {
             self.line(
                 "paused",
-                "the split is held by hand; `crossfade resume` hands it back to the controller",
+                "the split is held manually; `crossfade resume` returns it to the controller",
             );
         }
         if let Some(cap) = update.spec.max_traffic_split_percent {
@@ -111,7 +109,9 @@ impl Page {
                 .and_then(|status| status.lifted_cap_percent);
             let all_to_new = of_spec(&update.spec) == Some(1.0);
             let said = match is_lifted(Some(cap), lifted, all_to_new) {
-                true => format!("{cap} %, lifted: no worker of old is ready, new gets all"),
+                true => {
+                    format!("{cap} %, lifted: no worker of old is ready, so new gets everything")
+                }
                 false => format!("new gets at most {cap} %"),
             };
             self.line("cap", &said);
@@ -119,16 +119,16 @@ impl Page {
         match &update.status {
             Some(status) => {
                 self.phase(status, meta.generation);
-                self.promises(status, look.at.unwrap_or(Timestamp::MAX));
+                self.promises(status, report.at.unwrap_or(Timestamp::MAX));
             }
-            None => self.line("phase", "not known: no controller has written a status"),
+            None => self.line("phase", "unknown: no controller has written a status"),
         }
     }
 
     fn phase(&mut self, status: &DynamoUpdateConfigStatus, newest: Option<i64>) {
         if let Some(phase) = status.phase {
             let rule = status.rule.as_ref();
-            let rule = rule.map_or_else(String::new, |rule| format!(", by the rule {rule}"));
+            let rule = rule.map_or_else(String::new, |rule| format!(", by rule {rule}"));
             self.line("phase", &format!("{phase:?}{rule}"));
         }
         if let Some(message) = &status.message {
@@ -138,10 +138,10 @@ impl Page {
         if let Some((seen, newest)) = seen.zip(newest).filter(|(seen, newest)| seen < newest) {
             self.line(
                 "",
-                &format!("this is of edit {seen}: the controller has not seen edit {newest} yet"),
+                &format!("as of edit {seen}: the controller has not observed edit {newest} yet"),
             );
         }
-        // What is for tools only repeats the others.
+        // Conditions for tools only repeat the others.
         let for_tools = [condition::READY, condition::RECONCILING, condition::STALLED];
         let is_for_people = |one: &&Condition| !for_tools.contains(&one.type_.as_str());
         let holding = status.conditions.iter().filter(is_for_people);
@@ -167,7 +167,7 @@ impl Page {
         }
     }
 
-    /// What the status promises of old, as long as somebody vouches for it.
+    /// What the status claims about old, while the claim is valid.
     fn promises(&mut self, status: &DynamoUpdateConfigStatus, now: Timestamp) {
         let deletion = status.old_may_be_deleted(now);
         let last_worker = status.last_old_worker_may_go(now);
@@ -179,39 +179,42 @@ impl Page {
             self.line(
                 "old",
                 &format!(
-                    "whether it can be deleted is not known: the controller last saw that at {at}; see that it runs"
+                    "unknown whether it can be deleted: the controller last confirmed it at {at}; check that the controller runs"
                 ),
             );
         } else {
             if last_worker == Some(Promise::Holds) {
-                self.line("old", "its last worker can go; its frontends cannot");
+                self.line(
+                    "old",
+                    "its last worker can be removed, its frontends cannot",
+                );
             }
             for missing in &status.missing_for_deletion {
-                self.line("", &format!("not to be deleted: {missing}"));
+                self.line("", &format!("cannot be deleted: {missing}"));
             }
         }
     }
 
-    fn split(&mut self, look: &Look, all: Option<&v1::State>) {
+    fn split(&mut self, report: &Report, all: Option<&v1::State>) {
         self.gap();
-        let wanted = wanted(look, all);
+        let wanted = wanted(report, all);
         self.line("split", &format!("wanted    {}", share(wanted.share)));
         if let Some(remark) = &wanted.remark {
             self.line("", &format!("          {remark}"));
         }
         let last = all.and_then(|all| all.assigned_last_minute.as_ref());
-        let told = look
+        let reported = report
             .update
             .as_ref()
             .and_then(|update| update.status.as_ref()?.observed);
-        let observed = match (last, told) {
+        let observed = match (last, reported) {
             (Some(last), _) => format!(
                 "{}   {} of {} requests in 60 s",
                 share(last.share_of_new()),
                 count(last.new),
                 count(last.old + last.new)
             ),
-            (None, Some(told)) => share(Some(f64::from(told.percent) / 100.0)),
+            (None, Some(reported)) => share(Some(f64::from(reported.percent) / 100.0)),
             (None, None) => share(None),
         };
         self.line("", &format!("observed  {observed}"));
@@ -223,17 +226,17 @@ impl Page {
             let shown = all;
             let all = count(answered.new + answered.old);
             let (by, new) = (share(Some(by)), count(answered.new));
-            // The shares also differ while many requests wait for their first answer.
+            // The shares also differ while many requests wait for their first response.
             let failed_over = shown.is_some_and(|all| all.saves.values().any(|count| *count > 0));
             let remark = if failed_over { ", after failover" } else { "" };
             self.line("", &format!("answered  {by}   {new} of {all}{remark}"));
         }
     }
 
-    fn sides(&mut self, look: &Look, all: Option<&v1::State>) {
+    fn sides(&mut self, report: &Report, all: Option<&v1::State>) {
         self.gap();
         self.row("", ["OLD", "NEW"].map(str::to_owned));
-        if let Some(status) = look
+        if let Some(status) = report
             .update
             .as_ref()
             .and_then(|update| update.status.as_ref())
@@ -277,21 +280,21 @@ impl Page {
 
     fn workers(&mut self, status: &DynamoUpdateConfigStatus) {
         let sides = [&status.old, &status.new].map(|side| side.clone().unwrap_or_default());
-        let told = sides
+        let value = sides
             .each_ref()
             .map(|side| side.workers.clone().unwrap_or("-".into()));
-        self.row("workers", told);
+        self.row("workers", value);
         let mut roles: Vec<&String> = sides.iter().flat_map(|side| side.roles.keys()).collect();
         roles.sort();
         roles.dedup();
         for role in roles {
-            let told = sides.each_ref().map(|side| {
+            let value = sides.each_ref().map(|side| {
                 let role = side.roles.get(role);
                 role.map_or("-".to_owned(), |role| {
                     format!("{}/{}", role.ready, role.desired)
                 })
             });
-            self.row(&format!("  {role}"), told);
+            self.row(&format!("  {role}"), value);
         }
     }
 
@@ -315,7 +318,7 @@ impl Page {
         let mut recovered = by_cause(&all.saves);
         if all.retries_refused > 0 {
             let refused = count(all.retries_refused);
-            recovered += &format!("; the retry budget refused {refused} more");
+            recovered += &format!("; the retry budget denied {refused} more");
         }
         self.line("recovered", &recovered);
         self.line("refused", &by_cause(&all.rejected_requests));

@@ -1,29 +1,29 @@
-//! The split that is wanted, and what is to be said where it is not the one that was asked for.
+//! The wanted split, and a remark if it is not the one that was asked for.
 //!
-//! What is in force goes before what should be: the proxies, then the controller, then the edit itself.
+//! What is in force takes precedence: that of the proxies, then that of the controller, then the edit itself.
 
-use super::Look;
-use super::plain::percent;
+use super::Report;
+use super::format::percent;
 use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, WeightsSpec};
 use crate::state_api::v1;
 
-/// What is told of an update whose split nobody has set.
+/// The remark on an update whose split nobody has set.
 const UNDECIDED: &str =
     "the update gives no split, and no controller has set it yet: all requests go to old";
 
 /// Shares closer than this are the same: a percentage is a rounded ratio.
 const SAME: f64 = 0.000_5;
 
-/// The share of new that is wanted, 0 to 1, where it is known.
+/// The wanted share of new, 0 to 1, if known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Wanted {
     pub share: Option<f64>,
     pub remark: Option<String>,
 }
 
-/// What is wanted of the update; `all` are its proxies together.
-pub(super) fn wanted(look: &Look, all: Option<&v1::State>) -> Wanted {
-    let update = look.update.as_deref();
+/// The wanted split of the update. `all` is the total of its proxies.
+pub(super) fn wanted(report: &Report, all: Option<&v1::State>) -> Wanted {
+    let update = report.update.as_deref();
     let plan = all.and_then(|all| all.plan.as_ref());
     let cap = plan.and_then(|plan| plan.max_percent);
     let cap =
@@ -42,7 +42,7 @@ pub(super) fn wanted(look: &Look, all: Option<&v1::State>) -> Wanted {
         .or(asked.map(capped));
     let other = asked.filter(|asked| share.is_some_and(|share| (share - asked).abs() > SAME));
     let refused = || {
-        let mut plans = look.states().filter_map(|state| state.plan.as_ref());
+        let mut plans = report.states().filter_map(|state| state.plan.as_ref());
         plans.any(|plan| plan.refusal.is_some())
     };
     let is_cap = |share: Option<f64>| {
@@ -81,7 +81,7 @@ pub(super) fn of_spec(spec: &DynamoUpdateConfigSpec) -> Option<f64> {
     }
 }
 
-/// The share that the controller wants, if it has seen the last edit.
+/// The share that the controller wants, if it has observed the last edit.
 fn of_controller(update: &DynamoUpdateConfig) -> Option<f64> {
     let status = update.status.as_ref()?;
     let is_of_this_edit = status.observed_generation == update.metadata.generation;
@@ -101,22 +101,22 @@ fn ratio(old: u32, new: u32) -> Option<f64> {
 mod tests {
     use super::*;
     use crate::resource::status::{DynamoUpdateConfigStatus, SplitStatus};
-    use crate::status::Asked;
+    use crate::status::ProxyAnswer;
 
     /// An update that asks for this percentage.
-    fn asks(percent: u8) -> Look {
+    fn asks(percent: u8) -> Report {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.traffic_split_percent = Some(percent);
         let mut update = DynamoUpdateConfig::new("u", spec);
         update.metadata.generation = Some(3);
-        Look {
+        Report {
             update: Some(Box::new(update)),
-            ..Look::default()
+            ..Report::default()
         }
     }
 
     /// And a proxy that has this one in force.
-    fn told(mut look: Look, percent: u32, change: impl FnOnce(&mut v1::Plan)) -> Wanted {
+    fn in_force(mut report: Report, percent: u32, change: impl FnOnce(&mut v1::Plan)) -> Wanted {
         let mut plan = v1::Plan {
             weights: Some(v1::Weights {
                 old: 100 - percent,
@@ -129,11 +129,11 @@ mod tests {
             plan: Some(plan),
             ..Default::default()
         };
-        look.proxies.push(Asked {
+        report.proxies.push(ProxyAnswer {
             name: "p".into(),
             state: Ok(state.clone()),
         });
-        wanted(&look, Some(&state))
+        wanted(&report, Some(&state))
     }
 
     fn is(share: f64, remark: Option<&str>) -> Wanted {
@@ -145,23 +145,23 @@ mod tests {
 
     #[test]
     fn what_the_proxies_have_in_force_goes_before_what_was_asked_for() {
-        let capped = told(asks(70), 60, |plan| plan.max_percent = Some(60));
+        let capped = in_force(asks(70), 60, |plan| plan.max_percent = Some(60));
         assert_eq!(capped, is(0.6, Some("70 % asked for, capped at 60 %")));
-        let refused = told(asks(70), 25, |plan| {
+        let refused = in_force(asks(70), 25, |plan| {
             plan.refusal = Some(v1::Refusal::default())
         });
         assert_eq!(
             refused,
             is(0.25, Some("70 % asked for, but the edit was refused"))
         );
-        let late = told(asks(70), 25, |_| ());
+        let late = in_force(asks(70), 25, |_| ());
         assert_eq!(
             late,
             is(0.25, Some("70 % asked for, which is not in force yet"))
         );
-        assert_eq!(told(asks(70), 70, |_| ()), is(0.7, None));
+        assert_eq!(in_force(asks(70), 70, |_| ()), is(0.7, None));
         // From addresses there is no edit to hold it against.
-        let alone = told(Look::default(), 60, |plan| {
+        let alone = in_force(Report::default(), 60, |plan| {
             plan.max_percent = Some(60);
             plan.weights_before_cap = Some(v1::Weights { old: 3, new: 7 });
         });
@@ -171,14 +171,14 @@ mod tests {
     #[test]
     fn without_proxies_the_controller_and_then_the_edit_tell_what_is_wanted() {
         assert_eq!(wanted(&asks(70), None), is(0.7, None));
-        let mut look = asks(70);
-        let update = look.update.as_mut().unwrap();
+        let mut report = asks(70);
+        let update = report.update.as_mut().unwrap();
         update.spec.max_traffic_split_percent = Some(60);
         assert_eq!(
-            wanted(&look, None),
+            wanted(&report, None),
             is(0.6, Some("70 % asked for, capped at 60 %"))
         );
-        let update = look.update.as_mut().unwrap();
+        let update = report.update.as_mut().unwrap();
         update.status = Some(DynamoUpdateConfigStatus {
             observed_generation: Some(3),
             wanted: Some(SplitStatus {
@@ -188,22 +188,25 @@ mod tests {
             ..Default::default()
         });
         let otherwise = "70 % asked for, overridden by the controller";
-        assert_eq!(wanted(&look, None), is(0.4, Some(otherwise)));
+        assert_eq!(wanted(&report, None), is(0.4, Some(otherwise)));
         // It has not seen this edit yet.
-        look.update.as_mut().unwrap().metadata.generation = Some(4);
-        assert_eq!(wanted(&look, None).share, Some(0.6));
+        report.update.as_mut().unwrap().metadata.generation = Some(4);
+        assert_eq!(wanted(&report, None).share, Some(0.6));
     }
 
     #[test]
     fn a_split_that_is_left_to_the_controller_is_told_until_it_is_set() {
-        let mut look = asks(0);
-        let update = look.update.as_mut().unwrap();
+        let mut report = asks(0);
+        let update = report.update.as_mut().unwrap();
         update.spec.traffic_split_percent = None;
-        let undecided = wanted(&look, None);
+        let undecided = wanted(&report, None);
         assert_eq!(undecided.share, None);
         assert_eq!(undecided.remark.as_deref(), Some(UNDECIDED));
-        assert_eq!(told(look.clone(), 0, |_| ()), is(0.0, Some(UNDECIDED)));
-        let update = look.update.as_mut().unwrap();
+        assert_eq!(
+            in_force(report.clone(), 0, |_| ()),
+            is(0.0, Some(UNDECIDED))
+        );
+        let update = report.update.as_mut().unwrap();
         update.status = Some(DynamoUpdateConfigStatus {
             observed_generation: Some(3),
             wanted: Some(SplitStatus {
@@ -212,8 +215,8 @@ mod tests {
             }),
             ..Default::default()
         });
-        assert_eq!(wanted(&look, None), is(0.4, None));
-        assert_eq!(told(look, 40, |_| ()), is(0.4, None));
+        assert_eq!(wanted(&report, None), is(0.4, None));
+        assert_eq!(in_force(report, 40, |_| ()), is(0.4, None));
     }
 
     #[test]

@@ -1,20 +1,20 @@
-//! Access lines: one per exchange, at its end. Each thread gathers its lines and queues them together, so that a line costs
-//! neither a system call nor a look at what other threads share. Prompts, credentials and header values of clients are not in it.
+//! Access lines: one per exchange, written at its end. Each thread collects lines and queues them together, so that a line
+//! costs no system call and no access to shared memory. Prompts, credentials and clients' header values are not included.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::output::{self, Kind};
+use crate::failover::Cause;
 use crate::printable;
-use crate::rescue::Cause;
 use crate::split::{Assignment, Generation};
 use crate::sse::{Api, Outcome, Usage};
 
-/// A thread queues its lines once they are this long, in bytes.
+/// A thread queues its lines once they reach this length, in bytes.
 const ENOUGH: usize = 16 * 1024;
 
-/// How access lines are written.
+/// The format of access lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Off,
@@ -24,11 +24,11 @@ pub enum Form {
 
 static FORM: OnceLock<Form> = OnceLock::new();
 
-/// Lines of a thread, queued when the thread ends.
+/// The lines of a thread, queued when the thread ends.
 struct Lines(Vec<u8>);
 
 impl Lines {
-    /// Hands over a copy of its own length, so that the room for the next lines is kept.
+    /// Queues a copy of exactly their length, so that the capacity for the next lines is kept.
     fn hand_over(&mut self) {
         output::write_lines(Kind::Access, &self.0);
         self.0.clear();
@@ -45,23 +45,23 @@ thread_local! {
     static LINES: RefCell<Lines> = const { RefCell::new(Lines(Vec::new())) };
 }
 
-/// Sets the form for the process. The first call counts; without one no lines are written.
+/// Sets the format for the process. Only the first call counts. Without one, no lines are written.
 pub fn set_form(form: Form) {
     let _ = FORM.set(form);
 }
 
-/// What an access line says.
+/// The fields of an access line.
 #[derive(Debug)]
 pub struct Line<'a> {
     pub assignment: Assignment,
-    /// The side that answered in the end; none where the proxy answered by itself, or nobody did.
+    /// The generation that answered; `None` if the proxy did, or nobody.
     pub answered: Option<Generation>,
     pub method: &'a str,
     pub path: &'a str,
     pub class: Api,
     pub status: u16,
     pub attempts: u32,
-    /// Why the last attempt but one was given up.
+    /// The cause of the last failed attempt.
     pub cause: Option<Cause>,
     pub outcome: Outcome,
     pub first_event: Option<Duration>,
@@ -69,13 +69,13 @@ pub struct Line<'a> {
     pub events: u64,
     pub bytes: u64,
     pub usage: Usage,
-    /// What went wrong, in words of this program.
+    /// What went wrong, in this program's words.
     pub why: Option<&'a str>,
-    /// `trace-id` of the W3C trace context, if the request carried one, or was given one here.
+    /// The `trace-id` of the request's W3C trace context, received or assigned.
     pub trace: Option<&'a str>,
 }
 
-/// Notes a line.
+/// Adds a line.
 pub fn log(line: &Line<'_>) {
     let form = FORM.get().copied().unwrap_or(Form::Off);
     if form == Form::Off {
@@ -96,12 +96,12 @@ pub fn log(line: &Line<'_>) {
     });
 }
 
-/// Queues what this thread has gathered, to be written. Call it now and then on each thread.
+/// Queues the lines of this thread for writing. Call it periodically on each thread.
 pub fn flush() {
     LINES.with_borrow_mut(Lines::hand_over);
 }
 
-/// A field's name with what stands around it, as text and as JSON.
+/// A field's name with its punctuation, as text and as JSON.
 type Name = [&'static str; 2];
 
 macro_rules! name {
@@ -149,7 +149,7 @@ impl Line<'_> {
     }
 }
 
-/// The fields of a line. Its form is known to the compiler, so that names are constants.
+/// The fields of a line, for a format known at compile time so that names are constants.
 struct Fields<'a, const JSON: bool> {
     out: &'a mut Vec<u8>,
 }
@@ -172,7 +172,7 @@ impl<const JSON: bool> Fields<'_, JSON> {
         self.out.extend_from_slice(name.as_bytes());
     }
 
-    /// A word of ours, which needs no look at its letters.
+    /// A word of this program, which needs no escaping.
     #[inline(always)]
     fn word(&mut self, name: Name, word: &'static str) {
         self.name(name);
@@ -182,7 +182,7 @@ impl<const JSON: bool> Fields<'_, JSON> {
         self.out.extend_from_slice(quote);
     }
 
-    /// Quoted as JSON where it needs to be: nothing that a request carried can forge a line.
+    /// Quoted as JSON if necessary, so that no part of a request can forge a line.
     fn text(&mut self, name: Name, text: &str) {
         self.name(name);
         let plain = !text.is_empty()
@@ -213,7 +213,7 @@ impl<const JSON: bool> Fields<'_, JSON> {
     }
 }
 
-/// Decimal digits. Not by `write!`, whose machinery would be most of a line's cost.
+/// Decimal digits. Not with `write!`, which would be most of a line's cost.
 fn number(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
@@ -222,7 +222,7 @@ fn number(out: &mut Vec<u8>, value: u64) {
 fn seconds(out: &mut Vec<u8>, duration: Duration) {
     number(out, duration.as_secs());
     let start = out.len();
-    // A leading 1 keeps the zeros, and then gives its place to the point.
+    // A leading 1 keeps the zeros and is replaced by the point.
     number(out, 1_000_000 + u64::from(duration.subsec_micros()));
     out[start] = b'.';
 }

@@ -1,7 +1,7 @@
-//! Latencies: counted finely, shown over sliding windows, exposed to Prometheus in few buckets.
+//! Latencies: recorded finely, reported over sliding windows, and exposed to Prometheus in few buckets.
 //!
-//! One [`Histogram`] counts every value once. Everything else is derived from it when somebody asks: the buckets of
-//! `/metrics`, and by [`Windows`](super::recent::Windows) the values of the last minutes.
+//! A [`Histogram`] records every value once. The buckets of `/metrics` and, through
+//! [`Windows`](super::recent::Windows), the values of the last minutes are derived from it on request.
 
 mod collector;
 mod histogram;

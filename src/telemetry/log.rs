@@ -1,4 +1,4 @@
-//! Logs of the process, as text or JSON on standard output, with a level that can be changed while it runs.
+//! Logging, as text or JSON on standard output, at a level that can be changed at run time.
 
 use std::fmt;
 use std::io;
@@ -19,26 +19,26 @@ use crate::printable::{printable, printable_but};
 
 static HANDLE: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
 
-/// The levels, by the names that people give them.
+/// The level names.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Why logging cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("logging was not started")]
+    #[error("logging has not been started")]
     NotStarted,
-    #[error("cannot start to log")]
+    #[error("cannot start logging")]
     Output(#[source] io::Error),
 }
 
-/// What is logged: a level, and other levels for some targets, as in `info,crossfade::proxy=debug`.
+/// What is logged: a level, and levels for some targets, as in `info,crossfade::proxy=debug`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level(String);
 
-/// What is wrong with a [`Level`].
+/// Why a [`Level`] is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{}' is no log level: use off, error, warn, info, debug, trace or TARGET=LEVEL, separated by commas",
+    "'{}' is not a log level: use off, error, warn, info, debug, trace or TARGET=LEVEL, separated by commas",
     printable(.0)
 )]
 pub struct BadLevel(String);
@@ -46,7 +46,7 @@ pub struct BadLevel(String);
 impl FromStr for Level {
     type Err = BadLevel;
 
-    /// Stricter than the filter itself, which takes any word for a target of which everything is logged.
+    /// Stricter than the filter itself, which accepts any word as a target.
     fn from_str(text: &str) -> Result<Self, BadLevel> {
         let text = text.trim();
         for part in text.split(',').map(str::trim) {
@@ -69,7 +69,7 @@ impl fmt::Display for Level {
     }
 }
 
-/// Is it a path of modules, such as `crossfade::proxy`?
+/// Is it a module path, such as `crossfade::proxy`?
 fn is_target(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     text.split("::")
@@ -77,22 +77,22 @@ fn is_target(text: &str) -> bool {
 }
 
 impl Level {
-    /// What the API client says of its requests is told by who made them, once; unless it is asked for.
+    /// The API client's own request errors are off by default: the caller logs them.
     fn filter(&self) -> EnvFilter {
         let quiet = match self.0.contains("kube_client") {
             true => "",
             false => ",kube_client=off",
         };
-        // Every part was found good, so none is left out.
+        // Every part has been validated, so none is ignored.
         EnvFilter::builder().parse_lossy(format!("{}{quiet}", self.0))
     }
 }
 
-/// Starts logging, panics included. What is still queued is written out when the result is dropped. A second start in one
-/// process is ignored.
+/// Starts logging, panics included. Dropping the result writes what is still queued. A second start in the same process is
+/// ignored.
 ///
 /// # Errors
-/// When the thread that writes cannot be started.
+/// When the writing thread cannot be started.
 pub fn start(level: &Level, json: bool) -> Result<FlushAtEnd, Error> {
     output::start().map_err(Error::Output)?;
     let (filter, handle) = reload::Layer::new(level.filter());
@@ -106,7 +106,7 @@ pub fn start(level: &Level, json: bool) -> Result<FlushAtEnd, Error> {
         registry.with(layer).try_init()
     } else {
         let ansi = io::IsTerminal::is_terminal(&io::stdout());
-        // The colours of the level and the field names; those that a field itself carries are escaped before.
+        // Colours of the level and of field names. Escape sequences in a field have been escaped before.
         let keep = if ansi { "\u{1b}" } else { "" };
         let layer = format::layer().with_target(false).with_ansi(ansi);
         registry.with(layer.with_writer(Lines { keep })).try_init()
@@ -118,26 +118,26 @@ pub fn start(level: &Level, json: bool) -> Result<FlushAtEnd, Error> {
     Ok(FlushAtEnd)
 }
 
-/// As a line of the log: standard error may be a pipe that nobody reads, and would hold the thread that panics.
+/// Logged as a line: standard error may be a pipe without a reader, which would block the panicking thread.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = std::thread::current();
     let backtrace = std::backtrace::Backtrace::capture();
     tracing::error!(thread = thread.name(), %backtrace, "{panic}");
 }
 
-/// Changes what is logged from now on.
+/// Changes what is logged.
 ///
 /// # Errors
-/// When nothing is logged at all.
+/// When logging has not been started.
 pub fn set_level(level: &Level) -> Result<(), Error> {
     let handle = HANDLE.get().ok_or(Error::NotStarted)?;
     handle.reload(level.filter()).map_err(|_| Error::NotStarted)
 }
 
-/// Queues each event as one line, escaped as a whole: whatever a field holds, it can forge no line.
+/// Queues each event as one escaped line, so that no field can forge another one.
 #[derive(Clone, Copy)]
 struct Lines {
-    /// What is not escaped.
+    /// Not escaped.
     keep: &'static str,
 }
 
@@ -150,7 +150,7 @@ impl MakeWriter<'_> for Lines {
 }
 
 impl io::Write for Lines {
-    /// An event comes as a whole, with its line's end.
+    /// Each event arrives complete, with its line end.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(event);
         let text = text.strip_suffix('\n').unwrap_or(&text);

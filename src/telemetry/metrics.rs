@@ -1,11 +1,10 @@
-//! The metrics of a proxy: closed label sets, and handles that the request path only has to touch.
-//!
-//! Must not know what a metric is called, nor who reads it.
+//! The metrics of a proxy: closed label sets, and handles that are resolved ahead of the request path.
 
 mod names;
 mod page;
 mod reading;
 
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -18,12 +17,12 @@ pub use self::page::Observed;
 pub use self::reading::Distribution;
 use super::recent::Windows;
 use super::{Window, latency, trace};
+use crate::failover::Cause;
 use crate::memory::Budget;
-use crate::rescue::Cause;
 use crate::split::{Assignment, Generation, Reason};
 use crate::sse::{Api, Outcome, Usage};
 
-/// Why something was refused before it became an exchange with an upstream. A closed set.
+/// Why a request or connection was refused before it became an exchange. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reject {
     MalformedHead,
@@ -63,12 +62,12 @@ impl Reject {
     }
 }
 
-/// A limit of time that a client passed once its request had begun. A closed set.
+/// A timeout that a client exceeded after its request had begun. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timeout {
-    /// It sent nothing of a request's body.
+    /// It sent no more of the request's body.
     Body,
-    /// It read nothing of what it was sent.
+    /// It left data unread.
     Write,
     /// Nothing passed through its tunnel.
     TunnelIdle,
@@ -87,8 +86,10 @@ impl Timeout {
     }
 }
 
-/// The handles of one generation.
+/// The metric handles of one generation.
 struct Side {
+    /// The count that decisions read; the gauge shows it.
+    open: AtomicI64,
     open_streams: IntGauge,
     first_event: Arc<latency::Histogram>,
     gap: Arc<latency::Histogram>,
@@ -98,6 +99,8 @@ struct Side {
     prompt_tokens: IntCounter,
     completion_tokens: IntCounter,
     encoded_streams: IntCounter,
+    /// An encoded stream has been logged.
+    encoded_logged: AtomicBool,
 }
 
 const COMBINATIONS: usize =
@@ -109,21 +112,21 @@ pub struct Metrics {
     started: Instant,
     /// Assignments of the last minute.
     pub window: Window,
-    /// Those of them that were answered in the last minute, by who answered.
+    /// Those that were answered in the last minute, by the generation that answered.
     pub answered: Window,
     windows: Windows,
     requests: IntCounterVec,
-    /// Resolved at first use: most of the combinations never happen.
+    /// Resolved at first use: most combinations never occur.
     resolved: [OnceLock<IntCounter>; COMBINATIONS],
     sides: [Side; 2],
-    saves: Vec<IntCounter>,
+    recovered: Vec<IntCounter>,
     rejects: Vec<IntCounter>,
     timeouts: Vec<IntCounter>,
     pub retries_refused: IntCounter,
     pub plans_rejected: IntCounter,
     pub plan_apply: Histogram,
     pub loop_lag: Histogram,
-    /// Connections of clients: open now, closed at once, errors while accepting them.
+    /// Client connections: open, refused, and accept errors.
     pub connections: IntGauge,
     pub connections_refused: IntCounter,
     pub accept_errors: IntCounter,
@@ -142,13 +145,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Seconds since the process began to count.
+    /// Seconds since the process started counting.
     #[must_use]
     pub fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.started).as_secs()
     }
 
-    /// Shows what is taken out of `memory`.
+    /// Reports the use of `memory`.
     pub fn watch(&self, memory: &Arc<Budget>) {
         self.memory.get_or_init(|| Arc::clone(memory));
     }
@@ -158,23 +161,23 @@ impl Metrics {
     }
 
     pub fn opened(&self, generation: Generation) {
-        self.side(generation).open_streams.inc();
+        self.side(generation).open.fetch_add(1, Ordering::Relaxed);
     }
 
     pub fn closed(&self, generation: Generation) {
-        self.side(generation).open_streams.dec();
+        self.side(generation).open.fetch_sub(1, Ordering::Relaxed);
     }
 
     #[must_use]
     pub fn open_streams(&self, generation: Generation) -> i64 {
-        self.side(generation).open_streams.get()
+        self.side(generation).open.load(Ordering::Relaxed)
     }
 
     pub fn first_event(&self, generation: Generation, after: Duration) {
         self.side(generation).first_event.observe(after);
     }
 
-    /// Events came together, `gap` after what came before them, if anything did. Between them lie `more` gaps of no length.
+    /// Events arrived together, `gap` after the previous ones, if any. There are `more` gaps of zero length between them.
     pub fn gaps(&self, generation: Generation, gap: Option<Duration>, more: u64) {
         let gaps = &self.side(generation).gap;
         if let Some(gap) = gap {
@@ -219,27 +222,27 @@ impl Metrics {
             (&side.prompt_tokens, usage.prompt_tokens),
             (&side.completion_tokens, usage.completion_tokens),
         ] {
-            // Most exchanges lack some of them, and a counter is shared by all threads.
+            // Most exchanges lack some of them, and counters are shared by all threads.
             if by > 0 {
                 counter.inc_by(by);
             }
         }
     }
 
-    /// An event stream of `generation` came compressed. The first one is logged.
+    /// An event stream of `generation` was compressed. The first one is logged.
     pub fn encoded_stream(&self, generation: Generation) {
-        let counter = &self.side(generation).encoded_streams;
-        if counter.get() == 0 {
-            tracing::warn!(%generation, "a model server compresses event streams though asked not to: they pass as they are, without failover and error events");
+        let side = self.side(generation);
+        if !side.encoded_logged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%generation, "a model server compresses event streams although the request forbids it: they are forwarded without failover and error events");
         }
-        counter.inc();
+        side.encoded_streams.inc();
     }
 
-    pub fn saved(&self, cause: Cause) {
-        self.saves[cause as usize].inc();
+    pub fn recovered(&self, cause: Cause) {
+        self.recovered[cause as usize].inc();
     }
 
-    /// Where it is counted that a client passed `limit`.
+    /// The counter of clients that exceeded `limit`.
     #[must_use]
     pub fn timed_out(&self, limit: Timeout) -> IntCounter {
         self.timeouts[limit as usize].clone()

@@ -1,6 +1,5 @@
-//! Standard output behind a bounded queue: one thread writes, and nobody else ever waits for who reads it.
-//!
-//! What does not fit is dropped and counted. Must not know what a line says.
+//! Standard output behind a bounded queue: one thread writes, so that nothing else ever waits for the reader. Lines that do
+//! not fit are dropped and counted.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -13,18 +12,18 @@ use prometheus::IntCounter;
 
 use super::dropped_lines;
 
-/// Most bytes that wait to be written, with what it costs to keep them.
+/// Most bytes in the queue, overhead included.
 const ROOM: usize = 8 * 1024 * 1024;
-/// Of these, most that access lines may take: what they fill must leave room for a line that says what is wrong.
+/// Most of these for access lines, so that there is room for a line that reports a problem.
 const ROOM_FOR_ACCESS: usize = 6 * 1024 * 1024;
-/// What a batch takes beside its bytes: its place in the queue, and what the allocator rounds up.
+/// Overhead of a batch: its entry in the queue and what the allocator rounds up.
 const PER_BATCH: usize = 128;
-/// Between two tries at an output that does not block and has no room.
+/// Pause between two attempts at a non-blocking output without room.
 const FULL: Duration = Duration::from_millis(10);
-/// What queued lines get to be written when the process ends.
+/// How long queued lines may take to be written when the process ends.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// What lines are about. A closed set.
+/// The kinds of lines. A closed set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Access,
@@ -40,23 +39,23 @@ impl Kind {
     }
 }
 
-/// The lines that were dropped, by kind.
+/// Dropped lines, by kind.
 static DROPPED: LazyLock<[IntCounter; 2]> =
     LazyLock::new(|| ["access", "log"].map(|kind| dropped_lines().with_label_values(&[kind])));
 
 static QUEUE: OnceLock<Queue> = OnceLock::new();
-/// What waits, in bytes.
+/// Queued bytes.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 struct Queue(mpsc::Sender<Job>);
 
 enum Job {
     Write(Kind, Box<[u8]>),
-    /// Says when all that came before is written.
+    /// Signals that everything queued before has been written.
     Tell(mpsc::SyncSender<()>),
 }
 
-/// Starts the thread that writes. A second start in one process is ignored.
+/// Starts the writing thread. A second start in the same process is ignored.
 ///
 /// # Errors
 /// When there is no thread or descriptor for it.
@@ -64,9 +63,9 @@ pub(super) fn start() -> io::Result<()> {
     if QUEUE.get().is_some() {
         return Ok(());
     }
-    // So that both series are there before anything is dropped.
+    // So that both series exist before anything is dropped.
     LazyLock::force(&DROPPED);
-    // Not by `Stdout`, whose lock and buffer others share.
+    // Not through `Stdout`, whose lock and buffer are shared.
     let mut out = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let (sender, jobs) = mpsc::channel();
     let run = move || {
@@ -89,7 +88,7 @@ pub(super) fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Queues whole lines. Never waits.
+/// Queues complete lines. Never waits.
 pub(super) fn write_lines(kind: Kind, lines: &[u8]) {
     if lines.is_empty() {
         return;
@@ -106,7 +105,7 @@ pub(super) fn write_lines(kind: Kind, lines: &[u8]) {
     count(kind, lines);
 }
 
-/// Writes the queued lines out when it is dropped, as far as the output takes them within two seconds: for the end of `main`.
+/// On drop, waits at most two seconds for the queued lines to be written: for the end of `main`.
 #[derive(Debug)]
 pub struct FlushAtEnd;
 
@@ -115,9 +114,9 @@ impl Drop for FlushAtEnd {
         let Some(Queue(sender)) = QUEUE.get() else {
             return;
         };
-        let (written, told) = mpsc::sync_channel(1);
+        let (written, receiver) = mpsc::sync_channel(1);
         if sender.send(Job::Tell(written)).is_ok() {
-            let _ = told.recv_timeout(LAST_LINES);
+            let _ = receiver.recv_timeout(LAST_LINES);
         }
     }
 }
@@ -131,7 +130,7 @@ fn count(kind: Kind, lines: &[u8]) {
     DROPPED[kind as usize].inc_by(lines as u64);
 }
 
-/// As `write_all`, also where the output was made not to block by who else has it.
+/// Like `write_all`, even if another process has made the output non-blocking.
 fn write(out: &mut impl Write, mut lines: &[u8]) -> io::Result<()> {
     while !lines.is_empty() {
         match out.write(lines) {

@@ -1,8 +1,8 @@
-//! Quantiles of a histogram, as Prometheus' `histogram_quantile` makes them: linear within a bucket.
+//! Quantiles of a histogram, computed like Prometheus' `histogram_quantile`: linear within a bucket.
 
 /// The value below which the share `q` of the observations lies, in the unit of the bounds; `None` without observations.
-/// `buckets` are upper bounds with cumulative counts, the last bound infinite: what lies beyond the last finite bound
-/// counts as that bound.
+/// `buckets` are upper bounds with cumulative counts, the last bound infinite. Values beyond the last finite bound count as
+/// that bound.
 #[must_use]
 pub fn quantile(buckets: &[(f64, u64)], q: f64) -> Option<f64> {
     let total = buckets

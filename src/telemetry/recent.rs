@@ -1,7 +1,7 @@
-//! What both generations did in the last minutes: differences between what was counted then and now.
+//! What both generations did in the last minutes, as differences between totals.
 //!
-//! Nothing is added on the request path. Whoever asks also keeps the record going; in a process with an admin port that
-//! happens every second.
+//! It adds nothing to the request path. Each reader also advances the record; in a process with an admin port that happens
+//! every second.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::latency::Sketch;
 
-/// The windows that are shown.
+/// The windows.
 pub const MINUTE: Duration = Duration::from_secs(60);
 pub const FIVE_MINUTES: Duration = Duration::from_secs(300);
-/// A window slides in steps of this length, so it covers up to this much more than it says.
+/// Step of the sliding windows: they cover up to this much more than their length.
 const STEP: Duration = Duration::from_secs(5);
 
-/// What one generation did since some moment.
+/// What one generation did since some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Exchanges that ended, in the order of [`Outcome::ALL`](crate::sse::Outcome::ALL), by their first assignment.
@@ -49,7 +49,7 @@ impl Totals {
 /// What both generations did within a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recent {
-    /// What the window really covers: less after a start, up to five seconds more otherwise.
+    /// The time that the window covers: less after a start, up to five seconds more otherwise.
     pub length: Duration,
     /// In the order of [`Generation::ALL`](crate::split::Generation::ALL).
     pub sides: [Totals; 2],
@@ -61,7 +61,7 @@ pub struct Windows(Mutex<Record>);
 
 #[derive(Debug)]
 struct Record {
-    /// When the last step ended, and what had been counted by then.
+    /// When the last step ended, and the totals at that time.
     last: Instant,
     counted: [Totals; 2],
     steps: VecDeque<Step>,
@@ -75,7 +75,7 @@ struct Step {
 }
 
 impl Windows {
-    /// A record that begins `now`, when nothing was counted yet.
+    /// A record that begins `now`, with all totals 0.
     #[must_use]
     pub fn new(now: Instant) -> Self {
         Self(Mutex::new(Record {
@@ -85,7 +85,7 @@ impl Windows {
         }))
     }
 
-    /// What was done within the last `windows`, when `counted` is what was counted until `now`.
+    /// What was done within the last `windows`. `counted` is the totals at `now`.
     #[must_use]
     pub fn read<const N: usize>(
         &self,
@@ -93,7 +93,7 @@ impl Windows {
         counted: [Totals; 2],
         windows: [Duration; N],
     ) -> [Recent; N] {
-        // Nobody panics half-way through a change of it.
+        // Nothing panics halfway through a change of it.
         let mut record = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since_last = difference(&counted, &record.counted);
         let recent = windows.map(|window| record.within(now, window, since_last.clone()));

@@ -1,13 +1,12 @@
-//! OpenTelemetry traces (OTLP): a server span for each exchange and below it a client span for each attempt. Off unless it is
-//! asked for.
+//! OpenTelemetry traces (OTLP): a server span for each exchange with a client span for each attempt. Off by default.
 //!
-//! While an exchange lives there is nothing but its [`Span`]: ids and moments. What it says is made at its end, from the same
-//! record as the access line, and goes to a queue that loses spans rather than wait. So nothing here locks or waits on the
-//! way of a request. Bodies, paths that are not known and header values are not in it.
+//! While an exchange runs there is only its [`Span`]: ids and times. The rest is built at the end, from the same record as
+//! the access line, and goes to a queue that drops spans rather than wait, so nothing here locks or waits on the request
+//! path. Bodies, unknown paths and header values are not included.
 
 mod context;
 mod endpoint;
-mod outbox;
+mod queue;
 mod settings;
 mod span;
 
@@ -24,34 +23,34 @@ use opentelemetry_sdk::trace::{
 pub use self::context::TRACEPARENT;
 use self::context::{Parent, TRACESTATE};
 pub use self::endpoint::{BadEndpoint, Endpoint};
-pub use self::outbox::Counts;
-use self::outbox::Outbox;
+pub use self::queue::Counts;
+use self::queue::SpanQueue;
 pub use self::settings::{Error, Settings};
 pub use self::span::Span;
 use super::access::Line;
 use crate::split::Generation;
 
-/// Makes the spans of a process and sends them.
+/// Builds and exports the spans of a process.
 #[derive(Debug)]
 pub struct Tracer {
     sampler: Sampler,
-    outbox: Outbox,
+    queue: SpanQueue,
 }
 
 impl Tracer {
-    /// Makes one that sends from now on, in the background. Call it on the runtime that is to send.
+    /// Starts exporting in the background. Call it on the runtime that is to export.
     ///
     /// # Errors
-    /// When the settings, or what the environment adds to them, cannot be used. Whether a collector is there is not asked.
+    /// When the settings or the environment are invalid. The collector need not be reachable.
     pub fn start(settings: &Settings, counts: Counts) -> Result<Arc<Self>, Error> {
-        let outbox = Outbox::open(settings, counts)?;
+        let queue = SpanQueue::open(settings, counts)?;
         let sampler = settings.sampler.clone();
         tracing::info!(endpoint = %settings.endpoint, ?sampler, "sending traces");
-        Ok(Arc::new(Self { sampler, outbox }))
+        Ok(Arc::new(Self { sampler, queue }))
     }
 
-    /// An exchange begins: joins it to the trace that `headers` tell of, or begins one, and makes `headers` tell of it to who
-    /// gets them next. `None` when it is not sampled.
+    /// Starts the span of an exchange: joins the trace in `headers` or begins one, and updates `headers` for the next hop.
+    /// `None` if it is not sampled.
     pub fn begin(
         &self,
         headers: &mut HeaderMap,
@@ -61,7 +60,7 @@ impl Tracer {
         let ids = RandomIdGenerator::default();
         let parent = context::parent(headers);
         if parent.is_none() {
-            // It belongs to the trace that is not known (Trace Context §3.3.1.1).
+            // It belongs to the unknown trace (Trace Context §3.3.1.1).
             headers.remove(TRACESTATE);
         }
         let trace = parent.map_or_else(|| ids.new_trace_id(), |parent| parent.trace);
@@ -93,19 +92,19 @@ impl Tracer {
         sampling.decision == SamplingDecision::RecordAndSample
     }
 
-    /// The exchange has ended: sends its spans, soon.
+    /// Ends the span of an exchange and queues it.
     pub fn end(&self, span: Span, line: &Line<'_>) {
         for span in span.end(line) {
-            self.outbox.put(span);
+            self.queue.put(span);
         }
     }
 
-    /// Sends what is left, for at most `limit`. Nothing is sent after it.
+    /// Exports what is queued, for at most `limit`, and stops.
     pub async fn shut_down(self: Arc<Self>, limit: Duration) {
-        // It blocks, and the connection to the collector may be driven by this very thread.
-        let ended = tokio::task::spawn_blocking(move || self.outbox.shut_down(limit)).await;
+        // It blocks, and this very thread may drive the connection to the collector.
+        let ended = tokio::task::spawn_blocking(move || self.queue.shut_down(limit)).await;
         if !matches!(ended, Ok(Ok(()))) {
-            tracing::warn!("not all spans could be sent before the end");
+            tracing::warn!("some spans could not be exported before the process ended");
         }
     }
 }

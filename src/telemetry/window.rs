@@ -1,4 +1,4 @@
-//! The observed split: the share of new among the assignments that were open to it in the last minute.
+//! The observed split: the share of new among the last minute's assignments that were open to the split.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Counts an assignment made in `second` (of any clock that only goes forward).
+    /// Counts an assignment in `second`, of any clock that only advances.
     pub fn count(&self, second: u64, to_new: bool) {
         let one = 1 << COUNT_BITS | u64::from(to_new);
         let stamp = stamp(second);
@@ -28,13 +28,13 @@ impl Window {
             if old >> 48 != stamp {
                 return Some(stamp << 48 | one);
             }
-            // A full slot stays as it is rather than run into its neighbour.
+            // A full slot stays as it is rather than overflow into the next one.
             (old >> COUNT_BITS & COUNT_MASK != COUNT_MASK).then(|| old + one)
         };
         let _ = slot.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted);
     }
 
-    /// Assignments and how many of them went to new, in the last `seconds` up to `second`, at most a minute.
+    /// The assignments in the last `seconds` up to `second`, at most a minute, and how many of them went to new.
     #[must_use]
     pub fn totals(&self, second: u64, seconds: u64) -> (u64, u64) {
         let oldest = (second + 1).saturating_sub(seconds.min(SECONDS));
@@ -56,7 +56,7 @@ impl Window {
         self.share_over(second, SECONDS)
     }
 
-    /// As [`Window::share`], in the last `seconds`.
+    /// Like [`Window::share`], over the last `seconds`.
     #[must_use]
     pub fn share_over(&self, second: u64, seconds: u64) -> Option<f64> {
         let (all, new) = self.totals(second, seconds);
@@ -64,7 +64,7 @@ impl Window {
     }
 }
 
-/// Never 0, so that an untouched slot is of no second.
+/// Never 0, so that an unused slot belongs to no second.
 fn stamp(second: u64) -> u64 {
     second % 0xffff + 1
 }

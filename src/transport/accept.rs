@@ -1,24 +1,24 @@
-//! Accepting connections: what is set on a listening socket, and what follows an error of `accept`.
+//! Accepting connections: options of a listening socket, and handling errors of `accept`.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
-/// Pause after an error that lasts as long as descriptors or memory are short.
+/// Pause after an error that lasts while descriptors or memory are short.
 const EXHAUSTED: Duration = Duration::from_millis(50);
-/// First and longest pause after an error that comes again at once.
+/// First and longest pause after an error that repeats at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often such errors are logged.
+/// Log interval of such errors.
 const LOG_EVERY: Duration = Duration::from_secs(1);
 
-/// Makes what is accepted on `listener` ask whether a silent peer is still there (inherited, tcp(7)): one whose machine is
-/// gone sends nothing. `unread` is how long sent bytes may stay unacknowledged, or a closed window be probed, before the
-/// kernel ends the connection (`TCP_USER_TIMEOUT`).
+/// Makes connections accepted on `listener` probe silent peers (inherited, tcp(7)): a peer whose machine is gone sends
+/// nothing. `unread` is how long sent bytes may stay unacknowledged, or a closed window be probed, before the kernel closes
+/// the connection (`TCP_USER_TIMEOUT`).
 ///
 /// # Errors
-/// As setting socket options.
+/// The error of setting socket options.
 pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
     super::keep_alive(listener)?;
     #[cfg(target_os = "linux")]
@@ -26,7 +26,7 @@ pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// The errors of one listener, which may come again at once: without a pause they would take a whole core.
+/// The errors of one listener. They may repeat at once and would use a whole core without a pause.
 #[derive(Debug, Default)]
 pub struct AcceptErrors {
     in_a_row: u32,
@@ -40,8 +40,8 @@ impl AcceptErrors {
         self.in_a_row = 0;
     }
 
-    /// How long to wait after `error` before accepting again. A first error is mostly that of one connection, which its
-    /// peer has left already (accept(2)): no reason to wait. Logs now and then.
+    /// The pause after `error` before the next accept. A first error usually concerns a single connection whose peer has left
+    /// (accept(2)) and needs no pause. Logged at intervals.
     pub fn pause(&mut self, error: &io::Error, now: Instant) -> Duration {
         self.since_logged += 1;
         let is_quiet = self
@@ -66,7 +66,7 @@ impl AcceptErrors {
     }
 }
 
-/// Are there too few descriptors or too little memory? Then it may go better soon.
+/// Are descriptors or memory short? That may pass soon.
 #[must_use]
 pub fn is_exhaustion(error: &io::Error) -> bool {
     matches!(

@@ -1,21 +1,21 @@
-//! Deadlines for others, which are not to pay for time in which this process stood still.
+//! Deadlines for peers that do not count time in which this process stood still.
 //!
-//! A process that was stopped, or frozen with its machine, goes on with timers that have passed and sockets that it has not
-//! looked at: `SIGCONT` interrupts its wait for them (signal(7)), and a wait tells of a thousand at a time. What is overdue
-//! then may have come long ago.
+//! A process that was stopped, or frozen with its machine, continues with expired timers and unread sockets: `SIGCONT`
+//! interrupts its wait for them (signal(7)), and one wait reports at most a thousand. Data that looks overdue then may have
+//! arrived long ago.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-/// A timer that is later than this tells of a process that stood still, or is busy beyond measure.
+/// A timer later than this means that the process stood still or is extremely busy.
 const LATE: Duration = Duration::from_millis(50);
-/// By then all sockets were looked at.
+/// After this time all sockets have been polled.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// How often a deadline is moved at most: a process that is always late must give up, too.
+/// How often a deadline is extended at most: a process that is always late must give up too.
 const TIMES: u8 = 4;
 
-/// A deadline, and until when it is waited for.
+/// A deadline and how long to wait for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -30,20 +30,20 @@ impl Deadline {
         Self { at, until, left }
     }
 
-    /// What was set.
+    /// As it was set.
     #[must_use]
     pub const fn at(self) -> Instant {
         self.at
     }
 
-    /// When it passes.
+    /// When it expires.
     #[must_use]
     pub const fn until(self) -> Instant {
         self.until
     }
 
-    /// Moves a deadline that is found only late to have passed, for it is no wonder that nothing was seen. False if it is not
-    /// moved: it has passed.
+    /// Extends a deadline that is noticed late, since what it waits for could not be noticed. False if it is not extended: it
+    /// has expired.
     pub fn extend(&mut self, now: Instant) -> bool {
         let is_late = now.saturating_duration_since(self.until) > LATE;
         if !is_late || self.left == 0 {
@@ -55,7 +55,7 @@ impl Deadline {
     }
 }
 
-/// What comes of `future` by the deadline.
+/// The output of `future` by the deadline.
 pub async fn timeout_at<T>(at: Instant, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut deadline) = (pin!(future), Deadline::new(at));
     loop {
@@ -68,7 +68,7 @@ pub async fn timeout_at<T>(at: Instant, future: impl Future<Output = T>) -> Opti
     }
 }
 
-/// What comes of `future` within `limit`.
+/// The output of `future` within `limit`.
 pub async fn timeout<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     timeout_at(Instant::now() + limit, future).await
 }
@@ -79,7 +79,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(20);
 
-    /// Something that stands in the way of all else in this thread until the deadline is long past.
+    /// Blocks the thread until the deadline is long past.
     fn stand_still() {
         std::thread::sleep(5 * LIMIT);
     }

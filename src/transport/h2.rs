@@ -1,8 +1,7 @@
-//! What both sides of the proxy need of HTTP/2: a stream's two directions as bodies, and a connection that notices when
-//! its peer is gone.
+//! What both sides of the proxy need of HTTP/2: the two directions of a stream as bodies, and detection of dead peers.
 //!
-//! Not hyper's, for which a reset without error is the end of a body (RFC 9113 §8.1 allows such a reset only behind a
-//! whole answer, but it also comes when a server behind a gateway has died).
+//! Hyper's bodies treat a reset without an error as the end of the body. RFC 9113 §8.1 allows such a reset only after a
+//! complete response, but it is also sent when a server behind a gateway has died.
 
 mod counted;
 mod frames;
@@ -29,7 +28,7 @@ pub use self::received::Received;
 pub use self::spooled::Spooled;
 pub use self::window::Window;
 
-/// Fields that belong to one connection of HTTP/1.1 and make a message of HTTP/2 malformed (RFC 9113 §8.2.2).
+/// Fields that belong to a connection of HTTP/1.1 and make an HTTP/2 message malformed (RFC 9113 §8.2.2).
 const OF_CONNECTION: [HeaderName; 6] = [
     CONNECTION,
     HeaderName::from_static("keep-alive"),
@@ -39,7 +38,7 @@ const OF_CONNECTION: [HeaderName; 6] = [
     UPGRADE,
 ];
 
-/// Removes what a message of HTTP/2 must not carry, and adds the length of `body` where it is known.
+/// Removes what an HTTP/2 message must not have, and adds the length of `body` if known.
 pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
     for name in &OF_CONNECTION {
         headers.remove(name);
@@ -52,31 +51,31 @@ pub fn prepare(headers: &mut HeaderMap, body: &impl Body) {
     }
 }
 
-/// How long a body is, in bytes, if its head says so.
+/// The length of a body in bytes, if its head announces it.
 fn announced(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// How the sending of a body ended.
+/// How sending a body ended.
 #[derive(Debug)]
 pub enum Sent<E> {
-    /// All of it is with the connection.
+    /// All of it has been passed to the connection.
     Whole,
-    /// The peer, or the connection, wants no more of it. Why is seen by who receives.
+    /// The peer or the connection does not want the rest. The receiving side learns why.
     Unwanted,
-    /// The body broke off, and the stream was reset.
+    /// The body broke off, so the stream was reset.
     Broken(E),
 }
 
-/// A body on its way into a stream.
+/// A body being sent into a stream.
 pub struct Sending<B> {
     stream: SendStream<Bytes>,
     body: B,
-    /// Waits for the stream's and the connection's windows.
+    /// Waits for the windows of stream and connection.
     chunk: Option<Bytes>,
     /// How many chunks were sent.
     sent: u64,
-    /// What the stream is reset with if the body breaks off.
+    /// The reset code if the body breaks off.
     broken: Reason,
 }
 
@@ -91,13 +90,13 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         }
     }
 
-    /// Does it wait for the peer to take what is there?
+    /// Is it waiting for the peer to take data?
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         self.chunk.is_some()
     }
 
-    /// The body, as far as it was not sent.
+    /// The unsent part of the body.
     pub fn body_mut(&mut self) -> &mut B {
         &mut self.body
     }
@@ -108,7 +107,7 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
         self.sent
     }
 
-    /// Gives the stream up.
+    /// Abandons the stream.
     pub fn reset(&mut self, reason: Reason) {
         self.stream.send_reset(reason);
     }
@@ -141,8 +140,8 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) if data.is_empty() => {}
                     Ok(data) => {
-                        // A part of the window is asked for only when there is something to send, so that no stream
-                        // sits on what others of the connection need.
+                        // Window is requested only when there is something to send, so that no stream keeps window that
+                        // others of the connection need.
                         self.stream.reserve_capacity(1);
                         self.chunk = Some(data);
                     }
@@ -166,16 +165,16 @@ impl<B: Body<Data = Bytes> + Unpin> Sending<B> {
     }
 }
 
-/// After as long without a byte the peer is asked whether it is there (RFC 9113 §6.7).
+/// The peer is pinged after this long without a byte (RFC 9113 §6.7).
 const SILENCE: Duration = Duration::from_secs(30);
-/// How long it may take to answer, with whatever.
+/// How long it may take to send anything.
 const ANSWER: Duration = Duration::from_secs(20);
 
-/// Notices that the peer of a connection is gone.
+/// Detects that the peer of a connection is gone.
 pub struct KeepAlive {
     pings: Option<PingPong>,
     traffic: Arc<Traffic>,
-    /// What had been received when the timer was set.
+    /// Bytes received when the timer was set.
     seen: u64,
     asked: bool,
     sleep: Pin<Box<Sleep>>,
@@ -193,7 +192,7 @@ impl KeepAlive {
         }
     }
 
-    /// Ready when the peer is gone. While the connection is not `busy` it may be silent.
+    /// Ready when the peer is gone. A connection that is not `busy` may be silent.
     pub fn poll(&mut self, cx: &mut Context<'_>, busy: bool) -> Poll<()> {
         loop {
             ready!(self.sleep.as_mut().poll(cx));
@@ -206,7 +205,7 @@ impl KeepAlive {
             if let Some(pings) = &mut self.pings
                 && self.asked
             {
-                // One that was answered must be taken before the next can be sent.
+                // The response must be taken before the next ping can be sent.
                 let _ = pings.poll_pong(cx);
                 let _ = pings.send_ping(Ping::opaque());
             }

@@ -1,25 +1,23 @@
-//! Names to addresses, and a look at where a name led to.
-//!
-//! Must not know why a name must stay somewhere.
+//! Resolves names, and checks where an alias leads.
 
 use std::io;
 use std::net::SocketAddr;
 
 use dns_lookup::{AddrInfoHints, SockType, getaddrinfo};
 
-/// A name is another name for one elsewhere.
+/// A name is an alias of a name outside its parent domain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} is an alias of {alias}, which is elsewhere")]
+#[error("{name} is an alias of {alias}, which is outside its namespace")]
 struct Elsewhere {
     name: String,
     alias: String,
 }
 
-/// The addresses of `name`. Where it is `confined`, an alias (a CNAME, by which an ExternalName Service is told) must lead to a name
-/// of the same parent: of a Service's whole name, to a Service of the same namespace.
+/// The addresses of `name`. If it is `confined`, an alias (a CNAME, such as that of an ExternalName Service) must have the same
+/// parent: for the full name of a Service, a Service of the same namespace.
 ///
 /// # Errors
-/// When the name does not resolve, or leads elsewhere.
+/// When the name does not resolve or leads outside.
 pub async fn resolve(name: &str, port: u16, confined: bool) -> io::Result<Vec<SocketAddr>> {
     if !confined {
         return Ok(tokio::net::lookup_host((name, port)).await?.collect());

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection, and how it ends it.
+//! What the kernel knows about a TCP connection, and how it closes it.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -9,13 +9,13 @@ use tokio::net::TcpStream;
 
 /// What TCP has counted of a connection (`tcp_info` of linux/tcp.h).
 ///
-/// # Errors
+/// The error of getsockopt(2).
 /// As getsockopt(2).
 pub fn info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
-    // SAFETY: a struct of numbers, of which zeros are values.
+    // SAFETY: a struct of numbers, for which zero is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("a few hundred");
-    // SAFETY: the kernel writes at most `length` bytes to `info`, both of which outlive the call.
+    // SAFETY: the kernel writes at most `length` bytes to `info`; both outlive the call.
     let failed = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -31,10 +31,10 @@ pub fn info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     Ok(info)
 }
 
-/// Bytes that were written and that the other side has not acknowledged (`SIOCOUTQ` of tcp(7)).
+/// Bytes that were written and are not acknowledged yet (`SIOCOUTQ` of tcp(7)).
 ///
 /// # Errors
-/// As ioctl(2).
+/// The error of ioctl(2).
 pub fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the kernel writes an integer to `bytes`, which outlives the call.
@@ -45,8 +45,8 @@ pub fn unacknowledged(socket: &TcpStream) -> io::Result<u64> {
     Ok(u64::try_from(bytes).unwrap_or(0))
 }
 
-/// Is there nothing to read, not even an end or an error? The kernel is asked: the runtime only knows what it was told when
-/// it last looked at its sockets.
+/// Is there nothing to read, not even an end or an error? This asks the kernel: the runtime only knows the state of its last
+/// poll.
 #[must_use]
 pub fn is_quiet(socket: &TcpStream) -> bool {
     let mut byte = 0u8;
@@ -62,10 +62,10 @@ pub fn is_quiet(socket: &TcpStream) -> bool {
     read < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock
 }
 
-/// How often it is looked whether a peer has taken what was written to it.
+/// How often to check whether a peer has acknowledged everything.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Waits until the other side has taken all that was written, for `limit` at most: a reset throws away what it has not.
+/// Waits, for at most `limit`, until the peer has acknowledged everything: a reset discards what it has not.
 pub async fn taken(socket: &TcpStream, limit: Duration) {
     let taken = async {
         while unacknowledged(socket).is_ok_and(|left| left > 0) {
@@ -75,7 +75,7 @@ pub async fn taken(socket: &TcpStream, limit: Duration) {
     let _ = tokio::time::timeout(limit, taken).await;
 }
 
-/// Makes every close of the connection a reset, or no longer. That of a process that dies, too.
+/// Makes every close of the connection a reset, also when the process dies, or undoes that.
 pub fn reset_on_close(socket: &TcpStream, reset: bool) {
     // Fails only for a socket that is gone.
     let _ = SockRef::from(socket).set_linger(reset.then_some(Duration::ZERO));

@@ -1,6 +1,5 @@
-//! Ends a connection whose peer takes nothing of what is written to it.
-//!
-//! Costs nothing while writes go through: only one that has to wait starts a timer, which is then kept.
+//! Ends a connection whose peer does not read. It costs nothing while writes succeed; only a write that has to wait starts a
+//! timer, which is then kept.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -19,21 +18,21 @@ use super::deadline::Deadline;
 use super::{Transport, tcp};
 use crate::memory::Budget;
 
-/// How often a peer is looked at within the limit. The kernel wakes a writer only once a third of the socket's buffer is
-/// free, which a slow reader may take longer for than the limit: so it is asked how much is left in it.
+/// How often a peer is checked within the limit. The kernel wakes a writer only once a third of the socket's buffer is free,
+/// which can take a slow reader longer than the limit, so the amount left in the buffer is checked.
 const LOOKS: u8 = 4;
 
-/// What is said of a peer that was given up.
-pub const UNREAD: &str = "the client read nothing for too long, or is out of reach";
+/// The description of such a peer.
+pub const UNREAD: &str = "the client read nothing for too long, or cannot be reached";
 
-/// How long a peer may take nothing, and where it is counted that one took longer.
+/// How long a peer may read nothing, and the counter of those that exceeded it.
 #[derive(Debug)]
 pub struct WriteLimit {
     pub limit: Duration,
     pub passed: IntCounter,
 }
 
-/// What has a TCP socket below it.
+/// A stream on top of a TCP socket.
 pub trait OverTcp: AsyncRead + AsyncWrite + Unpin {
     fn socket(&self) -> &TcpStream;
 }
@@ -59,14 +58,14 @@ pub struct WriteTimeout<T = Transport> {
     passed: bool,
 }
 
-/// A write that waits.
+/// A waiting write.
 struct Wait {
     timer: Pin<Box<Sleep>>,
-    /// The next look; absent while no write waits.
+    /// The next check; `None` while no write waits.
     next: Option<Deadline>,
-    /// How many looks in a row found the same.
+    /// How many checks in a row found no progress.
     unchanged: u8,
-    /// Bytes that the peer had not taken at the last look.
+    /// Unread bytes at the last check.
     left: Option<u64>,
 }
 
@@ -80,19 +79,19 @@ impl<T: OverTcp> WriteTimeout<T> {
         }
     }
 
-    /// Was the connection ended since its peer took nothing for too long, or is gone?
+    /// Was the connection ended because its peer did not read or is gone?
     #[must_use]
     pub const fn is_timed_out(&self) -> bool {
         self.passed
     }
 
-    /// How long the peer may take nothing.
+    /// How long the peer may read nothing.
     #[must_use]
     pub fn limit(&self) -> Duration {
         self.limit.limit
     }
 
-    /// The outcome of a write; one that waits for too long is an error.
+    /// The outcome of a write. One that waits for too long is an error.
     fn judge<R>(
         &mut self,
         cx: &mut Context<'_>,
@@ -107,14 +106,14 @@ impl<T: OverTcp> WriteTimeout<T> {
             }
             Poll::Pending => {
                 ready!(self.poll_wait(cx));
-                // What the peer did not take is not kept for it.
+                // What the peer has not read is discarded.
                 tcp::reset_on_close(self.inner.socket(), true);
                 Poll::Ready(self.note(Err(io::ErrorKind::TimedOut.into())))
             }
         }
     }
 
-    /// The kernel, too, gives up a peer that does not answer (keep-alive, `TCP_USER_TIMEOUT`).
+    /// The kernel also ends the connection of a dead peer (keep-alive, `TCP_USER_TIMEOUT`).
     fn note<R>(&mut self, result: io::Result<R>) -> io::Result<R> {
         if let Err(error) = &result
             && error.kind() == io::ErrorKind::TimedOut
@@ -148,7 +147,7 @@ impl<T: OverTcp> WriteTimeout<T> {
             ready!(wait.timer.as_mut().poll(cx));
             let now = Instant::now();
             if next.extend(now) {
-                // Time in which this process stood still is not the peer's.
+                // Time in which this process stood still does not count against the peer.
                 wait.timer.as_mut().reset(next.until().into());
                 wait.next = Some(next);
                 continue;
@@ -177,7 +176,7 @@ impl Wait {
 }
 
 impl WriteTimeout<Transport> {
-    /// As [`Transport::poll_read_within`].
+    /// Like [`Transport::poll_read_within`].
     pub fn poll_read_within(
         &mut self,
         cx: &mut Context<'_>,
@@ -187,7 +186,7 @@ impl WriteTimeout<Transport> {
         Poll::Ready(self.note(read))
     }
 
-    /// As [`Transport::poll_read_apart`].
+    /// Like [`Transport::poll_read_apart`].
     pub fn poll_read_apart(
         &mut self,
         cx: &mut Context<'_>,
@@ -197,7 +196,7 @@ impl WriteTimeout<Transport> {
         Poll::Ready(self.note(read))
     }
 
-    /// As [`Transport::poll_read_shared`].
+    /// Like [`Transport::poll_read_shared`].
     pub fn poll_read_shared(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<BytesMut>> {
         let read = ready!(self.inner.poll_read_shared(cx));
         Poll::Ready(self.note(read))
@@ -278,7 +277,7 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_millis(400);
 
-    /// A connection with little room, and the peer's end of it.
+    /// A connection with small buffers, and the peer's end of it.
     async fn narrow() -> (WriteTimeout<TcpStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = tokio::net::TcpSocket::new_v4().unwrap();

@@ -24,7 +24,7 @@ use super::{Error, Outgoing, UpstreamBody};
 use crate::http1::{self, Framing, ResponseHead};
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
-use crate::transport::{Rewound, Transport, turn, with_write_buffer};
+use crate::transport::{Rewound, Transport, batching, with_write_buffer};
 pub use incoming::Incoming;
 use sender::Sender;
 use unread::Unread;
@@ -204,7 +204,7 @@ async fn drive(
                 continue;
             }
             if reads == READS_AT_ONCE {
-                turn::behind_others_and_a_look(cx);
+                batching::wake_after_poll(cx);
                 return Poll::Pending;
             }
             reads += 1;

@@ -12,10 +12,11 @@ use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::lifetime::Lifetime;
 use super::{Endpoint, Error, Failure, UpstreamBody, h1, h2, idle};
+use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading, server_name};
-use crate::transport::{deadline, turn};
+use crate::transport::{batching, deadline};
 
 /// Which HTTP is spoken to a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,7 +215,7 @@ impl Pool {
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
         // Before anything is chosen or taken: what is found good now is to be used now.
-        turn::others_first().await;
+        batching::before_head_write().await;
         let now = Instant::now();
         if self.is_left(terms.fail_fast, now) {
             return Err(Error::Ejected);
@@ -278,7 +279,7 @@ impl Pool {
             Ok(_) => endpoint.succeeded(now),
             Err(error) => {
                 if let Some(failure) = error.of_endpoint() {
-                    endpoint.failed(failure, now, &super::story(error));
+                    endpoint.failed(failure, now, &error_chain(error));
                 }
             }
         }

@@ -47,7 +47,7 @@ impl Server {
         let mut command = program();
         let command = command.args(args).env("KUBECONFIG", kubeconfig);
         let mut terminal = Terminal::run(command, 80, 24);
-        terminal.shows(&["Change it? [y/N] "]).await;
+        terminal.shows(&["Apply the change? [y/N] "]).await;
         meanwhile();
         terminal.type_in(keys);
         let (status, text) = terminal.end().await;
@@ -131,7 +131,10 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let server = Server::start().await;
     let (code, text) = server.crossfade(&["status"]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("no update in namespace default"), "{text}");
+    assert!(
+        text.contains("no update found in namespace default"),
+        "{text}"
+    );
 
     server.0.apply(UPDATE);
     server.0.kubectl(&[
@@ -148,11 +151,11 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let (code, text) = server.crossfade(&["status"]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
-        "first in namespace default, edit 1 of it",
+        "first in namespace default, edit 1",
         "Progressing",
         "waits for a worker of new",
         "about 40 s more",
-        "the resource's status alone: no pod of the namespace has a container port named crossfade",
+        "the status of the resource only: no pod of the namespace has a container port named crossfade",
         "wanted     25.0 %",
         "observed   24.0 %",
         "3/4",
@@ -177,7 +180,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let (code, text) = server.crossfade(&["status", "first"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.contains("the resource's status alone: no proxy could be asked"),
+        text.contains("the status of the resource only: no proxy could be asked"),
         "{text}"
     );
     assert!(text.contains("frontend-0"), "{text}");
@@ -264,7 +267,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
         "{text}"
     );
     assert!(
-        text.contains("beware: maxTrafficSplitPercent is 60"),
+        text.contains("warning: maxTrafficSplitPercent is 60"),
         "{text}"
     );
     assert!(text.contains("use --yes"), "{text}");
@@ -273,9 +276,9 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     // On a terminal one is asked; nothing but a yes is one.
     let set = ["set", "first", "--split", "70"];
     for (keys, code, said) in [
-        ("n\n", 1, "nothing was changed"),
-        ("\n", 1, "nothing was changed"),
-        ("\u{4}", 1, "nothing was changed"), // the end of input
+        ("n\n", 1, "no changes were made"),
+        ("\n", 1, "no changes were made"),
+        ("\u{4}", 1, "no changes were made"), // the end of input
         ("Yes\n", 0, "changed"),
     ] {
         let (ended, text) = server.answered(&set, keys, || ()).await;
@@ -317,7 +320,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     );
     assert_eq!(spec.get("weights"), None);
     let (_, text) = server.crossfade(&["pause", "first"]);
-    assert!(text.contains("is so already"), "{text}");
+    assert!(text.contains("nothing to change"), "{text}");
     let (code, text) = server.crossfade(&["resume", "first", "--yes"]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(server.spec("first")["paused"], false);

@@ -56,27 +56,27 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &["proxy", "--old", "a:1", "--keep-alive-comments", "1e-9"],
-            "--keep-alive-comments <DURATION>': must be from 0.01 to 86400",
+            "--keep-alive-comments <DURATION>': must be between 0.01 and 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--probe-interval", "0.01"],
-            "--probe-interval <DURATION>': must be from 0.1 to 86400",
+            "--probe-interval <DURATION>': must be between 0.1 and 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--first-event-timeout", "0"],
-            "--first-event-timeout <DURATION>': must be from 0.001 to 86400",
+            "--first-event-timeout <DURATION>': must be between 0.001 and 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--gap-timeout", "86401"],
-            "--gap-timeout <DURATION>': must be from 0.001 to 86400",
+            "--gap-timeout <DURATION>': must be between 0.001 and 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--hold", "nan"],
-            "--hold <DURATION>': must be from 0 to 86400",
+            "--hold <DURATION>': must be between 0 and 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--hold=-1"],
-            "--hold <DURATION>': must be from 0 to 86400",
+            "--hold <DURATION>': must be between 0 and 86400",
         ),
         (
             &["proxy", "--old", "a:1", "--retry-budget-percent", "101"],
@@ -114,15 +114,15 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
         ),
         (
             &["proxy", "--old", "a:1", "--inference-prefix", "v1"],
-            "--inference-prefix <PATH>': must begin with '/'",
+            "--inference-prefix <PATH>': must start with '/'",
         ),
         (
             &["proxy", "--old", "a:1", "--override-header", "host"],
-            "--override-header <NAME>': 'host' already has a meaning",
+            "--override-header <NAME>': 'host' has a meaning of its own",
         ),
         (
             &["controller", "--lease-seconds", "1"],
-            "must be from 6 to 300 seconds",
+            "must be between 6 and 300 seconds",
         ),
         (&["set", "x", "--split", "12.5"], "{\"old\":7,\"new\":1}"),
         (&["controller", "--proxy-selector", "app"], "NAME=VALUE"),

@@ -116,7 +116,7 @@ fn what_is_typed_beats_what_the_environment_says() {
     for args in [&["name"][..], &["-n", "x"], &["--context", "x"]] {
         let text = status(args, &nobody);
         assert!(
-            text.contains("no kubeconfig can be used"),
+            text.contains("cannot load a kubeconfig"),
             "{args:?}: {text}"
         );
     }
@@ -146,18 +146,18 @@ async fn a_watch_on_a_terminal_keeps_the_last_good_look_and_tells_what_went_wron
     assert!(calm.contains("cannot list the pods"), "{calm}");
     assert!(calm.contains("not known: cannot list the events"), "{calm}");
     let low = watch(5);
-    let cut = low.shows(&["more lines: make the terminal higher"]).await;
+    let cut = low.shows(&["more lines: enlarge the terminal"]).await;
     assert_eq!(cut.lines().count(), 4, "{cut}");
     assert!(cut.starts_with("update      my-update"), "{cut}");
 
     server.stop().await;
-    let seen = "below is what was seen at";
+    let seen = "below is the state as of";
     terminal
         .shows(&["! ", "cannot list the updates", seen, "wanted     25.0 %"])
         .await;
     // One that begins now has nothing to show yet.
     watch(60)
-        .shows(&["cannot list the updates", "nothing was seen before"])
+        .shows(&["cannot list the updates", "there is no earlier state"])
         .await;
     server.restart().await;
     server.apply(

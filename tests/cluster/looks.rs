@@ -50,7 +50,7 @@ async fn a_status_asks_the_sidecars_through_the_api_server_where_it_may() {
     let reader = directory.path().join("kubeconfig");
     std::fs::write(&reader, config.to_string()).expect("it is ours");
     let text = status(&reader, "text");
-    let said = "the resource's status alone: cannot list the pods: pods is forbidden";
+    let said = "the status of the resource only: cannot list the pods: pods is forbidden";
     assert!(text.contains(said), "{text}");
     assert!(text.contains("wanted     25.0 %"), "{text}");
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rig::proxy::run;
 use crate::rig::*;
-use crossfade::rescue::Cause;
+use crossfade::failover::Cause;
 use crossfade::resource;
 use crossfade::split::Reason;
 use crossfade::sse::{Api, Outcome};

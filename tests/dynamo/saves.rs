@@ -124,7 +124,7 @@ async fn a_frontend_without_workers_costs_nothing() {
         let lines = access(proxy, 8, &["generation", "answered", "cause", "outcome"]).await;
         assert_eq!(lines, ["new old no_workers completed"; 8]);
     }
-    // With all on new, old is still a refuge; with nothing on new, new is none for old.
+    // With all on new, old is still a failover target; with nothing on new, new is none for old.
     let all = pair.proxy(100, &[]).await;
     CHAT.assert_says(
         &CHAT.ask(all.address, "new", "<<words=5>>").await,

@@ -189,7 +189,7 @@ async fn new_saves_what_the_service_in_this_process_fails() {
         assert_eq!(response.generation(), head);
         assert_eq!(frontend.served_by_old(), 1);
         assert_eq!(new.last().body(), STREAMING.as_bytes());
-        assert_eq!(frontend.handle.context.metrics.saves(), 1);
+        assert_eq!(frontend.handle.context.metrics.recovered_total(), 1);
     }
 }
 
@@ -203,7 +203,7 @@ async fn the_service_in_this_process_saves_what_new_fails() {
     frontend.chat().await.assert_is(chat_text("old"));
     let bodies = frontend.seen.bodies.lock().unwrap().clone();
     assert_eq!(bodies, [STREAMING, STREAMING]);
-    assert_eq!(frontend.handle.context.metrics.saves(), 2);
+    assert_eq!(frontend.handle.context.metrics.recovered_total(), 2);
 }
 
 #[tokio::test]

@@ -305,7 +305,7 @@ async fn a_watch_tells_at_once_then_of_each_plan_and_at_each_interval() {
 
     // Far longer than any test waits: what comes, comes for a reason.
     let mut plans = client.watch(Duration::from_secs(3600)).await.unwrap();
-    let next = async |watching: &mut crossfade::state_api::Watching| {
+    let next = async |watching: &mut crossfade::state_api::StateStream| {
         let state = within("a state", watching.next()).await.unwrap();
         state.expect("the process lives")
     };
@@ -381,7 +381,7 @@ async fn watchers_that_do_not_listen_do_not_hold_the_process() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(busy, Error::Busy), "{busy:?}");
+    assert!(matches!(busy, Error::TooManyWatches), "{busy:?}");
     assert_eq!(watchings.len(), 8);
     client.get().await.unwrap();
     // Who comes from elsewhere has a share of its own.
@@ -644,7 +644,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
         Ok(client) => client.get().await.unwrap_err(),
         Err(error) => error,
     };
-    assert!(matches!(error, Error::Late(_)), "{error:?}");
+    assert!(matches!(error, Error::Timeout(_)), "{error:?}");
 
     // Speaks HTTP/2 and is no crossfade: the data port of one.
     let old = Upstream::start(healthy("old")).await;
@@ -652,7 +652,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
     let client = connect(&proxy.address.to_string(), 2000).await.unwrap();
     let error = client.get().await.unwrap_err();
     assert!(
-        matches!(error, Error::Refused(_) | Error::Stranger(_)),
+        matches!(error, Error::Refused(_) | Error::Unsupported(_)),
         "{error:?}"
     );
 }

@@ -173,7 +173,7 @@ async fn an_error_event_of_the_upstream_passes_untouched_and_makes_the_outcome_f
         (Family::Messages, messages.to_owned()),
     ];
     for (family, error) in cases {
-        // Before and after content: without a refuge the first event, too, passes.
+        // Before and after content: without another target the first event, too, passes.
         for begin in [
             String::new(),
             family.preamble("old") + &family.content("old", 0),

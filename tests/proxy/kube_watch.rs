@@ -324,7 +324,7 @@ async fn certificates_carry_the_names_as_they_are_written() {
     api.apply("u", to("https://new:8000,https://more.default:8000"));
     serves(&more).await;
     serves(&new).await;
-    // One that is not on the certificate: old saves what cannot be sent.
+    // One that is not on the certificate: failover to old recovers what cannot be sent.
     api.apply("u", to("https://new.default:8000"));
     serves(&old).await;
     let mut named = to("https://new.default:8000");
@@ -833,7 +833,7 @@ async fn a_new_update_ends_the_question_to_old() {
 }
 
 #[tokio::test]
-async fn once_the_controller_lets_old_drain_it_is_no_refuge() {
+async fn nothing_is_retried_on_old_once_the_controller_lets_it_drain() {
     let new = Upstream::start(serving(status(503))).await;
     let old = Upstream::start(healthy("old")).await;
     let api = ApiServer::start().await;
@@ -902,11 +902,11 @@ fn the_flags_of_a_cluster_say_what_is_wrong() {
         (&["--kube"][..], "--kube-deployment"),
         (
             &["--kube", "--kube-deployment", ""],
-            "does the pod carry the label",
+            "does the pod have the label",
         ),
         (
             &["--kube", "--kube-deployment", "a,"],
-            "does the pod carry the label",
+            "does the pod have the label",
         ),
         (
             &["--kube", "--kube-deployment", "d", "--new", "n:1"],

@@ -377,7 +377,7 @@ async fn nothing_is_tried_again_once_content_was_forwarded() {
 }
 
 #[tokio::test]
-async fn a_generation_of_weight_0_is_no_refuge() {
+async fn nothing_is_retried_on_a_generation_of_weight_0() {
     let old = Upstream::always(status(503)).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 0).await;
@@ -398,7 +398,7 @@ async fn a_generation_of_weight_0_is_no_refuge() {
 }
 
 #[tokio::test]
-async fn old_is_a_refuge_at_100_percent_until_the_plan_says_that_it_drains() {
+async fn old_is_a_failover_target_at_100_percent_until_the_plan_says_that_it_drains() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
     // Else the budget, too, would end the failovers.
@@ -415,7 +415,7 @@ async fn old_is_a_refuge_at_100_percent_until_the_plan_says_that_it_drains() {
 }
 
 #[tokio::test]
-async fn sibling_pods_are_a_refuge_for_old() {
+async fn sibling_pods_are_a_failover_target_for_old() {
     let peers = Upstream::start(healthy("peers")).await;
     let nobody = Upstream::nobody().await.to_string();
     let peers_url = peers.url();
@@ -545,7 +545,7 @@ async fn a_dying_generation_does_not_double_the_load() {
 }
 
 #[tokio::test]
-async fn a_refuge_that_refuses_too_ends_the_begun_stream_honestly() {
+async fn a_second_target_that_refuses_too_ends_the_begun_stream_honestly() {
     let new = Upstream::always(stream_of(&role("failed")).reset()).await;
     let old = Upstream::always(status(400)).await;
     let proxy = Proxy::split(&old, &new, 100).await;
@@ -568,7 +568,7 @@ async fn when_both_fail_the_answer_is_a_refusal_of_one_of_them() {
 }
 
 #[tokio::test]
-async fn a_deadline_without_a_refuge_ends_the_stream() {
+async fn a_deadline_without_another_target_ends_the_stream() {
     let old = Upstream::always(stream_of(&role("old")).hang()).await;
     let flags = ["--first-event-timeout", "0.1"];
     let proxy = Proxy::before(&old, &flags).await;

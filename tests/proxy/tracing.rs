@@ -489,17 +489,20 @@ async fn a_collector_that_is_away_costs_spans_and_one_line_and_nothing_else() {
         let lines = proxy.lines().into_iter();
         lines.filter(|line| line.contains(what)).count()
     };
-    assert_eq!(said("spans cannot be sent"), 1, "{:?}", proxy.lines());
-    assert_eq!(said("spans are sent again"), 0);
+    assert_eq!(said("cannot export spans"), 1, "{:?}", proxy.lines());
+    assert_eq!(said("spans can be exported again"), 0);
 
     // It comes back.
     if let Some(collector) = Collector::start_at(&nobody.to_string()).await {
-        eventually("spans are sent again", async || {
+        eventually("spans can be exported again", async || {
             proxy.chat().await.assert_is(chat_text("old"));
             !collector.spans().is_empty()
         })
         .await;
-        eventually("it is said", async || said("spans are sent again") == 1).await;
+        eventually("it is said", async || {
+            said("spans can be exported again") == 1
+        })
+        .await;
         drop(collector);
     }
     proxy.terminate();

@@ -89,7 +89,7 @@ impl PlanFile {
     }
 }
 
-/// A plan by which practically each request goes to old, while new may serve as a refuge.
+/// A plan by which practically each request goes to old, while new stays a failover target.
 pub fn mostly_old(new: &Upstream, more: &str) -> PlanFile {
     PlanFile::new(&manifest(&new.url(), 999_999_999, 1, more))
 }

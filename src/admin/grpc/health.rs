@@ -1,4 +1,4 @@
-//! The standard health service (`grpc.health.v1`): serving while `/readyz` says ready.
+//! The standard health service (`grpc.health.v1`): `SERVING` while `/readyz` says ready.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_server};
 use super::watcher;
 use crate::admin::Admin;
 use crate::lifecycle::Phase;
-use crate::pages::{Share, Shares};
+use crate::pages::{Quota, QuotaGuard};
 use crate::state_api::v1::proxy_server::ProxyServer;
 
-/// How often a watch looks.
+/// How often a watch checks for changes.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
     admin: Admin,
-    watchers: Shares,
+    watchers: Quota,
 }
 
 impl Health {
-    pub(super) fn new(admin: Admin, watchers: Shares) -> Self {
+    pub(super) fn new(admin: Admin, watchers: Quota) -> Self {
         Self { admin, watchers }
     }
 }
 
-/// The process as a whole, or the service that tells of it: they are healthy together.
+/// The process as a whole, or the service with its state. They have the same health.
 fn is_known(service: &str) -> bool {
     service.is_empty() || service == <ProxyServer<super::proxy::Reader> as NamedService>::NAME
 }
@@ -67,38 +67,38 @@ impl health_server::Health for Health {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let watching = Watching {
+        let watching = HealthWatch {
             phases: self.admin.lifecycle.changes(),
             admin: self.admin.clone(),
             is_known: is_known(&request.get_ref().service),
-            told: None,
+            last: None,
             _share: watcher(&self.watchers, &request)?,
         };
-        let statuses = stream::unfold(watching, Watching::next);
+        let statuses = stream::unfold(watching, HealthWatch::next);
         Ok(Response::new(Box::pin(statuses)))
     }
 }
 
-struct Watching {
+struct HealthWatch {
     admin: Admin,
     phases: watch::Receiver<Phase>,
     is_known: bool,
-    told: Option<ServingStatus>,
-    _share: Share,
+    last: Option<ServingStatus>,
+    _share: QuotaGuard,
 }
 
-impl Watching {
-    /// The next status that differs from the one that was told.
+impl HealthWatch {
+    /// The next status that differs from the last one sent.
     async fn next(mut self) -> Option<(Result<HealthCheckResponse, Status>, Self)> {
         loop {
             let phase = *self.phases.borrow_and_update();
             let now = match self.is_known {
                 true => status(&self.admin).await,
-                // As the protocol wants it: a watch of what does not exist (yet) is no error.
+                // The protocol requires it: watching a service that does not exist (yet) is no error.
                 false => ServingStatus::ServiceUnknown,
             };
-            if self.told != Some(now) {
-                self.told = Some(now);
+            if self.last != Some(now) {
+                self.last = Some(now);
                 return Some((Ok(response(now)), self));
             }
             if phase == Phase::Ending {

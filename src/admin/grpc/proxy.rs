@@ -1,4 +1,4 @@
-//! The service `crossfade.v1.Proxy`: the state now, and whenever it changes.
+//! The service `crossfade.v1.Proxy`: the current state, and its changes.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use tonic::{Request, Response, Status};
 
 use super::watcher;
 use crate::admin::Admin;
-use crate::admin::watching::Watching;
-use crate::pages::Shares;
+use crate::admin::state_watch::StateWatch;
+use crate::pages::Quota;
 use crate::state_api::v1::proxy_server::Proxy;
 use crate::state_api::v1::{GetRequest, State, WatchRequest};
 
-/// The interval of a watch that names none, and the shortest one, in milliseconds.
+/// The default and the minimum interval of a watch, in milliseconds.
 const INTERVAL: u32 = 1000;
 const SHORTEST: u32 = 100;
 
 pub(super) struct Reader {
     admin: Admin,
-    watchers: Shares,
+    watchers: Quota,
 }
 
 impl Reader {
-    pub(super) fn new(admin: Admin, watchers: Shares) -> Self {
+    pub(super) fn new(admin: Admin, watchers: Quota) -> Self {
         Self { admin, watchers }
     }
 }
@@ -46,7 +46,7 @@ impl Proxy for Reader {
         };
         let interval = Duration::from_millis(interval.into());
         let permit = watcher(&self.watchers, &request)?;
-        let watching = Watching::new(self.admin.clone(), interval);
+        let watching = StateWatch::new(self.admin.clone(), interval);
         let states = stream::unfold((watching, permit), async |(mut watching, permit)| {
             Some((Ok(watching.next().await?), (watching, permit)))
         });

@@ -1,4 +1,4 @@
-//! The arguments of `crossfade proxy` beyond where it listens and where requests go, by the sections of its help.
+//! The arguments of `crossfade proxy` beyond addresses and split, by the sections of its help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::upstream::Protocol;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Cluster")]
 pub(super) struct ClusterArgs {
-    /// Take new, the split and the policies from the DynamoUpdateConfig of one's own deployment, and watch it
+    /// Read new, the split and the policies from the DynamoUpdateConfig of this pod's deployment, and watch it
     #[arg(long, env = "CROSSFADE_KUBE", requires = "kube_deployment", value_parser = BoolishValueParser::new())]
     pub(super) kube: bool,
-    /// One's own deployment, as spec.sourceDeployment names it; separate several names by commas
+    /// The deployment of this pod, as in spec.sourceDeployment; separate several names by commas
     #[arg(
         long,
         env = "CROSSFADE_KUBE_DEPLOYMENT",
@@ -34,13 +34,13 @@ pub(super) struct ClusterArgs {
     /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
     #[arg(long, env = "CROSSFADE_KUBE_NAMESPACE", value_name = "NAME")]
     kube_namespace: Option<String>,
-    /// Let it name targets anywhere, not only Services of its namespace
+    /// Allow it to name any target, not only Services of its namespace
     #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     kube_allow_any_target: bool,
-    /// Balance over the addresses behind the target's Service by load; needs to watch EndpointSlices
+    /// Balance over the addresses behind the target's Service by load; needs permission to watch EndpointSlices
     #[arg(long, env = "CROSSFADE_KUBE_ENDPOINTS", value_parser = BoolishValueParser::new())]
     kube_endpoints: bool,
-    /// The domain of the cluster
+    /// The cluster domain
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
     cluster_domain: String,
 }
@@ -63,14 +63,16 @@ impl ClusterArgs {
     }
 }
 
-/// Most bytes of `--max-replay-bytes`, as of the field of a plan file.
+/// Upper bound of `--max-replay-bytes`, as in a plan file.
 const MAX_REPLAY_BYTES: u64 = 1 << 30;
 
-/// What a plan file says under `affinity` and `failover`.
+/// The fields `affinity` and `failover` of a plan file.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Affinity and failover (a plan file or a cluster says these itself)")]
+#[command(
+    next_help_heading = "Affinity and failover (not with a plan file or a cluster, which set these)"
+)]
 pub(super) struct PolicyArgs {
-    /// Headers that name a session, the first present counts [default: the plan's default list]
+    /// Headers that name a session; the first one present counts [default: the plan's default list]
     #[arg(
         long,
         env = "CROSSFADE_AFFINITY_HEADER",
@@ -79,7 +81,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) affinity_header: Option<Vec<HeaderName>>,
-    /// Fields of the JSON body that name a session, looked at after the headers
+    /// Fields of the JSON body that name a session, used if no header does
     #[arg(
         long,
         env = "CROSSFADE_AFFINITY_BODY_FIELD",
@@ -89,7 +91,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) affinity_body_field: Vec<String>,
-    /// Largest request body that is kept for another attempt, in bytes [default: 8388608]
+    /// Largest request body that is kept for a retry, in bytes [default: 8388608]
     #[arg(
         long,
         env = "CROSSFADE_MAX_REPLAY_BYTES",
@@ -98,7 +100,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) max_replay_bytes: Option<u64>,
-    /// Other attempts allowed, in percent of all requests [default: 20]
+    /// Retry budget, in percent of all requests [default: 20]
     #[arg(
         long,
         env = "CROSSFADE_RETRY_BUDGET_PERCENT",
@@ -107,7 +109,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) retry_budget_percent: Option<u8>,
-    /// Limit for the first event with content [default: off]
+    /// Time until the first event with content [default: off]
     #[arg(
         long,
         env = "CROSSFADE_FIRST_EVENT_TIMEOUT",
@@ -116,7 +118,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) first_event_timeout: Option<f64>,
-    /// Limit for silence after the first content [default: off]
+    /// Time without data after the first content [default: off]
     #[arg(
         long,
         env = "CROSSFADE_GAP_TIMEOUT",
@@ -125,7 +127,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) gap_timeout: Option<f64>,
-    /// How long events without content are held, so that the request can still be retried [default: 5]
+    /// How long events without content are held so that the request can still be retried [default: 5]
     #[arg(
         long,
         env = "CROSSFADE_HOLD",
@@ -134,10 +136,10 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) hold: Option<f64>,
-    /// Also try a 529 on the other generation
+    /// Also retry on the other generation after a 529
     #[arg(long, env = "CROSSFADE_RETRY_OVERLOADED", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) retry_overloaded: bool,
-    /// Also try a 500 of old on new
+    /// Also retry on new after a 500 from old
     #[arg(long, env = "CROSSFADE_RETRY_OLD_SERVER_ERRORS", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) retry_old_server_errors: bool,
 }
@@ -145,11 +147,11 @@ pub(super) struct PolicyArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct LimitArgs {
-    /// Largest request head, in bytes; beyond it 431
+    /// Largest request head, in bytes; larger ones get a 431
     #[arg(long, env = "CROSSFADE_MAX_HEADER_BYTES", value_name = "N", default_value_t = 65_536,
           value_parser = clap::value_parser!(u32).range(256..=1_048_576))]
     pub(super) max_header_bytes: u32,
-    /// Largest request body, in bytes; beyond it 413
+    /// Largest request body, in bytes; larger ones get a 413
     #[arg(
         long,
         env = "CROSSFADE_MAX_BODY_BYTES",
@@ -157,7 +159,7 @@ pub(super) struct LimitArgs {
         default_value_t = 268_435_456
     )]
     pub(super) max_body_bytes: u64,
-    /// Most requests that are open at once; beyond it 503 with Retry-After
+    /// Most concurrent requests; more get a 503 with Retry-After
     #[arg(
         long,
         env = "CROSSFADE_MAX_REQUESTS",
@@ -166,10 +168,10 @@ pub(super) struct LimitArgs {
         value_parser = count
     )]
     pub(super) max_requests: usize,
-    /// Most connections of clients that are open at once; one more is closed at once
+    /// Most client connections; more are closed at once
     #[arg(long, env = "CROSSFADE_MAX_CONNECTIONS", value_name = "N", default_value_t = 100_000, value_parser = count)]
     pub(super) max_connections: usize,
-    /// Bytes of memory that all that is held of requests and answers may take
+    /// Memory for everything that is held of requests and responses, in bytes
     #[arg(
         long,
         env = "CROSSFADE_REPLAY_BUDGET_BYTES",
@@ -206,7 +208,7 @@ pub(super) struct UpstreamArgs {
     /// Time that a response head may take [default: off]
     #[arg(long, env = "CROSSFADE_UPSTREAM_HEAD_TIMEOUT", value_name = "DURATION", value_parser = seconds)]
     pub(super) upstream_head_timeout: Option<Duration>,
-    /// HTTP towards model servers; auto is HTTP/1.1, or what ALPN chooses with TLS
+    /// HTTP version towards model servers; auto is HTTP/1.1, or with TLS what ALPN selects
     #[arg(
         long,
         env = "CROSSFADE_UPSTREAM_PROTOCOL",
@@ -214,10 +216,10 @@ pub(super) struct UpstreamArgs {
         default_value = "auto"
     )]
     pub(super) upstream_protocol: Protocol,
-    /// Authorities to trust instead of the system's (PEM); read again when the file changes
+    /// Certificate authorities to trust instead of the system's (PEM); reloaded when the file changes
     #[arg(long, env = "CROSSFADE_UPSTREAM_CA", value_name = "FILE")]
     pub(super) upstream_ca: Option<PathBuf>,
-    /// Certificate to show to model servers (PEM)
+    /// Client certificate for model servers (PEM)
     #[arg(
         long,
         env = "CROSSFADE_UPSTREAM_CERT",
@@ -225,7 +227,7 @@ pub(super) struct UpstreamArgs {
         requires = "upstream_key"
     )]
     pub(super) upstream_cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Key of the client certificate (PEM)
     #[arg(
         long,
         env = "CROSSFADE_UPSTREAM_KEY",
@@ -236,7 +238,7 @@ pub(super) struct UpstreamArgs {
     /// Greatest age of a connection to a name, behind which there may be several servers; 0 is no limit
     #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "DURATION", default_value = "60", value_parser = seconds_or_none)]
     pub(super) upstream_max_age: Duration,
-    /// Most exchanges over such a connection; 0 is no limit
+    /// Maximum number of exchanges on such a connection; 0 is no limit
     #[arg(
         long,
         env = "CROSSFADE_UPSTREAM_MAX_EXCHANGES",
@@ -252,7 +254,7 @@ pub(super) struct UpstreamArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "TLS towards clients")]
 pub(super) struct TlsArgs {
-    /// Certificate to show to clients (PEM); read again when the file changes
+    /// Server certificate for clients (PEM); reloaded when the file changes
     #[arg(
         long,
         env = "CROSSFADE_TLS_CERT",
@@ -260,7 +262,7 @@ pub(super) struct TlsArgs {
         requires = "tls_key"
     )]
     pub(super) tls_cert: Option<PathBuf>,
-    /// Its key (PEM)
+    /// Key of the server certificate (PEM)
     #[arg(
         long,
         env = "CROSSFADE_TLS_KEY",
@@ -268,7 +270,7 @@ pub(super) struct TlsArgs {
         requires = "tls_cert"
     )]
     pub(super) tls_key: Option<PathBuf>,
-    /// Authorities that clients must be signed by (PEM)
+    /// Certificate authorities that must have signed client certificates (PEM)
     #[arg(
         long,
         env = "CROSSFADE_TLS_CLIENT_CA",
@@ -287,7 +289,7 @@ pub(super) struct TraceArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Life and logs")]
+#[command(next_help_heading = "Shutdown and logs")]
 pub(super) struct LifeArgs {
     /// After SIGTERM: how long it still takes requests, not ready, until the word is out
     #[arg(long, env = "CROSSFADE_SETTLE", value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
@@ -303,7 +305,7 @@ pub(super) struct LifeArgs {
         default_value = "info"
     )]
     pub(super) log: Level,
-    /// How logs are written
+    /// Log format
     #[arg(
         long,
         env = "CROSSFADE_LOG_FORMAT",

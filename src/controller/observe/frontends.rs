@@ -14,12 +14,12 @@ use super::super::lookout::Pace;
 use super::super::models::{self, Lack, Served};
 use super::super::old::{self, Endpoint};
 use super::{Error, Eyes, Seen};
+use crate::error_chain::error_chain;
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{Object, Unseen};
 use crate::resource::status::Phase;
 use crate::resource::{Host, Target};
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
-use crate::state_api::whole;
 use crate::tls::{ClientFiles, Reloading, server_name};
 
 /// How many frontends of a generation are asked for one update: those of a rollout are alike.
@@ -61,7 +61,7 @@ impl Eyes {
                 Err(Error::Unseen(unseen)) => return Err(unseen.into()),
                 // Whoever cannot ask knows nothing against it.
                 Err(error) => {
-                    new.trouble = Some(whole(&error));
+                    new.trouble = Some(error_chain(&error));
                     Vec::new()
                 }
             };

@@ -1,6 +1,6 @@
-//! One client: asks, listens, and says honestly how it ended.
+//! One client: sends a request, checks the response word by word, and records how it ended.
 //!
-//! It parses events by itself, not with the proxy's decoder: a witness must not borrow the eyes of the one it watches.
+//! It parses events itself instead of with the proxy's decoder, so that it is an independent witness.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -16,27 +16,27 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 use crate::demo::model_server::MODEL;
-use crate::demo::voice::Listener;
+use crate::demo::transcript::Transcript;
 use crate::split::Generation;
 
-/// A client that hears nothing for so long hangs up.
+/// A client that receives nothing for this long hangs up.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// How an exchange ended, as its client saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::demo) enum Ending {
-    /// Every word in order, a finish reason, and `[DONE]`.
+    /// Every word in order, a finish reason and `[DONE]`.
     Completed,
-    /// The client was told: an error event, or an error status.
+    /// The client got an error event or an error status.
     Failed,
-    /// Cut, silent, or not the words that were due: nobody said why.
+    /// Cut, silent or with wrong words, without an error.
     Broken,
-    /// No connection, or no answer on it.
+    /// No connection, or no response on it.
     Unreachable,
 }
 
 impl Ending {
-    /// All, in the order of their numbers.
+    /// All endings, by number.
     pub(in crate::demo) const ALL: [Self; 4] = [
         Self::Completed,
         Self::Failed,
@@ -45,20 +45,20 @@ impl Ending {
     ];
 }
 
-/// What a client saw of one exchange.
+/// What a client observed of one exchange.
 #[derive(Clone, Debug)]
 pub(in crate::demo) struct Report {
     /// How it ended.
     pub(in crate::demo) ending: Ending,
-    /// Whose text it was; `None` without any.
-    pub(in crate::demo) speaker: Option<Generation>,
+    /// The generation whose text it was; `None` without text.
+    pub(in crate::demo) generation: Option<Generation>,
     /// From the request to the first token.
     pub(in crate::demo) first_token: Option<Duration>,
-    /// From each token to the next.
+    /// From each token to the next one.
     pub(in crate::demo) gaps: Vec<Duration>,
 }
 
-/// A client with one connection that it uses again while it can.
+/// A client with one connection, which it reuses while it can.
 #[derive(Debug)]
 pub(super) struct Client {
     address: SocketAddr,
@@ -67,7 +67,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Asks `address` for answers of at most `tokens` tokens.
+    /// Requests responses of at most `tokens` tokens from `address`.
     pub(super) fn new(address: SocketAddr, tokens: u64) -> Self {
         Self {
             address,
@@ -76,7 +76,7 @@ impl Client {
         }
     }
 
-    /// One exchange, from the question to the end of the answer.
+    /// One exchange, from the request to the end of the response.
     pub(super) async fn ask(&mut self) -> Report {
         let mut hearing = Hearing::new(Instant::now());
         let ending = match self.send().await {
@@ -98,7 +98,7 @@ impl Client {
             "model": MODEL,
             "messages": [{"role": "user", "content": "Who is speaking?"}],
             "stream": true,
-            // Of many lengths, or clients that began together would go on in step.
+            // Of different lengths, or clients that started together would stay in step.
             "max_tokens": fastrand::u64(self.tokens / 3..=self.tokens),
         });
         let request = Request::post("/v1/chat/completions")
@@ -130,15 +130,15 @@ impl Client {
     }
 }
 
-/// What was heard of an answer so far.
+/// The response so far.
 #[derive(Debug)]
 struct Hearing {
     asked: Instant,
     last_token: Option<Instant>,
     first_token: Option<Duration>,
     gaps: Vec<Duration>,
-    listener: Listener,
-    /// A finish reason was given.
+    transcript: Transcript,
+    /// A finish reason came.
     finished: bool,
     unparsed: Vec<u8>,
 }
@@ -150,7 +150,7 @@ impl Hearing {
             last_token: None,
             first_token: None,
             gaps: Vec::new(),
-            listener: Listener::default(),
+            transcript: Transcript::default(),
             finished: false,
             unparsed: Vec::new(),
         }
@@ -159,7 +159,7 @@ impl Hearing {
     async fn follow(&mut self, mut body: Incoming) -> Ending {
         let mut ending = None;
         while let Ok(Some(Ok(frame))) = tokio::time::timeout(PATIENCE, body.frame()).await {
-            // What follows the end is read, so that the connection can be used again, and ignored.
+            // What follows the end is read, so that the connection can be reused, and ignored.
             if let (None, Some(data)) = (ending, frame.data_ref()) {
                 ending = self.take(data, Instant::now());
             }
@@ -167,7 +167,7 @@ impl Hearing {
         ending.unwrap_or(Ending::Broken)
     }
 
-    /// Takes bytes as they came; the ending, once an event says it.
+    /// Takes bytes as they come. Returns the ending once an event determines it.
     fn take(&mut self, bytes: &[u8], now: Instant) -> Option<Ending> {
         self.unparsed.extend_from_slice(bytes);
         while let Some(end) = self.unparsed.windows(2).position(|pair| pair == b"\n\n") {
@@ -185,7 +185,7 @@ impl Hearing {
 
     fn event(&mut self, data: &[u8], now: Instant) -> Option<Ending> {
         if data == b"[DONE]" {
-            let whole = self.finished && self.listener.is_whole();
+            let whole = self.finished && self.transcript.is_complete();
             return Some(if whole {
                 Ending::Completed
             } else {
@@ -212,7 +212,7 @@ impl Hearing {
     }
 
     fn token(&mut self, token: &str, now: Instant) {
-        self.listener.hear(token);
+        self.transcript.push(token);
         match self.last_token.replace(now) {
             None => self.first_token = Some(now - self.asked),
             Some(before) => self.gaps.push(now - before),
@@ -222,7 +222,7 @@ impl Hearing {
     fn report(self, ending: Ending) -> Report {
         Report {
             ending,
-            speaker: self.listener.speaker(),
+            generation: self.transcript.generation(),
             first_token: self.first_token,
             gaps: self.gaps,
         }
@@ -232,7 +232,7 @@ impl Hearing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::voice;
+    use crate::demo::transcript;
 
     fn token(word: &str) -> String {
         format!(
@@ -245,7 +245,7 @@ mod tests {
     const DONE: &str = "data: [DONE]\n\n";
 
     fn speech(tokens: usize) -> String {
-        voice::words(Generation::New)
+        transcript::words(Generation::New)
             .take(tokens)
             .map(token)
             .collect()
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(endings.next(), Some(Ending::Completed));
         let report = hearing.report(Ending::Completed);
         assert_eq!(
-            (report.speaker, report.gaps.len()),
+            (report.generation, report.gaps.len()),
             (Some(Generation::New), 3)
         );
         assert!(report.first_token.is_some());

@@ -1,6 +1,4 @@
-//! What all clients saw together: counts and times.
-//!
-//! Pure. Must not know who reports, nor how the figures are shown.
+//! What all clients observed: counts and times. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +10,15 @@ use crate::split::Generation;
 #[derive(Clone, Debug, Default)]
 pub(in crate::demo) struct Tally {
     begun: u64,
-    /// By speaker (old, new, nobody), then by ending.
+    /// By generation (old, new, none), then by ending.
     endings: [[u64; Ending::ALL.len()]; 3],
-    /// Not completed, and not while an upstream was dead.
+    /// Not completed, at a time when no upstream was down.
     lost_without_outage: u64,
     /// From the request to the first token, by generation.
     pub(in crate::demo) first_token: [Times; 2],
     /// From token to token, by generation.
     pub(in crate::demo) gap: [Times; 2],
-    /// Answers by generation, under the split (in percent) that was in force when they were asked for.
+    /// Responses by generation, under the split (in percent) that was in force when they were requested.
     pub(in crate::demo) by_split: BTreeMap<u8, [u64; 2]>,
 }
 
@@ -30,26 +28,26 @@ impl Tally {
         self.begun += 1;
     }
 
-    /// It ended: asked under the split `percent`, and with an upstream dead or not.
+    /// It ended. `percent` is the split at its start; `outage` says whether an upstream was down.
     pub(in crate::demo) fn end(&mut self, report: &Report, percent: u8, outage: bool) {
-        let speaker = report.speaker.map_or(2, Generation::index);
-        self.endings[speaker][report.ending as usize] += 1;
+        let generation = report.generation.map_or(2, Generation::index);
+        self.endings[generation][report.ending as usize] += 1;
         if report.ending != Ending::Completed && !outage {
             self.lost_without_outage += 1;
         }
-        if let Some(generation) = report.speaker.map(Generation::index) {
+        if let Some(generation) = report.generation.map(Generation::index) {
             self.by_split.entry(percent).or_default()[generation] += 1;
             self.first_token[generation].0.extend(report.first_token);
             self.gap[generation].0.extend(&report.gaps);
         }
     }
 
-    /// Requests that ended so, by whose text came back; `None`: no text came.
-    pub(in crate::demo) fn count(&self, speaker: Option<Generation>, ending: Ending) -> u64 {
-        self.endings[speaker.map_or(2, Generation::index)][ending as usize]
+    /// Requests that ended this way, by the generation whose text came back; `None`: no text came.
+    pub(in crate::demo) fn count(&self, generation: Option<Generation>, ending: Ending) -> u64 {
+        self.endings[generation.map_or(2, Generation::index)][ending as usize]
     }
 
-    /// Requests that ended so.
+    /// Requests that ended this way.
     pub(in crate::demo) fn total(&self, ending: Ending) -> u64 {
         self.endings
             .iter()
@@ -62,12 +60,12 @@ impl Tally {
         self.endings.iter().flatten().sum()
     }
 
-    /// Requests that have not ended.
+    /// Requests that are still open.
     pub(in crate::demo) fn open(&self) -> u64 {
         self.begun - self.ended()
     }
 
-    /// Requests that were not completed: all, and those of them for which no dead upstream is to blame.
+    /// Requests that were not completed: all, and those that no outage explains.
     pub(in crate::demo) fn lost(&self) -> (u64, u64) {
         (
             self.ended() - self.total(Ending::Completed),
@@ -76,7 +74,7 @@ impl Tally {
     }
 }
 
-/// Times, to be sorted when they are asked for.
+/// Times, to be sorted when they are read.
 #[derive(Clone, Debug, Default)]
 pub(in crate::demo) struct Times(Vec<Duration>);
 
@@ -102,10 +100,10 @@ impl Times {
 mod tests {
     use super::*;
 
-    fn report(ending: Ending, speaker: Option<Generation>) -> Report {
+    fn report(ending: Ending, generation: Option<Generation>) -> Report {
         Report {
             ending,
-            speaker,
+            generation,
             first_token: None,
             gaps: Vec::new(),
         }
@@ -114,14 +112,14 @@ mod tests {
     #[test]
     fn endings_are_counted_by_speaker_and_every_request_is_somewhere() {
         let mut tally = Tally::default();
-        for (ending, speaker, outage) in [
+        for (ending, generation, outage) in [
             (Ending::Completed, Some(Generation::Old), false),
             (Ending::Completed, Some(Generation::New), true),
             (Ending::Failed, Some(Generation::New), true),
             (Ending::Unreachable, None, false),
         ] {
             tally.begin();
-            tally.end(&report(ending, speaker), 50, outage);
+            tally.end(&report(ending, generation), 50, outage);
         }
         tally.begin();
         assert_eq!((tally.ended(), tally.open(), tally.lost()), (4, 1, (2, 1)));

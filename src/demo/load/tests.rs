@@ -1,10 +1,10 @@
-//! What the room promises, on real sockets of this machine.
+//! The clients, on real sockets of this machine.
 
 use super::*;
 use crate::demo::ModelServer;
 use crate::split::Generation;
 
-/// Waits until the tally is as wanted; the test's own time limit is generous since the machine may be busy.
+/// Waits until the tally is as wanted. The time limit is generous, since the machine may be busy.
 async fn until(load: &Load, wanted: impl Fn(&Tally) -> bool) {
     tokio::time::timeout(Duration::from_secs(30), async {
         while !load.tally(&wanted) {
@@ -12,7 +12,7 @@ async fn until(load: &Load, wanted: impl Fn(&Tally) -> bool) {
         }
     })
     .await
-    .expect("the tally comes to what is wanted");
+    .expect("the tally gets there");
 }
 
 #[tokio::test]
@@ -44,6 +44,6 @@ async fn a_server_killed_in_mid_stream_breaks_its_streams_and_is_unreachable_aft
     assert_eq!(load.tally(Tally::lost).1, 0);
     server.revive().unwrap();
     until(&load, |tally| tally.total(Ending::Completed) >= 1).await;
-    // At least those who found nobody; a stream may have come to its end just before the kill.
+    // At least those that could not connect; a stream may have completed just before the kill.
     assert!(load.tally(Tally::lost).0 >= 8);
 }

@@ -1,19 +1,19 @@
-//! The JSON of one answer, in the forms of chat completions and of completions.
+//! The JSON of one response, in the forms of Chat Completions and Completions.
 //!
-//! Source of the forms: `OpenAI` API reference, "Chat completion chunk" and "Completion". Must not know time or pace.
+//! Source: OpenAI API reference, "Chat completion chunk" and "Completion".
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use super::MODEL;
-use crate::demo::voice::{self, Words};
+use crate::demo::transcript::{self, Words};
 use crate::split::Generation;
 
-/// Tokens of an answer that nobody limited.
+/// Tokens of a response without a limit.
 const LENGTH: std::ops::RangeInclusive<usize> = 30..=120;
 
-/// Which of the two API families an answer is for.
+/// The API family of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Api {
     /// `/v1/chat/completions`.
@@ -22,23 +22,23 @@ pub(super) enum Api {
     Completions,
 }
 
-/// All that is said of one request.
+/// The response to one request.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
     api: Api,
     generation: Generation,
     id: String,
     created: u64,
-    /// How many tokens it has.
+    /// Its number of tokens.
     pub(super) tokens: usize,
     finish_reason: &'static str,
-    /// Whether a stream ends with the usage.
+    /// Does a stream end with the usage?
     include_usage: bool,
     prompt_tokens: usize,
 }
 
 impl Answer {
-    /// Chooses length and identity of the answer to `request`.
+    /// Chooses length and identity of the response to `request`.
     pub(super) fn to(request: &Value, api: Api, generation: Generation) -> Self {
         let limit = ["max_completion_tokens", "max_tokens"]
             .iter()
@@ -65,9 +65,9 @@ impl Answer {
         }
     }
 
-    /// The words to say, [`Answer::tokens`] of which are the answer.
+    /// The words, of which [`Answer::tokens`] make the response.
     pub(super) fn words(&self) -> Words {
-        voice::words(self.generation)
+        transcript::words(self.generation)
     }
 
     /// The event before the first content: chat only.
@@ -98,7 +98,7 @@ impl Answer {
         std::iter::once(last).chain(usage).collect()
     }
 
-    /// The answer in one piece.
+    /// The response in one piece.
     pub(super) fn whole(&self) -> Value {
         let text: String = self.words().take(self.tokens).collect();
         let mut choice = json!({"index": 0, "logprobs": null, "finish_reason": self.finish_reason});

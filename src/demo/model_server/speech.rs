@@ -1,6 +1,4 @@
-//! An answer said at the pace of a model: a pause for the prompt, then token by token.
-//!
-//! Must not know what the events look like inside.
+//! A response at the pace of a model: a pause for the prompt, then token by token.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -15,7 +13,7 @@ use serde_json::Value;
 use tokio::time::Sleep;
 
 use super::answer::Answer;
-use crate::demo::voice::Words;
+use crate::demo::transcript::Words;
 
 /// From the request to the first token, in milliseconds.
 const FIRST_TOKEN: RangeInclusive<u64> = 120..=300;
@@ -42,7 +40,7 @@ pub(in crate::demo) struct Speech {
 }
 
 impl Speech {
-    /// Begins to think now.
+    /// Starts with the pause for the prompt.
     pub(super) fn new(answer: Answer) -> Self {
         let words = answer.words();
         let due = Box::pin(tokio::time::sleep(draw(FIRST_TOKEN)));
@@ -55,7 +53,7 @@ impl Speech {
         }
     }
 
-    /// The answer in one piece, when the last token would have been said.
+    /// The response in one piece, when its last token is due.
     pub(super) async fn whole(self) -> Value {
         let rest: Duration = (1..self.answer.tokens).map(|_| draw(GAP)).sum();
         self.due.await;

@@ -1,4 +1,4 @@
-//! What the room promises, on real sockets of this machine.
+//! The model server, on real sockets of this machine.
 
 use super::*;
 use hyper::client::conn::http1::{SendRequest, handshake};

@@ -1,4 +1,4 @@
-//! A share over time as two areas, one on the other: the old generation above, the new one below.
+//! A share over time as two stacked areas: the old generation above, the new one below.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use super::{NEW, NEW_ON_OLD, OLD};
 
 const EIGHTHS: [&str; 9] = ["▓", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 
-/// The past of a share; what is still to come stays empty. The last row is the axis of time.
+/// A share so far; the time to come stays empty. The last row is the time axis.
 pub(super) struct Past<'a> {
-    /// The length of the axis.
+    /// Length of the axis.
     pub(super) length: Duration,
-    /// Moments in order, each with the share of the new generation, 0 to 1.
+    /// Points in order, each with the share of the new generation, 0 to 1.
     pub(super) moments: &'a mut dyn Iterator<Item = (Duration, Option<f64>)>,
     /// Marked on the axis.
     pub(super) outages: &'a [(Duration, Duration)],
@@ -49,7 +49,7 @@ impl Widget for Past<'_> {
                 before = None;
                 continue;
             };
-            // A wide picture has columns between two moments.
+            // A wide view has columns between two points.
             for column in before.map_or(column, |last: u16| column.min(last + 1))..=column {
                 pile(area.x + column, share, picture, buffer);
             }

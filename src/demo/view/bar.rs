@@ -1,4 +1,4 @@
-//! A split as one bar: old from the left, new from the right, in colour, in letters and in figures.
+//! A split as one bar: old from the left, new from the right, in colour, letters and figures.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -7,16 +7,16 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::Widget;
 
 use super::{NEW, OLD};
-use crate::demo::scene::percent;
+use crate::demo::frame::percent;
 
 /// Columns beside the bar itself: name, both letters, figure.
 const NAME: usize = 10;
 const FIGURE: usize = 8;
 
-/// How much goes to the new generation.
+/// The share of the new generation.
 pub(super) struct SplitBar {
     pub(super) name: &'static str,
-    /// 0 to 1; none: nothing to tell from.
+    /// 0 to 1; `None` without data.
     pub(super) share: Option<f64>,
 }
 

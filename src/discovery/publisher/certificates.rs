@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
+use crate::error_chain::error_chain;
 use crate::resource::{Plan, Problems};
 use crate::split::Generation;
-use crate::state_api::whole;
 use crate::tls::{ClientFiles, Reloading};
 
 /// Why the TLS of a plan cannot be used.
@@ -17,7 +17,7 @@ pub struct TlsFault(#[from] crate::tls::Error);
 impl TlsFault {
     /// Its cause, with all that is behind it, for the person who wrote the plan.
     pub(super) fn problems(&self) -> Problems {
-        Problems::one("spec.tls", whole(&self.0))
+        Problems::one("spec.tls", error_chain(&self.0))
     }
 }
 

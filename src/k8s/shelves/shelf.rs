@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::mpsc;
 
 use super::objects::{Object, Objects, differing, place, put};
+use crate::error_chain::error_chain;
 
 /// A watch is begun anew after so long, in seconds.
 const RENEW: u32 = 25;
@@ -241,7 +242,7 @@ impl Shelf {
         if code == 404 && !state.listed {
             return (true, Vec::new());
         }
-        let cause = crate::state_api::whole(error);
+        let cause = error_chain(error);
         if before.is_none() && state.listed && code != 0 {
             tracing::warn!(
                 kind = self.plural,

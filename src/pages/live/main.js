@@ -1,8 +1,8 @@
-// Draws what `live` tells, each time anew from the last state and the samples of the last minutes.
+// Renders the events of `live`, each time from the last state and the samples of the last minutes.
 
-const SILENCE = 10_000; // after which a stream that says nothing counts as lost
+const SILENCE = 10_000; // a stream without events for this long counts as lost
 
-let told = null; // what was told last
+let told = null; // the last event
 let heard = 0;
 let source = null;
 let refused = false;
@@ -18,9 +18,9 @@ function connect() {
     refused = false;
     show("refusal", false);
   };
-  // A browser tries again by itself, but not after an answer that is no stream: see below.
+  // The browser reconnects by itself, except after a response that is no stream: see below.
   source.onerror = () => {
-    link("lost", "connection lost, trying again");
+    link("lost", "connection lost, reconnecting");
     if (source.readyState === EventSource.CLOSED) explain(source.url);
   };
 }
@@ -29,12 +29,12 @@ setInterval(() => {
   const silent = Date.now() - heard;
   const patience = source.readyState !== EventSource.CLOSED ? SILENCE : refused ? 5000 : 1000;
   if (silent > patience) {
-    link("lost", "connection lost, trying again");
+    link("lost", "connection lost, reconnecting");
     connect();
   }
 }, 1000);
 
-// An event source does not say why it was refused: asked again, the answer does.
+// An event source does not report why it was refused. Another request does.
 async function explain(url) {
   const stop = new AbortController();
   try {
@@ -43,9 +43,9 @@ async function explain(url) {
     say("why", (await answer.text()).trim());
     refused = true;
     show("refusal", true);
-    link("lost", "refused, trying again");
+    link("lost", "refused, retrying");
   } catch {
-    // Nobody is there: that is said already.
+    // Unreachable, which is shown already.
   } finally {
     stop.abort();
   }
@@ -87,11 +87,11 @@ function draw() {
   show("alert", alerts.length);
   renew(byId("alert"), alerts.map((text) => html("p", {}, text)));
   drawStanding(state?.standing);
-  say("note", "Of all exchanges since the process started.");
+  say("note", "All exchanges since the process started.");
   if (update) {
     drawUpdate(update);
     const { answer } = drawProxies(update, proxies);
-    say("note", `Sums over the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "answers" : "answer"}, of all exchanges since each of them started. Addresses are those of the proxy that can use fewest.`);
+    say("note", `Totals of the ${plural(answer, "proxy", "proxies")} that ${answer === 1 ? "responds" : "respond"}, since each of them started. Addresses are those of the proxy with the fewest healthy ones.`);
   }
   drawShares(update ? update.wanted : state?.split.wanted, state?.split.observed);
   drawPast();
@@ -105,7 +105,7 @@ function draw() {
 }
 
 function drawHead({ process, phase, ready, plan }) {
-  const serves = phase === "ready" && !ready ? "not ready: no model server can be reached" : phase;
+  const serves = phase === "ready" && !ready ? "not ready: cannot reach any model server" : phase;
   say("who", `${process?.name ?? "?"} · ${serves} · version ${process?.version ?? "?"} · up ${lasting(process?.uptimeSeconds ?? 0)}`);
   document.title = `${plan?.percent ?? "?"} % new · crossfade`;
 }
@@ -115,7 +115,7 @@ function drawFleetHead(update) {
   document.title = update ? `${percent(update.wanted)} new · ${nameOf(update)} · crossfade` : "updates · crossfade";
 }
 
-// What is wrong with the plan of a proxy, in words.
+// Problems of a proxy's plan, for people.
 function concerns(plan) {
   const told = [];
   const refusal = plan?.refusal;
@@ -123,7 +123,7 @@ function concerns(plan) {
     const problems = refusal.problems.map((problem) => [problem.path, problem.message].filter(Boolean).join(": "));
     told.push(`A newer plan was refused at ${clock(Date.parse(refusal.time))} (${refusal.source}): ${problems.join("; ")}`);
   }
-  if (known(plan?.sourceLostSeconds)) told.push("The source of plans is out of reach; the last good plan stays in force.");
+  if (known(plan?.sourceLostSeconds)) told.push("The plan source cannot be reached; the last good plan stays in force.");
   told.push(...(plan?.remarks ?? []));
   return told;
 }

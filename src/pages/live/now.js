@@ -1,4 +1,4 @@
-// The present: how it stands, the split, both sides beside each other, latencies, totals and the plan.
+// The present: the assessment, the split, both generations side by side, latencies, totals and the plan.
 
 const SIDES = ["old", "new"];
 
@@ -26,7 +26,7 @@ function drawSides(state) {
   const row = (name, cells, against = "") => rows.push(html("tr", {}, html("th", { scope: "row" }, name), ...cells, html("td", {}, against)));
   const figures = (id, value) => SIDES.map((side) => figure(`${side}.${id}`, state[side] ? value(state[side]) : "–"));
   row("open streams", figures("openStreams", (side) => count(side.openStreams)));
-  row("addresses that may be used", figures("endpoints", (side) => (side.endpoints?.known ? `${side.endpoints.healthy} of ${side.endpoints.known}` : "–")));
+  row("healthy addresses", figures("endpoints", (side) => (side.endpoints?.known ? `${side.endpoints.healthy} of ${side.endpoints.known}` : "–")));
   for (const [key, name] of [["lastMinute", "Last minute"], ["lastFiveMinutes", "Last 5 minutes"]]) {
     const windows = SIDES.map((side) => state[side]?.[key]);
     if (!windows.some(known)) continue;
@@ -51,7 +51,7 @@ const rate = (perSecond) => (known(perSecond) ? perSecond.toFixed(perSecond < 10
 function compared(old, fresh) {
   if (!old || !fresh) return "";
   const more = Math.round((fresh / old - 1) * 100);
-  // Less than the buckets can tell.
+  // Below the resolution of the buckets.
   if (Math.abs(more) < 5) return "about the same";
   return `${Math.abs(more)}\u00a0% ${more > 0 ? "slower" : "faster"}`;
 }
@@ -59,7 +59,7 @@ function compared(old, fresh) {
 function drawTotals(state) {
   const row = (name, id, value, kind) => html("tr", kind ? { class: kind } : {}, html("th", { scope: "row" }, name), ...SIDES.map((side) => figure(`${side}.${id}`, state[side] ? count(value(state[side])) : "–")));
   renew(document.querySelector("#totals tbody"), [
-    html("tr", { class: "head" }, html("th", {}, "How exchanges ended"), html("th", { scope: "col" }, "old"), html("th", { scope: "col" }, "new")),
+    html("tr", { class: "head" }, html("th", {}, "Outcomes"), html("th", { scope: "col" }, "old"), html("th", { scope: "col" }, "new")),
     ...["completed", "truncated", "failed", "cancelled"].map((outcome) => row(outcome, outcome, (side) => side.outcomes?.[outcome])),
     row("first tokens measured", "firstEvent.count", (side) => side.firstEvent?.count),
     row("gaps measured", "gap.count", (side) => side.gap?.count),
@@ -74,7 +74,7 @@ function lower(index) {
   return ((1 + (index % PARTS) / PARTS) * 2 ** doublings) / 1000;
 }
 
-const BARS = 24; // at most, in a picture of latencies
+const BARS = 24; // at most, in a latency chart
 
 function drawTimes(state, id, key, name) {
   const box = byId(id);
@@ -133,7 +133,7 @@ function drawSaves(state) {
   ];
   renew(document.querySelector("#saves tbody"), [
     ...group("Requests recovered by failover", "saves", state.saves),
-    row("Failovers that the retry budget did not allow", "retriesRefused", state.retriesRefused, "head"),
+    row("Retries denied by the retry budget", "retriesRefused", state.retriesRefused, "head"),
     ...group("Requests refused by crossfade", "rejected", state.rejectedRequests),
   ]);
 }
@@ -151,7 +151,7 @@ function drawPlan(plan) {
     rows.push(["resource", html("dd", {}, `${namespace ? `${namespace}/` : ""}${name}${generation ? `, generation ${generation}` : ""}`)]);
   }
   if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was asked for`)]);
-  if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: it is no refuge any more")]);
+  if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: nothing is retried on it")]);
   rows.push(["plans refused", figure("plan.refused", count(plan.refusedTotal), "dd")]);
   renew(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));
 }

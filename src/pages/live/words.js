@@ -1,4 +1,4 @@
-// Words and elements, of which the rest is made.
+// Helpers for text and elements.
 
 const byId = (id) => document.getElementById(id);
 const show = (id, is) => (byId(id).hidden = !is);
@@ -40,7 +40,7 @@ function html(name, attributes = {}, ...children) {
 }
 const figure = (id, text, name = "td") => html(name, { "data-figure": id }, text);
 
-// Puts `children` into `parent`, but leaves alone what is there already: so a mark, the focus and a reader's place stay.
+// Puts `children` into `parent` but keeps equal elements, so that selection, focus and scroll position stay.
 function renew(parent, children) {
   children.forEach((child, index) => {
     const there = parent.children[index];

@@ -15,12 +15,13 @@ use http_body::{Body, Frame, SizeHint};
 use super::Cut;
 use super::sse_relay::SseRelay;
 use super::timers::{Due, Timers};
+use crate::error_chain::error_chain;
+use crate::failover::Cause;
 use crate::http1::passable;
 use crate::proxy::attempt::{Retry, Retrying};
 use crate::proxy::exchange::Exchange;
-use crate::rescue::Cause;
-use crate::sse::{Api, End};
-use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody, story};
+use crate::sse::End;
+use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody};
 
 enum State {
     Flowing,
@@ -61,12 +62,12 @@ impl Relay {
     ) -> Self {
         let mut relay = Self::flowing(source, exchange);
         let failover = &attempts.snapshot().plan.failover;
-        relay.timers.hold = failover.hold;
+        let hold = failover.hold;
         relay.timers.gap = failover.gap_timeout;
         relay.timers.comments = comments;
         relay.timers.first_event = attempts.first_event_deadline();
         relay.timers.forwarded = Some(Instant::now());
-        relay.sse = Some(SseRelay::new(relay.exchange().api()));
+        relay.sse = Some(SseRelay::new(relay.exchange().api(), hold));
         relay.endpoint = relay.source.endpoint().cloned();
         relay.attempts = Some(attempts);
         relay
@@ -125,7 +126,7 @@ impl Relay {
         }
         self.endpoint = None;
         self.timers.first_event = None;
-        self.timers.held_since = None;
+        self.timers.held_until = None;
     }
 
     fn finish(&mut self, end: End) {
@@ -150,7 +151,9 @@ impl Relay {
                             rest
                         }
                     },
-                    Poll::Ready(Some(Err(error))) => self.broke(error.in_general(), &story(&error)),
+                    Poll::Ready(Some(Err(error))) => {
+                        self.broke(error.in_general(), &error_chain(&error))
+                    }
                     Poll::Ready(None) => self.eof(),
                     // It did come, in time.
                     Poll::Pending if self.source.holds_back() => return Poll::Pending,
@@ -263,13 +266,12 @@ impl Relay {
             let timeline = &self.exchange().timeline;
             timeline.terminal() || timeline.error().is_some()
         };
-        // Of an unknown family it is not known how its streams end.
-        let unknown = self.exchange().api() == Api::Other;
+        let may_end_anywhere = !self.exchange().api().has_terminal_event();
         let Some(sse) = &mut self.sse else {
             self.finish(End::Eof);
             return Bytes::new();
         };
-        if done || unknown || sse.quiet() || (sse.committed() && !doubtful) {
+        if done || may_end_anywhere || sse.quiet() || (sse.committed() && !doubtful) {
             let rest = sse.rest();
             self.finish(End::Eof);
             return rest;

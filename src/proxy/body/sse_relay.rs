@@ -1,18 +1,18 @@
 //! What of an event stream is forwarded, held or dropped, slice by slice.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
 
 use super::timers::Timers;
+use crate::failover::{Cause, Target};
 use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
-use crate::rescue::{Cause, Target};
 use crate::sse::{
-    self, Api, Continuation, Decoder, Event, Glance, Glances, Late, Meaning, Opening,
+    self, Api, Continuation, Decoder, Event, HoldPolicy, Prescan, Prescans, Step, Tail,
 };
 
 /// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet. So does one
@@ -32,9 +32,8 @@ pub struct SseRelay {
     held: Vec<u8>,
     /// Content has been forwarded: the answer is this target's for good.
     committed: bool,
-    /// Events without content went out: no more are held.
-    opened: bool,
-    /// Those events, should another target go on with the stream.
+    hold: HoldPolicy,
+    /// The events without content that went out, should another target go on with the stream.
     continuation: Continuation,
     /// For all that is held here.
     charge: Charge,
@@ -61,14 +60,19 @@ enum Early {
 }
 
 impl SseRelay {
-    pub fn new(api: Api) -> Self {
+    /// `hold` is how long events without content are held.
+    pub fn new(api: Api, hold: Duration) -> Self {
         Self {
             api,
             decoder: Decoder::new(MAX_EVENT),
             partial: Vec::new(),
             held: Vec::new(),
             committed: false,
-            opened: false,
+            hold: HoldPolicy {
+                hold,
+                max_bytes: MAX_HELD,
+                released: false,
+            },
             continuation: Continuation::default(),
             charge: Charge::default(),
         }
@@ -87,13 +91,13 @@ impl SseRelay {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
         self.held = Vec::new();
-        self.continuation.moved();
+        self.continuation.next_stream();
         self.charge.shrink(0);
     }
 
     /// Events without content were held long enough.
     pub fn release(&mut self) -> Bytes {
-        self.opened = true;
+        self.hold.released = true;
         self.continuation.sent_all(self.api, &self.held);
         std::mem::take(&mut self.held).into()
     }
@@ -142,13 +146,13 @@ impl SseRelay {
         // Everything before this offset is dealt with.
         let mut from = 0;
         let mut with_content = 0;
-        let mut glances = Glances::before(&self.decoder, &data);
+        let mut prescans = Prescans::before(&self.decoder, &data);
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
-            let glance = glances.of_next();
+            let prescan = prescans.for_next();
             if self.committed {
-                with_content += u64::from(note(self.api, &event, glance, exchange));
+                with_content += u64::from(note(self.api, &event, prescan, exchange));
                 continue;
             }
             let end = event.end;
@@ -165,7 +169,7 @@ impl SseRelay {
                 Early::Commit => {
                     self.committed = true;
                     taken.committed = true;
-                    with_content += u64::from(note(self.api, &event, glance, exchange));
+                    with_content += u64::from(note(self.api, &event, prescan, exchange));
                 }
                 Early::Retry(target, cause) => {
                     taken.retry = Some((target, cause));
@@ -241,31 +245,32 @@ impl SseRelay {
         attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Early {
-        let destination = match sse::meaning(self.api, event) {
-            Meaning::Comment => out,
-            Meaning::Preamble => {
-                if let Some(usage) = sse::usage(self.api, event.data) {
-                    exchange.usage.merge(usage);
-                }
-                match self.continuation.judge(self.api, event) {
-                    Opening::Forward => {}
-                    Opening::LeaveOut => {
-                        self.partial.clear();
-                        return Early::Go;
-                    }
-                    Opening::Conflict => return Early::Conflict,
-                }
-                if timers.hold.is_zero() || self.opened || self.held.len() > MAX_HELD {
-                    timers.held_since = None;
-                    out.extend_from_slice(&self.release());
-                    self.continuation.sent(self.api, event);
-                    out
-                } else {
-                    timers.held_since.get_or_insert(now);
-                    &mut self.held
-                }
+        let held = self.held.len();
+        let step = self
+            .hold
+            .step(&mut self.continuation, (self.api, event), held, now);
+        if !matches!(step, Step::Commit | Step::Fail { .. })
+            && let Some(usage) = sse::usage(self.api, event.data)
+        {
+            exchange.usage.merge(usage);
+        }
+        let destination = match step {
+            Step::Forward => out,
+            Step::Hold { until } => {
+                timers.held_until.get_or_insert(until);
+                &mut self.held
             }
-            Meaning::Error { code } => {
+            Step::Release => {
+                timers.held_until = None;
+                out.extend_from_slice(&self.release());
+                self.continuation.sent(self.api, event);
+                out
+            }
+            Step::Drop => {
+                self.partial.clear();
+                return Early::Go;
+            }
+            Step::Fail { code } => {
                 let cause = Cause::of_error_event(code);
                 if let (Some(attempts), Some(cause)) = (attempts, cause)
                     && let Some(target) = attempts.next_target_after_head(cause)
@@ -274,7 +279,8 @@ impl SseRelay {
                 }
                 return Early::Commit;
             }
-            Meaning::Content | Meaning::Terminal => return Early::Commit,
+            Step::Commit => return Early::Commit,
+            Step::Conflict => return Early::Conflict,
         };
         destination.append(&mut self.partial);
         destination.extend_from_slice(bytes);
@@ -334,18 +340,20 @@ fn charged(held: usize) -> usize {
 }
 
 /// Notes an event that is forwarded. Has it content?
-fn note(api: Api, event: &Event<'_>, glance: Glance, exchange: &mut Exchange) -> bool {
-    if let Some(usage) = glance.usage(api, event) {
+fn note(api: Api, event: &Event<'_>, prescan: Prescan, exchange: &mut Exchange) -> bool {
+    if let Some(usage) = prescan.usage(api, event) {
         exchange.usage.merge(usage);
     }
-    let late = glance.late_meaning(api, event);
-    match late {
-        Late::Error { code } => exchange.timeline.set_error(code),
-        Late::Terminal => exchange.timeline.set_terminal(),
-        Late::Nothing => {}
+    let tail = prescan.tail_meaning(api, event);
+    match tail {
+        Tail::Error { code } => {
+            exchange.timeline.set_error(code);
+            if sse::is_terminal(api, event) {
+                exchange.timeline.set_terminal();
+            }
+        }
+        Tail::Terminal => exchange.timeline.set_terminal(),
+        Tail::Nothing => {}
     }
-    if matches!(api, Api::Responses) && sse::is_terminal(api, event) {
-        exchange.timeline.set_terminal();
-    }
-    late == Late::Nothing && event.has_data
+    tail == Tail::Nothing && event.has_data
 }

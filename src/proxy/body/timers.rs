@@ -24,8 +24,8 @@ pub enum Due {
 /// Limits and marks; all are absent by default, and then there is no timer.
 #[derive(Default)]
 pub struct Timers {
-    pub hold: Duration,
-    pub held_since: Option<Instant>,
+    /// When events without content are released.
+    pub held_until: Option<Instant>,
     pub first_event: Option<Instant>,
     pub gap: Option<Duration>,
     /// When the last bytes came after the first content.
@@ -42,7 +42,7 @@ impl Timers {
     /// The earliest deadline and what it is for. While another attempt is being made only comments are due.
     fn next(&self, flowing: bool) -> Option<(Instant, Due)> {
         let only_flowing = [
-            self.held_since.map(|since| (since + self.hold, Due::Hold)),
+            self.held_until.map(|at| (at, Due::Hold)),
             self.first_event.map(|at| (at, Due::FirstEvent)),
             self.gap
                 .zip(self.last_data)
@@ -62,7 +62,7 @@ impl Timers {
 
     /// Is there nothing to wait for, as by default?
     const fn are_absent(&self) -> bool {
-        self.held_since.is_none()
+        self.held_until.is_none()
             && self.first_event.is_none()
             && self.gap.is_none()
             && self.comments.is_none()
@@ -101,7 +101,7 @@ impl Timers {
             // An elapsed timer must not be polled again.
             self.sleep = None;
             match due {
-                Due::Hold => self.held_since = None,
+                Due::Hold => self.held_until = None,
                 Due::FirstEvent => self.first_event = None,
                 Due::Gap => self.last_data = None,
                 Due::Comment => self.forwarded = Some(now),

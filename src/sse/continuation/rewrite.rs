@@ -1,18 +1,18 @@
-//! Replaces ids and sequence numbers in the JSON of events, without a look at anything else in it.
+//! Replaces ids and sequence numbers in the JSON of events without parsing the rest.
 
 use memchr::{memchr, memchr3};
 
-/// The same bytes with every id that `known` answers for and every sequence number replaced; `None` where nothing changes.
+/// The same bytes with every id for which `known` returns another one, and every sequence number, replaced; `None` if nothing
+/// changes.
 ///
-/// Only the values of the keys that hold ids are looked at, and only where they are the whole value, so generated text
-/// cannot be changed by it.
+/// Only complete values of the keys for ids are replaced, so generated text cannot be affected.
 pub(super) fn rewrite<'a>(
     bytes: &[u8],
     known: impl Fn(&[u8]) -> Option<&'a [u8]>,
     mut number: impl FnMut(u64) -> u64,
 ) -> Option<Vec<u8>> {
     let mut out = Vec::new();
-    // Everything before this offset is in `out`.
+    // Everything before this offset has been copied to `out`.
     let mut copied = 0;
     let mut at = 0;
     while let Some((key, after)) = next_string(bytes, at) {
@@ -56,8 +56,8 @@ pub(super) fn rewrite<'a>(
     Some(out)
 }
 
-/// The next JSON string from `at` on, still escaped, and the offset behind it. JSON has no line ends in strings: one whose
-/// line ends first is none.
+/// The next JSON string from `at` on, still escaped, and the offset after it. JSON strings have no line ends, so an
+/// unterminated one on a line is skipped.
 fn next_string(bytes: &[u8], at: usize) -> Option<(&[u8], usize)> {
     let mut start = at + memchr(b'"', &bytes[at..])? + 1;
     let mut end = start;

@@ -76,7 +76,7 @@ fn continued(api: Api, targets: &[(&str, usize)]) -> Result<Vec<Value>, Opening>
     let mut client = Vec::new();
     for (number, (target, length)) in targets.iter().enumerate() {
         if number > 0 {
-            continuation.moved();
+            continuation.next_stream();
         }
         for event in stream(api, target).into_iter().take(*length) {
             let bytes = framed(&event);
@@ -186,7 +186,7 @@ fn what_needs_no_change_is_not_copied() {
         continuation.rewritten(Api::Responses, bytes.clone())
     ));
     continuation.sent_all(Api::Chat, &framed(&stream(Api::Chat, "a")[0]));
-    continuation.moved();
+    continuation.next_stream();
     assert!(same(
         &bytes,
         continuation.rewritten(Api::Chat, bytes.clone())
@@ -197,7 +197,7 @@ fn what_needs_no_change_is_not_copied() {
 fn after(api: Api, first: &Value, second: &Value) -> Opening {
     let mut continuation = Continuation::default();
     continuation.sent_all(api, &framed(first));
-    continuation.moved();
+    continuation.next_stream();
     judged(&mut continuation, api, &framed(second))
 }
 
@@ -306,7 +306,7 @@ fn each_event_that_went_out_takes_the_place_of_one() {
     let mut continuation = Continuation::default();
     let ping = framed(&json!({"type": "ping"}));
     continuation.sent_all(Api::Messages, &ping);
-    continuation.moved();
+    continuation.next_stream();
     assert_eq!(
         judged(&mut continuation, Api::Messages, &ping),
         Opening::LeaveOut
@@ -321,8 +321,8 @@ fn each_event_that_went_out_takes_the_place_of_one() {
 fn an_opening_without_end_cannot_be_continued() {
     let mut continuation = Continuation::default();
     let ping = framed(&json!({"type": "ping"}));
-    continuation.sent_all(Api::Messages, &ping.repeat(MOST + 1));
-    continuation.moved();
+    continuation.sent_all(Api::Messages, &ping.repeat(MAX_EVENTS + 1));
+    continuation.next_stream();
     assert_eq!(
         judged(&mut continuation, Api::Messages, &ping),
         Opening::Conflict

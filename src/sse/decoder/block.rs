@@ -1,6 +1,4 @@
 //! Lines, fields and blank lines in a buffer (WHATWG HTML §9.2.5, §9.2.6).
-//!
-//! Must not know: that streams come in slices.
 
 use std::ops::Range;
 
@@ -9,7 +7,7 @@ use memchr::memchr2;
 /// The byte order mark that may open a stream.
 pub(super) const BOM: &[u8] = b"\xEF\xBB\xBF";
 
-/// What a block's lines amount to, as ranges of the buffer it was read from.
+/// The fields of a block, as ranges of its buffer.
 #[derive(Default)]
 pub(super) struct Block {
     pub(super) name: Range<usize>,
@@ -24,12 +22,12 @@ pub(super) struct Block {
 pub(super) enum Field {
     Name(Range<usize>),
     Data(Range<usize>),
-    /// `id`, `retry`, and names that the standard tells us to ignore.
+    /// `id`, `retry`, and names that the standard ignores.
     Other,
     Comment,
 }
 
-/// Reads the block that starts at `start`, if its blank line is there.
+/// Reads the block that starts at `start`, if it is complete.
 #[inline]
 pub(super) fn read_block(buffer: &[u8], start: usize, first: bool) -> Option<Block> {
     let mut block = Block::default();
@@ -55,7 +53,7 @@ pub(super) fn read_block(buffer: &[u8], start: usize, first: bool) -> Option<Blo
     Some(block)
 }
 
-/// Where the first line of a block starts: one byte order mark is skipped at the start of the stream.
+/// Where the first line of a block starts, after the byte order mark at the start of a stream.
 #[inline]
 pub(super) fn content_start(buffer: &[u8], start: usize, first: bool) -> usize {
     if first && buffer[start..].starts_with(BOM) {
@@ -82,7 +80,7 @@ pub(super) fn line_end(buffer: &[u8], at: usize) -> Option<usize> {
     Some(at + memchr2(b'\n', b'\r', &buffer[at..])?)
 }
 
-/// Steps over LF, CR or CRLF.
+/// Skips LF, CR or CRLF.
 #[inline]
 pub(super) fn past_line_end(buffer: &[u8], at: usize) -> usize {
     at + 1 + usize::from(buffer[at] == b'\r' && buffer.get(at + 1) == Some(&b'\n'))

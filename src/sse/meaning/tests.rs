@@ -1,6 +1,6 @@
 //! The rules as tables, on the bytes that real servers send.
 
-use super::{Late, Meaning, is_terminal, late_meaning, meaning};
+use super::{Meaning, Tail, is_terminal, meaning, tail_meaning};
 use crate::sse::{Api, Decoder};
 
 use Meaning::{Comment, Content, Preamble, Terminal};
@@ -11,19 +11,19 @@ const fn error(code: u16) -> Meaning {
 
 const UNKNOWN_ERROR: Meaning = Meaning::Error { code: None };
 
-/// Reads a block, and checks that the late judgement agrees with the early one.
+/// Reads a block, and checks that `tail_meaning` agrees with `meaning`.
 fn judge(api: Api, block: &str) -> (Meaning, bool) {
     let mut decoder = Decoder::new(1 << 20);
     let stream = format!("{block}\n\n");
     let mut events = decoder.feed(stream.as_bytes());
     let event = events.next().unwrap();
     let early = meaning(api, &event);
-    let late = match early {
-        Meaning::Error { code } => Late::Error { code },
-        Terminal => Late::Terminal,
-        Comment | Preamble | Content => Late::Nothing,
+    let tail = match early {
+        Meaning::Error { code } => Tail::Error { code },
+        Terminal => Tail::Terminal,
+        Comment | Preamble | Content => Tail::Nothing,
     };
-    assert_eq!(late_meaning(api, &event), late, "{api:?} {block}");
+    assert_eq!(tail_meaning(api, &event), tail, "{api:?} {block}");
     (early, is_terminal(api, &event))
 }
 

@@ -1,11 +1,11 @@
-//! What both sides did in the last minutes.
+//! What both generations did in the last minutes.
 
 use super::{Page, SMALL_BAR};
 use crate::state_api::v1;
-use crate::status::plain::{bar, duration};
+use crate::status::format::{bar, duration};
 use crate::telemetry::latency::Sketch;
 
-/// The width of a side's cell with a bar.
+/// The width of a cell with a bar.
 const CELL: usize = 13 + SMALL_BAR;
 const FEW: &str = "not enough data";
 
@@ -24,7 +24,7 @@ impl Page {
     }
 
     fn window(&mut self, name: &str, sides: [Option<&v1::Recent>; 2], quantiles: &[(&str, f64)]) {
-        // A proxy of an older version does not say.
+        // An older proxy does not report it.
         if sides.iter().all(Option::is_none) {
             return;
         }
@@ -53,7 +53,7 @@ impl Page {
         let at = |q| {
             sides
                 .each_ref()
-                .map(|side| side.as_ref().and_then(|times| times.telling_quantile(q)))
+                .map(|side| side.as_ref().and_then(|times| times.reliable_quantile(q)))
         };
         let most = at(0.99).into_iter().flatten().fold(0.0, f64::max);
         for (place, (quantile, q)) in quantiles.iter().enumerate() {

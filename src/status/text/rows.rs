@@ -1,24 +1,27 @@
-//! What has a row each: proxies, those of others, Events.
+//! The tables of a report: proxies, other proxies, Events.
 
 use std::time::Duration;
 
 use super::Page;
 use crate::state_api::v1;
 use crate::status::lag::{Lag, lag};
-use crate::status::{Asked, Look};
+use crate::status::{ProxyAnswer, Report};
 
-/// The least width of a proxy's name.
+/// Minimum width of a proxy's name.
 const NAME: usize = 12;
-/// Events that are shown.
+/// Number of Events shown.
 const EVENTS: usize = 8;
 
 impl Page {
-    pub(super) fn proxies(&mut self, look: &Look) {
-        if look.proxies.is_empty() {
+    pub(super) fn proxies(&mut self, report: &Report) {
+        if report.proxies.is_empty() {
             return;
         }
         self.gap();
-        let names = look.proxies.iter().map(|asked| asked.name.chars().count());
+        let names = report
+            .proxies
+            .iter()
+            .map(|asked| asked.name.chars().count());
         let widest = names.max().unwrap_or_default().max(NAME);
         let row = |[name, phase, ready, split, plan, open]: [&str; 6]| {
             format!("{name:<widest$} {phase:<9} {ready:<6} {split:>6} {plan:>10} {open:>11}")
@@ -27,8 +30,8 @@ impl Page {
             0,
             &row(["PROXY", "PHASE", "READY", "SPLIT", "PLAN", "OPEN O/N"]),
         );
-        let newest = look.update.as_ref().map(|update| &update.metadata);
-        for Asked { name, state } in &look.proxies {
+        let newest = report.update.as_ref().map(|update| &update.metadata);
+        for ProxyAnswer { name, state } in &report.proxies {
             let state = match state {
                 Ok(state) => state,
                 Err(error) => {
@@ -49,7 +52,7 @@ impl Page {
                 0,
                 &row([name, phase, ready, &split, &applied(&plan), &open.join("/")]),
             );
-            if let Some(behind) = behind(lag(&plan, newest), look.since_edit) {
+            if let Some(behind) = behind(lag(&plan, newest), report.since_edit) {
                 self.put(2, &format!("  {behind}"));
             }
             if let Some(refusal) = &plan.refusal {
@@ -71,22 +74,19 @@ impl Page {
             if let Some(lost) = &plan.source_lost_for {
                 self.put(
                     2,
-                    &format!(
-                        "  has had no contact with its plan source for {} s",
-                        lost.seconds
-                    ),
+                    &format!("  lost contact with its plan source {} s ago", lost.seconds),
                 );
             }
         }
     }
 
-    pub(super) fn others(&mut self, look: &Look) {
-        if look.others.is_empty() {
+    pub(super) fn others(&mut self, report: &Report) {
+        if report.others.is_empty() {
             return;
         }
         self.gap();
         self.put(0, "OTHER PROXIES OF THE NAMESPACE");
-        for other in &look.others {
+        for other in &report.others {
             let follows = match &other.follows {
                 Some(update) => format!("follows {update}"),
                 None => "follows no update".to_owned(),
@@ -95,16 +95,16 @@ impl Page {
         }
     }
 
-    pub(super) fn events(&mut self, look: &Look) {
-        if look.events.is_empty() && look.events_unknown.is_none() {
+    pub(super) fn events(&mut self, report: &Report) {
+        if report.events.is_empty() && report.events_unknown.is_none() {
             return;
         }
         self.gap();
         self.put(0, "EVENTS");
-        if let Some(why) = &look.events_unknown {
+        if let Some(why) = &report.events_unknown {
             self.put(2, &format!("  not known: {why}"));
         }
-        for event in &look.events[look.events.len().saturating_sub(EVENTS)..] {
+        for event in &report.events[report.events.len().saturating_sub(EVENTS)..] {
             let mark = if event.warning { "! " } else { "  " };
             let at = if event.at.is_empty() { "-" } else { &event.at };
             self.put(
@@ -115,7 +115,7 @@ impl Page {
     }
 }
 
-/// Which plan a proxy has: the edit of the resource, or a number of its own.
+/// The plan of a proxy: the edit of its resource, or its own number.
 fn applied(plan: &v1::Plan) -> String {
     let resource = plan.resource.as_ref();
     match resource.and_then(|resource| resource.generation) {
@@ -127,7 +127,7 @@ fn applied(plan: &v1::Plan) -> String {
 pub(super) fn behind(lag: Lag, since_edit: Option<Duration>) -> Option<String> {
     match lag {
         Lag::None | Lag::Unknown => None,
-        Lag::Deleted => Some("its plan is of an update of this name that was deleted".to_owned()),
+        Lag::Deleted => Some("follows a deleted update of the same name".to_owned()),
         Lag::Edits(edits) => {
             let word = if edits == 1 { "edit" } else { "edits" };
             let time = since_edit.map_or_else(String::new, |time| {

@@ -1,19 +1,19 @@
-//! What stands on the page, line by line.
+//! The text, line by line.
 
 use std::time::Duration;
 
 use super::rows::behind;
 use super::*;
 use crate::status::lag::Lag;
-use crate::status::{Asked, Happened, Other};
+use crate::status::{EventRecord, Other, ProxyAnswer};
 
 #[test]
 fn a_proxy_that_has_not_applied_the_last_edit_is_said_to_be_behind() {
-    let told = |lag| behind(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
-    assert_eq!(told(Lag::Edits(2)), "is 2 edits behind, for at least 14 s");
+    let shown = |lag| behind(lag, Some(Duration::from_millis(14_700))).unwrap_or_default();
+    assert_eq!(shown(Lag::Edits(2)), "is 2 edits behind, for at least 14 s");
     assert_eq!(behind(Lag::Edits(1), None).unwrap(), "is 1 edit behind");
-    assert!(told(Lag::Deleted).contains("deleted"));
-    assert_eq!(told(Lag::None), "");
+    assert!(shown(Lag::Deleted).contains("deleted"));
+    assert_eq!(shown(Lag::None), "");
 }
 
 #[test]
@@ -43,18 +43,21 @@ fn a_look_at_proxies_fits_a_terminal_of_80_columns() {
         new: Some(side),
         ..Default::default()
     };
-    let asked = |name: &str| Asked {
+    let asked = |name: &str| ProxyAnswer {
         name: name.to_owned(),
         state: Ok(state.clone()),
     };
-    let told = text(&Look {
+    let shown = text(&Report {
         proxies: vec![asked("192.168.100.200:9464"), asked("[fd00::1]:9464")],
-        ..Look::default()
+        ..Report::default()
     });
-    assert!(told.contains("192.168.100.200:9464 unknown"), "{told}");
-    assert!(told.contains("66.7 % asked for, capped at 50 %"), "{told}");
-    let widest = told.lines().map(|line| line.chars().count()).max();
-    assert!(widest <= Some(80), "{widest:?}\n{told}");
+    assert!(shown.contains("192.168.100.200:9464 unknown"), "{shown}");
+    assert!(
+        shown.contains("66.7 % asked for, capped at 50 %"),
+        "{shown}"
+    );
+    let widest = shown.lines().map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{widest:?}\n{shown}");
 }
 
 #[test]
@@ -70,13 +73,13 @@ fn failover_is_named_only_where_there_was_one() {
             retries_refused: refused,
             ..Default::default()
         };
-        let asked = Asked {
+        let asked = ProxyAnswer {
             name: "a".to_owned(),
             state: Ok(state),
         };
-        text(&Look {
+        text(&Report {
             proxies: vec![asked],
-            ..Look::default()
+            ..Report::default()
         })
     };
     let quiet = said(&[], 0);
@@ -84,7 +87,7 @@ fn failover_is_named_only_where_there_was_one() {
     assert!(quiet.contains("recovered   0\n"), "{quiet}");
     let busy = said(&[("connect", 10)], 3);
     assert!(busy.contains("10 of 100, after failover\n"), "{busy}");
-    let line = "recovered   10 (10 connect); the retry budget refused 3 more\n";
+    let line = "recovered   10 (10 connect); the retry budget denied 3 more\n";
     assert!(busy.contains(line), "{busy}");
 }
 
@@ -108,25 +111,25 @@ fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
         plan: Some(plan),
         ..Default::default()
     };
-    let asked = |name: &str, state| Asked {
+    let asked = |name: &str, state| ProxyAnswer {
         name: name.into(),
         state,
     };
-    let look = Look {
+    let report = Report {
         proxies: vec![asked("a", Ok(state)), asked("b", Err("b\x1b[2J".into()))],
         others: vec![Other {
             name: "c\r".into(),
             follows: None,
         }],
-        events: vec![Happened {
+        events: vec![EventRecord {
             at: String::new(),
             warning: true,
             reason: "Invalid".into(),
             note: "bad\nThe last good plan stays in force.\x1b[31m".into(),
         }],
-        ..Look::default()
+        ..Report::default()
     };
-    let text = text(&look);
+    let text = text(&report);
     assert!(
         text.chars().all(|c| c == '\n' || !c.is_control()),
         "{text:?}"
@@ -149,11 +152,11 @@ fn a_cap_that_is_lifted_is_said_to_be_lifted() {
             "metadata": {"name": "u"}, "status": {"liftedCapPercent": 60},
             "spec": {"newFrontendService": "new", "trafficSplitPercent": percent, "maxTrafficSplitPercent": 60},
         });
-        let look = Look {
+        let report = Report {
             update: Some(serde_json::from_value(object).unwrap()),
-            ..Look::default()
+            ..Report::default()
         };
-        let text = text(&look);
+        let text = text(&report);
         assert!(text.contains(expected), "{text}");
     }
 }
@@ -171,16 +174,16 @@ fn what_holds_an_update_is_told() {
              "lastTransitionTime": "2026-01-02T03:04:05Z"}]},
     });
     let update: DynamoUpdateConfig = serde_json::from_value(object).unwrap();
-    let look = Look {
+    let report = Report {
         update: Some(Box::new(update.clone())),
-        ..Look::default()
+        ..Report::default()
     };
-    let text = text(&look);
+    let text = text(&report);
     for line in [
-        "paused      the split is held by hand; `crossfade resume` hands it back to the controller",
+        "paused      the split is held manually; `crossfade resume` returns it to the controller",
         "cap         new gets at most 60 %",
-        "phase       Degraded, by the rule Paused",
-        "            this is of edit 4: the controller has not seen edit 5 yet",
+        "phase       Degraded, by rule Paused",
+        "            as of edit 4: the controller has not observed edit 5 yet",
         "conditions  Accepted, Degraded (ProxiesLag)",
         "degraded    p lags",
         "split       wanted     25.0 %",
@@ -190,6 +193,6 @@ fn what_holds_an_update_is_told() {
     assert!(
         list(&[update]).contains("Degraded        25 %         -"),
         "{}",
-        list(&[look.update.unwrap().as_ref().clone()])
+        list(&[report.update.unwrap().as_ref().clone()])
     );
 }

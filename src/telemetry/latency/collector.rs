@@ -1,4 +1,4 @@
-//! The histograms of both generations as one metric of Prometheus.
+//! The histograms of both generations as one Prometheus metric.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use prometheus::proto::{
 use super::{Histogram, Sketch};
 use crate::split::Generation;
 
-/// What Prometheus reads. Bounds must be of the [`Scale`](super::Scale).
+/// What Prometheus scrapes. Bounds must be bounds of the [`Scale`](super::Scale).
 pub struct Exposed {
     desc: Desc,
     bounds: &'static [f64],
@@ -19,7 +19,7 @@ pub struct Exposed {
 
 impl Exposed {
     /// # Errors
-    /// The name or the help is not one of Prometheus'.
+    /// When the name or the help is invalid for Prometheus.
     pub fn new(
         name: &str,
         help: &str,

@@ -1,11 +1,11 @@
-//! Counts values on the [`Scale`], from all threads.
+//! Records values on the [`Scale`], from all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{BUCKETS, Scale, Sketch};
 
-/// Values since the process started. To count one costs two relaxed atomic additions.
+/// The values since the process started. Recording one costs two relaxed atomic additions.
 pub struct Histogram {
     counts: Box<[AtomicU64; BUCKETS]>,
     /// In nanoseconds; enough for 584 years of latencies.
@@ -22,19 +22,19 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one value.
+    /// Records one value.
     pub fn observe(&self, value: Duration) {
         let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
         self.counts[Scale::index(nanos)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Counts `count` values of zero.
+    /// Records `count` values of zero.
     pub fn observe_zeros(&self, count: u64) {
         self.counts[0].fetch_add(count, Ordering::Relaxed);
     }
 
-    /// What was counted until now.
+    /// The current contents.
     #[must_use]
     pub fn sketch(&self) -> Sketch {
         let counts = self.counts.iter().enumerate();

@@ -1,28 +1,28 @@
-//! The scale that latencies are counted on: log-linear buckets, as HdrHistogram has them.
+//! The scale of latencies: log-linear buckets, like those of HdrHistogram.
 //!
-//! Each power of two of milliseconds is divided into 32 buckets of equal width, so that a bucket is at most 1/32 (3.1 %)
-//! as wide as the values in it. What is below one millisecond has 32 buckets, too. What is longer than 17 minutes shares the
-//! last bucket. Pure.
+//! Each power of two of milliseconds is divided into 32 buckets of equal width, so that a bucket is at most 1/32 (3.1 %) as
+//! wide as its values. The range below one millisecond also has 32 buckets. Values above 17 minutes share the last bucket.
+//! Pure.
 
-/// Buckets of each power of two.
+/// Buckets per power of two.
 const PARTS: u64 = 32;
 /// Powers of two: from 1 ms to 2^20 ms, 17.5 minutes.
 const OCTAVES: u64 = 20;
 /// The width of the narrowest bucket, in nanoseconds: 1/32 ms.
 const UNIT: u64 = 1_000_000 / PARTS;
 
-/// How many buckets the scale has. The last one holds everything that is longer than its lower bound.
+/// The number of buckets. The last one holds everything above its lower bound.
 pub const BUCKETS: usize = (PARTS + OCTAVES * PARTS) as usize + 1;
 
-/// Upper bounds in seconds of the buckets that Prometheus sees of gaps between events. From 5 to 228 ms neighbours differ by
-/// a fifth at most. With the infinite one there are 30. Each is a bound of the scale, so that its count is exact.
+/// Upper bounds, in seconds, of the Prometheus buckets of gaps between events. From 5 to 228 ms neighbours differ by at most
+/// a fifth. With the infinite one there are 30. Each is a bound of the scale, so its count is exact.
 pub const GAP_BOUNDS: [f64; 29] = [
     0.001, 0.0025, 0.005, 0.006, 0.007125, 0.0085, 0.01, 0.012, 0.01425, 0.017, 0.02, 0.024,
     0.0285, 0.034, 0.04, 0.048, 0.057, 0.068, 0.08, 0.096, 0.114, 0.136, 0.16, 0.192, 0.228, 0.512,
     1.024, 4.096, 16.384,
 ];
 
-/// The same of the time to the first event: neighbours differ by a fifth at most from 50 ms to 5.5 s.
+/// The same for the time to the first event: neighbours differ by at most a fifth from 50 ms to 5.5 s.
 pub const FIRST_EVENT_BOUNDS: [f64; 29] = [
     0.05, 0.06, 0.072, 0.086, 0.1, 0.12, 0.144, 0.172, 0.2, 0.24, 0.288, 0.344, 0.4, 0.48, 0.576,
     0.688, 0.8, 0.96, 1.152, 1.376, 1.6, 1.92, 2.304, 2.752, 3.2, 3.84, 4.608, 5.504, 22.016,
@@ -32,14 +32,14 @@ pub const FIRST_EVENT_BOUNDS: [f64; 29] = [
 pub struct Scale;
 
 impl Scale {
-    /// The bucket of a value in nanoseconds. A bucket holds its upper bound, but not its lower one, as in Prometheus.
+    /// The bucket of a value in nanoseconds. A bucket includes its upper bound but not its lower one, as in Prometheus.
     #[must_use]
     pub const fn index(nanos: u64) -> usize {
         let units = nanos.saturating_sub(1) / UNIT;
         if units < PARTS {
             return units as usize;
         }
-        // How many times the unit is doubled in this octave.
+        // How often the unit is doubled in this octave.
         let doublings = (units.ilog2() - PARTS.ilog2()) as u64;
         if doublings >= OCTAVES {
             return BUCKETS - 1;
@@ -60,7 +60,7 @@ impl Scale {
         (units * UNIT) as f64 / 1e9
     }
 
-    /// How many buckets hold nothing above `seconds`, a bound of the scale.
+    /// The number of buckets entirely below `seconds`, a bound of the scale.
     #[must_use]
     pub fn buckets_up_to(seconds: f64) -> usize {
         Self::index((seconds * 1e9).round() as u64) + 1

@@ -1,23 +1,22 @@
-//! What a histogram held at some moment, or counted between two: sparse, so that it is small where values are alike.
-//! Pure.
+//! The contents of a histogram, or the difference of two: sparse, so that it is small if values are similar. Pure.
 
 use super::{BUCKETS, Scale};
 
-/// Below this number of values a quantile says little, and people are told "not enough data" instead.
+/// With fewer values a quantile means little; people see "not enough data" instead.
 pub const ENOUGH: u64 = 50;
 
 /// Counts on the [`Scale`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sketch {
-    /// Numbers of buckets, ascending, with counts that are not zero.
+    /// Bucket numbers, ascending, with non-zero counts.
     counts: Vec<(u16, u64)>,
     /// In nanoseconds.
     sum: u64,
 }
 
 impl Sketch {
-    /// From numbers of buckets, ascending, with their counts, and the sum of the values in nanoseconds. What the scale does
-    /// not have is left out.
+    /// From ascending bucket numbers with their counts, and the sum of the values in nanoseconds. Unknown buckets are left
+    /// out.
     #[must_use]
     pub fn new(counts: impl IntoIterator<Item = (usize, u64)>, sum: u64) -> Self {
         let counts = counts.into_iter();
@@ -35,7 +34,7 @@ impl Sketch {
             .map(|(index, count)| (usize::from(*index), *count))
     }
 
-    /// How many values there are.
+    /// The number of values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets()
@@ -48,7 +47,7 @@ impl Sketch {
         self.sum
     }
 
-    /// How many values are not above `seconds`, a bound of the scale.
+    /// The number of values up to `seconds`, a bound of the scale.
     #[must_use]
     pub fn count_up_to(&self, seconds: f64) -> u64 {
         let end = Scale::buckets_up_to(seconds);
@@ -57,8 +56,8 @@ impl Sketch {
             .fold(0, |sum, (_, count)| sum.saturating_add(count))
     }
 
-    /// The value below which the share `q` of all values lies, in seconds, linear within a bucket; `None` without values.
-    /// It is off by 3.1 % at most between 1 ms and 17 minutes; what is longer counts as 17 minutes.
+    /// The value below which the share `q` of all values lies, in seconds, linear within a bucket; `None` without values. The
+    /// error is at most 3.1 % between 1 ms and 17 minutes; longer values count as 17 minutes.
     #[must_use]
     pub fn quantile(&self, q: f64) -> Option<f64> {
         let rank = q * self.count() as f64;
@@ -77,19 +76,19 @@ impl Sketch {
             .map(|(index, _)| Scale::lower(usize::from(*index) + 1))
     }
 
-    /// As [`Sketch::quantile`], but `None` for fewer than [`ENOUGH`] values, too.
+    /// Like [`Sketch::quantile`], but `None` for fewer than [`ENOUGH`] values.
     #[must_use]
-    pub fn telling_quantile(&self, q: f64) -> Option<f64> {
+    pub fn reliable_quantile(&self, q: f64) -> Option<f64> {
         (self.count() >= ENOUGH).then(|| self.quantile(q)).flatten()
     }
 
-    /// Adds what another one counted.
+    /// Adds another sketch.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, u64::saturating_add);
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// What was counted since `before`, an earlier state of the same histogram.
+    /// The values since `before`, an earlier sketch of the same histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut since = self.clone();
@@ -99,7 +98,7 @@ impl Sketch {
         since
     }
 
-    /// Merges two ascending lists; what one of them lacks counts as 0.
+    /// Merges two ascending lists. What only one of them has counts as 0 in the other.
     fn combine(&mut self, other: &Self, with: impl Fn(u64, u64) -> u64) {
         let mut merged = Vec::with_capacity(self.counts.len().max(other.counts.len()));
         let mut theirs = other.counts.iter().copied().peekable();
@@ -141,8 +140,8 @@ mod tests {
 
     #[test]
     fn few_values_tell_nothing() {
-        assert_eq!(of([20.0; 49]).telling_quantile(0.5), None);
-        assert!(of([20.0; 50]).telling_quantile(0.5).is_some());
+        assert_eq!(of([20.0; 49]).reliable_quantile(0.5), None);
+        assert!(of([20.0; 50]).reliable_quantile(0.5).is_some());
         assert_eq!(Sketch::default().quantile(0.5), None);
     }
 

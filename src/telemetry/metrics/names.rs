@@ -1,5 +1,6 @@
-//! What the metrics are called, what they mean and how finely they measure: each is made and registered here, once.
+//! Names, help texts and buckets of all metrics. Each is created and registered here, once.
 
+use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Instant;
 
@@ -13,30 +14,30 @@ use prometheus::{
 use prometheus::process_collector::ProcessCollector;
 
 use super::{COMBINATIONS, Metrics, Reject, Side, Timeout};
+use crate::failover::Cause;
 use crate::memory::Purpose;
-use crate::rescue::Cause;
 use crate::split::Generation;
 use crate::telemetry::latency::{self, Exposed, FIRST_EVENT_BOUNDS, GAP_BOUNDS};
 use crate::telemetry::recent::Windows;
 use crate::telemetry::{Window, trace};
 
-/// Bucket bounds of how long streams last, in seconds: a short answer to a session of hours.
+/// Buckets of stream durations, in seconds: from a short response to a session of hours.
 const STREAM_BUCKETS: [f64; 17] = [
     0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0,
     7200.0, 14400.0,
 ];
-/// Bucket bounds of delays inside the process, in seconds.
+/// Buckets of delays inside the process, in seconds.
 const DELAY_BUCKETS: [f64; 11] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.03, 0.1, 0.5, 2.0,
 ];
 
-/// Lines that were dropped, by kind. There is one standard output, however many proxies are in a process: all register this one.
+/// Dropped lines, by kind. All proxies of a process register this one, since they share one standard output.
 #[must_use]
 pub fn dropped_lines() -> IntCounterVec {
     static DROPPED: LazyLock<IntCounterVec> = LazyLock::new(|| {
         let options = Opts::new(
             "crossfade_log_lines_dropped_total",
-            "Lines that standard output did not take in time, or at all: access lines and logs",
+            "Lines dropped because standard output was too slow or closed: access lines and logs",
         );
         IntCounterVec::new(options, &["kind"]).expect("the name and label are valid")
     });
@@ -49,46 +50,47 @@ impl Default for Metrics {
         let by_generation = Registered(&registry);
         let first_event = by_generation.latencies(
             "crossfade_time_to_first_event_seconds",
-            "From the attempt to the first event with content, by the generation that answered",
+            "Time from the attempt to the first event with content, by the generation that answered",
             &FIRST_EVENT_BOUNDS,
         );
         let gap = by_generation.latencies(
             "crossfade_inter_event_seconds",
-            "Every gap between two events with content",
+            "Time between two consecutive events with content",
             &GAP_BOUNDS,
         );
         let stream = by_generation.histograms(
             "crossfade_stream_duration_seconds",
-            "From the attempt to the end of an event stream, however it ended, by the generation that answered",
+            "Time from the attempt to the end of an event stream, whatever its outcome, by the generation that answered",
             &STREAM_BUCKETS,
         );
         let open = by_generation.add(IntGaugeVec::new(
-            Opts::new("crossfade_open_streams", "Exchanges that are open now"),
+            Opts::new("crossfade_open_streams", "Open exchanges"),
             &["generation"],
         ));
         let events = by_generation.counters(
             "crossfade_events_total",
-            "Events with content that were forwarded",
+            "Forwarded events with content",
             &["generation"],
         );
         let bytes = by_generation.counters(
             "crossfade_response_bytes_total",
-            "Bytes of answers' bodies that were forwarded",
+            "Forwarded bytes of response bodies",
             &["generation"],
         );
         let tokens = by_generation.counters(
             "crossfade_tokens_total",
-            "Tokens as the answers' usage reports them",
+            "Tokens, as reported in the usage of responses",
             &["generation", "kind"],
         );
         let encoded = by_generation.counters(
             "crossfade_encoded_streams_total",
-            "Event streams that came compressed though not asked for: they pass without failover and error events",
+            "Event streams compressed although the request forbids it: they are forwarded without failover and error events",
             &["generation"],
         );
         let sides = Generation::ALL.map(|generation| {
             let label = [generation.as_str()];
             Side {
+                open: AtomicI64::new(0),
                 open_streams: open.with_label_values(&label),
                 first_event: Arc::clone(&first_event[generation.index()]),
                 gap: Arc::clone(&gap[generation.index()]),
@@ -98,38 +100,39 @@ impl Default for Metrics {
                 prompt_tokens: tokens.with_label_values(&[generation.as_str(), "prompt"]),
                 completion_tokens: tokens.with_label_values(&[generation.as_str(), "completion"]),
                 encoded_streams: encoded.with_label_values(&label),
+                encoded_logged: AtomicBool::new(false),
             }
         });
-        let saves = by_generation.counters(
+        let recovered = by_generation.counters(
             "crossfade_recovered_requests_total",
             "Requests recovered by failover, by the cause of the last failed attempt",
             &["cause"],
         );
         let rejects = by_generation.counters(
             "crossfade_rejected_requests_total",
-            "Requests refused before any upstream saw them",
+            "Requests refused before they reached any upstream",
             &["cause"],
         );
         let timeouts = by_generation.counters(
             "crossfade_client_timeouts_total",
-            "Clients that were given up after their request had begun, by the limit that they passed",
+            "Clients disconnected for exceeding a timeout after their request had begun, by the timeout",
             &["limit"],
         );
         let spans = by_generation.counters(
             "crossfade_spans_total",
-            "Spans of traces: exported to the collector, failed to be, dropped because the queue was full",
+            "Trace spans: exported to the collector, failed to export, dropped because the queue was full",
             &["result"],
         );
         let memory_bytes = by_generation.add(IntGaugeVec::new(
             Opts::new(
                 "crossfade_memory_bytes",
-                "What is held of requests and answers, and the budget for it (`--replay-budget-bytes`)",
+                "Memory held for requests and responses, and the budget for it (`--replay-budget-bytes`)",
             ),
             &["kind"],
         ));
         let memory_refused = by_generation.counters(
             "crossfade_memory_refused_total",
-            "Times that the memory budget had no room, by what it was asked for",
+            "Refused allocations from the memory budget, by purpose",
             &["purpose"],
         );
         for kind in ["used", "budget"] {
@@ -156,41 +159,41 @@ impl Default for Metrics {
             windows: Windows::new(started),
             requests: by_generation.counters(
                 "crossfade_requests_total",
-                "Exchanges that ended: generation and reason of the assignment, API family, outcome",
+                "Exchanges that have ended: generation and reason of the assignment, API family, outcome",
                 &["generation", "reason", "class", "outcome"],
             ),
             resolved: [const { OnceLock::new() }; COMBINATIONS],
             sides,
-            saves: Cause::ALL.map(|cause| saves.with_label_values(&[cause.as_str()])).into(),
+            recovered: Cause::ALL.map(|cause| recovered.with_label_values(&[cause.as_str()])).into(),
             rejects: Reject::ALL.map(|cause| rejects.with_label_values(&[cause.as_str()])).into(),
             timeouts: Timeout::ALL.map(|limit| timeouts.with_label_values(&[limit.as_str()])).into(),
             retries_refused: by_generation.add(IntCounter::new(
                 "crossfade_retries_refused_total",
-                "Failovers that the retry budget did not allow",
+                "Retries denied by the retry budget",
             )),
             plans_rejected: by_generation.add(IntCounter::new(
                 "crossfade_plans_rejected_total",
-                "Plans that were refused; the last good one stayed in force",
+                "Refused plans; the last good plan stayed in force",
             )),
             plan_apply: by_generation.histogram(
                 "crossfade_plan_apply_seconds",
-                "From the news of a plan to its being in force",
+                "Time from receiving a plan until it was in force",
             ),
             loop_lag: by_generation.histogram(
                 "crossfade_event_loop_lag_seconds",
-                "How much later than due a timer of a proxy thread fired",
+                "Delay of a timer on a proxy thread",
             ),
             connections: by_generation.add(IntGauge::new(
                 "crossfade_connections",
-                "Connections of clients that are open now",
+                "Open client connections",
             )),
             connections_refused: by_generation.add(IntCounter::new(
                 "crossfade_connections_refused_total",
-                "Connections of clients that were closed at once, since --max-connections were open",
+                "Client connections closed at once because of --max-connections",
             )),
             accept_errors: by_generation.add(IntCounter::new(
                 "crossfade_accept_errors_total",
-                "Errors while accepting connections of clients",
+                "Errors while accepting client connections",
             )),
             spans: trace::Counts {
                 exported: spans.with_label_values(&["exported"]),
@@ -206,23 +209,23 @@ impl Default for Metrics {
             )),
             plan_epoch: by_generation.add(IntGauge::new(
                 "crossfade_plan_epoch",
-                "Plans put in force by this process",
+                "Number of plans that this process has put in force",
             )),
             plan_generation: by_generation.add(IntGauge::new(
                 "crossfade_plan_generation",
-                "Edit of the resource (metadata.generation) that is in force; 0 without one",
+                "The metadata.generation of the plan in force; 0 if it has none",
             )),
             plan_age: by_generation.add(Gauge::new(
                 "crossfade_plan_age_seconds",
-                "Time since the plan in force came in force",
+                "Time since the plan in force came into force",
             )),
             source_lost: by_generation.add(Gauge::new(
                 "crossfade_plan_source_lost_seconds",
-                "Time since the last contact with the API server that the plan comes from; 0 while it responds, and without one",
+                "Time since the last contact with the API server that the plan comes from; 0 while it responds or if there is none",
             )),
             conflicts: by_generation.add(IntGauge::new(
                 "crossfade_plan_conflicts",
-                "Updates of this deployment in the cluster that do nothing, since another one rules",
+                "Updates of this deployment without effect because another one takes precedence",
             )),
             endpoints: by_generation.add(IntGaugeVec::new(
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
@@ -236,7 +239,7 @@ impl Default for Metrics {
     }
 }
 
-/// Makes collectors and registers them; the names are constants of this file, so neither can fail.
+/// Creates collectors and registers them. The names are constants of this file, so neither can fail.
 struct Registered<'a>(&'a Registry);
 
 impl Registered<'_> {

@@ -1,7 +1,6 @@
-//! The page `/metrics`: what was counted, and what is only known when somebody asks.
-//!
-//! Must not know how the latter is found out.
+//! The page `/metrics`: the counters, and values that are only determined at a scrape.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use prometheus::{Encoder, TextEncoder};
@@ -10,25 +9,25 @@ use super::Metrics;
 use crate::memory::{Budget, Purpose};
 use crate::split::Generation;
 
-/// What is only known when somebody asks for the metrics.
+/// Values that are only determined at a scrape.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The share of new that the plan wants, 0 to 1.
+    /// The wanted share of new, 0 to 1.
     pub wanted: f64,
     pub epoch: u64,
-    /// Which edit of its resource the plan is (`metadata.generation`); 0 where edits are not counted.
+    /// The `metadata.generation` of the plan's resource; 0 if it has none.
     pub plan_generation: i64,
     pub plan_age: Duration,
-    /// How long the source of plans has been out of reach; zero while it is not.
+    /// How long the plan source has been unreachable; zero if it is reachable.
     pub source_lost: Duration,
-    /// Updates that do nothing, since another one rules.
+    /// Updates without effect because another one takes precedence.
     pub conflicts: usize,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
 }
 
 impl Metrics {
-    /// The text that `/metrics` answers (Prometheus text format 0.0.4).
+    /// The response of `/metrics` (Prometheus text format 0.0.4).
     #[must_use]
     pub fn render(&self, observed: &Observed) -> Vec<u8> {
         self.split
@@ -38,7 +37,7 @@ impl Metrics {
         for (kind, window) in [("observed", &self.window), ("answered", &self.answered)] {
             match window.share(second) {
                 Some(share) => self.split.with_label_values(&[kind]).set(share),
-                // Absent rather than a made-up number. An error only says that it was absent already.
+                // Absent rather than invented. An error only means that it was absent already.
                 None => drop(self.split.remove_label_values(&[kind])),
             }
         }
@@ -49,6 +48,8 @@ impl Metrics {
         self.conflicts
             .set(i64::try_from(observed.conflicts).unwrap_or(i64::MAX));
         for generation in Generation::ALL {
+            let side = self.side(generation);
+            side.open_streams.set(side.open.load(Ordering::Relaxed));
             let (healthy, all) = observed.endpoints[generation.index()];
             for (state, count) in [("healthy", healthy), ("ejected", all - healthy)] {
                 self.endpoints

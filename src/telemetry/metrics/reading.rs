@@ -1,4 +1,4 @@
-//! What the metrics say to those in this process who ask for figures instead of a page.
+//! Reads metrics for use inside the process.
 
 use std::time::Instant;
 
@@ -6,16 +6,16 @@ use prometheus::core::Metric;
 use prometheus::{Histogram, IntCounter};
 
 use super::{COMBINATIONS, Metrics, Reject};
-use crate::rescue::Cause;
+use crate::failover::Cause;
 use crate::split::{Generation, Reason};
 use crate::sse::{Api, Outcome};
 use crate::telemetry::latency::{self, FIRST_EVENT_BOUNDS, GAP_BOUNDS};
 use crate::telemetry::recent::{FIVE_MINUTES, MINUTE, Recent, Totals};
 
-/// The values that a histogram holds, all of one moment.
+/// The values of a histogram at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Distribution {
-    /// Upper bounds in seconds with cumulative counts. The last bound is infinite: its count is that of all values.
+    /// Upper bounds in seconds with cumulative counts. The last bound is infinite: its count is the total.
     pub buckets: Vec<(f64, u64)>,
     /// In seconds.
     pub sum: f64,
@@ -23,31 +23,31 @@ pub struct Distribution {
 
 impl Metrics {
     #[must_use]
-    pub fn saves(&self) -> u64 {
-        self.saves.iter().map(IntCounter::get).sum()
+    pub fn recovered_total(&self) -> u64 {
+        self.recovered.iter().map(IntCounter::get).sum()
     }
 
-    /// Requests that another place answered, by why the first one failed.
-    pub fn saves_by_cause(&self) -> impl Iterator<Item = (Cause, u64)> {
+    /// Requests that a retry recovered, by the cause of the last failed attempt.
+    pub fn recovered_by_cause(&self) -> impl Iterator<Item = (Cause, u64)> {
         Cause::ALL
             .into_iter()
-            .zip(self.saves.iter().map(IntCounter::get))
+            .zip(self.recovered.iter().map(IntCounter::get))
     }
 
-    /// Requests refused before any model server saw them.
+    /// Requests refused before they reached a model server.
     pub fn rejects_by_cause(&self) -> impl Iterator<Item = (Reject, u64)> {
         Reject::ALL
             .into_iter()
             .zip(self.rejects.iter().map(IntCounter::get))
     }
 
-    /// Exchanges that ended so, over all reasons and classes, by their first assignment.
+    /// Exchanges with this outcome, over all reasons and classes, by their first assignment.
     #[must_use]
     pub fn outcomes(&self, generation: Generation, outcome: Outcome) -> u64 {
         self.exchanges(generation, |_, ended| ended == outcome)
     }
 
-    /// Exchanges that were assigned for this reason and have ended, however they did.
+    /// Exchanges with this reason that have ended.
     #[must_use]
     pub fn ended_by_reason(&self, generation: Generation, reason: Reason) -> u64 {
         self.exchanges(generation, |why, _| why == reason)
@@ -56,7 +56,7 @@ impl Metrics {
     fn exchanges(&self, generation: Generation, counts: impl Fn(Reason, Outcome) -> bool) -> u64 {
         let per_generation = COMBINATIONS / Generation::ALL.len();
         let labels = Reason::ALL.into_iter().flat_map(|reason| {
-            // As `Metrics::ended` lays them out.
+            // The layout of `Metrics::ended`.
             let outcomes = Api::ALL.map(|_| Outcome::ALL).into_iter().flatten();
             outcomes.map(move |outcome| (reason, outcome))
         });
@@ -68,7 +68,7 @@ impl Metrics {
             .sum()
     }
 
-    /// The time to the first event, of the generation that answered.
+    /// The time to the first event, by the generation that answered.
     #[must_use]
     pub fn first_event_times(&self, generation: Generation) -> Distribution {
         exposed(&self.side(generation).first_event, &FIRST_EVENT_BOUNDS)
@@ -91,14 +91,14 @@ impl Metrics {
         self.windows.read(now, counted, [MINUTE, FIVE_MINUTES])
     }
 
-    /// How long event streams lasted, of the generation that answered.
+    /// The duration of event streams, by the generation that answered.
     #[must_use]
     pub fn stream_times(&self, generation: Generation) -> Distribution {
         distribution(&self.side(generation).stream)
     }
 }
 
-/// A histogram as Prometheus sees it.
+/// A Prometheus histogram.
 fn exposed(histogram: &latency::Histogram, bounds: &[f64]) -> Distribution {
     let sketch = histogram.sketch();
     Distribution {

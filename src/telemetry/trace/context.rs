@@ -1,21 +1,21 @@
-//! The trace that a request belongs to, as its head tells it (W3C Trace Context, level 2).
+//! The trace context of a request (W3C Trace Context, level 2).
 //!
-//! What is malformed is as good as absent: then a trace begins here (§3.2.2, §4.3).
+//! A malformed header counts as absent: the trace begins here (§3.2.2, §4.3).
 
 use std::str::FromStr;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use opentelemetry::trace::{SpanId, TraceFlags, TraceId, TraceState};
 
-/// Whose trace, and which span of it is the parent.
+/// `traceparent`: the trace and the parent span.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What vendors add; it is passed on as it came.
+/// `tracestate`: vendors' data, passed on unchanged.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// The flags that have a meaning: sampled, and that the id is random.
+/// The flags that have a meaning: sampled and random trace id.
 const KNOWN_FLAGS: u8 = 0b11;
 
-/// What a request says of its caller's span.
+/// The caller's span, as a request names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
     pub trace: TraceId,
@@ -23,7 +23,7 @@ pub struct Parent {
     pub flags: TraceFlags,
 }
 
-/// The caller's span, if the head names one and only one.
+/// The caller's span, if the head names exactly one.
 pub fn parent(headers: &HeaderMap) -> Option<Parent> {
     let mut values = headers.get_all(TRACEPARENT).iter();
     match (values.next(), values.next()) {
@@ -32,7 +32,7 @@ pub fn parent(headers: &HeaderMap) -> Option<Parent> {
     }
 }
 
-/// `version "-" trace-id "-" parent-id "-" trace-flags`, and whatever later versions may add after another dash.
+/// `version "-" trace-id "-" parent-id "-" trace-flags`. Later versions may add more after another dash.
 fn parse(text: &str) -> Option<Parent> {
     let mut fields = text.splitn(5, '-');
     let mut field = |length| {
@@ -56,13 +56,13 @@ fn parse(text: &str) -> Option<Parent> {
     })
 }
 
-/// What tells the next one of `span`.
+/// The `traceparent` that makes `span` the parent.
 pub fn traceparent(trace: TraceId, span: SpanId, flags: TraceFlags) -> HeaderValue {
     let text = format!("00-{trace}-{span}-{:02x}", flags.to_u8());
     HeaderValue::try_from(text).expect("hexadecimal digits and dashes are a valid value")
 }
 
-/// What vendors added. Nothing, where that cannot be read.
+/// The vendors' data; empty if unreadable.
 pub fn state(headers: &HeaderMap) -> TraceState {
     let lines = headers.get_all(TRACESTATE).iter();
     let lines: Vec<&str> = lines.filter_map(|line| line.to_str().ok()).collect();

@@ -1,16 +1,16 @@
-//! The address of a collector, as people give it.
+//! The address of a collector, as given by users.
 
 use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
 
-/// A text that is no [`Endpoint`]. It says why, and not the text: there may be a password in it.
+/// Why a text is no [`Endpoint`]. It does not repeat the text, which may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadEndpoint(&'static str);
 
-/// Where a collector takes OTLP over gRPC: `http://host:port`, or `https://…`.
+/// A collector's address for OTLP over gRPC: `http://host:port` or `https://…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint(String);
 
@@ -36,7 +36,7 @@ impl FromStr for Endpoint {
     type Err = BadEndpoint;
 
     fn from_str(text: &str) -> Result<Self, BadEndpoint> {
-        let form = BadEndpoint("give http://HOST:PORT or https://HOST:PORT");
+        let form = BadEndpoint("use http://HOST:PORT or https://HOST:PORT");
         let uri: Uri = text.parse().map_err(|_| form)?;
         let authority = uri.authority().ok_or(form)?.as_str();
         let scheme = match uri.scheme_str() {
@@ -44,9 +44,7 @@ impl FromStr for Endpoint {
             _ => return Err(form),
         };
         if authority.contains('@') {
-            return Err(BadEndpoint(
-                "credentials belong in OTEL_EXPORTER_OTLP_HEADERS",
-            ));
+            return Err(BadEndpoint("set credentials in OTEL_EXPORTER_OTLP_HEADERS"));
         }
         let host = uri.host().filter(|host| !host.is_empty()).ok_or(form)?;
         if authority != host && uri.port_u16().is_none_or(|port| port == 0) {
@@ -57,7 +55,7 @@ impl FromStr for Endpoint {
             .is_some_and(|path| path.as_str() != "/")
         {
             return Err(BadEndpoint(
-                "a path is of OTLP over HTTP; give where gRPC is taken, which mostly is port 4317",
+                "a path belongs to OTLP over HTTP; use the gRPC port, usually 4317",
             ));
         }
         Ok(Self(format!("{scheme}://{authority}")))

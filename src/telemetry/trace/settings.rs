@@ -1,7 +1,7 @@
-//! Where spans go and which: our own flag, and the variables that OpenTelemetry gives a meaning (Environment Variable
-//! Specification; OTLP Exporter Configuration).
+//! The settings of tracing: our own flag and the variables of OpenTelemetry (Environment Variable Specification; OTLP
+//! Exporter Configuration).
 //!
-//! What is wrong is an error at the start, never a silent default. An empty variable counts as absent.
+//! An invalid value is an error at startup, never a silent default. An empty variable counts as absent.
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +12,10 @@ use opentelemetry_sdk::trace::Sampler;
 use super::endpoint::{BadEndpoint, Endpoint};
 use crate::files;
 
-/// Spans that wait to be sent, if `OTEL_BSP_MAX_QUEUE_SIZE` does not say otherwise: its default.
+/// Default size of the span queue, as of `OTEL_BSP_MAX_QUEUE_SIZE`.
 const QUEUE: usize = 2048;
 
-/// Variables of one meaning: the one for traces alone goes before the one for all signals.
+/// Variables with the same meaning: the one for traces overrides the one for all signals.
 const ENDPOINT: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
@@ -33,10 +33,10 @@ const CERTIFICATE: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
 
-/// Why traces cannot be had as they are wanted.
+/// Why tracing cannot be configured.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{variable} is no address of a collector")]
+    #[error("{variable} is not a valid collector address")]
     Endpoint {
         variable: &'static str,
         #[source]
@@ -62,29 +62,29 @@ pub enum Error {
         source: std::io::Error,
     },
     #[cfg(not(feature = "otlp"))]
-    #[error("this build of crossfade has no exporter of traces: it lacks the feature `otlp`")]
+    #[error("this build of crossfade cannot export traces: it lacks the feature `otlp`")]
     NoExporter,
     #[cfg(feature = "otlp")]
-    #[error("the exporter of spans cannot be made")]
+    #[error("cannot build the span exporter")]
     Exporter(#[source] ExporterBuildError),
 }
 
-/// Where the spans of a process go, and which.
+/// Which spans are exported, and where to.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(super) endpoint: Endpoint,
     pub(super) sampler: Sampler,
-    /// `service.name`, if the environment says it by itself.
+    /// `service.name`, if the environment sets it.
     pub(super) service: Option<String>,
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
     /// Authorities to trust instead of the system's (PEM).
     pub(super) authorities: Option<Vec<u8>>,
-    /// How many spans may wait.
+    /// Size of the span queue.
     pub(super) queue: usize,
 }
 
 impl Settings {
-    /// All spans to `endpoint`, but those of traces whose callers do not sample them.
+    /// All spans to `endpoint`, except those of traces that their callers do not sample.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
@@ -96,10 +96,10 @@ impl Settings {
         }
     }
 
-    /// What a flag and the environment make together; `None` when no traces are wanted. `variable` looks one up.
+    /// The settings from a flag and the environment; `None` if tracing is off. `variable` looks up a variable.
     ///
     /// # Errors
-    /// When a variable says what cannot be done.
+    /// When a variable has an unsupported value.
     pub fn read(
         flag: Option<Endpoint>,
         variable: impl Fn(&str) -> Option<String>,
@@ -133,7 +133,7 @@ impl Settings {
     }
 }
 
-/// The first of these variables that says something, and what it says.
+/// The first of these variables that is set, and its value.
 fn first(
     variable: &impl Fn(&str) -> Option<String>,
     names: &[&'static str],
@@ -151,7 +151,7 @@ fn endpoint(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Endpoin
     Ok(Some(endpoint))
 }
 
-/// What the first of these variables chooses of what is `known`.
+/// The choice of the first of these variables that is set, among `known`.
 fn choice(
     variable: &impl Fn(&str) -> Option<String>,
     names: &[&'static str],
@@ -194,7 +194,7 @@ fn parent_based(root: Sampler) -> Sampler {
     Sampler::ParentBased(Box::new(root))
 }
 
-/// The share of traces that is sampled; all, unless it is said.
+/// The share of traces that is sampled; by default all.
 fn ratio(variable: &impl Fn(&str) -> Option<String>) -> Result<f64, Error> {
     let name = "OTEL_TRACES_SAMPLER_ARG";
     let Some(value) = variable(name) else {
@@ -224,7 +224,7 @@ fn queue(variable: &impl Fn(&str) -> Option<String>) -> Result<usize, Error> {
         })
 }
 
-/// Largest file of certificates that is read, in bytes.
+/// Largest certificate file that is read, in bytes.
 const MAX_CERTIFICATES: u64 = 1024 * 1024;
 
 fn read((variable, path): (&'static str, String)) -> Result<Vec<u8>, Error> {

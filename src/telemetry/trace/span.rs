@@ -1,7 +1,7 @@
-//! What is kept of a trace while its exchange lives, and the spans that it becomes at the end.
+//! The trace data of a running exchange, and the spans that are built from it at the end.
 //!
-//! Names and attributes are those of OpenTelemetry's semantic conventions where there are any; the rest begins with
-//! `crossfade.`. Every value is a number or comes from a closed set, save the few words about what went wrong.
+//! Names and attributes follow OpenTelemetry's semantic conventions where they exist; others start with `crossfade.`. Every
+//! value is a number or from a closed set, except for the short error description.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,26 +12,26 @@ use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
 
 use super::context;
-use crate::rescue::Cause;
+use crate::failover::Cause;
 use crate::split::{Generation, Reason};
-use crate::sse::{Api, Outcome, Usage};
+use crate::sse::{Outcome, Usage};
 use crate::telemetry::access::Line;
 
-/// The words about what went wrong are cut at so many characters.
+/// Longest error description, in characters.
 const LONGEST: usize = 200;
 
-/// The span of an exchange that lives.
+/// The span of a running exchange.
 #[derive(Debug)]
 pub struct Span {
     context: SpanContext,
     parent: Option<SpanId>,
-    /// When it began, by the clock that others share, and by the one that never jumps.
+    /// When it started, by the wall clock and by the monotonic one.
     began: SystemTime,
     started: Instant,
     attempts: Vec<Attempt>,
 }
 
-/// One try at a model server. Moments count from the beginning of the exchange.
+/// One attempt. Times count from the start of the exchange.
 #[derive(Debug)]
 struct Attempt {
     id: SpanId,
@@ -52,7 +52,7 @@ impl Attempt {
 }
 
 impl Span {
-    /// `context` is its own, `parent` the caller's span.
+    /// `context` is the span's own, `parent` the caller's span.
     pub(super) fn begin(
         context: SpanContext,
         parent: Option<SpanId>,
@@ -62,15 +62,15 @@ impl Span {
         Self {
             context,
             parent,
-            // `now` is some moments ago.
+            // `now` is a little in the past.
             began: SystemTime::now() - now.elapsed(),
             started: now,
             attempts: vec![Attempt::new(generation, Duration::ZERO)],
         }
     }
 
-    /// The attempt that is under way is given up, and another one begins. Answers what to tell the model server.
-    pub fn moved(&mut self, generation: Generation, cause: Cause, now: Instant) -> HeaderValue {
+    /// The current attempt has failed and another one begins. Returns its `traceparent`.
+    pub fn retried(&mut self, generation: Generation, cause: Cause, now: Instant) -> HeaderValue {
         let now = now.saturating_duration_since(self.started);
         if let Some(last) = self.attempts.last_mut() {
             last.given_up = Some((now, cause));
@@ -79,14 +79,14 @@ impl Span {
         self.traceparent()
     }
 
-    /// What tells a model server of the attempt that is under way.
+    /// The `traceparent` of the current attempt.
     pub(super) fn traceparent(&self) -> HeaderValue {
         let attempt = self.attempts.last().map(|attempt| attempt.id);
         let (trace, flags) = (self.context.trace_id(), self.context.trace_flags());
         context::traceparent(trace, attempt.unwrap_or(self.context.span_id()), flags)
     }
 
-    /// The finished spans: one of each attempt, and at last that of the exchange.
+    /// The finished spans: one per attempt, then that of the exchange.
     pub(super) fn end(self, line: &Line<'_>) -> Vec<SpanData> {
         let mut spans: Vec<_> = (0..self.attempts.len())
             .map(|index| self.of_attempt(index, line))
@@ -116,7 +116,7 @@ impl Span {
         };
         let route = route(line);
         also("http.route", route.map(Into::into));
-        // Only as it is written here: what a client wrote may name someone.
+        // Only known methods are repeated: the text of a client could identify someone.
         also(
             "url.path",
             route.filter(|route| *route == line.path).map(Into::into),
@@ -161,7 +161,7 @@ impl Span {
     fn of_attempt(&self, index: usize, line: &Line<'_>) -> SpanData {
         let attempt = &self.attempts[index];
         let mut attributes = vec![KeyValue::new("http.request.method", method(line.method))];
-        // What belongs to both generations is asked of both.
+        // A request for both generations' models belongs to both.
         if line.assignment.reason != Reason::Models {
             let generation = attempt.generation.as_str();
             attributes.push(KeyValue::new("crossfade.generation", generation));
@@ -193,7 +193,7 @@ impl Span {
         }
     }
 
-    /// What all spans of the exchange have in common.
+    /// The attributes that all spans of the exchange share.
     fn data(&self, id: SpanId, kind: SpanKind, began: Duration, line: &Line<'_>) -> SpanData {
         let context = &self.context;
         let (trace, flags) = (context.trace_id(), context.trace_flags());
@@ -229,7 +229,7 @@ fn name(line: &Line<'_>) -> Cow<'static, str> {
     }
 }
 
-/// What stands for a method that is not known, of which clients may make up any number.
+/// Stands for an unknown method, of which clients may invent any number.
 const OTHER_METHOD: &str = "_OTHER";
 
 fn method(method: &str) -> &'static str {
@@ -240,7 +240,7 @@ fn method(method: &str) -> &'static str {
     known.unwrap_or(OTHER_METHOD)
 }
 
-/// The path as a name, if it is one of few: an API family whatever is before it, or a page that frontends have.
+/// A low-cardinality name of the path: the route of an API family, whatever precedes it, or a known page of frontends.
 fn route(line: &Line<'_>) -> Option<&'static str> {
     const PAGES: [&str; 9] = [
         "/v1/models",
@@ -253,17 +253,14 @@ fn route(line: &Line<'_>) -> Option<&'static str> {
         "/live",
         "/metrics",
     ];
-    match line.class {
-        Api::Chat => Some("/v1/chat/completions"),
-        Api::Completions => Some("/v1/completions"),
-        Api::Responses => Some("/v1/responses"),
-        Api::Messages => Some("/v1/messages"),
-        Api::Other if line.path.starts_with("/v1/models/") => Some("/v1/models/{model}"),
-        Api::Other => PAGES.into_iter().find(|page| *page == line.path),
-    }
+    let page = || match line.path.starts_with("/v1/models/") {
+        true => Some("/v1/models/{model}"),
+        false => PAGES.into_iter().find(|page| *page == line.path),
+    };
+    line.class.route().or_else(page)
 }
 
-/// As the conventions want it: the status where that tells the error, else a word from a closed set.
+/// As the conventions require: the status if it shows the error, else a word from a closed set.
 fn error_type(line: &Line<'_>) -> Option<Value> {
     match line.outcome {
         Outcome::Completed | Outcome::Cancelled => None,
@@ -272,7 +269,7 @@ fn error_type(line: &Line<'_>) -> Option<Value> {
     }
 }
 
-/// A client that went away is no error of a server's.
+/// A client that disconnects is no server error.
 fn status(line: &Line<'_>) -> Status {
     match line.outcome {
         Outcome::Completed | Outcome::Cancelled => Status::Unset,
@@ -291,6 +288,7 @@ fn integer(count: u64) -> i64 {
 mod tests {
     use super::*;
     use crate::split::Assignment;
+    use crate::sse::Api;
     use opentelemetry::trace::{TraceFlags, TraceId};
 
     fn line<'a>(method: &'a str, path: &'a str, class: Api) -> Line<'a> {
@@ -356,7 +354,7 @@ mod tests {
         let mut span = span(now);
         let first = span.traceparent();
         let at = now + Duration::from_secs(1);
-        let second = span.moved(Generation::Old, Cause::Connect, at);
+        let second = span.retried(Generation::Old, Cause::Connect, at);
         assert_ne!(first, second);
         let began = span.began;
         let spans = span.end(&line("POST", "/v1/completions", Api::Completions));

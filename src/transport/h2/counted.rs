@@ -1,4 +1,4 @@
-//! A connection's transport below HTTP/2: counts what passes, and what of a frame or a header block has come without its end.
+//! The transport below an HTTP/2 connection: counts its traffic and the unfinished frames and header blocks that it holds.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 
-/// The bytes that passed over a connection so far.
+/// The bytes that have passed over a connection.
 #[derive(Debug, Default)]
 pub struct Traffic {
     received: AtomicU64,
@@ -29,10 +29,10 @@ impl Traffic {
     }
 }
 
-/// What is read before the streams' readers have their turn, in bytes: what they have not taken yet waits in frames.
+/// How much is read before the readers of streams get their turn, in bytes. What they have not taken yet waits in frames.
 const AT_ONCE: usize = 64 * 1024;
-/// So many bytes may the DATA frames of a connection that no reader has taken yet lack to 256 each before the connection
-/// ends. A turn's worth of frames of one byte is a fifth of it.
+/// The unread DATA frames of a connection may be this many bytes short of 256 each, in total, before the connection is
+/// closed. One turn of single-byte frames is a fifth of it.
 pub const SMALL_FRAMES: usize = 8 * 1024 * 1024;
 
 /// A transport whose traffic is counted.
@@ -42,13 +42,13 @@ pub struct Counted<T> {
     frames: Unfinished,
     /// Read in this turn, in bytes.
     read: usize,
-    /// For what has come of a frame or a header block that rests without its end.
+    /// For unfinished frames and header blocks.
     charge: Charge,
     memory: Arc<Budget>,
 }
 
 impl<T> Counted<T> {
-    /// What is held of an unfinished frame is charged to `memory`.
+    /// Unfinished frames are charged to `memory`.
     pub fn new(transport: T, memory: &Arc<Budget>) -> (Self, Arc<Traffic>) {
         let traffic = Arc::<Traffic>::default();
         let counted = Self {
@@ -62,7 +62,7 @@ impl<T> Counted<T> {
         (counted, traffic)
     }
 
-    /// Charges what rests. A frame cannot be told to wait; a header block that finds no room ends the connection.
+    /// Charges what is unfinished. A frame cannot be stopped; a header block without room closes the connection.
     fn rest(&mut self) -> io::Result<()> {
         let (frame, block) = (self.frames.of_frame(), self.frames.block);
         let held = frame + block;
@@ -159,26 +159,26 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const OF_BLOCK: [u8; 3] = [1, 5, 9];
 const END_HEADERS: u8 = 4;
 
-/// Follows the frames that are received, to know what the connection holds that cannot be used before more comes.
+/// Follows the frames received, to know how much the connection holds that cannot be used before more arrives.
 #[derive(Debug, Default)]
 struct Unfinished {
     head: [u8; HEAD],
-    /// What has come of the present frame's head, and of its payload, in bytes.
+    /// The received parts of the current frame's head and of its payload, in bytes.
     of_head: usize,
     of_payload: usize,
-    /// Bytes of the whole frames of a header block that has not ended.
+    /// Bytes of the complete frames of an unfinished header block.
     block: usize,
-    /// The preface was looked for.
+    /// The preface has been checked for.
     begun: bool,
 }
 
 impl Unfinished {
-    /// What has come of the present frame, in bytes.
+    /// The received part of the current frame, in bytes.
     const fn of_frame(&self) -> usize {
         self.of_head + self.of_payload
     }
 
-    /// Length of the present frame's payload, in bytes.
+    /// Length of the current frame's payload, in bytes.
     fn length(&self) -> usize {
         if !self.begun && self.head == PREFACE[..HEAD] {
             return PREFACE.len() - HEAD;
@@ -227,7 +227,7 @@ mod tests {
         frame
     }
 
-    /// What is unfinished behind these bytes: of a frame, and of a block.
+    /// The unfinished bytes after these: of a frame, and of a header block.
     fn after(pieces: &[&[u8]]) -> (usize, usize) {
         let whole = pieces.concat();
         let mut at_once = Unfinished::default();

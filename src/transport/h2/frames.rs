@@ -1,5 +1,5 @@
-//! The frames of a stream that is received. It ends only by END_STREAM: a reset of any code is an error, as is a length other
-//! than the one announced (h2 checks that).
+//! The frames of a received stream. Only END_STREAM ends it: a reset with any code is an error, and so is a length other than
+//! the announced one (h2 checks that).
 
 use std::task::{Context, Poll, ready};
 
@@ -7,13 +7,13 @@ use bytes::Bytes;
 use h2::{Reason, RecvStream};
 use http::HeaderMap;
 
-/// Why a body breaks off.
+/// Why a body broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum Broken {
     #[error(transparent)]
     Stream(#[from] h2::Error),
-    /// The memory budget has no room for what has come and was not read.
-    #[error("too much memory is in use here")]
+    /// The memory budget has no room for unread data.
+    #[error("the memory budget is exhausted")]
     NoMemory,
 }
 
@@ -26,12 +26,12 @@ impl From<Broken> for h2::Error {
     }
 }
 
-/// How a body ended: with trailers, without, or not as a whole.
+/// The end of a body: with trailers, without, or incomplete.
 pub type End = Result<Option<HeaderMap>, Broken>;
 
-/// What comes next.
+/// The next part.
 pub enum Next {
-    /// Some bytes; the window stays shut by as much until [`Frames::release`].
+    /// Bytes. The window shrinks by as much until [`Frames::release`].
     Data(Bytes),
     End(End),
 }
@@ -49,7 +49,7 @@ impl Frames {
         }
     }
 
-    /// Has all of it been read, with nothing but END_STREAM behind it?
+    /// Has everything been read, with nothing but END_STREAM after it?
     pub fn is_end(&self) -> bool {
         self.stream.is_end_stream()
     }
@@ -67,7 +67,7 @@ impl Frames {
         Poll::Ready(Next::End(trailers.map_err(Broken::Stream)))
     }
 
-    /// Opens the window for as much as was read.
+    /// Opens the window again after a read.
     pub fn release(&mut self, bytes: usize) {
         // It was received, so it can be released.
         let _ = self.stream.flow_control().release_capacity(bytes);

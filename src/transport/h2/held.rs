@@ -1,5 +1,4 @@
-//! What has come of a body and nobody has asked for yet, in one piece that is charged to the memory budget: frames would
-//! keep the read buffers they lie in.
+//! The unread part of a body, in one piece that is charged to the memory budget: frames would keep their read buffers.
 
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ impl Held {
         self.bytes.is_empty()
     }
 
-    /// Keeps a copy. False, and all is let go, when the budget has no room for it.
+    /// Keeps a copy. False, and everything is dropped, if the budget has no room.
     #[must_use]
     pub fn push(&mut self, data: &[u8]) -> bool {
         let needed = self.bytes.len() + data.len();
@@ -54,7 +53,7 @@ impl Held {
         true
     }
 
-    /// All of it, which is no longer charged.
+    /// All of it, no longer charged.
     pub fn take(&mut self) -> Bytes {
         self.charge.shrink(0);
         std::mem::take(&mut self.bytes).freeze()

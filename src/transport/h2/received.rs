@@ -1,5 +1,5 @@
-//! The body of a stream, read by whoever wants it, with no task in between. Who cannot go on reading calls
-//! [`Received::poll_hold`], so that what comes does not wait in frames.
+//! The body of a stream, read directly, without a task in between. A reader that is stuck calls [`Received::poll_hold`], so
+//! that arriving data does not wait in frames.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::held::Held;
 use crate::memory::{Budget, Purpose};
 
 pub struct Received {
-    /// Absent once its end was told.
+    /// `None` once its end was returned.
     frames: Option<Frames>,
     held: Held,
-    /// How it ended behind what is held.
+    /// How it ended after what is held.
     end: Option<End>,
     left: Option<u64>,
 }
@@ -41,7 +41,7 @@ impl Received {
         }
     }
 
-    /// Takes in what has come, while its reader can do nothing with it. The window stays shut by as much.
+    /// Takes what has arrived while the reader is stuck. The window shrinks by as much.
     pub fn poll_hold(&mut self, cx: &mut Context<'_>) {
         while self.end.is_none()
             && let Some(frames) = &mut self.frames

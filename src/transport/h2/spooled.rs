@@ -1,7 +1,7 @@
-//! The body of a stream whose reader may be busy with something else for long, and is not told of what comes: a request's,
-//! which a model server takes when it likes.
+//! The body of a stream whose reader may be busy for long and is not notified: that of a request, which a model server reads
+//! at its own pace.
 //!
-//! A task of its own takes it out of the connection as it comes. The stream's window opens only as the body is read.
+//! A separate task takes it out of the connection as it arrives. The stream's window opens only as the body is read.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,19 +20,19 @@ use crate::memory::{Budget, Purpose};
 
 pub struct Spooled {
     inbox: Arc<Mutex<Inbox>>,
-    /// Fills the inbox. Absent where nothing is to come.
+    /// Fills the inbox. `None` if nothing will arrive.
     filling: Option<AbortHandle>,
     left: Option<u64>,
 }
 
-/// What has come of a body and was not read yet.
+/// The unread part of a body.
 struct Inbox {
-    /// Absent once it has ended, or nobody wants it.
+    /// `None` once it has ended or nobody reads it.
     frames: Option<Frames>,
-    /// Handed, as it came, to a reader who waited for it, and not fetched yet.
+    /// Handed directly to a waiting reader, and not fetched yet.
     handed: Option<Bytes>,
     held: Held,
-    /// How the body ended behind what is held.
+    /// How the body ended after what is held.
     end: Option<End>,
     reader: Option<Waker>,
 }
@@ -72,9 +72,9 @@ fn lock(inbox: &Mutex<Inbox>) -> MutexGuard<'_, Inbox> {
 }
 
 impl Inbox {
-    /// Takes in what has come. Ready when nothing more will come.
+    /// Takes what has arrived. Ready when nothing more will.
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // A reader who was woken by the last piece had its turn.
+        // The reader was woken by the last piece and has had its turn.
         self.hold_handed();
         while self.end.is_none() {
             let Some(frames) = &mut self.frames else {
@@ -98,7 +98,7 @@ impl Inbox {
 
     fn take_in(&mut self, data: Bytes) {
         if let Some(reader) = self.reader.take() {
-            // It comes before this task does again, which is woken behind it.
+            // The reader runs before this task does again, which is woken after it.
             self.handed = Some(data);
             return reader.wake();
         }
@@ -112,7 +112,7 @@ impl Inbox {
         }
     }
 
-    /// Keeps a copy, if the budget has room for it.
+    /// Keeps a copy if the budget has room.
     fn hold(&mut self, data: &[u8]) {
         let is_lost = matches!(self.end, Some(Err(Broken::NoMemory)));
         if !is_lost && !self.held.push(data) {
@@ -128,7 +128,7 @@ impl Inbox {
         }
     }
 
-    /// What is there, for whoever reads it, and the window for as much more.
+    /// What has arrived, and as much more window.
     fn take(&mut self) -> Option<Bytes> {
         let data = match self.handed.take() {
             Some(data) => data,

@@ -1,11 +1,11 @@
-//! The window of each stream: small while the memory budget is tight.
+//! The window of each stream, which is small while the memory budget is tight.
 
 use crate::memory::Budget;
 
-/// What a stream may hold that nobody reads while memory is tight, in bytes. It still carries as much per round trip.
+/// Unread bytes that a stream may hold while memory is tight. It can still carry as much per round trip.
 const NARROW: u32 = 8 * 1024;
 
-/// What the peer is told of its streams' windows (RFC 9113 §6.9.2).
+/// The stream window that the peer has been told (RFC 9113 §6.9.2).
 #[derive(Debug)]
 pub struct Window {
     usual: u32,
@@ -13,7 +13,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// `usual` is what the connection began with, in bytes.
+    /// `usual` is the initial window of the connection, in bytes.
     #[must_use]
     pub const fn new(usual: u32) -> Self {
         Self {
@@ -22,7 +22,7 @@ impl Window {
         }
     }
 
-    /// Has `tell` announce another size where `memory` asks for it. One that it cannot announce yet is tried again.
+    /// Announces another size through `tell` if `memory` requires one. If that fails now, it is tried again.
     pub fn fit(&mut self, memory: &Budget, tell: impl FnOnce(u32) -> bool) {
         let narrow = memory.is_tight();
         if narrow != self.is_narrow && tell(if narrow { NARROW } else { self.usual }) {

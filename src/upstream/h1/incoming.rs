@@ -12,7 +12,7 @@ use http_body::{Frame, SizeHint};
 use super::sender::Sender;
 use crate::http1::{Chunked, Framing};
 use crate::memory::FREE;
-use crate::transport::{MIN_READ, Transport, turn};
+use crate::transport::{MIN_READ, Transport, batching};
 use crate::upstream::acks::Acks;
 use crate::upstream::endpoint::Lease;
 use crate::upstream::{BodyError, Endpoint, idle};
@@ -116,7 +116,7 @@ impl Incoming {
             let bytes = if self.rest.is_empty() {
                 if self.at_once >= AT_ONCE {
                     self.at_once = 0;
-                    turn::behind_others_and_a_look(cx);
+                    batching::wake_after_poll(cx);
                     return Poll::Pending;
                 }
                 let polled = match self.little {
@@ -132,7 +132,7 @@ impl Incoming {
                 match read {
                     Ok(bytes) if may_wait && !bytes.is_empty() => {
                         let large = bytes.len() >= LARGE;
-                        if turn::slice_waits(cx, large) {
+                        if batching::should_defer_slice(cx, large) {
                             self.rest = bytes;
                             self.at_once = 0;
                             return Poll::Pending;
@@ -145,7 +145,7 @@ impl Incoming {
             } else {
                 if self.begun {
                     self.has_waited = true;
-                    turn::slice_waited();
+                    batching::slice_resumed();
                 }
                 Ok(std::mem::take(&mut self.rest))
             };
@@ -317,7 +317,7 @@ mod tests {
         server: &TcpStream,
         more: &'static str,
     ) -> (Option<Bytes>, u32) {
-        turn::tests::many_slices();
+        batching::tests::many_slices();
         let mut held = 0;
         let frame = std::future::poll_fn(|cx| {
             let polled = incoming.poll_frame(cx);

@@ -309,7 +309,7 @@ async fn the_controller_owns_three_fields_of_the_spec_and_the_first_manifest_say
 }
 
 #[tokio::test]
-async fn an_old_name_under_which_nothing_was_found_is_told_and_old_stays_a_refuge() {
+async fn an_old_name_that_matches_nothing_is_reported_and_old_stays_a_failover_target() {
     let stage = Stage::set().await;
     stage.worker("old", 0, "worker").await;
     stage.worker("new", 0, "worker").await;

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 
 use super::{Relay, State};
+use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
 use crate::proxy::body::{is_event_stream, is_readable};
 use crate::proxy::head::remove_hop_by_hop;
-use crate::rescue::{Cause, Target};
 use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
 
@@ -106,7 +106,7 @@ impl Relay {
             sse.restart();
         }
         self.timers.first_event = None;
-        self.timers.held_since = None;
+        self.timers.held_until = None;
         self.state = State::Retrying(attempts.retry(exchange, target, cause));
     }
 

@@ -1,6 +1,4 @@
-//! A watch of the state: read now, at every new plan and phase, and at least once per interval.
-//!
-//! Must not know how a state is sent, nor to whom.
+//! A watch of the state: read at once, at every new plan and phase, and at least once per interval.
 
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use super::Admin;
 use crate::lifecycle::Phase;
 use crate::state_api::v1;
 
-/// A watch. It reads the state when its client has taken the one before: what a client does not take costs nothing.
-pub(super) struct Watching {
+/// A watch. It reads the next state only when its client has taken the last one.
+pub(super) struct StateWatch {
     admin: Admin,
     plans: watch::Receiver<()>,
     phases: watch::Receiver<Phase>,
@@ -22,7 +20,7 @@ pub(super) struct Watching {
     is_over: bool,
 }
 
-impl Watching {
+impl StateWatch {
     pub(super) fn new(admin: Admin, interval: Duration) -> Self {
         Self {
             plans: admin.snapshots.changes(),
@@ -34,7 +32,7 @@ impl Watching {
         }
     }
 
-    /// The next state; `None` after that of the process's end.
+    /// The next state; `None` after the one of the process's end.
     pub(super) async fn next(&mut self) -> Option<v1::State> {
         if self.is_over {
             return None;

@@ -1,5 +1,5 @@
-//! The end of a process, as it is told: not ready, settle, drain, end. A signal tells it, or the admin port: then it ends only
-//! at the signal, for whoever waits for its streams asks this process when they are over.
+//! Shutdown: not ready, settle, drain, end. It begins with a signal or with a request on the admin port. In the second case
+//! the process stays until a signal arrives, since whoever began it asks this process when its streams have ended.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::config::Config;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::proxy::ProxyContext;
 
-/// What those who wait for the drain get to be told of its end.
-const LAST_ANSWERS: Duration = Duration::from_millis(100);
-/// What spans that wait get to be sent.
-const LAST_SPANS: Duration = Duration::from_secs(2);
-/// What ended streams get to be written out.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long clients that wait for the end of the drain may take to receive it.
+const FINAL_RESPONSES: Duration = Duration::from_millis(100);
+/// How long queued spans may take to be sent.
+const FINAL_SPANS: Duration = Duration::from_secs(2);
+/// How long the last bytes of cut streams may take to be written.
+const FINAL_BYTES: Duration = Duration::from_secs(2);
 
-/// Stops as it is told: not ready, settle, drain, end.
-pub(super) async fn live(
+/// Runs until shutdown begins, then goes through its phases.
+pub(super) async fn run(
     config: &Config,
     lifecycle: &Lifecycle,
     context: &ProxyContext,
@@ -29,16 +29,13 @@ pub(super) async fn live(
         () = signals.first() => lifecycle.advance(Phase::Settling),
         () = lifecycle.reached(Phase::Settling) => {}
     }
-    let told_to_settle = lifecycle.phase() == Phase::Settling;
-    if told_to_settle {
-        tracing::info!(
-            seconds = config.settle.as_secs_f64(),
-            "not ready any more; settling"
-        );
+    let settles = lifecycle.phase() == Phase::Settling;
+    if settles {
+        tracing::info!(seconds = config.settle.as_secs_f64(), "not ready, settling");
         tokio::select! {
             () = tokio::time::sleep(config.settle) => {}
             () = lifecycle.reached(Phase::Draining) => {}
-            () = signals.second() => return cut_at_once(context),
+            () = signals.second() => return exit_now(context),
         }
     }
     lifecycle.advance(Phase::Draining);
@@ -52,51 +49,51 @@ pub(super) async fn live(
         _ = joined.as_mut() => Ended::Clean,
         () = tokio::time::sleep(config.drain) => {
             let open = context.open();
-            tracing::warn!(open, "the time to drain is over: ending what is open");
+            tracing::warn!(open, "the drain timeout has passed, ending all open streams");
             lifecycle.advance(Phase::Ending);
-            let _ = tokio::time::timeout(LAST_WORDS, joined).await;
+            let _ = tokio::time::timeout(FINAL_BYTES, joined).await;
             if open == 0 { Ended::Clean } else { Ended::Cut }
         }
-        () = signals.second() => return cut_at_once(context),
+        () = signals.second() => return exit_now(context),
     };
     lifecycle.drained();
     if let Some(tracer) = context.tracer.clone() {
         tokio::select! {
-            () = tracer.shut_down(LAST_SPANS) => {}
+            () = tracer.shut_down(FINAL_SPANS) => {}
             () = signals.second() => return ended,
         }
     }
-    if told_to_settle {
+    if settles {
         tracing::info!("drained");
         signals.first().await;
-        tokio::time::sleep(LAST_ANSWERS).await;
+        tokio::time::sleep(FINAL_RESPONSES).await;
     }
     ended
 }
 
-fn cut_at_once(context: &ProxyContext) -> Ended {
+fn exit_now(context: &ProxyContext) -> Ended {
     let open = context.open();
     tracing::warn!(open, "second signal received, exiting now");
     if open == 0 { Ended::Clean } else { Ended::Cut }
 }
 
-/// The signals that mean: stop.
+/// SIGTERM and SIGINT.
 pub(super) struct Signals {
     sources: Option<[Signal; 2]>,
     heard: u32,
 }
 
 impl Signals {
-    /// Listens to SIGTERM and SIGINT from now on.
+    /// Listens for SIGTERM and SIGINT from now on.
     pub(super) fn listen() -> Self {
-        let listen = |kind| signal(kind).expect("the handler of an ordinary signal can be set");
+        let listen = |kind| signal(kind).expect("a handler for an ordinary signal can be set");
         Self {
             sources: Some([SignalKind::terminate(), SignalKind::interrupt()].map(listen)),
             heard: 0,
         }
     }
 
-    /// None ever comes.
+    /// Ignores both.
     pub(super) fn none() -> Self {
         Self {
             sources: None,
@@ -104,12 +101,12 @@ impl Signals {
         }
     }
 
-    /// Waits until there was one.
+    /// Waits until one has arrived.
     pub(super) async fn first(&mut self) {
         self.heard(1).await;
     }
 
-    /// Waits until there were two: whoever asks twice wants an end at once.
+    /// Waits until two have arrived: the second one asks for an immediate end.
     async fn second(&mut self) {
         self.heard(2).await;
     }

@@ -1,6 +1,6 @@
-//! When a request whose first generation failed it is tried on another place, and where.
+//! Failover: whether a request is retried after a failed attempt, and on which target.
 //!
-//! Pure: the caller says what failed, what was tried and what the plan allows. Must not know how an attempt is made.
+//! Pure: the caller says what failed, what has been attempted and what the plan allows.
 
 mod budget;
 
@@ -8,17 +8,17 @@ pub use budget::RetryBudget;
 
 use crate::split::{Generation, Weights};
 
-/// Why an attempt is given up. A closed set: metric label and log field.
+/// Why an attempt failed. A closed set: metric label and log field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// No connection was made: nothing was sent.
     Connect,
-    /// This host cannot open a connection at all, for want of descriptors or memory: nothing was sent, and it would not be
-    /// elsewhere.
+    /// This host is out of descriptors or memory and can open no connection: nothing was sent, and no other target would
+    /// help.
     Local,
-    /// This host has no port left towards the address: nothing was sent.
+    /// This host has no free port to the address: nothing was sent.
     LocalPorts,
-    /// Reset, or the end of the stream, before the first content.
+    /// The stream was reset, or ended, before the first content.
     Broken,
     /// Status 502.
     BadGateway,
@@ -28,7 +28,7 @@ pub enum Cause {
     GatewayTimeout,
     /// Status 404 with an empty body: a frontend without workers.
     NoWorkers,
-    /// Status 404 that says `Model not found`.
+    /// Status 404 with `Model not found`.
     ModelNotFound,
     /// A stream whose first data event is an error with code 502, 503 or 504.
     ErrorEvent,
@@ -78,7 +78,7 @@ impl Cause {
         }
     }
 
-    /// What a response status says by itself. A 404 needs its body: see [`Cause::of_not_found`].
+    /// The cause that a response status stands for. A 404 needs its body: see [`Cause::of_not_found`].
     #[must_use]
     pub const fn of_status(status: u16) -> Option<Self> {
         match status {
@@ -91,19 +91,19 @@ impl Cause {
         }
     }
 
-    /// What a 404 with this body says: nothing, unless the frontend has no workers or not this model.
+    /// The cause that a 404 with this body stands for: `None` unless the frontend has no workers or lacks the model.
     #[must_use]
     pub fn of_not_found(body: &[u8]) -> Option<Self> {
         if body.is_empty() {
             return Some(Self::NoWorkers);
         }
-        // As OpenAI-style routes say it, and as the Messages route does.
+        // The words of OpenAI-style routes and of the Messages route.
         let says = |text: &str| memchr::memmem::find(body, text.as_bytes()).is_some();
         let is_about_the_model = says("Model not found") || says("\"not_found_error\"");
         is_about_the_model.then_some(Self::ModelNotFound)
     }
 
-    /// What an error with this code says when it is the first data event of a stream.
+    /// The cause that an error with this code stands for when it is the first data event of a stream.
     #[must_use]
     pub const fn of_error_event(code: Option<u16>) -> Option<Self> {
         match code {
@@ -122,12 +122,12 @@ pub enum Target {
     Old,
     /// The new generation.
     New,
-    /// The old generation by the Service of the sibling pods.
+    /// The old generation, through the Service of the sibling pods.
     Peers,
 }
 
 impl Target {
-    /// The generation that a place belongs to.
+    /// The generation that a target belongs to.
     #[must_use]
     pub const fn generation(self) -> Generation {
         match self {
@@ -136,7 +136,7 @@ impl Target {
         }
     }
 
-    /// Where a generation is tried first.
+    /// The target that a request of this generation is first sent to.
     #[must_use]
     pub const fn of(generation: Generation) -> Self {
         match generation {
@@ -146,19 +146,19 @@ impl Target {
     }
 }
 
-/// The places an exchange has tried.
+/// The targets that an exchange has been sent to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempted(u8);
 
 impl Attempted {
-    /// Also `place`.
+    /// With `target` added.
     #[must_use]
-    pub const fn and(self, place: Target) -> Self {
-        Self(self.0 | 1 << place as u8)
+    pub const fn and(self, target: Target) -> Self {
+        Self(self.0 | 1 << target as u8)
     }
 
-    const fn has(self, place: Target) -> bool {
-        self.0 & 1 << place as u8 != 0
+    const fn has(self, target: Target) -> bool {
+        self.0 & 1 << target as u8 != 0
     }
 
     /// How many.
@@ -171,42 +171,42 @@ impl Attempted {
 /// What the plan allows.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Is anything tried again at all?
+    /// Is failover on?
     pub enabled: bool,
     pub weights: Weights,
-    /// Old drains: it is no next_target any more.
+    /// Old drains, so nothing is retried on it.
     pub old_drains: bool,
     pub has_new: bool,
     pub has_peers: bool,
-    /// Is a 529 tried elsewhere?
+    /// Is a 529 retried?
     pub overloaded: bool,
-    /// Is a 500 from old tried on new? A poisonous prompt would then reach both sides.
+    /// Is a 500 from old retried on new? A prompt that crashes its server would then reach both generations.
     pub old_server_errors: bool,
 }
 
-/// Where to try next, after the attempt at `failed` ended by `cause`; `None` when it cannot be saved.
+/// The target to retry on, after the attempt on `failed` ended with `cause`. `None` if there is none.
 ///
-/// A generation of weight 0 is no next_target, except old while new is all, until old drains.
+/// A generation of weight 0 is no target, except old, until it drains.
 #[must_use]
 pub fn next_target(
     rules: &Rules,
-    tried: Attempted,
+    attempted: Attempted,
     failed: Target,
     cause: Cause,
 ) -> Option<Target> {
-    let may_move = rules.enabled
+    let may_retry = rules.enabled
         && match cause {
             Cause::Overloaded => rules.overloaded,
             Cause::Local => false,
-            // New is on trial: its own fault must not reach a client while old can answer.
+            // The new generation is on trial: its own faults must not reach a client while old can answer.
             Cause::ServerError => failed == Target::New || rules.old_server_errors,
             _ => true,
         };
     let old_serves = !rules.weights.is_all_new() || !rules.old_drains;
     [Target::Old, Target::New, Target::Peers]
         .into_iter()
-        .filter(|place| may_move && !tried.has(*place))
-        .find(|place| match place {
+        .filter(|target| may_retry && !attempted.has(*target))
+        .find(|target| match target {
             Target::Old => old_serves,
             Target::New => rules.has_new && !rules.weights.is_all_old(),
             Target::Peers => rules.has_peers && old_serves,
@@ -234,23 +234,23 @@ mod tests {
     }
 
     #[test]
-    fn each_generation_is_the_others_refuge_while_both_have_weight() {
+    fn each_generation_is_the_others_target_while_both_have_weight() {
         for cause in Cause::ALL {
-            let moves = !matches!(cause, Cause::Overloaded | Cause::Local);
+            let retried = !matches!(cause, Cause::Overloaded | Cause::Local);
             assert_eq!(
                 next(&rules(50), Target::New, cause),
-                moves.then_some(Target::Old)
+                retried.then_some(Target::Old)
             );
-            let moves = moves && cause != Cause::ServerError;
+            let retried = retried && cause != Cause::ServerError;
             assert_eq!(
                 next(&rules(50), Target::Old, cause),
-                moves.then_some(Target::New)
+                retried.then_some(Target::New)
             );
         }
     }
 
     #[test]
-    fn a_generation_of_weight_0_is_no_refuge_except_old_until_it_drains() {
+    fn a_generation_of_weight_0_is_no_target_except_old_until_it_drains() {
         assert_eq!(next(&rules(0), Target::Old, Cause::Connect), None);
         assert_eq!(
             next(&rules(100), Target::New, Cause::Connect),
@@ -273,24 +273,24 @@ mod tests {
     }
 
     #[test]
-    fn the_sibling_pods_are_the_second_refuge_of_old() {
+    fn the_sibling_pods_are_the_last_target() {
         let rules = Rules {
             has_peers: true,
             ..rules(25)
         };
-        let tried = Attempted::default().and(Target::Old);
+        let attempted = Attempted::default().and(Target::Old);
         assert_eq!(
-            next_target(&rules, tried, Target::Old, Cause::Connect),
+            next_target(&rules, attempted, Target::Old, Cause::Connect),
             Some(Target::New)
         );
-        let tried = tried.and(Target::New);
+        let attempted = attempted.and(Target::New);
         assert_eq!(
-            next_target(&rules, tried, Target::New, Cause::Connect),
+            next_target(&rules, attempted, Target::New, Cause::Connect),
             Some(Target::Peers)
         );
-        let tried = tried.and(Target::Peers);
+        let attempted = attempted.and(Target::Peers);
         assert_eq!(
-            next_target(&rules, tried, Target::Peers, Cause::Connect),
+            next_target(&rules, attempted, Target::Peers, Cause::Connect),
             None
         );
         let all_old = Rules {

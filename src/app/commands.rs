@@ -1,4 +1,4 @@
-//! What a person at a terminal asks of an update: shows it, again and again if wished, and changes it once confirmed.
+//! The commands that a user runs on an update: `status` shows it, once or repeatedly; the others edit it after a confirmation.
 
 mod frame;
 
@@ -10,25 +10,25 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use self::frame::Frame;
+use crate::error_chain::error_chain;
 use crate::printable::{self, printable};
 use crate::resource::DynamoUpdateConfig;
-use crate::state_api::whole;
-use crate::status::{self, Choice, Cluster, Look, Proxies, Verb};
+use crate::status::{self, Choice, Cluster, Proxies, Report, Verb};
 
-/// Why a person does not get what was asked for.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Status(#[from] status::Error),
-    #[error("cannot begin")]
-    Begin(#[from] super::Error),
-    #[error("nothing was changed: there is no terminal to ask on; use --yes")]
-    NobodyToAsk,
-    #[error("nothing was changed: cannot ask")]
-    Ask(#[source] io::Error),
+    #[error("cannot start")]
+    Start(#[from] super::Error),
+    #[error("no changes were made: confirmation needs a terminal; use --yes")]
+    NoTerminal,
+    #[error("no changes were made: cannot read the confirmation")]
+    Confirmation(#[source] io::Error),
 }
 
-/// In which form a look is printed.
+/// The output format of `status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
     Text,
@@ -36,42 +36,42 @@ pub enum Form {
     Yaml,
 }
 
-/// What is to be shown.
+/// The options of `status`.
 #[derive(Clone, Debug)]
-pub struct Wish {
-    /// The update; the only one if it is not named.
+pub struct StatusOptions {
+    /// The update. Without a name, the only one of the namespace.
     pub name: Option<String>,
-    /// Ask these admin ports instead of a cluster.
+    /// Asks these admin ports instead of a cluster.
     pub proxies: Vec<String>,
     pub cluster: Choice,
-    /// Look again and again, after so long each time.
+    /// Repeats at this interval.
     pub every: Option<Duration>,
     pub form: Form,
 }
 
-/// Where it is looked.
+/// What is read.
 enum Source {
     Proxies(Proxies),
-    /// At the update of this name; without one, at all.
+    /// The update of this name; without a name, all of them.
     Cluster(Cluster, Option<String>),
 }
 
-/// What is seen there.
+/// What has been read.
 enum View {
-    One(Box<Look>),
+    One(Box<Report>),
     Several(Vec<DynamoUpdateConfig>),
 }
 
 impl Source {
     async fn view(&mut self) -> Result<View, status::Error> {
-        let look = match self {
-            Self::Proxies(proxies) => proxies.look().await,
-            Self::Cluster(cluster, Some(name)) => cluster.look(name).await?,
+        let report = match self {
+            Self::Proxies(proxies) => proxies.report().await,
+            Self::Cluster(cluster, Some(name)) => cluster.report(name).await?,
             Self::Cluster(cluster, None) => {
                 let mut updates = cluster.updates().await?;
                 match updates.pop() {
                     None => return Err(status::Error::NoUpdate(cluster.namespace().to_owned())),
-                    Some(only) if updates.is_empty() => cluster.look_at(only).await,
+                    Some(only) if updates.is_empty() => cluster.report_on(only).await,
                     Some(last) => {
                         updates.push(last);
                         return Ok(View::Several(updates));
@@ -79,29 +79,29 @@ impl Source {
                 }
             }
         };
-        Ok(View::One(look.into()))
+        Ok(View::One(report.into()))
     }
 }
 
 impl View {
-    /// Whether anything could be told.
-    fn tells(&self) -> bool {
+    /// Was there anything to show?
+    fn has_data(&self) -> bool {
         match self {
-            Self::One(look) => look.update.is_some() || look.states().next().is_some(),
+            Self::One(report) => report.update.is_some() || report.states().next().is_some(),
             Self::Several(_) => true,
         }
     }
 
     fn text(&self) -> String {
         match self {
-            Self::One(look) => status::text(look),
+            Self::One(report) => status::text(report),
             Self::Several(updates) => status::list(updates),
         }
     }
 
     fn printed(&self, form: Form, one_of_many: bool) -> String {
         let json = || match self {
-            Self::One(look) => status::json(look),
+            Self::One(report) => status::json(report),
             Self::Several(updates) => status::json_list(updates),
         };
         match form {
@@ -113,7 +113,7 @@ impl View {
     }
 }
 
-/// On one line where there are several, which is what readers of a stream of JSON take.
+/// On one line if there are several, as readers of a JSON stream expect.
 fn as_json(value: &Value, one_of_many: bool) -> String {
     let mut text = Vec::new();
     let written = match one_of_many {
@@ -125,33 +125,33 @@ fn as_json(value: &Value, one_of_many: bool) -> String {
     String::from_utf8(text).expect("JSON is UTF-8")
 }
 
-/// Shows an update. The exit code is a failure when nothing could be told.
+/// Shows an update. Exits with a failure if there was nothing to show.
 ///
 /// # Errors
-/// When the cluster cannot be read; not while watching, where it may come back.
-pub fn status(wish: Wish) -> Result<ExitCode, Error> {
+/// When the cluster cannot be read. While watching this is no error, since it may become reachable again.
+pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
-        let mut source = if wish.proxies.is_empty() {
-            let cluster = Cluster::open(&wish.cluster).await?;
-            Source::Cluster(cluster, wish.name)
+        let mut source = if options.proxies.is_empty() {
+            let cluster = Cluster::open(&options.cluster).await?;
+            Source::Cluster(cluster, options.name)
         } else {
-            Source::Proxies(Proxies::at(wish.proxies))
+            Source::Proxies(Proxies::at(options.proxies))
         };
-        if let Some(pause) = wish.every {
-            watch(source, pause, wish.form).await;
+        if let Some(pause) = options.every {
+            watch(source, pause, options.form).await;
             return Ok(ExitCode::SUCCESS);
         }
         let view = source.view().await?;
-        let text = view.printed(wish.form, false);
-        say(&match wish.form == Form::Text && is_coloured() {
+        let text = view.printed(options.form, false);
+        print(&match options.form == Form::Text && is_coloured() {
             true => status::coloured(&text),
             false => text,
         });
-        Ok(ExitCode::from(u8::from(!view.tells())))
+        Ok(ExitCode::from(u8::from(!view.has_data())))
     })
 }
 
-/// Looks again and again, until nobody reads any more.
+/// Reports repeatedly, until nobody reads the output any more.
 async fn watch(mut source: Source, pause: Duration, form: Form) {
     let drawn = form == Form::Text && io::stdout().is_terminal();
     let mut frame = Frame::default();
@@ -161,92 +161,92 @@ async fn watch(mut source: Source, pause: Duration, form: Form) {
         let text = match (seen, drawn) {
             (Ok(view), false) => view.printed(form, true),
             (Err(error), false) => {
-                let why = status::printable(&whole(&error));
+                let why = status::printable(&error_chain(&error));
                 eprintln!("crossfade: {why}");
                 String::new()
             }
             (Ok(view), true) => {
-                frame.saw(now, view.text());
-                frame.drawn(size())
+                frame.report(now, view.text());
+                frame.draw(size())
             }
             (Err(error), true) => {
-                frame.failed(now, status::printable(&whole(&error)));
-                frame.drawn(size())
+                frame.failed(now, status::printable(&error_chain(&error)));
+                frame.draw(size())
             }
         };
         let text = match drawn && is_coloured() {
             true => status::coloured(&text),
             false => text,
         };
-        if !say(&text) {
+        if !print(&text) {
             return;
         }
         tokio::time::sleep(pause).await;
     }
 }
 
-/// Does whoever reads want colours? (no-color.org)
+/// Should the output be coloured? (no-color.org)
 fn is_coloured() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// Columns and rows of the terminal, if it tells them.
+/// Columns and rows of the terminal, if known.
 fn size() -> Option<(u16, u16)> {
     let size = crossterm::terminal::size().ok()?;
     (size.0 > 0 && size.1 > 0).then_some(size)
 }
 
-/// Writes to standard output; false once nobody reads any more.
-fn say(text: &str) -> bool {
+/// Writes to standard output. False once nobody reads it any more.
+fn print(text: &str) -> bool {
     let mut out = io::stdout();
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .is_ok()
 }
 
-/// Shows what a verb changes of an update, asks, and changes it.
+/// Shows what a verb changes in an update, asks for confirmation, and makes the changes.
 ///
 /// # Errors
-/// When the cluster cannot be read or refuses, and where nobody can be asked.
+/// When the cluster cannot be read or refuses the edit, and when there is no terminal to confirm on.
 pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
         let cluster = Cluster::open(choice).await?;
         let update = cluster.update(name).await?;
         let changes = verb.changes(&update.spec);
         let (name, namespace) = (printable(name), printable(cluster.namespace()));
-        say(&format!("{name} in namespace {namespace}\n"));
+        print(&format!("{name} in namespace {namespace}\n"));
         if changes.is_empty() {
-            say("  is so already\n");
+            print("  nothing to change\n");
             return Ok(ExitCode::SUCCESS);
         }
         for change in &changes {
-            say(&format!("  {}\n", printable(change)));
+            print(&format!("  {}\n", printable(change)));
         }
         if let Some(caveat) = verb.caveat(&update.spec) {
-            say(&format!("  {}\n", printable(caveat)));
+            print(&format!("  {}\n", printable(caveat)));
         }
         if !yes && !confirmed()? {
-            say("nothing was changed\n");
+            print("no changes were made\n");
             return Ok(ExitCode::FAILURE);
         }
         cluster.apply(&update, verb).await?;
-        say("changed\n");
+        print("changed\n");
         Ok(ExitCode::SUCCESS)
     })
 }
 
 fn confirmed() -> Result<bool, Error> {
     if !io::stdin().is_terminal() {
-        return Err(Error::NobodyToAsk);
+        return Err(Error::NoTerminal);
     }
-    say("Change it? [y/N] ");
+    print("Apply the change? [y/N] ");
     let mut answer = String::new();
     let read = io::stdin().lock().read_line(&mut answer);
-    if read.map_err(Error::Ask)? == 0 {
-        // The end of input has left the cursor behind the question.
-        say("\n");
+    if read.map_err(Error::Confirmation)? == 0 {
+        // At the end of input the cursor is still on the line of the question.
+        print("\n");
     }
     let answer = answer.trim().to_lowercase();
     Ok(matches!(&*answer, "y" | "yes"))

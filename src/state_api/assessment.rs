@@ -1,18 +1,16 @@
-//! How a split stands, in one sentence, and what that is based on.
-//!
-//! Compares both sides over the same five minutes. Pure.
+//! Assesses a split in one sentence, by comparing both generations over the same five minutes. Pure.
 
 use super::v1;
 use crate::telemetry::latency::{ENOUGH, Sketch};
 
-/// Is there something to look at?
+/// Does anything need attention?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Everything that can be compared is as it should be.
+    /// Everything that can be compared is as expected.
     Good,
-    /// There is too little traffic to tell.
+    /// There is too little traffic to judge.
     NotEnoughData,
-    /// A person should look.
+    /// An operator should look at it.
     Attention,
 }
 
@@ -28,25 +26,25 @@ impl Level {
     }
 }
 
-/// A sentence for people.
+/// A sentence for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Assessment {
     pub level: Level,
     pub text: String,
 }
 
-/// New is worth a look when its error ratio is this much above old's (and at least twice as high).
+/// New needs attention if its error ratio exceeds old's by this much, and is at least twice as high.
 const MORE_ERRORS: f64 = 0.01;
-/// An error ratio that is worth a look by itself.
+/// An error ratio that needs attention by itself.
 const MANY_ERRORS: f64 = 0.05;
-/// New is worth a look when its p95 is more than this multiple of old's.
+/// New needs attention if its p95 exceeds this multiple of old's.
 const SLOWER: f64 = 1.25;
-/// The observed split is worth a look when it is this far from the wanted one.
+/// The observed split needs attention if it differs from the wanted one by this much.
 const OFF: f64 = 0.05;
 /// The seconds that the observed split covers.
 const WINDOW: i64 = 60;
 
-/// One side in the last five minutes.
+/// One generation in the last five minutes.
 struct Side {
     name: &'static str,
     ended: u64,
@@ -59,7 +57,7 @@ impl Side {
     fn new(name: &'static str, generation: Option<&v1::Generation>) -> Self {
         let recent = generation.and_then(|side| side.last_five_minutes.as_ref());
         let p95 = |latencies: Option<&v1::Latencies>| {
-            latencies.and_then(|times| Sketch::from(times).telling_quantile(0.95))
+            latencies.and_then(|times| Sketch::from(times).reliable_quantile(0.95))
         };
         Self {
             name,
@@ -73,16 +71,16 @@ impl Side {
     }
 }
 
-/// How it stands.
+/// The assessment of a state.
 #[must_use]
-pub fn standing(state: &v1::State) -> Standing {
+pub fn assess(state: &v1::State) -> Assessment {
     let sides = [
         Side::new("Old", state.old.as_ref()),
         Side::new("New", state.new.as_ref()),
     ];
     if let Some(text) = trouble(state).or_else(|| comparison(state, &sides)) {
         let level = Level::Attention;
-        return Standing { level, text };
+        return Assessment { level, text };
     }
     let takes = takes(state);
     let serving = serving(state, &sides);
@@ -97,7 +95,7 @@ pub fn standing(state: &v1::State) -> Standing {
             )
         };
         let level = Level::NotEnoughData;
-        return Standing { level, text };
+        return Assessment { level, text };
     }
     let figures: Vec<String> = serving
         .iter()
@@ -109,13 +107,13 @@ pub fn standing(state: &v1::State) -> Standing {
             format!("{}: {errors} errors{first}", side.name)
         })
         .collect();
-    Standing {
+    Assessment {
         level: Level::Good,
         text: format!("{takes} {}.", figures.join("; ")),
     }
 }
 
-/// What is wrong whatever the figures are.
+/// Problems that do not depend on the comparison.
 fn trouble(state: &v1::State) -> Option<String> {
     match state.phase() {
         v1::Phase::Starting => return Some("The proxy is starting.".to_owned()),
@@ -125,18 +123,18 @@ fn trouble(state: &v1::State) -> Option<String> {
         v1::Phase::Ready | v1::Phase::Unspecified => {}
     }
     if !state.ready {
-        return Some("Not ready: no model server can be reached.".to_owned());
+        return Some("Not ready: cannot reach any model server.".to_owned());
     }
     let plan = state.plan.as_ref()?;
     if plan.refusal.is_some() {
         return Some("A newer plan was refused; the last good plan stays in force.".to_owned());
     }
-    plan.source_lost_for.as_ref().map(|_| {
-        "The source of plans cannot be reached; the last good plan stays in force.".to_owned()
-    })
+    plan.source_lost_for
+        .as_ref()
+        .map(|_| "The plan source cannot be reached; the last good plan stays in force.".to_owned())
 }
 
-/// What is wrong with one side beside the other.
+/// Problems of one generation compared with the other.
 fn comparison(state: &v1::State, [old, new]: &[Side; 2]) -> Option<String> {
     if let (Some(before), Some(now)) = (old.errors, new.errors)
         && now > before + MORE_ERRORS
@@ -193,7 +191,7 @@ fn comparison(state: &v1::State, [old, new]: &[Side; 2]) -> Option<String> {
     })
 }
 
-/// The sides that the plan gives traffic.
+/// The generations that the plan gives traffic to.
 fn serving<'a>(state: &v1::State, [old, new]: &'a [Side; 2]) -> Vec<&'a Side> {
     let wanted = state.plan.as_ref().and_then(v1::Plan::share_of_new);
     match wanted {
@@ -317,9 +315,9 @@ mod tests {
             (unreachable, Level::Attention, "Not ready"),
             (refused, Level::Attention, "A newer plan was refused"),
         ] {
-            let standing = standing(&state);
-            assert_eq!(standing.level, level, "{}", standing.text);
-            assert!(standing.text.starts_with(begins), "{}", standing.text);
+            let assessment = assess(&state);
+            assert_eq!(assessment.level, level, "{}", assessment.text);
+            assert!(assessment.text.starts_with(begins), "{}", assessment.text);
         }
     }
 
@@ -331,8 +329,8 @@ mod tests {
         off.plan.as_mut().unwrap().since = at(1000);
         for (now, level) in [(1059, Level::Good), (1060, Level::Attention)] {
             off.time = at(now);
-            let standing = standing(&off);
-            assert_eq!(standing.level, level, "{}", standing.text);
+            let assessment = assess(&off);
+            assert_eq!(assessment.level, level, "{}", assessment.text);
         }
     }
 
@@ -341,6 +339,6 @@ mod tests {
         let mut old = state(25, [None, None]);
         old.old = Some(v1::Generation::default());
         old.new = Some(v1::Generation::default());
-        assert_eq!(standing(&old).level, Level::NotEnoughData);
+        assert_eq!(assess(&old).level, Level::NotEnoughData);
     }
 }

@@ -1,23 +1,23 @@
-//! How many retries a process may make: a share of its requests, so that a dying side never doubles the load.
+//! How many retries a process may make: a share of its requests, so that a failing generation never doubles the load.
 //!
-//! A token bucket (as Finagle's `RetryBudget`): every request puts in `percent` hundredths, every retry takes one out. It
-//! holds the credit of [`DEPTH`] requests and starts full; an idle process earns as though [`FLOOR`] requests came each
-//! second, so that the few requests of a quiet hour can be saved, too.
+//! A token bucket, like Finagle's `RetryBudget`: every request adds `percent` hundredths of a retry, every retry takes a
+//! whole one. The bucket holds the credit of [`DEPTH`] requests and starts full. An idle process earns as if [`FLOOR`]
+//! requests came each second, so that the few requests of a quiet hour can be retried too.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Requests whose credit the bucket can hold.
 const DEPTH: i64 = 300;
-/// Requests per second that are credited though none came.
+/// Requests per second that are credited at least, even if fewer came.
 const FLOOR: u64 = 10;
 /// A retry, in the bucket's unit: hundredths of a request.
 const RETRY: i64 = 100;
 
-/// The bucket of a process. Plans change its percentage; what is in it stays.
+/// The bucket of a process. A new plan changes the percentage, not the credit.
 #[derive(Debug)]
 pub struct RetryBudget {
     hundredths: AtomicI64,
-    /// Seconds since the start, up to which the floor was credited.
+    /// The second, since the process started, up to which the floor was credited.
     credited: AtomicU64,
 }
 
@@ -31,12 +31,12 @@ impl Default for RetryBudget {
 }
 
 impl RetryBudget {
-    /// A request came.
+    /// Credits a request.
     pub fn earn(&self, percent: u8) {
         self.add(i64::from(percent), percent);
     }
 
-    /// May a retry be made, `seconds` after the process started? Takes it out of the bucket if so.
+    /// May a retry be made, `seconds` after the process started? If so, takes it out of the bucket.
     pub fn spend(&self, percent: u8, seconds: u64) -> bool {
         let credited = self.credited.fetch_max(seconds, Ordering::Relaxed);
         let owed = seconds.saturating_sub(credited).min(DEPTH as u64) * FLOOR;
@@ -51,7 +51,7 @@ impl RetryBudget {
     fn add(&self, hundredths: i64, percent: u8) {
         let full = DEPTH * i64::from(percent);
         let left = self.hundredths.load(Ordering::Relaxed);
-        // A full bucket, the usual case, is not written: that line is shared by all cores.
+        // A full bucket, the usual case, is not written: all cores share its cache line.
         if left != full {
             let _ = self
                 .hundredths

@@ -1,30 +1,28 @@
-//! Performs the script: kills, revives, moves the split, and gathers a picture of every moment.
-//!
-//! Must not know how a picture is drawn, nor what the figures mean.
+//! Runs the script: kills and restarts model servers, sets the split, and collects the data of each frame.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
+use super::frame::{ClientTotals, DemoFrame, HistoryPoint};
 use super::load::{Load, Tally};
-use super::scene::{Moment, Scene, Seen};
 use super::script::{Action, Script};
 use super::summary::Summary;
-use super::{Error, ModelServer, Options, Subject};
+use super::{Error, ModelServer, Options, ProxyControl};
 
-/// From one picture to the next.
+/// Time between two frames.
 const TICK: Duration = Duration::from_millis(50);
-/// How long the last streams may take after the script, at most.
+/// Most time that the last streams may take after the script.
 const LAST_STREAMS: Duration = Duration::from_secs(10);
 
-/// Everything that takes part.
-pub(super) struct Stage<S> {
+/// The running demo.
+pub(super) struct Runner<S> {
     /// In the order of the generations.
     servers: [ModelServer; 2],
-    subject: S,
+    proxy: S,
     address: SocketAddr,
-    saves_before: u64,
+    recovered_before: u64,
     page: Option<String>,
     streams: usize,
     load: Load,
@@ -33,27 +31,27 @@ pub(super) struct Stage<S> {
     performed: usize,
     begun: Instant,
     ticks: Interval,
-    history: Vec<Moment>,
+    history: Vec<HistoryPoint>,
 }
 
-impl<S: Subject> Stage<S> {
-    /// The curtain rises: clients begin to ask now.
+impl<S: ProxyControl> Runner<S> {
+    /// Starts the clients and the clock.
     pub(super) fn begin(
         options: &Options,
         servers: [ModelServer; 2],
-        subject: S,
+        proxy: S,
         page: Option<String>,
     ) -> Result<Self, Error> {
         let script = Script::new(options.seconds);
-        let address = subject.address();
+        let address = proxy.address();
         let load = Load::start(address, options.streams, script.tokens())?;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Ok(Self {
             servers,
             address,
-            saves_before: subject.sample().saves,
-            subject,
+            recovered_before: proxy.sample().recovered,
+            proxy,
             page,
             streams: options.streams,
             load,
@@ -66,8 +64,8 @@ impl<S: Subject> Stage<S> {
         })
     }
 
-    /// Waits for the next picture's time and performs the steps that are due until then; `false` when all is over.
-    pub(super) async fn goes_on(&mut self) -> Result<bool, Error> {
+    /// Waits for the next frame and performs the actions due until then. `false` when the demo is over.
+    pub(super) async fn next_tick(&mut self) -> Result<bool, Error> {
         self.ticks.tick().await;
         let elapsed = self.begun.elapsed();
         while let Some(step) = self
@@ -90,7 +88,7 @@ impl<S: Subject> Stage<S> {
     fn perform(&mut self, action: Action) -> Result<(), Error> {
         match action {
             Action::Split(percent) => {
-                self.subject.set_percent(percent);
+                self.proxy.set_percent(percent);
                 self.load.set_percent(percent);
             }
             Action::Kill(victim) => {
@@ -105,47 +103,47 @@ impl<S: Subject> Stage<S> {
         Ok(())
     }
 
-    /// The picture of now.
-    pub(super) fn scene(&mut self) -> Scene<'_> {
+    /// The frame of now.
+    pub(super) fn frame(&mut self) -> DemoFrame<'_> {
         let elapsed = self.begun.elapsed();
-        let mut sample = self.subject.sample();
-        sample.saves = sample.saves.saturating_sub(self.saves_before);
+        let mut sample = self.proxy.sample();
+        sample.recovered = sample.recovered.saturating_sub(self.recovered_before);
         if elapsed < self.script.length {
-            self.history.push(Moment {
+            self.history.push(HistoryPoint {
                 at: elapsed,
                 observed: sample.observed,
                 open: sample.open,
             });
         }
         let begun = self.outages.partition_point(|(from, _)| *from <= elapsed);
-        Scene {
+        DemoFrame {
             address: self.address,
             streams: self.streams,
             page: self.page.as_deref(),
             elapsed,
             length: self.script.length,
-            situation: self.script.situation(elapsed),
+            state: self.script.state(elapsed),
             sample,
-            seen: self.load.tally(|tally| Seen::from(tally)),
+            clients: self.load.tally(|tally| ClientTotals::from(tally)),
             history: &self.history,
             outages: &self.outages[..begun],
         }
     }
 
-    /// Counts up. What is open still is hung up on.
+    /// The result. Streams that are still open are cut.
     pub(super) fn end(self) -> Summary {
         let elapsed = self.begun.elapsed();
-        let saves = self
-            .subject
+        let recovered = self
+            .proxy
             .sample()
-            .saves
-            .saturating_sub(self.saves_before);
+            .recovered
+            .saturating_sub(self.recovered_before);
         let killed = self.outages.iter().filter(|(from, _)| *from <= elapsed);
         let disturbed = killed
-            .map(|(from, _)| self.script.situation(*from).percent)
+            .map(|(from, _)| self.script.state(*from).percent)
             .collect();
         let interrupted = elapsed < self.script.length;
         let tally = self.load.tally(Tally::clone);
-        Summary::new(tally, self.streams, elapsed, saves).with(disturbed, interrupted)
+        Summary::new(tally, self.streams, elapsed, recovered).with(disturbed, interrupted)
     }
 }

@@ -1,29 +1,27 @@
-//! All that one picture of the demo shows, gathered at one moment; the words for it that every form of output shares.
-//!
-//! Pure. Must not know how it is drawn.
+//! The data of one frame of the demo, and the wording that all outputs share. Pure.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Sample;
 use super::load::{Ending, Tally};
-use super::script::{Life, Situation};
+use super::script::{Life, ScriptState};
 use crate::split::Generation;
 
-/// What the clients saw so far.
+/// What the clients have observed so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    /// Whole answers, by generation of the text.
+pub(super) struct ClientTotals {
+    /// Complete responses, by the generation of the text.
     pub(super) completed: [u64; 2],
-    /// Ended with an error that the client was told.
+    /// Ended with an error that the client got.
     pub(super) failed: u64,
-    /// Ended without a word.
+    /// Cut without an error.
     pub(super) broken: u64,
     /// Never answered.
     pub(super) unreachable: u64,
 }
 
-impl From<&Tally> for Seen {
+impl From<&Tally> for ClientTotals {
     fn from(tally: &Tally) -> Self {
         Self {
             completed: Generation::ALL
@@ -35,10 +33,10 @@ impl From<&Tally> for Seen {
     }
 }
 
-/// One moment of the past.
+/// One point of the history.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Moment {
-    /// When, from the beginning.
+pub(super) struct HistoryPoint {
+    /// Time since the start.
     pub(super) at: Duration,
     /// Share of the new generation that the proxy observed, 0 to 1.
     pub(super) observed: Option<f64>,
@@ -46,7 +44,7 @@ pub(super) struct Moment {
     pub(super) open: [i64; 2],
 }
 
-impl Moment {
+impl HistoryPoint {
     /// Share of the new generation among the open streams, 0 to 1.
     pub(super) fn open_share(&self) -> Option<f64> {
         let [old, new] = self.open.map(share);
@@ -58,63 +56,63 @@ fn share(count: i64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(0))
 }
 
-/// One picture.
+/// The data of one frame.
 #[derive(Clone, Debug)]
-pub(super) struct Scene<'a> {
-    /// Where the proxy is.
+pub(super) struct DemoFrame<'a> {
+    /// Address of the proxy.
     pub(super) address: SocketAddr,
-    /// How many clients there are.
+    /// Number of clients.
     pub(super) streams: usize,
-    /// Where the proxy's own page is, if it has one.
+    /// URL of the proxy's live page, if any.
     pub(super) page: Option<&'a str>,
-    /// Since the beginning.
+    /// Time since the start.
     pub(super) elapsed: Duration,
-    /// Of the script.
+    /// Length of the script.
     pub(super) length: Duration,
-    /// Where the script stands.
-    pub(super) situation: Situation,
+    /// State of the script.
+    pub(super) state: ScriptState,
     /// The proxy's figures.
     pub(super) sample: Sample,
     /// The clients' figures.
-    pub(super) seen: Seen,
-    /// All moments so far, in order.
-    pub(super) history: &'a [Moment],
-    /// When an upstream was dead, as far as that has begun.
+    pub(super) clients: ClientTotals,
+    /// The history so far, in order.
+    pub(super) history: &'a [HistoryPoint],
+    /// The outages that have started.
     pub(super) outages: &'a [(Duration, Duration)],
 }
 
-impl Scene<'_> {
-    /// True once the script is over and only open streams are waited for.
+impl DemoFrame<'_> {
+    /// Is the script over, so that only open streams are left?
     pub(super) fn is_over(&self) -> bool {
         self.elapsed >= self.length
     }
 
-    /// What happens now, in a line.
+    /// What happens now, in one line.
     pub(super) fn caption(&self) -> String {
         if self.is_over() {
-            return "over: the last streams go on to their end".to_owned();
+            return "done: waiting for the last streams".to_owned();
         }
-        let Situation { percent, victim } = self.situation;
+        let ScriptState { percent, victim } = self.state;
         match (victim, percent) {
             (Some((victim, Life::Dead(since))), _) => {
                 let side = victim.as_str().to_uppercase();
                 format!(
-                    "the {side} upstream was KILLED {:.1} s ago: its requests are saved",
+                    "the {side} upstream was KILLED {:.1} s ago: its requests fail over",
                     since.as_secs_f64()
                 )
             }
             (Some((victim, Life::Back)), _) => {
                 format!("the {} upstream is back", victim.as_str().to_uppercase())
             }
-            (None, 0) => "the OLD generation serves alone".to_owned(),
-            (None, 100) => "all that begins now goes to the NEW generation".to_owned(),
-            (None, percent) => format!("{percent} % of what begins now goes to the NEW generation"),
+            (None, 0) => "all requests go to the OLD generation".to_owned(),
+            (None, 100) => "all new requests go to the NEW generation".to_owned(),
+            (None, percent) => format!("{percent} % of new requests go to the NEW generation"),
         }
     }
 
-    /// True while an upstream is dead.
+    /// Is an upstream down?
     pub(super) fn is_outage(&self) -> bool {
-        matches!(self.situation.victim, Some((_, Life::Dead(_))))
+        matches!(self.state.victim, Some((_, Life::Dead(_))))
     }
 }
 
@@ -137,11 +135,11 @@ pub(super) mod tests {
     use crate::demo::Percentiles;
     use crate::demo::script::Script;
 
-    /// A picture from the middle of a fade, with a figure everywhere.
+    /// A frame from the middle of a rollout, with data everywhere.
     pub(in crate::demo) fn example<'a>(
-        history: &'a [Moment],
+        history: &'a [HistoryPoint],
         outages: &'a [(Duration, Duration)],
-    ) -> Scene<'a> {
+    ) -> DemoFrame<'a> {
         let script = Script::new(60);
         let elapsed = outages
             .first()
@@ -158,13 +156,13 @@ pub(super) mod tests {
                 count: 100,
             }
         };
-        Scene {
+        DemoFrame {
             address: ([127, 0, 0, 1], 8123).into(),
             streams: 48,
             page: Some("http://127.0.0.1:9090/"),
             elapsed,
             length: script.length,
-            situation: script.situation(elapsed),
+            state: script.state(elapsed),
             sample: Sample {
                 wanted: 0.5,
                 observed: Some(0.4871),
@@ -172,10 +170,10 @@ pub(super) mod tests {
                 first_event: [times(211, 288, 297), times(209, 285, 301)],
                 gap: [times(30, 39, 41), times(31, 38, 42)],
                 outcomes: [[612, 1, 2, 3], [233, 4, 21, 5]],
-                saves: 37,
+                recovered: 37,
                 epoch: 12,
             },
-            seen: Seen {
+            clients: ClientTotals {
                 completed: [631, 214],
                 failed: 21,
                 broken: 0,
@@ -186,15 +184,15 @@ pub(super) mod tests {
         }
     }
 
-    /// Moments as they would have been until `elapsed`.
-    pub(in crate::demo) fn history(elapsed: Duration) -> Vec<Moment> {
+    /// The history until `elapsed`.
+    pub(in crate::demo) fn history(elapsed: Duration) -> Vec<HistoryPoint> {
         let script = Script::new(60);
         (0..elapsed.as_millis() / 100)
             .map(|tick| {
                 let at = Duration::from_millis(u64::try_from(tick).unwrap() * 100);
-                let percent = script.situation(at).percent;
+                let percent = script.state(at).percent;
                 let new = i64::from(percent) * 44 / 100;
-                Moment {
+                HistoryPoint {
                     at,
                     observed: Some(f64::from(percent) / 100.0),
                     open: [44 - new, new],
@@ -206,16 +204,16 @@ pub(super) mod tests {
     #[test]
     fn the_caption_says_who_is_dead() {
         let outages: Vec<_> = Script::new(60).outages().collect();
-        let scene = example(&[], &outages);
-        assert!(scene.is_outage());
+        let picture = example(&[], &outages);
+        assert!(picture.is_outage());
         assert_eq!(
-            scene.caption(),
-            "the NEW upstream was KILLED 0.7 s ago: its requests are saved"
+            picture.caption(),
+            "the NEW upstream was KILLED 0.7 s ago: its requests fail over"
         );
-        let over = Scene {
-            elapsed: scene.length,
-            ..scene
+        let over = DemoFrame {
+            elapsed: picture.length,
+            ..picture
         };
-        assert!(over.caption().starts_with("over"));
+        assert!(over.caption().starts_with("done"));
     }
 }

@@ -1,7 +1,7 @@
-//! Where spans wait to be sent: a bounded queue, which loses spans rather than wait, and the exporter behind it, counted.
+//! The queue of finished spans, which drops spans rather than wait, and the exporter behind it.
 //!
-//! The queue and its thread are the SDK's batch processor. It does not tell what it loses, so it is never let overflow: who
-//! puts a span in asks for room here first.
+//! The queue and its thread are the SDK's batch processor. It does not report what it drops, so it is never allowed to
+//! overflow: room is reserved here before a span is added.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -22,28 +22,28 @@ use prometheus::IntCounter;
 
 use super::settings::{Error, Settings};
 
-/// How often it is said that spans cannot be sent, while they cannot.
+/// Log interval of failed exports.
 const REMIND: Duration = Duration::from_secs(60);
 
-/// What became of spans.
+/// Counters of spans.
 #[derive(Clone, Debug)]
 pub struct Counts {
-    /// The collector took them.
+    /// Accepted by the collector.
     pub exported: IntCounter,
-    /// The collector could not be reached, or did not take them.
+    /// The collector was unreachable or did not accept them.
     pub failed: IntCounter,
-    /// There was no room for them.
+    /// The queue was full.
     pub dropped: IntCounter,
 }
 
-/// Takes spans and sends them.
+/// Queues spans and exports them.
 #[derive(Debug)]
-pub struct Outbox {
+pub struct SpanQueue {
     processor: BatchSpanProcessor,
     room: Arc<Room>,
 }
 
-/// The room for spans that are not sent yet.
+/// Counts the spans that are not exported yet.
 #[derive(Debug)]
 struct Room {
     taken: AtomicUsize,
@@ -51,7 +51,7 @@ struct Room {
     counts: Counts,
 }
 
-impl Outbox {
+impl SpanQueue {
     pub fn open(settings: &Settings, counts: Counts) -> Result<Self, Error> {
         let room = Arc::new(Room {
             taken: AtomicUsize::new(0),
@@ -69,14 +69,14 @@ impl Outbox {
         Ok(Self { processor, room })
     }
 
-    /// Takes a span, if there is room.
+    /// Adds a span if there is room.
     pub fn put(&self, span: SpanData) {
         if self.room.enter() {
             self.processor.on_end(span);
         }
     }
 
-    /// Sends what is left; blocks for at most `limit`.
+    /// Exports what is queued. Blocks for at most `limit`.
     pub fn shut_down(&self, limit: Duration) -> OTelSdkResult {
         self.processor.shutdown_with_timeout(limit)
     }
@@ -102,12 +102,12 @@ impl Room {
     }
 }
 
-/// An exporter whose successes and failures are counted, and told now and then.
+/// An exporter that counts successes and failures and logs them at intervals.
 #[derive(Debug)]
 struct Counted<E> {
     exporter: E,
     room: Arc<Room>,
-    /// When it was last said that spans cannot be sent; `None` while they can. Only the exporting thread locks it.
+    /// When a failure was last logged; `None` while exports succeed. Only the exporting thread locks it.
     said: Mutex<Option<Instant>>,
 }
 
@@ -119,12 +119,12 @@ impl<E> Counted<E> {
         match (result, *said) {
             (Ok(()), None) => {}
             (Ok(()), Some(_)) => {
-                tracing::info!("spans are sent again");
+                tracing::info!("spans can be exported again");
                 *said = None;
             }
             (Err(_), Some(last)) if last.elapsed() < REMIND => {}
             (Err(error), _) => {
-                tracing::warn!(%error, "spans cannot be sent; they are lost, nothing else is");
+                tracing::warn!(%error, "cannot export spans; they are dropped, requests are not affected");
                 *said = Some(Instant::now());
             }
         }
@@ -157,7 +157,7 @@ impl<E: SpanExporter> SpanExporter for Counted<E> {
     }
 }
 
-/// What there is without the exporter: nothing that sends.
+/// Without the feature there is no exporter.
 #[cfg(not(feature = "otlp"))]
 #[derive(Debug)]
 enum Otlp {}
@@ -174,7 +174,7 @@ fn exporter(_: &Settings) -> Result<Otlp, Error> {
     Err(Error::NoExporter)
 }
 
-/// OTLP over gRPC. Headers and the time limit are the environment's to say, which the library reads itself.
+/// OTLP over gRPC. The library reads headers and the timeout from the environment.
 #[cfg(feature = "otlp")]
 fn exporter(settings: &Settings) -> Result<Otlp, Error> {
     let endpoint = &settings.endpoint;
@@ -191,7 +191,7 @@ fn exporter(settings: &Settings) -> Result<Otlp, Error> {
     builder.build().map_err(Error::Exporter)
 }
 
-/// Who sends: what the environment says goes before what is known here.
+/// The resource attributes. The environment takes precedence.
 fn resource(settings: &Settings) -> Resource {
     let service = settings.service.clone();
     Resource::builder_empty()

@@ -1,6 +1,4 @@
-//! The proxies of a namespace, each asked by a port of its pod that the API server forwards.
-//!
-//! Must not know what else is told of an update.
+//! Asks the proxies of a namespace for their state, through ports that the API server forwards.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
@@ -9,24 +7,25 @@ use kube::api::{Api, ListParams};
 use kube::core::ObjectMeta;
 
 use super::proxies::{PATIENCE, counted};
-use super::{Asked, Error, Other, api};
+use super::{Error, Other, ProxyAnswer, api};
+use crate::error_chain::error_chain;
 use crate::resource::Identity;
-use crate::state_api::{self, v1, whole};
+use crate::state_api::{self, v1};
 
 /// The name of the admin port of a proxy's container.
 const PORT: &str = "crossfade";
 
-/// What the proxies of a namespace said.
-pub(super) struct Heard {
-    /// Those that have to do with the update, or say nothing.
-    pub proxies: Vec<Asked>,
+/// The answers of a namespace's proxies.
+pub(super) struct Answers {
+    /// Those that concern the update, and those that did not answer.
+    pub proxies: Vec<ProxyAnswer>,
     pub others: Vec<Other>,
-    /// Whether one could not be asked for want of a right.
+    /// Could one not be asked because a permission is missing?
     forbidden: bool,
 }
 
-impl Heard {
-    /// Where the figures of a look are from, in words.
+impl Answers {
+    /// Where the figures of a report come from, for people.
     pub fn origin(&self) -> String {
         let asked = self.proxies.len();
         let answered = self.proxies.iter().filter(|asked| asked.state.is_ok());
@@ -39,7 +38,7 @@ impl Heard {
                 counted(self.others.len(), self.others.len())
             ),
             0 if self.forbidden => {
-                "no proxy could be asked, for which get of pods/portforward is needed, and from Kubernetes 1.35 on create, too"
+                "no proxy could be asked: this needs permission to get pods/portforward, and from Kubernetes 1.35 on also to create it"
                     .to_owned()
             }
             0 => "no proxy could be asked".to_owned(),
@@ -49,12 +48,12 @@ impl Heard {
     }
 }
 
-/// The origin of a look at the resource alone.
+/// The origin of a report that has only the resource.
 pub(super) fn alone(why: &str) -> String {
-    format!("the resource's status alone: {why}")
+    format!("the status of the resource only: {why}")
 }
 
-/// Asks all proxies of the namespace, and tells those of this update from others.
+/// Asks all proxies of the namespace, and separates those of this update from the others.
 ///
 /// # Errors
 /// When the pods cannot be listed.
@@ -62,39 +61,39 @@ pub(super) async fn ask_all(
     client: Client,
     namespace: &str,
     update: &ObjectMeta,
-) -> Result<Heard, Error> {
+) -> Result<Answers, Error> {
     let pods: Api<Pod> = Api::namespaced(client, namespace);
     let list = pods
         .list(&ListParams::default())
         .await
         .map_err(api("list the pods"))?;
-    let doors = list.items.iter().filter_map(door);
-    let answers = doors.map(async |(name, port)| {
+    let ports = list.items.iter().filter_map(admin_port);
+    let asked = ports.map(async |(name, port)| {
         let answer = ask(&pods, &name, port).await;
         (name, answer)
     });
-    let mut heard = Heard {
+    let mut answers = Answers {
         proxies: Vec::new(),
         others: Vec::new(),
         forbidden: false,
     };
-    for (name, answer) in join_all(answers).await {
+    for (name, answer) in join_all(asked).await {
         match answer {
             Ok(state) if !concerns(&state, update) => {
                 let follows = state.resource().and_then(|resource| resource.name.clone());
-                heard.others.push(Other { name, follows });
+                answers.others.push(Other { name, follows });
             }
             answer => {
-                heard.forbidden |= matches!(answer, Err(Ask::Api(Error::Forbidden { .. })));
-                let state = answer.map_err(|error| whole(&error));
-                heard.proxies.push(Asked { name, state });
+                answers.forbidden |= matches!(answer, Err(AskError::Api(Error::Forbidden { .. })));
+                let state = answer.map_err(|error| error_chain(&error));
+                answers.proxies.push(ProxyAnswer { name, state });
             }
         }
     }
-    Ok(heard)
+    Ok(answers)
 }
 
-/// Whether a proxy has to do with the update: it has an edit of it in force, or has refused one.
+/// Does a proxy follow the update, or has it refused an edit of it?
 fn concerns(state: &v1::State, update: &ObjectMeta) -> bool {
     let resource = state.resource();
     let follows = resource.is_some_and(|resource| resource.name == update.name);
@@ -107,8 +106,8 @@ fn concerns(state: &v1::State, update: &ObjectMeta) -> bool {
     follows || refusal.is_some_and(|refusal| refusal.source == identity.source())
 }
 
-/// The pod's name and the port of its proxy, if it runs one.
-fn door(pod: &Pod) -> Option<(String, u16)> {
+/// The name of the pod and the admin port of its proxy, if it runs one.
+fn admin_port(pod: &Pod) -> Option<(String, u16)> {
     let spec = pod.spec.as_ref()?;
     let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
     let sidecars = spec.init_containers.iter().flatten();
@@ -122,28 +121,28 @@ fn door(pod: &Pod) -> Option<(String, u16)> {
     Some((pod.metadata.name.clone()?, port)).filter(|_| runs)
 }
 
-/// Why a proxy said nothing.
+/// Why a proxy did not answer.
 #[derive(Debug, thiserror::Error)]
-enum Ask {
+enum AskError {
     #[error(transparent)]
     Api(#[from] Error),
-    #[error("the port is not forwarded")]
+    #[error("the port was not forwarded")]
     NoStream,
     #[error(transparent)]
     Proxy(#[from] state_api::Error),
-    #[error("no answer in time")]
-    Late,
+    #[error("no response in time")]
+    Timeout,
 }
 
-async fn ask(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, Ask> {
+async fn ask(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, AskError> {
     let answer = tokio::time::timeout(2 * PATIENCE, through(pods, name, port)).await;
-    answer.unwrap_or(Err(Ask::Late))
+    answer.unwrap_or(Err(AskError::Timeout))
 }
 
-async fn through(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, Ask> {
+async fn through(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, AskError> {
     let forwarder = pods.portforward(name, &[port]).await;
-    let mut forwarder = forwarder.map_err(api("have its port forwarded"))?;
-    let stream = forwarder.take_stream(port).ok_or(Ask::NoStream)?;
+    let mut forwarder = forwarder.map_err(api("forward its port"))?;
+    let stream = forwarder.take_stream(port).ok_or(AskError::NoStream)?;
     let answer = async {
         let client = state_api::Client::over(stream, PATIENCE).await?;
         client.get().await
@@ -185,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_that_refused_the_first_edit_has_to_do_with_the_update() {
+    fn a_proxy_that_refused_the_first_edit_concerns_the_update() {
         assert!(concerns(&state(Some("mine"), None), &update()));
         assert!(concerns(&state(None, Some("cluster: ns/mine")), &update()));
         assert!(concerns(
@@ -201,12 +200,12 @@ mod tests {
     }
 
     #[test]
-    fn the_origin_tells_why_there_is_nothing_but_the_status() {
-        let silent = |name: &str| Asked {
+    fn the_origin_says_why_only_the_status_is_known() {
+        let silent = |name: &str| ProxyAnswer {
             name: name.into(),
-            state: Err("no answer in time".into()),
+            state: Err("no response in time".into()),
         };
-        let answers = |name: &str| Asked {
+        let answers = |name: &str| ProxyAnswer {
             name: name.into(),
             state: Ok(v1::State::default()),
         };
@@ -216,17 +215,17 @@ mod tests {
                 follows: None,
             };
             let others = vec![other; others];
-            let heard = Heard {
+            let answers = Answers {
                 proxies,
                 others,
                 forbidden,
             };
-            heard.origin()
+            answers.origin()
         };
         assert!(origin(vec![], 0, false).ends_with("has a container port named crossfade"));
         assert!(origin(vec![], 2, false).ends_with("follows it: 2 proxies"));
         assert!(origin(vec![silent("a")], 2, false).ends_with("no proxy could be asked"));
-        assert!(origin(vec![silent("a")], 0, true).contains("get of pods/portforward"));
+        assert!(origin(vec![silent("a")], 0, true).contains("get pods/portforward"));
         let some = origin(vec![silent("a"), answers("b"), answers("c")], 1, true);
         assert_eq!(some, "2 of 3 proxies, asked through the API server");
         let all = origin(vec![answers("b")], 0, false);

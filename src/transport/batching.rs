@@ -1,29 +1,29 @@
-//! The turns of a thread: it looks at which sockets are ready, and waits for one if it has nothing to do, then runs tasks.
+//! Batches reads and writes within a turn of a thread's runtime: one poll for ready sockets, then the tasks that are ready.
 //!
-//! Where a thread has several requests or answers to begin in a turn, it reads them all before it writes the first head: a
-//! peer on the same machine that sleeps is woken by the first write to it, so peers are then woken once a turn instead of
-//! once a write. Where it has many slices of streams to forward it reads them, too, all but the large ones, before it writes
-//! the first one, and looks at the sockets in between: small slices of one stream that have come by then go out in one write.
-//! How many there will be is guessed from what was there last.
+//! If a thread has several requests or responses to begin in a turn, it reads all of them before it writes the first head:
+//! the first write to a sleeping peer on the same machine wakes it, so peers are woken once per turn instead of once per
+//! write. If it has many slices of streams to forward, it also reads them first, except for large ones, and polls the sockets
+//! in between: small slices of a stream that have arrived by then are written together. How many there will be is predicted
+//! from the last turn.
 
 use std::cell::Cell;
 use std::ops::RangeInclusive;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// How many slices a turn must have for them to be read before they are written: for fewer it is not worth while, of more
-/// the first would wait too long, and what they hold of read buffers would be much.
+/// How many slices a turn must have for them to be deferred. With fewer it does not pay. With more the first would wait too
+/// long, and they would hold many read buffers.
 const MANY: RangeInclusive<u32> = 8..=256;
 
-/// What was read in a turn, to be written in it.
+/// What was read in this turn and is to be written in it.
 #[derive(Clone, Copy)]
 struct Reads {
     heads: u32,
-    /// Since a slice that waited for a look went on, if one did.
+    /// Since a deferred slice was resumed, if one was.
     slices: u32,
     /// The most slices before that.
     most: u32,
-    /// Some of the slices were told to wait.
+    /// Some slices were deferred.
     waiting: bool,
 }
 
@@ -41,52 +41,52 @@ thread_local! {
     static THIS_TURN: Cell<Reads> = const { Cell::new(Reads::NONE) };
 }
 
-/// Ends a turn. To be called when the thread is about to wait for sockets.
+/// Ends a turn. Call it when the thread is about to wait for sockets.
 pub fn end() {
     let mut last = THIS_TURN.replace(Reads::NONE);
     last.slices = last.slices.max(last.most);
     LAST_TURN.set(last);
 }
 
-/// To be awaited before a head is written. Where the last turn had several, all tasks that are ready come first; else there
-/// is nothing to wait for, nor in a runtime that does not tell of its turns.
-pub async fn others_first() {
+/// Await it before a head is written. If the last turn had several, all tasks that are ready run first. Otherwise, and in a
+/// runtime that does not call [`end`], there is nothing to wait for.
+pub async fn before_head_write() {
     let mut this = THIS_TURN.get();
     this.heads = this.heads.saturating_add(1);
     THIS_TURN.set(this);
     if LAST_TURN.get().heads > 1 {
-        behind_others().await;
+        yield_to_ready().await;
     }
 }
 
-/// To be asked once for each slice of a stream that was read. If it is to wait, which no large one is, its task is polled
-/// again when the thread has looked at its sockets, behind all that are ready then, and says with [`slice_waited`] that it
+/// Ask once for each slice of a stream that was read. If it is to be deferred, which a large one never is, its task is polled
+/// again after the thread has polled its sockets, behind all tasks that are ready then, and calls [`slice_resumed`] when it
 /// goes on.
-pub fn slice_waits(cx: &mut Context<'_>, large: bool) -> bool {
+pub fn should_defer_slice(cx: &mut Context<'_>, large: bool) -> bool {
     let mut this = THIS_TURN.get();
     this.slices = this.slices.saturating_add(1);
     let last = LAST_TURN.get().slices;
-    // A turn that has more than was guessed says so itself. Without a last turn there are none, as far as is known.
+    // A turn with more slices than predicted counts itself. Without a last turn nothing is deferred.
     let waits = !large && last > 0 && MANY.contains(&last.max(this.slices));
     this.waiting |= waits;
     THIS_TURN.set(this);
     if waits {
-        behind_others_and_a_look(cx);
+        wake_after_poll(cx);
     }
     waits
 }
 
-/// The task is polled again when the thread has looked at its sockets, behind all that are ready then. To be called before
-/// `Pending` is returned by what could go on for ever without waiting.
-pub fn behind_others_and_a_look(cx: &mut Context<'_>) {
-    // Polled once it asks to be woken after the next look. That dropping it does not take this back is how tokio does it, no
-    // promise.
+/// The task is polled again after the thread has polled its sockets, behind all tasks that are ready then. Call it before
+/// returning `Pending` from something that could go on forever.
+pub fn wake_after_poll(cx: &mut Context<'_>) {
+    // Polling it schedules the wake-up after the next poll of the sockets. That dropping it does not cancel the wake-up is
+    // an implementation detail of tokio, not a guarantee.
     let _ = pin!(tokio::task::yield_now()).poll(cx);
 }
 
-/// A slice that waited goes on. The first one that does tells how many to expect: a thread that always finds something to do
-/// never waits for sockets, so its turn does not end.
-pub fn slice_waited() {
+/// A deferred slice goes on. The first one to do so updates the prediction: a thread that always finds something to do never
+/// waits for sockets, so its turn does not end.
+pub fn slice_resumed() {
     let mut this = THIS_TURN.get();
     if !this.waiting {
         return;
@@ -100,8 +100,8 @@ pub fn slice_waited() {
     THIS_TURN.set(this);
 }
 
-/// The tasks of this thread that are ready now come first. [`tokio::task::yield_now`] would look at the sockets, too.
-pub async fn behind_others() {
+/// Lets the tasks of this thread that are ready now run first. [`tokio::task::yield_now`] would also poll the sockets.
+pub async fn yield_to_ready() {
     let mut waits = true;
     std::future::poll_fn(move |cx| {
         if !std::mem::take(&mut waits) {
@@ -132,7 +132,7 @@ pub mod tests {
             let done = Rc::clone(&done);
             local.spawn_local(async move {
                 done.borrow_mut().push('r');
-                others_first().await;
+                before_head_write().await;
                 done.borrow_mut().push('w');
             });
         }
@@ -149,7 +149,7 @@ pub mod tests {
     fn waiting(slices: u32) -> Vec<u32> {
         let mut cx = Context::from_waker(Waker::noop());
         let waiting = (0..slices)
-            .filter(|_| slice_waits(&mut cx, false))
+            .filter(|_| should_defer_slice(&mut cx, false))
             .collect();
         end();
         waiting
@@ -183,9 +183,9 @@ pub mod tests {
     fn a_large_slice_does_not_wait_but_counts() {
         let mut cx = Context::from_waker(Waker::noop());
         waiting(1);
-        assert!((0..7).all(|_| !slice_waits(&mut cx, true)));
-        assert!(slice_waits(&mut cx, false), "the eighth");
-        assert!(!slice_waits(&mut cx, true));
+        assert!((0..7).all(|_| !should_defer_slice(&mut cx, true)));
+        assert!(should_defer_slice(&mut cx, false), "the eighth");
+        assert!(!should_defer_slice(&mut cx, true));
         end();
     }
 
@@ -199,15 +199,19 @@ pub mod tests {
     #[test]
     fn the_first_slice_that_goes_on_tells_how_many_to_expect() {
         let mut cx = Context::from_waker(Waker::noop());
-        let mut waits = |slices| (0..slices).filter(|_| slice_waits(&mut cx, false)).count();
+        let mut waits = |slices| {
+            (0..slices)
+                .filter(|_| should_defer_slice(&mut cx, false))
+                .count()
+        };
         waiting(8);
         assert_eq!(waits(9), 9);
-        slice_waited();
+        slice_resumed();
         assert_eq!(waits(7), 7, "nine came last");
-        slice_waited();
-        slice_waited();
+        slice_resumed();
+        slice_resumed();
         assert_eq!(waits(8), 1, "seven came last");
-        slice_waited();
+        slice_resumed();
         assert_eq!(waits(1), 1, "eight came last");
     }
 
@@ -216,9 +220,9 @@ pub mod tests {
         let mut cx = Context::from_waker(Waker::noop());
         waiting(9);
         for _ in 0..3 {
-            assert!((0..9).all(|_| slice_waits(&mut cx, false)));
-            slice_waited();
-            assert!(slice_waits(&mut cx, false), "a late one");
+            assert!((0..9).all(|_| should_defer_slice(&mut cx, false)));
+            slice_resumed();
+            assert!(should_defer_slice(&mut cx, false), "a late one");
             end();
         }
     }
@@ -227,40 +231,40 @@ pub mod tests {
     async fn heads_are_counted_past_slices_that_go_on() {
         let mut cx = Context::from_waker(Waker::noop());
         waiting(9);
-        others_first().await;
-        others_first().await;
-        slice_waits(&mut cx, false);
-        slice_waited();
+        before_head_write().await;
+        before_head_write().await;
+        should_defer_slice(&mut cx, false);
+        slice_resumed();
         end();
-        assert_eq!(others_first().now_or_never(), None);
+        assert_eq!(before_head_write().now_or_never(), None);
     }
 
     #[test]
     fn without_turns_no_slice_waits() {
         let mut cx = Context::from_waker(Waker::noop());
-        assert!((0..300).all(|_| !slice_waits(&mut cx, false)));
+        assert!((0..300).all(|_| !should_defer_slice(&mut cx, false)));
     }
 
     #[tokio::test]
     async fn one_alone_does_not_wait() {
-        others_first().await;
+        before_head_write().await;
         end();
-        assert_eq!(others_first().now_or_never(), Some(()));
+        assert_eq!(before_head_write().now_or_never(), Some(()));
     }
 
     #[tokio::test]
     async fn a_busy_turn_is_forgotten_after_the_next() {
         turn(3).await;
-        assert_eq!(others_first().now_or_never(), None);
+        assert_eq!(before_head_write().now_or_never(), None);
         end();
-        assert_eq!(others_first().now_or_never(), Some(()));
+        assert_eq!(before_head_write().now_or_never(), Some(()));
     }
 
     #[tokio::test]
     async fn a_runtime_that_does_not_tell_of_its_turns_waits_for_nothing() {
         for _ in 0..9 {
-            others_first().await;
+            before_head_write().await;
         }
-        assert_eq!(others_first().now_or_never(), Some(()));
+        assert_eq!(before_head_write().now_or_never(), Some(()));
     }
 }

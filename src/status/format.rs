@@ -1,11 +1,12 @@
-//! Words, figures and bars as every terminal shows them.
+//! Formats text, numbers and bars for a terminal.
 //!
-//! What comes from outside (messages, names, problems) may hold anything; it must not move a cursor, nor turn a line round.
+//! Text from outside (messages, names, problems) may hold anything, so it is escaped: it must not move the cursor or reverse
+//! a line.
 
-/// Cells of a bar of the split: the line of the observed one fits 80 columns.
+/// Width of a bar of the split, in cells. With it the line of the observed split fits 80 columns.
 pub(super) const BAR: usize = 12;
 
-/// The text as [`crate::printable`] escapes it, with a space for a tab.
+/// The text as [`crate::printable`] escapes it, with spaces instead of tabs.
 #[must_use]
 pub fn printable(text: &str) -> String {
     crate::printable::printable(text.replace('\t', " ")).to_string()
@@ -19,13 +20,13 @@ pub(super) fn share(share: Option<f64>) -> String {
     }
 }
 
-/// A share as people write it: `70 %`, `33.3 %`.
+/// A share for people: `70 %`, `33.3 %`.
 pub(super) fn percent(share: f64) -> String {
     let tenths = format!("{:.1}", share * 100.0);
     format!("{} %", tenths.strip_suffix(".0").unwrap_or(&tenths))
 }
 
-/// A bar of `width` cells of which this share is filled.
+/// A bar of `width` cells with this share of them filled.
 pub(super) fn bar(share: f64, width: usize) -> String {
     let filled = ((share.clamp(0.0, 1.0) * width as f64).round() as usize).min(width);
     "█".repeat(filled) + &"░".repeat(width - filled)
@@ -57,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thousands_are_told_apart_and_bars_fill_to_their_share() {
+    fn thousands_are_separated_and_bars_fill_to_their_share() {
         assert_eq!(count(0), "0");
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_outside_can_command_a_terminal() {
+    fn text_from_outside_cannot_control_a_terminal() {
         let hostile = "a\x1b[2J\u{9b}31m\r\u{202e}\x7f\n\tb é 漢";
         let plain = printable(hostile);
         assert_eq!(plain, r"a\u001b[2J\u009b31m\r\u202e\u007f\n b é 漢");

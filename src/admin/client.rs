@@ -1,5 +1,5 @@
-//! Speaks to another crossfade process on this machine: for hooks, which cannot rely on a shell, and for people. Knows nothing of
-//! what the other process then does.
+//! Sends commands to the local admin socket of another crossfade process, for users and for hooks, which cannot rely on a
+//! shell.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use crate::telemetry::log::Level;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a process was not told.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("no crossfade on this machine has the admin port {address}")]
@@ -24,19 +24,19 @@ pub enum Error {
     Refused { address: SocketAddr, answer: String },
 }
 
-/// Tells the process whose admin port is at `admin` to drain; an unspecified address means this machine. Takes at most some
-/// seconds, and does not wait for the drain.
+/// Makes the process whose admin port is at `admin` drain. An unspecified address means this machine. Takes at most a few
+/// seconds and does not wait for the drain.
 ///
 /// # Errors
-/// When there is no such process, or it does not do so.
+/// When there is no such process or it refuses.
 pub fn drain(admin: SocketAddr) -> Result<(), Error> {
     put(admin, "/drain", "")
 }
 
-/// Tells the process whose admin port is at `admin` what to log from now on.
+/// Sets what the process whose admin port is at `admin` logs.
 ///
 /// # Errors
-/// When there is no such process, or it does not do so.
+/// When there is no such process or it refuses.
 pub fn log_level(admin: SocketAddr, level: &Level) -> Result<(), Error> {
     put(admin, "/log-level", &level.to_string())
 }

@@ -1,22 +1,20 @@
-//! A look for programs: JSON and YAML with the same content.
-//!
-//! Must not know where it was got from.
+//! A report for programs: JSON and YAML with the same content.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::lag::{Lag, lag};
-use super::{Asked, Happened, Look, Other};
+use super::{EventRecord, Other, ProxyAnswer, Report};
 use crate::printable::printable_lines;
 use crate::resource::DynamoUpdateConfig;
 use crate::resource::status::Promise;
 use crate::state_api::total;
 
-/// All that is known: the resource but for `metadata.managedFields`, each proxy's state, and all of them together.
+/// Everything in the report: the resource without `metadata.managedFields`, the state of each proxy, and their total.
 #[must_use]
-pub fn json(look: &Look) -> Value {
-    let newest = look.update.as_ref().map(|update| &update.metadata);
-    let proxy = |asked: &Asked| {
+pub fn json(report: &Report) -> Value {
+    let newest = report.update.as_ref().map(|update| &update.metadata);
+    let proxy = |asked: &ProxyAnswer| {
         let (state, error) = match &asked.state {
             Ok(state) => (state.to_json(), Value::Null),
             Err(error) => (Value::Null, json!(error)),
@@ -34,25 +32,25 @@ pub fn json(look: &Look) -> Value {
         json!({"name": asked.name, "error": error, "behind": behind, "state": state})
     };
     let other = |other: &Other| json!({"name": other.name, "follows": other.follows});
-    let event = |event: &Happened| {
+    let event = |event: &EventRecord| {
         let kind = if event.warning { "Warning" } else { "Normal" };
         json!({"at": event.at, "type": kind, "reason": event.reason, "note": event.note})
     };
     json!({
-        "update": look.update.as_deref().map(|update| known(update, look.at.unwrap_or(Timestamp::MAX))),
-        "secondsSinceEdit": look.since_edit.map(|time| time.as_secs_f64()),
-        "origin": look.origin,
-        "total": total(look.states()).map(|state| state.to_json()),
-        "proxies": look.proxies.iter().map(proxy).collect::<Vec<_>>(),
-        "others": look.others.iter().map(other).collect::<Vec<_>>(),
-        "events": look.events.iter().map(event).collect::<Vec<_>>(),
-        "eventsError": look.events_unknown,
+        "update": report.update.as_deref().map(|update| known(update, report.at.unwrap_or(Timestamp::MAX))),
+        "secondsSinceEdit": report.since_edit.map(|time| time.as_secs_f64()),
+        "origin": report.origin,
+        "total": total(report.states()).map(|state| state.to_json()),
+        "proxies": report.proxies.iter().map(proxy).collect::<Vec<_>>(),
+        "others": report.others.iter().map(other).collect::<Vec<_>>(),
+        "events": report.events.iter().map(event).collect::<Vec<_>>(),
+        "eventsError": report.events_unknown,
     })
 }
 
-/// The resource, in which null stands for what was promised and nobody vouches for at `now`.
+/// The resource, with null for claims that have expired at `now`.
 fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
-    let mut told = json!(update);
+    let mut json = json!(update);
     if let Some(status) = &update.status {
         let promises = [
             ("safeToDeleteOld", status.old_may_be_deleted(now)),
@@ -63,14 +61,14 @@ fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
         ];
         for (field, promise) in promises {
             if promise == Some(Promise::Expired) {
-                told["status"][field] = Value::Null;
+                json["status"][field] = Value::Null;
             }
         }
     }
-    told
+    json
 }
 
-/// Several updates, as a look has one.
+/// Several updates, each as in a report.
 #[must_use]
 pub fn json_list(updates: &[DynamoUpdateConfig]) -> Value {
     let updates = updates.iter().map(|update| {
@@ -86,7 +84,7 @@ pub fn json_list(updates: &[DynamoUpdateConfig]) -> Value {
 /// # Panics
 /// Never: plain JSON can be written as YAML.
 #[must_use]
-pub fn yaml(look: &Value) -> String {
-    let text = serde_saphyr::to_string(look).expect("plain JSON can be written as YAML");
+pub fn yaml(report: &Value) -> String {
+    let text = serde_saphyr::to_string(report).expect("plain JSON can be written as YAML");
     printable_lines(text).to_string()
 }

@@ -1,28 +1,26 @@
-//! What the demo needs of the proxy that it demonstrates.
-//!
-//! Must not know how the proxy is built, nor anything about terminals.
+//! The interface to the proxy that the demo shows.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The proxy under demonstration.
-pub trait Subject {
+/// The proxy of the demo.
+pub trait ProxyControl {
     /// Where clients connect.
     fn address(&self) -> SocketAddr;
     /// Puts a plan in force that sends `percent` (0 to 100) to the new generation.
     fn set_percent(&self, percent: u8);
-    /// Its own figures now. Asked for some twenty times a second.
+    /// Its current figures. Called some twenty times per second.
     fn sample(&self) -> Sample;
 }
 
-/// What the proxy says of itself. Pairs are in the order of [`Generation::ALL`](crate::split::Generation::ALL).
+/// The proxy's own figures. Pairs are in the order of [`Generation::ALL`](crate::split::Generation::ALL).
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Share of the new generation that the plan wants, 0 to 1.
     pub wanted: f64,
-    /// Share of the new generation among the latest assignments, 0 to 1; none without traffic.
+    /// Share of the new generation among the latest assignments, 0 to 1; `None` without traffic.
     ///
-    /// The window should be some seconds at most, or begin with the plan: it is shown beside `wanted`.
+    /// The window should be a few seconds, or start with the plan, since it is shown beside `wanted`.
     pub observed: Option<f64>,
     /// Streams open now.
     pub open: [i64; 2],
@@ -32,13 +30,13 @@ pub struct Sample {
     pub gap: [Percentiles; 2],
     /// Exchanges by generation, then by outcome: completed, truncated, failed, cancelled.
     pub outcomes: [[u64; 4]; 2],
-    /// Requests that were saved on another place than their first.
-    pub saves: u64,
+    /// Requests that a retry recovered.
+    pub recovered: u64,
     /// Number of the plan in force.
     pub epoch: u64,
 }
 
-/// Percentiles of a time; none where too little was measured to tell.
+/// Percentiles of a time; `None` with too few measurements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Percentiles {
     /// Median.
@@ -47,6 +45,6 @@ pub struct Percentiles {
     pub p95: Option<Duration>,
     /// 99th percentile.
     pub p99: Option<Duration>,
-    /// How many times were measured.
+    /// Number of measurements.
     pub count: u64,
 }

@@ -1,0 +1,126 @@
+//! The host names under which an admin port answers: protection against DNS rebinding.
+
+use std::net::IpAddr;
+
+use http::header::HOST;
+use http::uri::Authority;
+use http::{Request, StatusCode};
+
+use super::{Answer, text};
+
+/// The host names under which an admin port answers.
+///
+/// A page of a stranger in a user's browser can read an admin port within the browser's reach if the stranger's own host name
+/// is made to resolve to its address (DNS rebinding). Such a request has the stranger's name as its `Host` (RFC 9110 §7.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// The domain of the cluster.
+    domain: String,
+    names: Vec<String>,
+}
+
+impl Default for Hosts {
+    fn default() -> Self {
+        Self::new("cluster.local", [])
+    }
+}
+
+impl Hosts {
+    /// Allows addresses, `localhost`, names without a dot, names in `domain` and `svc`, and these names.
+    #[must_use]
+    pub fn new(domain: &str, names: impl IntoIterator<Item = String>) -> Self {
+        let lower = |name: &str| name.trim_end_matches('.').to_ascii_lowercase();
+        Self {
+            domain: format!(".{}", lower(domain)),
+            names: names.into_iter().map(|name| lower(&name)).collect(),
+        }
+    }
+
+    /// The response to a request for another name; `None` if the request is allowed. Browsers always send a name.
+    #[must_use]
+    pub fn refusal<B>(&self, request: &Request<B>) -> Option<Answer> {
+        let headers = request.headers().get_all(HOST).iter();
+        let headers = headers.map(|value| value.to_str().unwrap_or(" "));
+        let authority = request.uri().authority().map(Authority::as_str);
+        let mut hosts = headers.chain(authority);
+        hosts
+            .any(|host| !self.allow(host))
+            .then(|| text(StatusCode::MISDIRECTED_REQUEST, REFUSED))
+    }
+
+    fn allow(&self, host: &str) -> bool {
+        let Ok(authority) = host.parse::<Authority>() else {
+            return false;
+        };
+        let host = authority.host();
+        if host.starts_with('[') || host.parse::<IpAddr>().is_ok() {
+            return true;
+        }
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        let is_local = !host.contains('.')
+            || [".localhost", ".svc", &self.domain]
+                .iter()
+                .any(|end| host.ends_with(end));
+        is_local || self.names.contains(&host)
+    }
+}
+
+const REFUSED: &str = "this port does not answer under that host name: use its address, localhost or the name of its Service, \
+                       or allow the name with --admin-host\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_and_names_of_the_cluster_are_allowed() {
+        let hosts = Hosts::new("k8s.example", ["Proxy.Example.".to_owned()]);
+        for good in [
+            "10.0.0.1:9464",
+            "127.0.0.1",
+            "[::1]:9464",
+            "localhost:9464",
+            "LOCALHOST",
+            "a.localhost",
+            "a-pod:9464",
+            "crossfade.dev.svc",
+            "crossfade.dev.svc.k8s.example:9464",
+            "10-0-0-1.dev.pod.K8S.example.",
+            "proxy.example:9464",
+        ] {
+            assert!(hosts.allow(good), "{good}");
+        }
+        for bad in [
+            "evil.example",
+            "evil.example:9464",
+            "10.0.0.1.evil.example",
+            "localhost.evil.example",
+            "svc.evil.example",
+            "evil-k8s.example",
+            "a.proxy.example",
+            "crossfade.dev.svc.cluster.local",
+            "a b",
+            "",
+        ] {
+            assert!(!hosts.allow(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn one_wrong_name_of_several_is_enough() {
+        let hosts = Hosts::default();
+        let refused = |uri: &str, names: &[&str]| {
+            let mut request = Request::get(uri);
+            for name in names {
+                request = request.header(HOST, *name);
+            }
+            hosts.refusal(&request.body(()).unwrap()).is_some()
+        };
+        assert!(!refused("/plan", &[]));
+        assert!(!refused("/plan", &["localhost"]));
+        assert!(refused("/plan", &["evil.example"]));
+        assert!(refused("/plan", &["localhost", "evil.example"]));
+        assert!(refused("http://evil.example/plan", &["localhost"]));
+        assert!(!refused("http://127.0.0.1:1/plan", &["localhost"]));
+    }
+}

@@ -1,0 +1,292 @@
+//! The API families, as far as their streams differ.
+//!
+//! One file below `family/` says all that crossfade knows of a family. To add one: write its file, then add it to [`Api`],
+//! [`Api::ALL`] and `by_family!`. The compiler asks for the rest.
+
+mod chat;
+mod chunk;
+mod completions;
+mod messages;
+mod openai_error;
+mod other;
+mod responses;
+
+use serde::Serialize;
+
+use super::continuation::Start;
+use super::meaning::Tail;
+use super::usage::{Report, Tokens};
+use super::{Event, Usage};
+
+/// A family of LLM API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Api {
+    /// OpenAI Chat Completions.
+    Chat,
+    /// OpenAI Completions, the legacy one.
+    Completions,
+    /// OpenAI Responses.
+    Responses,
+    /// Anthropic Messages.
+    Messages,
+    /// Everything else: models, embeddings, token counts.
+    Other,
+}
+
+/// What crossfade has to know of a family.
+trait Family {
+    /// The label in metrics and logs.
+    const NAME: &'static str;
+    /// The usual path. A request belongs to the family if its path ends like this one, `/v1` aside.
+    const ROUTE: Option<&'static str>;
+    /// Does a complete stream end with an event that [`Family::tail`] recognises? If not, a stream that ends without one
+    /// may still be complete.
+    const HAS_TERMINAL_EVENT: bool = true;
+    /// Do later events repeat the ids and go on with the sequence numbers of earlier ones? Then a stream that another
+    /// target continues is rewritten.
+    const REPEATS_IDS: bool = false;
+
+    /// What the form of an event with data says: an error or the end. `None` if only a key `error` in its data can still
+    /// make it an error. Called for every event, so it must not parse what it can avoid.
+    fn tail(event: &Event<'_>) -> Option<Tail>;
+
+    /// Is this error event also the end of the stream?
+    fn is_terminal_error(_event: &Event<'_>) -> bool {
+        false
+    }
+
+    /// Does an event with data, no error and no end, commit to nothing yet?
+    fn is_preamble(event: &Event<'_>) -> bool;
+
+    /// The token counts in an event, from where the family reports them.
+    fn tokens(report: Report) -> Option<Tokens> {
+        report.usage
+    }
+
+    /// What a preamble event opens. More than one thing only where a chunk has several choices.
+    fn starts(event: &Event<'_>) -> Vec<Start>;
+
+    /// The error event that ends a stream.
+    fn error_event(error: &ErrorReport<'_>) -> Vec<u8>;
+
+    /// The body of a response that is an error.
+    fn error_body(error: &ErrorReport<'_>) -> Vec<u8> {
+        openai_error::body(error)
+    }
+}
+
+/// An error that crossfade itself reports.
+struct ErrorReport<'a> {
+    message: &'a str,
+    /// The `type` of the OpenAI forms.
+    kind: &'a str,
+    /// The HTTP status that it stands for.
+    code: u16,
+}
+
+/// Evaluates an expression with `$family` as the type that implements [`Family`] for an [`Api`].
+macro_rules! by_family {
+    ($api:expr, $family:ident => $value:expr) => {
+        by_family!($api, $family => $value; Chat chat, Completions completions, Responses responses, Messages messages, Other other)
+    };
+    ($api:expr, $family:ident => $value:expr; $($variant:ident $module:ident),+) => {
+        match $api {
+            $(Api::$variant => {
+                type $family = $module::$variant;
+                $value
+            })+
+        }
+    };
+}
+
+impl Api {
+    /// Every family. One whose path ends like another's comes first.
+    pub const ALL: [Self; 5] = [
+        Self::Chat,
+        Self::Completions,
+        Self::Responses,
+        Self::Messages,
+        Self::Other,
+    ];
+
+    /// The name used in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        by_family!(self, F => F::NAME)
+    }
+
+    /// The usual path, such as `/v1/chat/completions`; `None` for [`Api::Other`].
+    #[must_use]
+    pub const fn route(self) -> Option<&'static str> {
+        by_family!(self, F => F::ROUTE)
+    }
+
+    /// The family of a request path (without its query). Only the end of the path counts, so a prefix in front of `/v1`
+    /// does not matter, and sub-resources such as `/v1/messages/count_tokens` are [`Api::Other`].
+    #[must_use]
+    pub fn of_path(path: &str) -> Self {
+        let ends_like = |route: &str| path.ends_with(route.strip_prefix("/v1").unwrap_or(route));
+        let mut families = Self::ALL.into_iter();
+        families
+            .find(|api| api.route().is_some_and(ends_like))
+            .unwrap_or(Self::Other)
+    }
+
+    /// Does a complete stream of the family end with an event that crossfade recognises? If not, the absence of one says
+    /// nothing.
+    #[must_use]
+    pub const fn has_terminal_event(self) -> bool {
+        by_family!(self, F => F::HAS_TERMINAL_EVENT)
+    }
+
+    pub(super) const fn repeats_ids(self) -> bool {
+        by_family!(self, F => F::REPEATS_IDS)
+    }
+
+    #[inline]
+    pub(super) fn tail(self, event: &Event<'_>) -> Option<Tail> {
+        by_family!(self, F => F::tail(event))
+    }
+
+    pub(super) fn is_terminal_error(self, event: &Event<'_>) -> bool {
+        by_family!(self, F => F::is_terminal_error(event))
+    }
+
+    pub(super) fn is_preamble(self, event: &Event<'_>) -> bool {
+        by_family!(self, F => F::is_preamble(event))
+    }
+
+    pub(super) fn usage(self, report: Report) -> Option<Usage> {
+        by_family!(self, F => F::tokens(report)).and_then(Tokens::known)
+    }
+
+    pub(super) fn starts(self, event: &Event<'_>) -> Vec<Start> {
+        by_family!(self, F => F::starts(event))
+    }
+}
+
+/// The event that ends a stream which broke. `kind` is the error's type, `code` the HTTP status that it stands for.
+///
+/// Beware: it must be written at a block boundary ([`Decoder::boundary`](super::Decoder::boundary)); after half an event,
+/// end that one with a blank line first.
+#[must_use]
+pub fn error_event(api: Api, message: &str, kind: &str, code: u16) -> Vec<u8> {
+    let error = ErrorReport {
+        message,
+        kind,
+        code,
+    };
+    by_family!(api, F => F::error_event(&error))
+}
+
+/// The body of a response that is an error. Dynamo's own bodies lack the outer `error`; clients of the families expect it.
+#[must_use]
+pub fn error_body(api: Api, message: &str, kind: &str, code: u16) -> Vec<u8> {
+    let error = ErrorReport {
+        message,
+        kind,
+        code,
+    };
+    by_family!(api, F => F::error_body(&error))
+}
+
+/// An event of these fields, up to and with `data: `. JSON escapes line ends, so its text is always one line of data.
+fn json_event(fields: &str, data: &impl Serialize) -> Vec<u8> {
+    let mut bytes = fields.as_bytes().to_vec();
+    bytes.extend(json(data));
+    bytes.extend(b"\n\n");
+    bytes
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("strings and numbers always serialise")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sse::{Decoder, is_terminal, tail_meaning};
+
+    #[test]
+    fn the_end_of_a_path_tells_the_family() {
+        for (path, api) in [
+            ("/v1/chat/completions", Api::Chat),
+            ("/team-a/v1/chat/completions", Api::Chat),
+            ("/v1/completions", Api::Completions),
+            ("/v1/responses", Api::Responses),
+            ("/v1/messages", Api::Messages),
+            ("/v1/responses/input_tokens", Api::Other),
+            ("/v1/responses/resp_1/cancel", Api::Other),
+            ("/v1/messages/count_tokens", Api::Other),
+            ("/v1/models", Api::Other),
+            ("/v1/mycompletions", Api::Other),
+            ("/v1/completions/", Api::Other),
+            ("completions", Api::Other),
+            ("/", Api::Other),
+            ("", Api::Other),
+        ] {
+            assert_eq!(Api::of_path(path), api, "{path}");
+        }
+    }
+
+    #[test]
+    fn each_family_has_its_own_name_and_its_route_leads_to_it() {
+        for api in Api::ALL {
+            let same = |other: &&Api| other.as_str() == api.as_str();
+            assert_eq!(Api::ALL.iter().filter(same).count(), 1);
+            assert_eq!(Api::of_path(api.route().unwrap_or("/v1/other")), api);
+        }
+    }
+
+    #[test]
+    fn each_family_gets_its_own_form() {
+        let text = |api| {
+            String::from_utf8(error_event(
+                api,
+                "upstream \"went\"\naway",
+                "upstream_error",
+                502,
+            ))
+            .unwrap()
+        };
+        let open_ai = "data: {\"error\":{\"message\":\"upstream \\\"went\\\"\\naway\",\"type\":\"upstream_error\",\"code\":502}}\n\n";
+        assert_eq!(text(Api::Chat), open_ai);
+        assert_eq!(text(Api::Completions), open_ai);
+        assert_eq!(text(Api::Other), open_ai);
+        assert_eq!(
+            text(Api::Responses),
+            "event: error\ndata: {\"type\":\"error\",\"code\":\"502\",\"message\":\"upstream \\\"went\\\"\\naway\",\"param\":null,\"sequence_number\":0}\n\n"
+        );
+        assert_eq!(
+            text(Api::Messages),
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"api_error\",\"message\":\"upstream \\\"went\\\"\\naway\"}}\n\n"
+        );
+    }
+
+    #[test]
+    fn our_own_error_event_reads_as_an_error() {
+        for api in Api::ALL {
+            let bytes = error_event(api, "gone", "upstream_error", 502);
+            let mut decoder = Decoder::new(4096);
+            let mut events = decoder.feed(&bytes);
+            let event = events.next().unwrap();
+            let code = Some(if api == Api::Messages { 500 } else { 502 });
+            assert_eq!(tail_meaning(api, &event), Tail::Error { code });
+            assert!(!is_terminal(api, &event));
+            assert!(events.next().is_none());
+        }
+    }
+
+    #[test]
+    fn bodies_carry_the_outer_error() {
+        let text = |api| String::from_utf8(error_body(api, "full", "overloaded", 529)).unwrap();
+        let open_ai = r#"{"error":{"message":"full","type":"overloaded","code":529}}"#;
+        for api in [Api::Chat, Api::Completions, Api::Responses, Api::Other] {
+            assert_eq!(text(api), open_ai);
+        }
+        assert_eq!(
+            text(Api::Messages),
+            r#"{"type":"error","error":{"type":"overloaded_error","message":"full","code":529}}"#
+        );
+    }
+}

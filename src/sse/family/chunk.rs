@@ -1,0 +1,191 @@
+//! The chunks of Chat Completions and Completions.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use crate::sse::Event;
+use crate::sse::continuation::{MAX_EVENTS, Start};
+use crate::sse::meaning::Tail;
+
+/// The last event of a stream.
+pub(super) const DONE: &[u8] = b"[DONE]";
+
+#[inline]
+pub(super) fn tail(event: &Event<'_>) -> Option<Tail> {
+    (event.data == DONE).then_some(Tail::Terminal)
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Vec<Choice>,
+    usage: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Choice {
+    delta: Option<Delta>,
+    text: Option<Blank>,
+    finish_reason: Option<IgnoredAny>,
+}
+
+impl Choice {
+    pub(super) fn has_empty_delta(&self) -> bool {
+        self.delta.as_ref().is_some_and(|delta| delta.0)
+    }
+
+    pub(super) fn has_empty_text(&self) -> bool {
+        self.text.as_ref().is_some_and(|text| text.0)
+    }
+}
+
+/// Does a chunk say nothing yet: at most a role, no text, no finish reason?
+pub(super) fn is_preamble(data: &[u8], is_empty: impl Fn(&Choice) -> bool) -> bool {
+    let Ok(chunk) = serde_json::from_slice::<Chunk>(data) else {
+        return false;
+    };
+    if chunk.choices.is_empty() {
+        return chunk.usage.is_none();
+    }
+    let mut choices = chunk.choices.iter();
+    choices.all(|choice| is_empty(choice) && choice.finish_reason.is_none())
+}
+
+/// Is this the rest of a JSON string, from its first byte on, that is not empty?
+pub(super) fn is_not_empty(text: Option<&[u8]>) -> bool {
+    text.is_some_and(|text| text.first().is_some_and(|first| *first != b'"'))
+}
+
+/// The fields of a chunk that say which choices it opens.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Opened {
+    choices: Vec<OpenedChoice>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OpenedChoice {
+    index: u32,
+    delta: Option<OpenedDelta>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct OpenedDelta {
+    role: Option<IgnoredAny>,
+}
+
+/// The choices that a chunk without content opens.
+pub(super) fn starts(data: &[u8]) -> Vec<Start> {
+    let opened: Opened = serde_json::from_slice(data).unwrap_or_default();
+    if opened.choices.is_empty() {
+        return vec![Start::new("chunk without choices", [0, 0])];
+    }
+    // No more than it takes to find that there are too many.
+    let choices = opened.choices.into_iter().take(MAX_EVENTS + 1);
+    choices
+        .map(|choice| {
+            let has_role = choice.delta.is_some_and(|delta| delta.role.is_some());
+            let kind = if has_role { "role" } else { "choice" };
+            Start::new(kind, [choice.index, 0])
+        })
+        .collect()
+}
+
+/// Whether a value is null, or an empty string, list or object.
+struct Blank(bool);
+
+/// Whether everything in an object but its `role` is blank.
+struct Delta(bool);
+
+impl<'de> Deserialize<'de> for Blank {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(BlankVisitor).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Delta {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(DeltaVisitor).map(Self)
+    }
+}
+
+struct BlankVisitor;
+
+impl<'de> Visitor<'de> for BlankVisitor {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_unit<E>(self) -> Result<bool, E> {
+        Ok(true)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<bool, E> {
+        Ok(text.is_empty())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<bool, E> {
+        Ok(false)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<bool, A::Error> {
+        let mut blank = true;
+        while list.next_element::<IgnoredAny>()?.is_some() {
+            blank = false;
+        }
+        Ok(blank)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<bool, A::Error> {
+        let mut blank = true;
+        while object.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            blank = false;
+        }
+        Ok(blank)
+    }
+}
+
+struct DeltaVisitor;
+
+impl<'de> Visitor<'de> for DeltaVisitor {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a delta")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut delta: A) -> Result<bool, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        enum Key {
+            Role,
+            #[serde(other)]
+            Other,
+        }
+        let mut blank = true;
+        while let Some(key) = delta.next_key()? {
+            match key {
+                Key::Role => drop(delta.next_value::<IgnoredAny>()?),
+                Key::Other => blank &= delta.next_value::<Blank>()?.0,
+            }
+        }
+        Ok(blank)
+    }
+}

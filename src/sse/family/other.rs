@@ -1,0 +1,31 @@
+//! Any other API. Nothing is known of its streams, so everything but an error and `[DONE]` is content.
+
+use super::{ErrorReport, Family, chunk, openai_error};
+use crate::sse::Event;
+use crate::sse::continuation::Start;
+use crate::sse::meaning::Tail;
+
+pub(super) struct Other;
+
+impl Family for Other {
+    const NAME: &'static str = "other";
+    const ROUTE: Option<&'static str> = None;
+    const HAS_TERMINAL_EVENT: bool = false;
+
+    #[inline]
+    fn tail(event: &Event<'_>) -> Option<Tail> {
+        chunk::tail(event)
+    }
+
+    fn is_preamble(_: &Event<'_>) -> bool {
+        false
+    }
+
+    fn starts(_: &Event<'_>) -> Vec<Start> {
+        Vec::new()
+    }
+
+    fn error_event(error: &ErrorReport<'_>) -> Vec<u8> {
+        openai_error::event(error)
+    }
+}

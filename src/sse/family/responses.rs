@@ -1,0 +1,117 @@
+//! OpenAI Responses. A stream is typed events, numbered throughout, of which later ones repeat the ids of earlier ones.
+//! Dynamo sends `[DONE]` after the last of them, too.
+
+use serde::{Deserialize, Serialize};
+
+use super::chunk::DONE;
+use super::{ErrorReport, Family, json_event};
+use crate::sse::Event;
+use crate::sse::continuation::{Part, Start};
+use crate::sse::event_type::with_type;
+use crate::sse::meaning::Tail;
+use crate::sse::reported_error::error_code;
+use crate::sse::usage::{Report, Tokens};
+
+pub(super) struct Responses;
+
+/// The `error` event.
+#[derive(Serialize)]
+struct ErrorForm<'a> {
+    #[serde(rename = "type")]
+    event: &'a str,
+    code: String,
+    message: &'a str,
+    param: Option<&'a str>,
+    sequence_number: u32,
+}
+
+/// The fields of an event that say what it opens.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Opened {
+    response: Part,
+    item: Part,
+    part: Part,
+    output_index: u32,
+    content_index: u32,
+    sequence_number: Option<u64>,
+}
+
+impl Family for Responses {
+    const NAME: &'static str = "responses";
+    const ROUTE: Option<&'static str> = Some("/v1/responses");
+    const REPEATS_IDS: bool = true;
+
+    #[inline]
+    fn tail(event: &Event<'_>) -> Option<Tail> {
+        if event.data == DONE {
+            return Some(Tail::Terminal);
+        }
+        with_type(event, |kind| match kind {
+            b"error" | b"response.failed" => Some(Tail::Error {
+                code: error_code(event.data),
+            }),
+            b"response.completed" | b"response.incomplete" => Some(Tail::Terminal),
+            _ => None,
+        })
+    }
+
+    fn is_terminal_error(event: &Event<'_>) -> bool {
+        with_type(event, |kind| kind == b"response.failed")
+    }
+
+    fn is_preamble(event: &Event<'_>) -> bool {
+        opening(event).is_some()
+    }
+
+    fn tokens(report: Report) -> Option<Tokens> {
+        report.response.and_then(|response| response.usage)
+    }
+
+    fn starts(event: &Event<'_>) -> Vec<Start> {
+        let Some(kind) = opening(event) else {
+            return Vec::new();
+        };
+        let opened: Opened = serde_json::from_slice(event.data).unwrap_or_default();
+        let (item, part) = (opened.output_index, opened.content_index);
+        let start = match kind {
+            "response.created" | "response.queued" | "response.in_progress" => {
+                let response = Part {
+                    kind: None,
+                    name: None,
+                    ..opened.response
+                };
+                Start::new(kind, [0, 0]).with(response).repeated("response")
+            }
+            "response.output_item.added" => Start::new(kind, [item, 0])
+                .with(opened.item)
+                .repeated("item"),
+            _ => Start::new(kind, [item, part]).with(opened.part),
+        };
+        vec![start.numbered(opened.sequence_number)]
+    }
+
+    fn error_event(error: &ErrorReport<'_>) -> Vec<u8> {
+        let form = ErrorForm {
+            event: "error",
+            code: error.code.to_string(),
+            message: error.message,
+            param: None,
+            // The form requires one, but crossfade does not count the upstream's events.
+            sequence_number: 0,
+        };
+        json_event("event: error\ndata: ", &form)
+    }
+}
+
+/// The type of an event that opens something without content.
+fn opening(event: &Event<'_>) -> Option<&'static str> {
+    with_type(event, |kind| match kind {
+        b"response.created" => Some("response.created"),
+        b"response.queued" => Some("response.queued"),
+        b"response.in_progress" => Some("response.in_progress"),
+        b"response.output_item.added" => Some("response.output_item.added"),
+        b"response.content_part.added" => Some("response.content_part.added"),
+        _ => None,
+    })
+}

@@ -1,0 +1,137 @@
+//! What to do with an event before the first content, while the request can still be retried: a pure decision.
+
+use std::time::{Duration, Instant};
+
+use super::continuation::Opening;
+use super::{Api, Continuation, Event, Meaning, meaning};
+
+/// What to do with an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Forward it, ahead of the events that are held.
+    Forward,
+    /// Hold it with the others. They may be held until this time.
+    Hold { until: Instant },
+    /// Forward the events that are held, then this one.
+    Release,
+    /// Drop it: the client has the same event from another target.
+    Drop,
+    /// The stream began with an error of this code: retry, or forward it and commit.
+    Fail { code: Option<u16> },
+    /// It has content or ends the stream: forward everything. The request cannot be retried any more.
+    Commit,
+    /// It does not fit to what the client has from another target: end the stream.
+    Conflict,
+}
+
+/// The policy for events without content.
+#[derive(Clone, Copy, Debug)]
+pub struct HoldPolicy {
+    /// How long they are held.
+    pub hold: Duration,
+    /// Most bytes that are held.
+    pub max_bytes: usize,
+    /// Some have been forwarded, so no more are held.
+    pub released: bool,
+}
+
+impl HoldPolicy {
+    /// Decides about an event. `held` is the number of bytes held so far.
+    pub fn step(
+        self,
+        continuation: &mut Continuation,
+        (api, event): (Api, &Event<'_>),
+        held: usize,
+        now: Instant,
+    ) -> Step {
+        match meaning(api, event) {
+            Meaning::Comment => return Step::Forward,
+            Meaning::Content | Meaning::Terminal => return Step::Commit,
+            Meaning::Error { code } => return Step::Fail { code },
+            Meaning::Preamble => {}
+        }
+        match continuation.judge(api, event) {
+            Opening::LeaveOut => Step::Drop,
+            Opening::Conflict => Step::Conflict,
+            Opening::Forward if self.holds(held) => Step::Hold {
+                until: now + self.hold,
+            },
+            Opening::Forward => Step::Release,
+        }
+    }
+
+    const fn holds(self, held: usize) -> bool {
+        !self.hold.is_zero() && !self.released && held <= self.max_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sse::Decoder;
+
+    const POLICY: HoldPolicy = HoldPolicy {
+        hold: Duration::from_secs(5),
+        max_bytes: 100,
+        released: false,
+    };
+    const ROLE: &str = r#"data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}"#;
+
+    fn step(
+        policy: HoldPolicy,
+        continuation: &mut Continuation,
+        block: &str,
+        held: usize,
+        now: Instant,
+    ) -> Step {
+        let stream = format!("{block}\n\n");
+        let mut decoder = Decoder::new(1024);
+        let mut events = decoder.feed(stream.as_bytes());
+        let event = events.next().unwrap();
+        policy.step(continuation, (Api::Chat, &event), held, now)
+    }
+
+    #[test]
+    fn the_step_follows_from_the_meaning_and_the_policy() {
+        let now = Instant::now();
+        let until = now + POLICY.hold;
+        let off = HoldPolicy {
+            hold: Duration::ZERO,
+            ..POLICY
+        };
+        let released = HoldPolicy {
+            released: true,
+            ..POLICY
+        };
+        let content = r#"data: {"choices":[{"index":0,"delta":{"content":"x"}}]}"#;
+        let error = r#"data: {"error":{"code":503}}"#;
+        for (policy, block, held, expected) in [
+            (POLICY, ": keep-alive", 0, Step::Forward),
+            (POLICY, ROLE, 0, Step::Hold { until }),
+            (POLICY, ROLE, 100, Step::Hold { until }),
+            (POLICY, ROLE, 101, Step::Release),
+            (off, ROLE, 0, Step::Release),
+            (released, ROLE, 0, Step::Release),
+            (POLICY, content, 0, Step::Commit),
+            (POLICY, "data: [DONE]", 0, Step::Commit),
+            (POLICY, error, 0, Step::Fail { code: Some(503) }),
+            (POLICY, "event: error", 0, Step::Fail { code: None }),
+        ] {
+            let mut continuation = Continuation::default();
+            let step = step(policy, &mut continuation, block, held, now);
+            assert_eq!(step, expected, "{policy:?} {block}");
+        }
+    }
+
+    #[test]
+    fn an_event_that_the_client_has_from_another_target_is_dropped_once() {
+        let now = Instant::now();
+        let mut continuation = Continuation::default();
+        continuation.sent_all(Api::Chat, format!("{ROLE}\n\n").as_bytes());
+        continuation.next_stream();
+        let mut step = || step(POLICY, &mut continuation, ROLE, 0, now);
+        assert_eq!(step(), Step::Drop);
+        let until = now + POLICY.hold;
+        assert_eq!(step(), Step::Hold { until });
+    }
+}
