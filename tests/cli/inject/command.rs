@@ -97,7 +97,7 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
         (
             &["inject", "-", "--health", "live"],
             b"",
-            "must begin with '/'",
+            "must start with '/'",
         ),
         (
             &["inject", "-", "--port-arg", "--p", "--port-env", "P"],
