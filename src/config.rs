@@ -72,7 +72,7 @@ pub struct Config {
     pub threads: usize,
     pub proxy: ProxySettings,
     pub limits: Limits,
-    pub upstream: upstream::Settings,
+    pub upstream: upstream::PoolSettings,
     pub upstream_tls: ClientFiles,
     pub tls: Option<ServerFiles>,
     /// Interval of active probes, if the plan sets none.
@@ -104,7 +104,7 @@ impl Default for Config {
             threads: 1,
             proxy: ProxySettings::default(),
             limits: Limits::default(),
-            upstream: upstream::Settings::default(),
+            upstream: upstream::PoolSettings::default(),
             upstream_tls: ClientFiles::default(),
             tls: None,
             probe_interval: None,

@@ -12,34 +12,34 @@
 //! [`crate::rollout`]; this room only observes, applies and tells. Must not know how a split is decided.
 
 mod apply;
-mod ask;
-mod board;
-mod concern;
-mod dry;
-mod held;
+mod backoff;
+mod dashboard;
+mod dry_run;
+mod http;
+mod index;
 mod invalid;
 mod job;
 mod limits;
-mod look;
-mod lookout;
 mod metrics;
 mod models;
-mod observe;
-mod old;
+mod observer;
+mod old_frontends;
 mod pages;
-mod pauses;
+mod parsed;
+mod poller;
 mod proxies;
 mod queue;
-mod run;
+mod reconcile;
 mod settings;
-mod story;
-mod trust;
+mod status;
+mod tls_cache;
+mod work_loop;
 
 pub use self::{
     metrics::{Described, Metrics},
     pages::{Pages, serve},
-    run::Controller,
-    settings::{ProxyPods, Settings},
+    settings::{ControllerSettings, ProxyPods},
+    work_loop::Controller,
 };
 
 use std::fmt;

@@ -3,17 +3,17 @@
 //!
 //! Must not know what an update means nor what becomes of it.
 
+mod cache;
 mod connection;
 mod events;
 mod lease;
-mod shelves;
 mod slices;
 mod watch;
 pub mod workloads;
 
+pub use cache::{Cache, Changed, NotSynced, Object, Scope};
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};
 pub use lease::{Leading, Lease};
-pub use shelves::{Changed, Object, Scope, Shelves, Unseen};
 pub use slices::{Slices, port_of};
-pub use watch::{Seen, Watch};
+pub use watch::{Watch, WatchEvent};

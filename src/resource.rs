@@ -7,24 +7,24 @@
 
 #[cfg(feature = "kube")]
 mod crd;
-mod judge;
 mod last_valid;
 #[cfg(feature = "kube")]
 mod lenient;
 mod manifest;
 mod phase;
 mod plan;
+pub mod precedence;
 mod problems;
-mod reach;
 mod rules;
-pub mod ruling;
 mod schema;
 mod spec;
 #[cfg(feature = "kube")]
 pub mod status;
 mod target;
+mod target_scope;
 mod tree;
 mod update;
+mod validate;
 mod weights;
 mod yaml;
 
@@ -45,14 +45,14 @@ pub use self::{
     phase::Phase,
     plan::{Affinity, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
-    reach::{OutOfReach, Reach},
     schema::schema,
     spec::{
         AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
         TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, Target, TargetError, parse_targets},
-    update::{Told, Update, is_lifted},
+    target_scope::{OutOfScope, TargetScope},
+    update::{ReportedStatus, Update, is_lifted},
     weights::WeightsSpec,
     yaml::MAX_BYTES,
 };
@@ -99,7 +99,7 @@ fn read(
         .ok()?;
 
     let mut found = Problems::default();
-    let plan = judge::judge(identity.clone(), &spec, unless_given(&spec), &mut found);
+    let plan = validate::judge(identity.clone(), &spec, unless_given(&spec), &mut found);
     let known: Vec<String> = problems.iter().map(|known| known.path.clone()).collect();
     for problem in found.into_iter().filter(|found| !follows(found, &known)) {
         let line = resource.line_of(&problem.path);

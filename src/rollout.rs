@@ -84,11 +84,13 @@
 //!   nothing worse follows than that a wait begins anew.
 //! - Publish the events of a decision that was applied; there are none when nothing happens.
 //! - Call again when something is seen, and at `wake_at`.
-//! - Time is a [`Moment`] of the wall clock, because it must survive a restart; jumps cost a wait or spare one.
+//! - Time is a [`Timestamp`] of the wall clock, because it must survive a restart; jumps cost a wait or spare one.
 //!
 //! Must not know Kubernetes, clocks, sockets, tasks, logs or metrics, nor how anything here is observed or applied.
 
+mod assessment;
 mod capacity;
+mod conditions;
 mod credit;
 mod end;
 mod estimate;
@@ -96,35 +98,33 @@ mod evidence;
 mod gate;
 mod inputs;
 mod memory;
-mod moment;
+mod messages;
 mod proxies;
 mod ratio;
 mod registered;
 mod rules;
-mod sight;
 mod step;
-mod tell;
+mod timestamp;
 mod wait;
-mod words;
 
 pub use self::{
     capacity::{Capacity, Role, RoleCapacity, Workers},
+    conditions::{Condition, ConditionKind, Event},
     credit::{Credit, Rise},
     end::Phase,
     estimate::{Lengths, drain_estimate},
     evidence::Evidence,
-    gate::{Asked, ByProxies, Gate, Obstacle, Wanted, gate},
+    gate::{Asked, ByProxies, Gate, Obstacle, RequiredModels, gate},
     inputs::{
         Answer, Clients, Experience, Frontend, Frontends, Observation, Proxy, ProxyState, Settings,
         Sides, Silence,
     },
     memory::{Change, Memory},
-    moment::Moment,
     ratio::Ratio,
     registered::Registered,
     rules::Rule,
     step::{Decision, step},
-    tell::{Condition, ConditionKind, Event},
+    timestamp::Timestamp,
     wait::{Wait, WaitFor},
 };
 

@@ -2,7 +2,6 @@
 //!
 //! Knows nothing of splits: a pool sends to its own endpoints and says typed why it could not.
 
-mod acks;
 mod body;
 mod connect;
 mod endpoint;
@@ -13,6 +12,7 @@ mod idle;
 mod lifetime;
 mod outlier;
 mod pool;
+mod quick_ack;
 
 pub use body::{BodyError, UpstreamBody};
 pub use endpoint::Endpoint;
@@ -20,7 +20,7 @@ pub use h1::Upgraded;
 pub use head::{Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};
 pub use lifetime::Lifetime;
 pub use outlier::Failure;
-pub use pool::{FailFast, Pool, Protocol, Resolved, Settings, Terms};
+pub use pool::{FailFast, Pool, PoolSettings, Protocol, Resolved, Terms};
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;

@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 
 use super::Error;
 use super::shutdown::Signals;
-use crate::controller::{Controller, Metrics, ProxyPods, Settings, serve};
+use crate::controller::{Controller, ControllerSettings, Metrics, ProxyPods, serve};
 use crate::k8s::{Connection, Lease, Reporter, Scope};
 use crate::pages::Hosts;
 
@@ -99,7 +99,7 @@ async fn live(config: Config) -> Result<(), Error> {
     Ok(())
 }
 
-fn settings(config: &Config, namespace: &str) -> Settings {
+fn settings(config: &Config, namespace: &str) -> ControllerSettings {
     let host = std::env::var("POD_NAME")
         .ok()
         .filter(|name| !name.is_empty());
@@ -107,7 +107,7 @@ fn settings(config: &Config, namespace: &str) -> Settings {
     let started = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Settings {
+    ControllerSettings {
         scope: match config.namespaces {
             Namespaces::One => Scope::Namespace(namespace.to_owned()),
             Namespaces::All => Scope::All,

@@ -12,7 +12,7 @@ use super::Error;
 use crate::config::{Config, PlanSource};
 #[cfg(feature = "kube")]
 use crate::discovery::Cluster;
-use crate::discovery::{self, News, PlanFile, Publisher, State, Wanted};
+use crate::discovery::{self, PlanFile, Publisher, RequestedPlan, SourceEvent, State};
 use crate::proxy::ProxyContext;
 use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::Metrics;
@@ -29,8 +29,8 @@ const CERTIFICATES: Duration = Duration::from_secs(1);
 pub(super) struct Core {
     pub(super) publisher: Publisher,
     pub(super) context: Arc<ProxyContext>,
-    pub(super) events: mpsc::Sender<News>,
-    received: mpsc::Receiver<News>,
+    pub(super) events: mpsc::Sender<SourceEvent>,
+    received: mpsc::Receiver<SourceEvent>,
     source: Source,
 }
 
@@ -136,13 +136,13 @@ impl Core {
 
 /// The first plan, and the problems of the plan that it stands in for, if any.
 struct First {
-    wanted: Wanted,
+    wanted: RequestedPlan,
     source: Arc<str>,
     refused: Option<Problems>,
 }
 
 impl First {
-    fn good(wanted: Wanted, source: impl Into<Arc<str>>) -> Self {
+    fn good(wanted: RequestedPlan, source: impl Into<Arc<str>>) -> Self {
         Self {
             wanted,
             source: source.into(),
@@ -213,7 +213,7 @@ impl First {
 /// Applies what the sources report to the snapshot.
 async fn publish(
     mut publisher: Publisher,
-    mut received: mpsc::Receiver<News>,
+    mut received: mpsc::Receiver<SourceEvent>,
     tls: Option<Arc<Reloading<ServerFiles>>>,
 ) {
     let mut resolved = Instant::now();

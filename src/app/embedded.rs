@@ -12,7 +12,7 @@ use super::core::Core;
 #[cfg(feature = "kube")]
 use crate::config::ClusterSource;
 use crate::config::{Config, PlanSource};
-use crate::discovery::News;
+use crate::discovery::SourceEvent;
 use crate::lifecycle::Lifecycle;
 use crate::proxy::{ProxyContext, SplitLayer};
 use crate::resource::{DynamoUpdateConfigSpec, Plan};
@@ -116,7 +116,7 @@ pub struct Handle {
     pub lifecycle: Lifecycle,
     /// The state of the plan source: the last refused plan, since when it is out of reach, remarks.
     pub status: Arc<Status>,
-    pub(super) events: mpsc::Sender<News>,
+    pub(super) events: mpsc::Sender<SourceEvent>,
 }
 
 impl Handle {
@@ -129,7 +129,7 @@ impl Handle {
 
     /// Puts a plan in force soon.
     pub fn set_plan(&self, plan: Plan, source: &str) {
-        let event = News::Plan {
+        let event = SourceEvent::Plan {
             wanted: plan.into(),
             source: source.into(),
             heard: Instant::now(),

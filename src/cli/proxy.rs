@@ -21,7 +21,7 @@ use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::telemetry::log::Level;
 use crate::telemetry::trace;
 use crate::tls::{ClientFiles, ServerFiles};
-use crate::upstream::{Lifetime, Settings};
+use crate::upstream::{Lifetime, PoolSettings};
 
 /// Most entries of a list of affinity headers or fields, as in a plan file.
 const MAX_AFFINITY_NAMES: usize = 32;
@@ -200,7 +200,7 @@ impl ProxyArgs {
                 tunnel_idle_timeout: self.limits.tunnel_idle_timeout,
                 max_connections: self.limits.max_connections,
             },
-            upstream: Settings {
+            upstream: PoolSettings {
                 protocol: upstream_protocol,
                 connect_timeout,
                 head_timeout: upstream_head_timeout,

@@ -10,7 +10,7 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::{Client, CustomResourceExt, Error as ClientError};
 use serde_json::{Value as Json, json};
 
-use super::held::MANAGER;
+use super::parsed::MANAGER;
 use super::{Key, Metrics};
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
@@ -34,12 +34,12 @@ pub(super) enum Error {
 ///
 /// All of them, always: what a server-side apply leaves out is taken away from who owned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Wanted {
+pub(super) struct DesiredSplit {
     pub split: Weights,
     pub old_draining: bool,
 }
 
-impl Wanted {
+impl DesiredSplit {
     fn patch(self, key: &Key, version: &str) -> Json {
         let split = self.split;
         let spec = json!({
@@ -81,7 +81,12 @@ impl Writer {
     ///
     /// # Errors
     /// Why they were not written.
-    pub async fn spec(&self, key: &Key, version: &str, wanted: Wanted) -> Result<Object, Error> {
+    pub async fn spec(
+        &self,
+        key: &Key,
+        version: &str,
+        wanted: DesiredSplit,
+    ) -> Result<Object, Error> {
         let (api, params) = self.open(key)?;
         let patch = wanted.patch(key, version);
         let patch = Patch::Apply(&patch);

@@ -5,15 +5,15 @@
 
 use std::time::Instant;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff;
 use serde_json::{Value as Json, json};
 
-use super::held::{self, Held};
 use super::job::Job;
-use super::look::{events, now};
-use super::observe::Seen;
-use super::run::{AGAIN, Controller};
-use super::{Key, story};
+use super::observer::Observed;
+use super::parsed::{self, ParsedUpdate};
+use super::reconcile::{events, now};
+use super::work_loop::{AGAIN, Controller};
+use super::{Key, status};
 use crate::k8s::Object;
 use crate::resource::LastValidStatus;
 use crate::resource::Problems;
@@ -32,8 +32,8 @@ struct Early;
 
 /// What follows from the last valid spec.
 struct Followed {
-    held: Held,
-    seen: Seen,
+    parsed: ParsedUpdate,
+    seen: Observed,
     decision: Decision,
 }
 
@@ -56,7 +56,7 @@ impl Controller {
         updates: &[Object],
         problems: &Problems,
     ) -> (Job, Option<Instant>) {
-        let (before, _) = held::status(object);
+        let (before, _) = parsed::status(object);
         let generation = object.metadata.generation;
         let valid = self.last_valid(key, object);
         let followed = valid
@@ -66,14 +66,14 @@ impl Controller {
             Ok(followed) => (followed, None),
             Err(Early) => (None, Some(Instant::now() + AGAIN)),
         };
-        let kept = story::kept(followed.is_some());
+        let kept = status::kept(followed.is_some());
         let told = |shown| {
-            let now = Timestamp::now();
-            story::invalid(shown, &before, problems, kept, generation, now)
+            let now = jiff::Timestamp::now();
+            status::invalid(shown, &before, problems, kept, generation, now)
         };
         let note = format!("{problems}\n{kept}");
         let Some(Followed {
-            held,
+            parsed,
             seen,
             decision,
         }) = followed
@@ -87,7 +87,13 @@ impl Controller {
         };
         let split = decision.split.unwrap_or(seen.observation.split);
         self.metrics.decided(key, &decision, split);
-        let shown = story::status(&held, &seen, &decision, generation, Timestamp::now());
+        let shown = status::status(
+            &parsed,
+            &seen,
+            &decision,
+            generation,
+            jiff::Timestamp::now(),
+        );
         let mut status = told(shown);
         status.last_valid = valid.and_then(|mut valid| {
             let fields = valid.spec.as_object_mut()?;
@@ -101,7 +107,7 @@ impl Controller {
         job.write_status = self.is_news(key, &before, &job.status);
         // Whatever is lost next is looked at as soon as for any other.
         job.is_refused = false;
-        let told = events(&held.identity, &decision).into_iter();
+        let told = events(&parsed.identity, &decision).into_iter();
         job.events
             .extend(told.filter(|notice| notice.reason == "SplitChanged"));
         // Only a loss does not wait for those who may still answer.
@@ -112,7 +118,7 @@ impl Controller {
     /// The last valid spec of this very object: what was seen of it, or what a controller before has noted in its status, which
     /// has the split that losses have led to since.
     pub(super) fn last_valid(&self, key: &Key, object: &Object) -> Option<Valid> {
-        let (status, _) = held::status(object);
+        let (status, _) = parsed::status(object);
         let noted = status.last_valid;
         let uid = &object.metadata.uid;
         let seen = self.valid.get(key).filter(|valid| valid.uid == *uid);
@@ -137,21 +143,21 @@ impl Controller {
         let mut by_valid = (**object).clone();
         by_valid.data["spec"] = valid.spec.clone();
         by_valid.metadata.generation = Some(valid.generation);
-        let Ok(held) = Held::read(&by_valid.into(), &self.settings) else {
+        let Ok(parsed) = ParsedUpdate::read(&by_valid.into(), &self.settings) else {
             return Ok(None);
         };
-        let mut seen = match self.eyes.observe(&held, updates) {
+        let mut seen = match self.observer.observe(&parsed, updates) {
             Ok(seen) => seen,
             Err(error) if error.is_early() => return Err(Early),
             Err(_) => return Ok(None),
         };
         // It is what was written here last, whoever wrote the edit.
         seen.observation.split_is_ours = true;
-        let mut settings = held.wants();
+        let mut settings = parsed.wants();
         settings.losses_only = true;
-        let decision = rollout::step(&settings, &held.memory(), &seen.observation, now());
+        let decision = rollout::step(&settings, &parsed.memory(), &seen.observation, now());
         Ok(Some(Followed {
-            held,
+            parsed,
             seen,
             decision,
         }))

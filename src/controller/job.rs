@@ -5,8 +5,8 @@
 use std::time::Instant;
 
 use super::Key;
-use super::apply::{self, Wanted, Writer};
-use super::pauses::Part;
+use super::apply::{self, DesiredSplit, Writer};
+use super::backoff::Part;
 use crate::k8s::{Notice, Object};
 use crate::resource::DynamoUpdateConfigStatus;
 
@@ -30,8 +30,8 @@ pub(super) struct Job {
     pub key: Key,
     pub version: String,
     /// What is to be written as it is, if the spec can be used; and as it is to be, if that is something else.
-    pub found: Option<Wanted>,
-    pub wanted: Option<Wanted>,
+    pub found: Option<DesiredSplit>,
+    pub wanted: Option<DesiredSplit>,
     pub status: DynamoUpdateConfigStatus,
     /// Is the status news though the spec stays?
     pub write_status: bool,

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// Questions with a short answer that are open at once: in all, and for one namespace. Each is one socket and at most
-/// [`super::ask::MAX_LIST`] bytes.
+/// [`super::http::MAX_LIST`] bytes.
 const QUESTIONS: (usize, usize) = (128, 16);
 /// The same of requests by which models are tried, as these may take long.
 const TRIALS: (usize, usize) = (64, 8);

@@ -12,9 +12,9 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::ask::{Asker, MAX_LIST, Place, Question};
+use super::http::{Asker, MAX_LIST, Place, Question};
 use super::limits::{Kept, Share};
-use super::lookout::Teller;
+use super::poller::PollSink;
 use crate::rollout::Registered;
 
 /// From one question to the next; and where all updates that need the answer are complete.
@@ -67,7 +67,7 @@ pub(super) enum Lack {
 }
 
 /// Asks `place`, again and again, and tells what it serves.
-pub(super) async fn follow(place: Place, share: Share, mut teller: Teller<Served>) {
+pub(super) async fn follow(place: Place, share: Share, mut sink: PollSink<Served>) {
     let share = Arc::new(share);
     let mut asker = Asker::new(place);
     let mut reading = Reading::default();
@@ -80,12 +80,12 @@ pub(super) async fn follow(place: Place, share: Share, mut teller: Teller<Served
             tracing::debug!(trouble = missing.why, "a frontend does not answer");
         }
         if let Some((served, is_news)) = reading.take(answer) {
-            teller.tell(served, is_news);
+            sink.tell(served, is_news);
         }
         // Whether an answer is really missing is soon found out.
         let calm = if reading.missed > 0 { INTERVAL } else { SELDOM };
         tokio::select! {
-            () = teller.pause(INTERVAL, calm) => {}
+            () = sink.pause(INTERVAL, calm) => {}
             () = trials.next() => {}
         }
     }

@@ -16,7 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::MissedTickBehavior;
 
 use super::Metrics;
-use super::board::Board;
+use super::dashboard::Dashboard;
 use crate::pages::{
     Answer, Connections, Hosts, LivePage, Peer, limited, metrics, not_allowed, not_found, reads,
     text,
@@ -32,7 +32,7 @@ pub struct Pages {
     pub(super) metrics: Arc<Metrics>,
     /// True once the updates are seen.
     pub(super) ready: Arc<AtomicBool>,
-    pub(super) board: Arc<Board>,
+    pub(super) dashboard: Arc<Dashboard>,
     pub(super) live: LivePage,
     /// The names by which it may be asked for.
     pub(super) hosts: Hosts,
@@ -58,7 +58,7 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
                 }
                 Err(error) => tokio::time::sleep(errors.pause(&error, Instant::now())).await,
             },
-            _ = seconds.tick() => pages.board.sample(),
+            _ = seconds.tick() => pages.dashboard.sample(),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Pages {
         if let Some(refusal) = self.hosts.refusal(request) {
             return refusal;
         }
-        let tellings = |query: Option<&str>| self.board.tellings(query);
+        let tellings = |query: Option<&str>| self.dashboard.tellings(query);
         if let Some(answer) = self.live.answer(request, tellings) {
             return answer;
         }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::lookout::Teller;
+use super::poller::PollSink;
 use crate::error_chain::error_chain;
 use crate::rollout::{Experience, Lengths, Sides};
 use crate::state_api::v1::{Generation, Histogram, State};
@@ -218,11 +218,11 @@ impl Heard {
 }
 
 /// Follows the proxy whose admin port is at `address`.
-pub(super) async fn follow(address: String, teller: Teller<Heard>) {
+pub(super) async fn follow(address: String, sink: PollSink<Heard>) {
     let mut last: Option<(Report, Instant)> = None;
     let mut at = None;
     loop {
-        let silence = match watch(&address, &teller, &mut last).await {
+        let silence = match watch(&address, &sink, &mut last).await {
             Ok(()) => "has ended".to_owned(),
             Err(error) => error_chain(&error),
         };
@@ -234,14 +234,14 @@ pub(super) async fn follow(address: String, teller: Teller<Heard>) {
             at,
             new_serves: Experience::None,
         };
-        teller.tell(heard, before.is_some());
+        sink.tell(heard, before.is_some());
         tokio::time::sleep(PAUSE).await;
     }
 }
 
 async fn watch(
     address: &str,
-    teller: &Teller<Heard>,
+    sink: &PollSink<Heard>,
     last: &mut Option<(Report, Instant)>,
 ) -> Result<(), Error> {
     let client = Client::connect(address, PATIENCE).await?;
@@ -260,7 +260,7 @@ async fn watch(
             at: Some(now),
             new_serves: seen,
         };
-        teller.tell(heard, matters);
+        sink.tell(heard, matters);
         *last = Some((report, now));
     }
     Ok(())

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::Key;
-use super::pauses::pause;
+use super::backoff::pause;
 
 /// What happens together is looked at together.
 const GATHER: Duration = Duration::from_millis(10);

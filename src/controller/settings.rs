@@ -8,7 +8,7 @@ use crate::k8s::Scope;
 
 /// The settings of a controller.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct ControllerSettings {
     /// Whose updates it looks after.
     pub scope: Scope,
     /// It only says what it would do.

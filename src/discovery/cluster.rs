@@ -2,20 +2,20 @@
 //!
 //! This is what is known of it, at a start and from then on. Must not put anything in force itself.
 
-mod behind;
+mod endpoint_watch;
 mod follower;
 mod view;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::behind::Behind;
+use self::endpoint_watch::EndpointWatches;
 use self::view::View;
-use super::news::Wanted;
+use super::source_event::RequestedPlan;
 use super::state::State;
 use crate::config::ClusterSource;
-use crate::k8s::{Connection, Error, Notices, Reporter, Seen, Watch};
-use crate::resource::{Identity, Reach};
+use crate::k8s::{Connection, Error, Notices, Reporter, Watch, WatchEvent};
+use crate::resource::{Identity, TargetScope};
 
 /// How long a start waits for the API server before it goes on with what it has.
 const MOMENT: Duration = Duration::from_secs(1);
@@ -24,11 +24,11 @@ const MOMENT: Duration = Duration::from_secs(1);
 pub struct Cluster {
     watch: Watch,
     /// By which the addresses behind Services are watched, if they are.
-    behind: Option<Behind>,
+    endpoints: Option<EndpointWatches>,
     notices: Notices,
     reporter: Option<Reporter>,
     own: Vec<String>,
-    reach: Reach,
+    scope: TargetScope,
     view: View,
     /// Whether the view holds what the API server does.
     listed: bool,
@@ -45,13 +45,13 @@ impl Cluster {
         let (notices, reporter) = Reporter::new(&connection);
         Ok(Self {
             watch: Watch::new(&connection, &settings.deployments),
-            behind: settings
+            endpoints: settings
                 .endpoints
-                .then(|| Behind::new(connection.clone(), &settings.domain)),
+                .then(|| EndpointWatches::new(connection.clone(), &settings.domain)),
             notices,
             reporter: Some(reporter),
             own: settings.deployments.clone(),
-            reach: Reach {
+            scope: TargetScope {
                 namespace: connection.namespace().to_owned(),
                 domain: settings.domain.clone(),
                 anywhere: settings.any_target,
@@ -63,28 +63,28 @@ impl Cluster {
     }
 
     /// The plan to begin with, if there is one and the API server tells it within a moment.
-    pub async fn first(&mut self) -> Option<(Wanted, Arc<str>)> {
+    pub async fn first(&mut self) -> Option<(RequestedPlan, Arc<str>)> {
         match tokio::time::timeout(MOMENT, self.watch.next()).await {
             Ok(seen) => {
                 self.see(seen);
             }
             Err(_) => self.lose("it has not answered yet", Instant::now()),
         }
-        let ruler = self.view.judge(&self.own, &self.reach).ruler?;
+        let ruler = self.view.judge(&self.own, &self.scope).ruler?;
         let source = source(&ruler.identity);
         Some((ruler.best()?.into(), source))
     }
 
     /// The plan that was kept over a restart, if its update is still one to follow.
     #[must_use]
-    pub fn kept(&self, state: &State) -> Option<(Wanted, Arc<str>)> {
+    pub fn kept(&self, state: &State) -> Option<(RequestedPlan, Arc<str>)> {
         let update = state.update()?;
         let is_own = view::is_own(&update, &self.own);
-        if !is_own || update.identity.namespace.as_ref() != Some(&self.reach.namespace) {
+        if !is_own || update.identity.namespace.as_ref() != Some(&self.scope.namespace) {
             tracing::warn!("the plan that was kept is of another deployment and is not used");
             return None;
         }
-        match update.plan(&self.reach) {
+        match update.plan(&self.scope) {
             Ok(plan) => Some((plan.into(), state.file().display().to_string().into())),
             Err(problems) => {
                 tracing::error!(%problems, "the plan that was kept cannot be used");
@@ -94,22 +94,22 @@ impl Cluster {
     }
 
     /// Folds in what was seen. True if the updates may have changed.
-    fn see(&mut self, seen: Seen) -> bool {
+    fn see(&mut self, seen: WatchEvent) -> bool {
         match seen {
-            Seen::Lost { cause, heard } => {
+            WatchEvent::Lost { cause, heard } => {
                 self.lose(&cause, heard.into_std());
                 return false;
             }
-            Seen::Found => {
+            WatchEvent::Found => {
                 self.find();
                 return false;
             }
-            Seen::All(all) => {
+            WatchEvent::All(all) => {
                 self.view.replace(all);
                 self.listed = true;
             }
-            Seen::Is(update) => self.view.set(update),
-            Seen::Gone(name) => self.view.remove(&name),
+            WatchEvent::Is(update) => self.view.set(update),
+            WatchEvent::Gone(name) => self.view.remove(&name),
         }
         self.find();
         self.listed

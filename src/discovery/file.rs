@@ -9,7 +9,7 @@ use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
-use super::news::{News, Wanted};
+use super::source_event::{RequestedPlan, SourceEvent};
 use crate::files;
 use crate::resource::{self, MAX_BYTES, Problems};
 
@@ -25,7 +25,7 @@ const RECONSIDER: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// Everything that is wrong with it.
-pub fn read(path: &Path) -> Result<Wanted, Problems> {
+pub fn read(path: &Path) -> Result<RequestedPlan, Problems> {
     Ok(resource::load(&read_text(path)?)?.into())
 }
 
@@ -90,7 +90,7 @@ impl PlanFile {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn read(&mut self) -> Result<Wanted, Problems> {
+    pub fn read(&mut self) -> Result<RequestedPlan, Problems> {
         // Before the text: a change in between must be seen as one.
         self.seen = Stamp::of(&self.path);
         read(&self.path)
@@ -100,7 +100,7 @@ impl PlanFile {
     ///
     /// # Errors
     /// When its directory cannot be watched.
-    pub async fn watch(mut self, news: mpsc::Sender<News>) -> notify::Result<()> {
+    pub async fn watch(mut self, news: mpsc::Sender<SourceEvent>) -> notify::Result<()> {
         let (sender, mut changes) = mpsc::channel(16);
         let watched = self.path.clone();
         let mut watcher =
@@ -139,7 +139,7 @@ impl PlanFile {
     }
 
     /// What there is to tell, if the file has changed and is `whole` or has been still for long enough.
-    async fn look(&mut self, whole: bool) -> Option<News> {
+    async fn look(&mut self, whole: bool) -> Option<SourceEvent> {
         let heard = Instant::now();
         let Some(mut stamp) = Stamp::of(&self.path) else {
             // Gone, or on its way to being replaced: the last good plan stays.
@@ -153,7 +153,7 @@ impl PlanFile {
         loop {
             let problems = match self.read() {
                 Ok(wanted) => {
-                    return Some(News::Plan {
+                    return Some(SourceEvent::Plan {
                         wanted,
                         source,
                         heard,
@@ -166,7 +166,7 @@ impl PlanFile {
             tokio::time::sleep(RECONSIDER).await;
             let now = Stamp::of(&self.path)?;
             if now == stamp && self.seen.as_ref() == Some(&stamp) {
-                return Some(News::Rejected { problems, source });
+                return Some(SourceEvent::Rejected { problems, source });
             }
             stamp = now;
         }

@@ -3,7 +3,7 @@
 //! Must not know where they come from, nor how a pool or a TLS configuration is made.
 
 mod certificates;
-mod makings;
+mod snapshot_builder;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::{Instant, SystemTime};
 use tokio::sync::watch;
 
 pub use self::certificates::TlsFault;
-use self::makings::Makings;
-use super::news::{News, Wanted};
+use self::snapshot_builder::SnapshotBuilder;
+use super::source_event::{RequestedPlan, SourceEvent};
 use super::state::State;
 use crate::config::Config;
 use crate::guard::Guard;
@@ -23,7 +23,7 @@ use crate::telemetry::Metrics;
 
 /// A plan whose certificates could not be used: it may come in force once they can.
 struct Refused {
-    wanted: Wanted,
+    wanted: RequestedPlan,
     source: Arc<str>,
     problems: Problems,
 }
@@ -35,7 +35,7 @@ pub struct Publisher {
     metrics: Arc<Metrics>,
     keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
     refused: Option<Refused>,
-    makings: Makings,
+    builder: SnapshotBuilder,
 }
 
 impl Publisher {
@@ -47,7 +47,7 @@ impl Publisher {
         config: &Config,
         metrics: Arc<Metrics>,
         state: Option<State>,
-        wanted: Wanted,
+        wanted: RequestedPlan,
         source: Arc<str>,
     ) -> Result<Self, TlsFault> {
         let empty = Snapshot {
@@ -68,7 +68,7 @@ impl Publisher {
             metrics,
             keeper: None,
             refused: None,
-            makings: Makings::of(config),
+            builder: SnapshotBuilder::of(config),
         };
         let manifest = wanted.manifest.clone();
         publisher.apply(wanted, source).await?;
@@ -96,23 +96,23 @@ impl Publisher {
     }
 
     /// Takes in what a source tells.
-    pub async fn hear(&mut self, news: News) {
+    pub async fn hear(&mut self, news: SourceEvent) {
         match news {
-            News::Rejected { problems, source } => {
+            SourceEvent::Rejected { problems, source } => {
                 self.refused = None;
                 self.reject(problems, source);
             }
-            News::Withdrawn => self.accept(),
-            News::AllOld { source } => {
+            SourceEvent::Withdrawn => self.accept(),
+            SourceEvent::AllOld { source } => {
                 // It needs no certificate of its own: those of old are in use.
                 let _ = self.apply(Plan::all_old().into(), source).await;
             }
-            News::Addresses { target, addresses } => {
-                if self.makings.addresses.tell(&target, addresses) {
+            SourceEvent::Addresses { target, addresses } => {
+                if self.builder.addresses.tell(&target, addresses) {
                     self.renew();
                 }
             }
-            News::Plan {
+            SourceEvent::Plan {
                 wanted,
                 source,
                 heard,
@@ -129,7 +129,7 @@ impl Publisher {
 
     async fn want(
         &mut self,
-        wanted: Wanted,
+        wanted: RequestedPlan,
         source: Arc<str>,
         heard: Instant,
     ) -> Result<(), Problems> {
@@ -209,12 +209,12 @@ impl Publisher {
         })));
     }
 
-    async fn apply(&mut self, wanted: Wanted, source: Arc<str>) -> Result<(), TlsFault> {
-        self.makings.prepare(&wanted.plan).await?;
+    async fn apply(&mut self, wanted: RequestedPlan, source: Arc<str>) -> Result<(), TlsFault> {
+        self.builder.prepare(&wanted.plan).await?;
         let previous = self.snapshots.load();
         self.keep(&wanted);
         let epoch = previous.epoch + 1;
-        let snapshot = self.makings.snapshot(&previous, wanted, source, epoch);
+        let snapshot = self.builder.snapshot(&previous, wanted, source, epoch);
         let (plan, manifest) = (Arc::clone(&snapshot.plan), snapshot.manifest.clone());
         let source = Arc::clone(&snapshot.source);
         self.snapshots.store(snapshot);
@@ -232,7 +232,7 @@ impl Publisher {
     }
 
     /// Has it kept over a restart, soon.
-    fn keep(&self, wanted: &Wanted) {
+    fn keep(&self, wanted: &RequestedPlan) {
         if let Some(keeper) = &self.keeper {
             keeper.send_replace(wanted.manifest.clone());
         }
@@ -242,7 +242,7 @@ impl Publisher {
     #[must_use]
     pub fn names(&self) -> Vec<Target> {
         let current = self.snapshots.load();
-        let mut targets = self.makings.targets(&current.plan);
+        let mut targets = self.builder.targets(&current.plan);
         targets.retain(|target| matches!(target.host, Host::Name(_)));
         targets
     }
@@ -251,7 +251,7 @@ impl Publisher {
     pub fn learn(&mut self, answers: Vec<(Target, Vec<SocketAddr>)>) {
         let mut changed = false;
         for (target, addresses) in answers {
-            changed |= self.makings.addresses.learn(target, addresses);
+            changed |= self.builder.addresses.learn(target, addresses);
         }
         if changed {
             self.renew();
@@ -261,7 +261,7 @@ impl Publisher {
     /// The same plan over the addresses as they are now.
     fn renew(&mut self) {
         let current = self.snapshots.load();
-        let wanted = Wanted {
+        let wanted = RequestedPlan {
             plan: Arc::clone(&current.plan),
             manifest: current.manifest.clone(),
         };
@@ -270,10 +270,10 @@ impl Publisher {
     }
 
     /// Puts the same plan in force again: it does not begin anew.
-    fn restate(&mut self, wanted: Wanted, source: Arc<str>) {
+    fn restate(&mut self, wanted: RequestedPlan, source: Arc<str>) {
         let current = self.snapshots.load();
-        let makings = &self.makings;
-        let mut snapshot = makings.snapshot(&current, wanted, source, current.epoch);
+        let builder = &self.builder;
+        let mut snapshot = builder.snapshot(&current, wanted, source, current.epoch);
         snapshot.since = current.since;
         snapshot.since_instant = current.since_instant;
         self.snapshots.store(snapshot);
@@ -283,12 +283,12 @@ impl Publisher {
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
         let current = self.snapshots.load();
-        let targets = self.makings.targets(&current.plan);
-        self.makings.addresses.unknown(&targets).is_empty()
+        let targets = self.builder.targets(&current.plan);
+        self.builder.addresses.unknown(&targets).is_empty()
     }
 
     /// Reads certificate files again that have changed.
     pub fn refresh_tls(&self) {
-        self.makings.certificates.refresh();
+        self.builder.certificates.refresh();
     }
 }

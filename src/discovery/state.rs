@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 use tokio::sync::watch;
 
 use crate::files;
-use crate::resource::{API_VERSION, Identity, KIND, MAX_BYTES, Manifest, Told, Update};
+use crate::resource::{API_VERSION, Identity, KIND, MAX_BYTES, Manifest, ReportedStatus, Update};
 
 /// Largest file that is read, in bytes: four times what a manifest may have, for it is written with indentation.
 const MOST: u64 = 4 * MAX_BYTES as u64;
@@ -86,7 +86,7 @@ impl State {
             },
             created: 0,
             spec: kept["spec"].clone(),
-            told: Told::default(),
+            status: ReportedStatus::default(),
         })
     }
 

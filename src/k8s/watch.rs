@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::Connection;
 use crate::error_chain::error_chain;
-use crate::resource::{DynamoUpdateConfig, Identity, Told, Update};
+use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
 
 /// A watch is begun anew after so long, in seconds: by chance, as in client-go, so that the watches of many proxies that
 /// began together do not go on together. It is also how long a way to the API server that is dead without an error may stay
@@ -26,7 +26,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5
 
 /// What became known.
 #[derive(Debug)]
-pub enum Seen {
+pub enum WatchEvent {
     /// These are all, whatever was known before.
     All(Vec<Update>),
     /// This one is new or has changed.
@@ -90,7 +90,7 @@ impl Watch {
     }
 
     /// The next that becomes known. It may be dropped and asked again at any time.
-    pub async fn next(&mut self) -> Seen {
+    pub async fn next(&mut self) -> WatchEvent {
         loop {
             let resume = self.resume;
             let event = async {
@@ -102,7 +102,7 @@ impl Watch {
                 Ok(()) = self.contact.changed() => {
                     self.heard = *self.contact.borrow_and_update();
                     if self.lost.take().is_some() {
-                        return Seen::Found;
+                        return WatchEvent::Found;
                     }
                     continue;
                 }
@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    fn take(&mut self, event: Option<watcher::Result<Event<DynamicObject>>>) -> Option<Seen> {
+    fn take(&mut self, event: Option<watcher::Result<Event<DynamicObject>>>) -> Option<WatchEvent> {
         let event = match event {
             Some(Ok(event)) => event,
             Some(Err(error)) => return self.lose(error),
@@ -130,10 +130,10 @@ impl Watch {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(object) => self.listed.push(update(object)),
-            Event::InitDone => return Some(Seen::All(std::mem::take(&mut self.listed))),
-            Event::Apply(object) => return Some(Seen::Is(update(object))),
+            Event::InitDone => return Some(WatchEvent::All(std::mem::take(&mut self.listed))),
+            Event::Apply(object) => return Some(WatchEvent::Is(update(object))),
             Event::Delete(object) => {
-                return Some(Seen::Gone(object.metadata.name.unwrap_or_default()));
+                return Some(WatchEvent::Gone(object.metadata.name.unwrap_or_default()));
             }
         }
         None
@@ -144,7 +144,7 @@ impl Watch {
         self.events = events(&self.api, self.source.as_deref());
     }
 
-    fn lose(&mut self, error: watcher::Error) -> Option<Seen> {
+    fn lose(&mut self, error: watcher::Error) -> Option<WatchEvent> {
         if self.source.is_some() && is_bad_request(&error) {
             tracing::info!(
                 "the API server cannot select updates by spec.sourceDeployment, so all of the namespace are watched; the \
@@ -180,7 +180,7 @@ impl Watch {
         }
         self.lost = Some(cause.clone());
         let heard = self.heard;
-        Some(Seen::Lost { cause, heard })
+        Some(WatchEvent::Lost { cause, heard })
     }
 }
 
@@ -231,7 +231,11 @@ fn update(object: DynamicObject) -> Update {
         created: metadata
             .creation_timestamp
             .map_or(0, |time| time.0.as_second()),
-        told: object.data.get("status").map(Told::of).unwrap_or_default(),
+        status: object
+            .data
+            .get("status")
+            .map(ReportedStatus::of)
+            .unwrap_or_default(),
         spec: object.data.get("spec").cloned().unwrap_or_default(),
     }
 }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use kube::api::ApiResource;
 
 pub use self::object::{is_selected, labels, pod_is_ready};
-use super::{Shelves, Unseen};
+use super::{Cache, NotSynced};
 use crate::rollout::{Role, Workers};
 
 /// Dynamo's label with the name of the `DynamoGraphDeployment`.
@@ -62,7 +62,7 @@ pub trait Workload: Sync {
     ///
     /// # Errors
     /// When what must be looked at could not be listed.
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen>;
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced>;
 }
 
 /// Every kind.
@@ -88,14 +88,14 @@ pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
 ///
 /// # Errors
 /// When what must be looked at could not be listed, or the kind cannot be counted as it is asked for.
-pub fn count(workload: &dyn Workload, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
     let kind = workload.kind();
     if !which.selector.is_empty() && kind != pods::Pods.kind() {
-        return Err(Unseen::Unclear(format!(
+        return Err(NotSynced::Unclear(format!(
             "a selector selects pods: give it without a kind, or with kind Pod, and not with {kind}"
         )));
     }
-    workload.count(shelves, which)
+    workload.count(cache, which)
 }
 
 /// The workers of a deployment of which only the name is known: of the graph of this name if there is one, by the labels
@@ -103,18 +103,18 @@ pub fn count(workload: &dyn Workload, shelves: &Shelves, which: &Which) -> Resul
 ///
 /// # Errors
 /// When what must be looked at could not be listed.
-pub fn by_name(shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-    let graph = shelves.one(&graph::resource(), &which.namespace, &which.name)?;
+pub fn by_name(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    let graph = cache.one(&graph::resource(), &which.namespace, &which.name)?;
     // What a graph wants is said by the graph, as pods come and go; but it says nothing of one of its generations.
     let is_none = graph.is_none();
     let Some(graph) = graph.filter(|_| which.revision.is_none()) else {
-        let counts = pods::Pods.count(shelves, which)?;
+        let counts = pods::Pods.count(cache, which)?;
         if counts.is_empty() && is_none {
-            return deployment::Deployments.count(shelves, which);
+            return deployment::Deployments.count(cache, which);
         }
         return Ok(counts);
     };
-    let counts = pods::there(shelves, which)?;
+    let counts = pods::there(cache, which)?;
     let wanted = graph::wanted(&graph);
     let mut all: Counts = wanted
         .into_iter()

@@ -18,7 +18,7 @@ pub struct Target {
     /// The TCP port, never 0.
     pub port: u16,
     /// The host as a person wrote it, where [`Target::host`] is the whole name that this stands for
-    /// ([`super::Reach::of`]): what the server's certificate carries.
+    /// ([`super::TargetScope::of`]): what the server's certificate carries.
     pub written: Option<Host>,
 }
 
@@ -57,7 +57,7 @@ impl Target {
         self.written.as_ref().unwrap_or(&self.host)
     }
 
-    /// Must the name lead to a Service of its namespace? So it is where [`super::Reach::of`] has completed it.
+    /// Must the name lead to a Service of its namespace? So it is where [`super::TargetScope::of`] has completed it.
     #[must_use]
     pub const fn is_confined(&self) -> bool {
         self.written.is_some()

@@ -5,9 +5,9 @@
 use serde_json::Value as Json;
 
 use super::{
-    DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, Reach, WeightsSpec,
-    judge::judge, last_valid::LastValidStatus, phase::Phase, ruling::Claim, schema, target::Target,
-    tree::Node,
+    DynamoUpdateConfigSpec, Identity, Manifest, Plan, Problem, Problems, TargetScope, WeightsSpec,
+    last_valid::LastValidStatus, phase::Phase, precedence::Contender, schema, target::Target,
+    tree::Node, validate::judge,
 };
 use crate::split::Weights;
 
@@ -21,12 +21,12 @@ pub struct Update {
     /// `spec`, as it was written.
     pub spec: Json,
     /// What the controller said of it.
-    pub told: Told,
+    pub status: ReportedStatus,
 }
 
 /// What a proxy reads of the status of an update, which only the controller may write.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct ReportedStatus {
     /// `status.phase`, if it is one that is known.
     pub phase: Option<Phase>,
     /// The cap over which new takes all, as the controller found no ready worker of old (`status.liftedCapPercent`). It was
@@ -41,7 +41,7 @@ pub struct Told {
     pub last_valid: Option<Box<LastValidStatus>>,
 }
 
-impl Told {
+impl ReportedStatus {
     /// Reads a status; what cannot be read was not said.
     #[cfg(feature = "kube")]
     #[must_use]
@@ -75,8 +75,8 @@ impl Update {
 
     /// What matters for who rules.
     #[must_use]
-    pub fn claim(&self) -> Claim<'_> {
-        Claim {
+    pub fn contender(&self) -> Contender<'_> {
+        Contender {
             name: self.name(),
             created: self.created,
             supersedes: self.spec.get("supersedes").and_then(Json::as_str),
@@ -86,7 +86,7 @@ impl Update {
     /// This update by the last spec of it that could be used, if the controller goes by that one instead of this edit.
     #[must_use]
     pub fn by_last_valid(&self) -> Option<Self> {
-        let valid = self.told.last_valid.as_ref()?;
+        let valid = self.status.last_valid.as_ref()?;
         (Some(valid.instead_of) == self.identity.generation).then(|| Self {
             identity: Identity {
                 // Nothing of this edit is in force by it.
@@ -95,14 +95,14 @@ impl Update {
             },
             created: self.created,
             spec: valid.spec.clone(),
-            told: Told {
+            status: ReportedStatus {
                 last_valid: None,
-                ..self.told.clone()
+                ..self.status.clone()
             },
         })
     }
 
-    /// The plan, with every target within `reach`.
+    /// The plan, with every target within `scope`.
     ///
     /// A field that is not known is passed over: the resource may have been written for a newer proxy, and its
     /// definition may be newer than this one.
@@ -110,7 +110,7 @@ impl Update {
     /// # Errors
     ///
     /// Everything that is wrong with it.
-    pub fn plan(&self, reach: &Reach) -> Result<(Manifest, Plan), Problems> {
+    pub fn plan(&self, scope: &TargetScope) -> Result<(Manifest, Plan), Problems> {
         let mut problems = Problems::default();
         let known = schema::only_known(&self.spec);
         let spec = schema::read(&Node::from(known), &mut problems)
@@ -121,7 +121,7 @@ impl Update {
             Some(Err(error)) => return Err(Problems::one("spec", error.to_string())),
             None => return Err(problems),
         };
-        let unless_given = self.told.wanted.unwrap_or(Weights::ALL_OLD);
+        let unless_given = self.status.wanted.unwrap_or(Weights::ALL_OLD);
         let plan = judge(
             self.identity.clone(),
             &spec,
@@ -131,15 +131,15 @@ impl Update {
         let Some(mut plan) = plan.filter(|_| problems.is_empty()) else {
             return Err(problems);
         };
-        within(reach, &mut plan)?;
+        within(scope, &mut plan)?;
         let cap = spec.max_traffic_split_percent;
         if let Some(wanted) = plan.capped_from
-            && is_lifted(cap, self.told.lifted_cap, wanted.is_all_new())
+            && is_lifted(cap, self.status.lifted_cap, wanted.is_all_new())
         {
             (plan.weights, plan.capped_from) = (wanted, None);
         }
-        plan.old_drains |= self.told.phase.is_some_and(Phase::old_drains);
-        if let Some(wanted) = self.told.wanted.filter(|_| !spec.gives_split()) {
+        plan.old_drains |= self.status.phase.is_some_and(Phase::old_drains);
+        if let Some(wanted) = self.status.wanted.filter(|_| !spec.gives_split()) {
             // For who keeps the manifest: the status is not kept with it.
             let (old, new) = (wanted.old(), wanted.new_weight());
             spec.weights = Some(WeightsSpec { old, new });
@@ -161,11 +161,11 @@ pub fn is_lifted(cap: Option<u8>, lifted: Option<u8>, all_to_new: bool) -> bool 
 }
 
 /// Leads the targets of `plan` to where they may be.
-fn within(reach: &Reach, plan: &mut Plan) -> Result<(), Problems> {
+fn within(scope: &TargetScope, plan: &mut Plan) -> Result<(), Problems> {
     let mut problems = Problems::default();
     let mut reached: Vec<Target> = Vec::with_capacity(plan.new.len());
     for target in &plan.new {
-        match reach.of(target) {
+        match scope.of(target) {
             Ok(target) => reached.push(target),
             Err(error) => {
                 problems.push(Problem::new("spec.newFrontendService", error.to_string()));
@@ -201,12 +201,12 @@ mod tests {
             },
             created: 0,
             spec,
-            told: Told::default(),
+            status: ReportedStatus::default(),
         }
     }
 
-    fn reach() -> Reach {
-        Reach {
+    fn scope() -> TargetScope {
+        TargetScope {
             namespace: "default".into(),
             domain: "cluster.local".into(),
             anywhere: false,
@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn problems(spec: Json) -> String {
-        update(spec).plan(&reach()).unwrap_err().to_string()
+        update(spec).plan(&scope()).unwrap_err().to_string()
     }
 
     #[test]
@@ -222,7 +222,7 @@ mod tests {
         let (manifest, plan) = update(json!({
             "newFrontendService": "new:8000", "trafficSplitPercent": 25, "sourceDeployment": "old",
         }))
-        .plan(&reach())
+        .plan(&scope())
         .unwrap();
         assert_eq!(
             plan.new[0].to_string(),
@@ -239,7 +239,7 @@ mod tests {
             "newFrontendService": "new:8000", "trafficSplitPercent": 25, "mirror": {"percent": 1},
             "failover": {"holdSeconds": 1, "later": true},
         });
-        let (_, plan) = update(newer).plan(&reach()).unwrap();
+        let (_, plan) = update(newer).plan(&scope()).unwrap();
         assert_eq!(plan.failover.hold.as_secs(), 1);
     }
 
@@ -258,7 +258,7 @@ mod tests {
     #[test]
     fn a_certificate_is_that_of_the_name_as_it_was_written_for_each_target() {
         let spec = json!({"newFrontendService": "https://new,https://other.default", "trafficSplitPercent": 1});
-        let plan = update(spec).plan(&reach()).unwrap().1;
+        let plan = update(spec).plan(&scope()).unwrap().1;
         let called: Vec<_> = plan
             .new
             .iter()
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn one_service_by_two_names_is_one_target() {
         let spec = json!({"newFrontendService": "new:80,new.default:80", "trafficSplitPercent": 1});
-        assert_eq!(update(spec).plan(&reach()).unwrap().1.new.len(), 1);
+        assert_eq!(update(spec).plan(&scope()).unwrap().1.new.len(), 1);
     }
 
     #[test]
@@ -284,16 +284,16 @@ mod tests {
             (100, Some(50), 25),
         ] {
             let update = Update {
-                told: Told {
+                status: ReportedStatus {
                     lifted_cap,
-                    ..Told::default()
+                    ..ReportedStatus::default()
                 },
                 ..update(json!({
                     "newFrontendService": "new:80", "trafficSplitPercent": split,
                     "maxTrafficSplitPercent": 25,
                 }))
             };
-            let (_, plan) = update.plan(&reach()).unwrap();
+            let (_, plan) = update.plan(&scope()).unwrap();
             assert_eq!(
                 plan.weights.rounded_percent(),
                 expected,
@@ -315,32 +315,32 @@ mod tests {
             ),
         ] {
             let update = Update {
-                told: Told {
+                status: ReportedStatus {
                     wanted,
-                    ..Told::default()
+                    ..ReportedStatus::default()
                 },
                 ..update(spec.clone())
             };
-            let (manifest, plan) = update.plan(&reach()).unwrap();
+            let (manifest, plan) = update.plan(&scope()).unwrap();
             assert_eq!((plan.weights, plan.capped_from), (expected, capped));
             // Who is to keep the manifest over a restart keeps the split with it, if there is one.
             assert_eq!(manifest.spec.gives_split(), wanted.is_some());
             let again = Update {
-                told: Told::default(),
+                status: ReportedStatus::default(),
                 spec: serde_json::to_value(&manifest.spec).unwrap(),
                 ..update
             };
-            assert_eq!(again.plan(&reach()).unwrap().1, plan);
+            assert_eq!(again.plan(&scope()).unwrap().1, plan);
         }
         // One that is given goes before it.
         let update = Update {
-            told: Told {
+            status: ReportedStatus {
                 wanted: Some(Weights::ALL_NEW),
-                ..Told::default()
+                ..ReportedStatus::default()
             },
             ..update(json!({"newFrontendService": "new:80", "trafficSplitPercent": 25}))
         };
-        let weights = update.plan(&reach()).unwrap().1.weights;
+        let weights = update.plan(&scope()).unwrap().1.weights;
         assert_eq!(weights.rounded_percent(), 25);
     }
 
@@ -357,19 +357,19 @@ mod tests {
             })
         };
         // Said of an earlier edit: of this one the controller does not know yet.
-        update.told = Told::of(&status(2));
+        update.status = ReportedStatus::of(&status(2));
         assert_eq!(update.by_last_valid(), None);
-        update.told = Told::of(&status(3));
+        update.status = ReportedStatus::of(&status(3));
         let by_valid = update.by_last_valid().unwrap();
-        let (_, plan) = by_valid.plan(&reach()).unwrap();
+        let (_, plan) = by_valid.plan(&scope()).unwrap();
         assert_eq!(plan.weights.rounded_percent(), 25);
         assert_eq!(plan.identity.generation, Some(2));
-        assert_eq!(by_valid.told.old_capacity, Some(75));
+        assert_eq!(by_valid.status.old_capacity, Some(75));
         // Written by another version, it was not said.
         let strange =
             json!({"phase": "Rewinding", "liftedCapPercent": 300, "lastValid": {"spec": {}}});
-        assert_eq!(Told::of(&strange), Told::default());
-        assert_eq!(Told::of(&Json::Null), Told::default());
+        assert_eq!(ReportedStatus::of(&strange), ReportedStatus::default());
+        assert_eq!(ReportedStatus::of(&Json::Null), ReportedStatus::default());
     }
 
     #[test]
@@ -382,14 +382,14 @@ mod tests {
             (Some(Phase::Complete), true),
         ] {
             let update = Update {
-                told: Told {
+                status: ReportedStatus {
                     phase,
-                    ..Told::default()
+                    ..ReportedStatus::default()
                 },
                 ..update(spec.clone())
             };
             assert_eq!(
-                update.plan(&reach()).unwrap().1.old_drains,
+                update.plan(&scope()).unwrap().1.old_drains,
                 drains,
                 "{phase:?}"
             );

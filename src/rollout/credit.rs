@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Ratio};
+use super::{Ratio, Timestamp};
 
 /// A side that loses what it gained less than so long ago flaps. So long ago is long enough to begin anew.
 const FLAPPING: Duration = Duration::from_secs(600);
@@ -37,7 +37,7 @@ pub struct Credit {
     pub flaps: u32,
     /// When something was gained last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gained: Option<Moment>,
+    pub gained: Option<Timestamp>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -51,7 +51,7 @@ pub struct Rise {
     /// How much there is.
     pub capacity: Ratio,
     /// Since when there has been so much.
-    pub since: Moment,
+    pub since: Timestamp,
 }
 
 impl Credit {
@@ -80,11 +80,11 @@ impl Credit {
     }
 
     /// Takes in what is seen now; was anything lost?
-    pub(super) fn see(&mut self, seen: Ratio, now: Moment) -> bool {
+    pub(super) fn see(&mut self, seen: Ratio, now: Timestamp) -> bool {
         if seen <= self.capacity {
             let lost = seen < self.capacity;
             if lost {
-                let just_gained = |gained: Moment| now.since(gained) < FLAPPING;
+                let just_gained = |gained: Timestamp| now.since(gained) < FLAPPING;
                 let flaps = self.gained.take().map(just_gained);
                 self.flaps = match flaps {
                     Some(true) => (self.flaps + 1).min(MAX_FLAPS),
@@ -116,7 +116,7 @@ impl Credit {
     }
 
     /// Counts what has lasted for `stable`.
-    pub(super) fn gain(&mut self, now: Moment, stable: Duration) {
+    pub(super) fn gain(&mut self, now: Timestamp, stable: Duration) {
         let patience = self.patience(stable);
         let lasted = |rise: &Rise| now.since(rise.since) >= patience;
         if let Some(last) = self.rises.iter().rposition(lasted) {
@@ -127,13 +127,13 @@ impl Credit {
     }
 
     /// Would something count now, if it were allowed to?
-    pub(super) fn lasted(&self, now: Moment, stable: Duration) -> bool {
+    pub(super) fn lasted(&self, now: Timestamp, stable: Duration) -> bool {
         let rise = self.rises.first();
         rise.is_some_and(|rise| now.since(rise.since) >= self.patience(stable))
     }
 
     /// Takes moments that lie ahead of `now` for now.
-    pub(super) fn clamp(&mut self, now: Moment) {
+    pub(super) fn clamp(&mut self, now: Timestamp) {
         for rise in &mut self.rises {
             rise.since = rise.since.min(now);
         }
@@ -151,8 +151,8 @@ mod tests {
         Ratio::new(of, 4).unwrap()
     }
 
-    fn at(second: u64) -> Moment {
-        Moment::from_unix_millis(1000 * second)
+    fn at(second: u64) -> Timestamp {
+        Timestamp::from_unix_millis(1000 * second)
     }
 
     /// What counts after each of `seen`, as (second, quarters seen, quarters counted).

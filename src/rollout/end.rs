@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Moment, Settings, proxies::Proxies};
+use super::{Settings, Timestamp, proxies::Proxies};
 use crate::split::Weights;
 
 /// How far an update is.
@@ -14,7 +14,7 @@ pub enum Phase {
     /// All requests go to old: new is not there yet, or not any more.
     #[default]
     Pending,
-    /// New gets requests; old gets some, too, or is kept as a refuge.
+    /// New gets requests; old gets some, too, or is kept as a fallback.
     Progressing,
     /// New gets all and every proxy knows; old is no fallback any more and ends its streams.
     Draining,
@@ -37,7 +37,7 @@ impl Phase {
         }
     }
 
-    /// Is old no refuge any more?
+    /// Is old no fallback any more?
     #[must_use]
     pub const fn old_drains(self) -> bool {
         matches!(self, Self::Draining | Self::Complete)
@@ -47,8 +47,8 @@ impl Phase {
 /// What the phase follows from.
 pub(super) struct Ending<'a> {
     pub before: Phase,
-    pub since: Moment,
-    pub now: Moment,
+    pub since: Timestamp,
+    pub now: Timestamp,
     pub settings: &'a Settings,
     /// The split in the resource.
     pub present: Weights,
@@ -122,7 +122,7 @@ impl Ending<'_> {
     }
 
     /// When streams on old are waited for no longer, if old drains and there is a limit.
-    pub fn deadline(&self) -> Option<Moment> {
+    pub fn deadline(&self) -> Option<Timestamp> {
         let limit = self.settings.drain_deadline?;
         // A drain that begins with this step has all of it.
         let since = if self.before == Phase::Draining {

@@ -3,7 +3,7 @@
 //! This is the one place that says when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every piece of their
 //! list was positively seen at this step. What is not known counts as missing. Must not know how any of it is observed.
 
-use super::{Phase, Sides, proxies::Proxies, sight::Sight};
+use super::{Phase, Sides, assessment::Assessment, proxies::Proxies};
 use crate::split::Weights;
 
 /// One thing that must be seen.
@@ -104,23 +104,23 @@ impl Evidence {
 }
 
 /// Whether what a flag promises was seen.
-pub(super) struct Case<'a> {
-    pub sight: &'a Sight<'a>,
+pub(super) struct EvidenceInput<'a> {
+    pub assessment: &'a Assessment<'a>,
     pub phase: Phase,
     /// The split after this step.
     pub next: Weights,
 }
 
-impl Case<'_> {
+impl EvidenceInput<'_> {
     fn is_seen(&self, evidence: Evidence) -> bool {
-        let seen = self.sight.seen;
-        let proxies: &Proxies = &self.sight.proxies;
+        let seen = self.assessment.seen;
+        let proxies: &Proxies = &self.assessment.proxies;
         match evidence {
             Evidence::CurrentView => seen.is_current,
             Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
             Evidence::NewServes => {
-                let gate = &self.sight.gate;
+                let gate = &self.assessment.gate;
                 gate.obstacles.is_empty() && gate.failing == 0 && !gate.is_presumed
             }
             Evidence::ProxySeen => proxies.heard > 0,

@@ -71,7 +71,7 @@ impl fmt::Display for Obstacle {
 
 /// What new must serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted<'a> {
+pub enum RequiredModels<'a> {
     /// These models; if there are none, one at least.
     Models(&'a BTreeSet<String>),
     /// What old serves, of which nothing has been heard yet.
@@ -86,7 +86,7 @@ pub struct Asked<'a> {
     /// The side's frontends.
     pub frontends: &'a Frontends,
     /// What they must serve.
-    pub wanted: Wanted<'a>,
+    pub wanted: RequiredModels<'a>,
     /// The side's capacity.
     pub capacity: &'a Capacity,
     /// Does it have a share of the requests?
@@ -168,10 +168,12 @@ pub fn gate(asked: Asked) -> Gate {
 impl Asked<'_> {
     fn judge(&self, frontend: &Frontend) -> Verdict {
         let missing: Vec<String> = match self.wanted {
-            Wanted::Models(models) => models.difference(&frontend.models).cloned().collect(),
-            Wanted::NotYet | Wanted::Unknown => Vec::new(),
+            RequiredModels::Models(models) => {
+                models.difference(&frontend.models).cloned().collect()
+            }
+            RequiredModels::NotYet | RequiredModels::Unknown => Vec::new(),
         };
-        let is_known = matches!(self.wanted, Wanted::Models(_));
+        let is_known = matches!(self.wanted, RequiredModels::Models(_));
         let serves = is_known && missing.is_empty() && !frontend.models.is_empty();
         match &frontend.answer {
             Answer::Heard | Answer::NotYet if serves => Verdict::Serves,
@@ -204,7 +206,7 @@ impl Asked<'_> {
     fn open(&self) -> Obstacle {
         match (self.frontends.trouble(), self.wanted) {
             (Some(trouble), _) => Obstacle::NoAnswer(trouble.to_owned()),
-            (None, Wanted::Unknown) => Obstacle::OldModelsUnknown,
+            (None, RequiredModels::Unknown) => Obstacle::OldModelsUnknown,
             (None, _) => Obstacle::NotYet,
         }
     }
@@ -215,7 +217,7 @@ impl Asked<'_> {
         let heard = each.filter(|frontend| frontend.answer == Answer::Heard);
         let common = heard.clone().map(|frontend| frontend.models.clone());
         let common = common.reduce(|all, models| all.intersection(&models).cloned().collect());
-        let (Some(common), Wanted::Models(models)) = (common, self.wanted) else {
+        let (Some(common), RequiredModels::Models(models)) = (common, self.wanted) else {
             return vec![self.open()];
         };
         let missing: Vec<String> = models.difference(&common).cloned().collect();

@@ -83,7 +83,7 @@ impl Settings {
     }
 }
 
-/// What was seen, at one moment. Only a *complete* sight makes an observation: an observer that could not list something
+/// What was seen, at one moment. Only a *complete* assessment makes an observation: an observer that could not list something
 /// must not pass it off as being empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Credit, Moment, Observation, Phase, Registered, Role, Rule, Settings, Sides,
+    Credit, Observation, Phase, Registered, Role, Rule, Settings, Sides, Timestamp,
     ratio::stored_weights,
 };
 use crate::split::Weights;
@@ -32,7 +32,7 @@ pub struct Memory {
     pub registered_count: bool,
     /// The models that old served when it last served any.
     pub models: BTreeSet<String>,
-    /// The capacity of each side that counts. None before the first sight.
+    /// The capacity of each side that counts. None before the first assessment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub credit: Option<Sides<Credit>>,
     /// The split as last written, or found and left.
@@ -55,14 +55,14 @@ pub struct Memory {
     /// How far the update is.
     pub phase: Phase,
     /// Since when.
-    pub phase_since: Moment,
+    pub phase_since: Timestamp,
     /// Has a deadline ended the drain while streams were open?
     pub overdue: bool,
     /// The rule that decided last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
     /// Since when it decides.
-    pub rule_since: Moment,
+    pub rule_since: Timestamp,
 }
 
 /// A change of the resource that the proxies have to apply.
@@ -72,14 +72,14 @@ pub struct Change {
     /// `metadata.generation` after it.
     pub generation: u64,
     /// When it was first seen.
-    pub since: Moment,
+    pub since: Timestamp,
     /// Has it been told that proxies lag behind it?
     pub lag_told: bool,
 }
 
 impl Memory {
     /// As it is before a step at `now`: of this subject, and with nothing ahead of `now`.
-    pub(super) fn opened(&self, subject: &str, now: Moment) -> Self {
+    pub(super) fn opened(&self, subject: &str, now: Timestamp) -> Self {
         if self.subject != subject {
             return Self {
                 subject: subject.to_owned(),
@@ -101,8 +101,8 @@ impl Memory {
         memory
     }
 
-    /// Takes in what is remembered of a sight whatever follows from it.
-    pub(super) fn learn(&mut self, seen: &Observation, now: Moment) {
+    /// Takes in what is remembered of an assessment whatever follows from it.
+    pub(super) fn learn(&mut self, seen: &Observation, now: Timestamp) {
         for (role, workers) in &seen.workers.old {
             if let Some(size) = workers.size() {
                 let known = self.full_sizes.entry(*role).or_insert(size);
@@ -160,7 +160,7 @@ impl Memory {
     }
 
     /// Notes what decided and how far it is.
-    pub(super) fn enter(&mut self, rule: Rule, phase: Phase, now: Moment) {
+    pub(super) fn enter(&mut self, rule: Rule, phase: Phase, now: Timestamp) {
         if self.rule != Some(rule) {
             (self.rule, self.rule_since) = (Some(rule), now);
         }

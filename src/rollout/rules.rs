@@ -59,7 +59,7 @@ impl Rule {
 }
 
 /// What the rules look at.
-pub(super) struct View<'a> {
+pub(super) struct RuleInput<'a> {
     pub settings: &'a Settings,
     pub superseded: bool,
     /// Can each side serve at this moment?
@@ -84,7 +84,7 @@ pub(super) enum Aim {
 }
 
 /// The rule that applies first, and where it sends the split.
-pub(super) fn decide(view: &View) -> (Rule, Aim) {
+pub(super) fn decide(view: &RuleInput) -> (Rule, Aim) {
     let settings = view.settings;
     let strictly_paused = settings.strict && settings.paused;
     // What returns after it could not serve has no credit yet: until then the other side keeps all.
@@ -113,7 +113,7 @@ pub(super) fn decide(view: &View) -> (Rule, Aim) {
 }
 
 /// Back to what is held, after an override, once the side that gains by it counts again.
-fn toward_held(view: &View) -> Aim {
+fn toward_held(view: &RuleInput) -> Aim {
     let held = at_most(view.held, view.settings.cap_percent);
     let gains_new = is_more(held, view.present);
     let gainer = if gains_new {

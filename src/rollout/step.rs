@@ -6,14 +6,15 @@
 use std::time::Duration;
 
 use super::{
-    Capacity, Condition, Credit, Event, Evidence, Memory, Moment, Observation, Obstacle, Phase,
-    Rule, Settings, Sides, Wait, drain_estimate,
+    Capacity, Condition, Credit, Event, Evidence, Memory, Observation, Obstacle, Phase, Rule,
+    Settings, Sides, Timestamp, Wait,
+    assessment::Assessment,
+    conditions, drain_estimate,
     end::Ending,
-    evidence::Case,
-    rules::{self, Aim, View, at_most, is_more},
-    sight::Sight,
-    tell, wait,
-    words::{self, Tale},
+    evidence::EvidenceInput,
+    messages::{self, StatusContext},
+    rules::{self, Aim, RuleInput, at_most, is_more},
+    wait,
 };
 use crate::split::Weights;
 
@@ -53,31 +54,31 @@ pub struct Decision {
     /// The time the drain still needs, most probably; none if old does not drain, or nothing is known.
     pub drain_estimate: Option<Duration>,
     /// When to decide again though nothing may have been seen by then.
-    pub wake_at: Option<Moment>,
+    pub wake_at: Option<Timestamp>,
 }
 
 /// Decides what follows from `seen` at `now`, by what is remembered.
 ///
 /// The same arguments give the same decision, and once a decision is applied the next one changes nothing.
 #[must_use]
-pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Moment) -> Decision {
+pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Timestamp) -> Decision {
     let before = memory;
     let mut memory = before.opened(&settings.subject, now);
     memory.learn(seen, now);
-    let sight = Sight::of(settings, &memory, seen, now);
+    let assessment = Assessment::of(settings, &memory, seen, now);
 
-    let (mut credit, lost) = sight.credit(memory.credit.take());
+    let (mut credit, lost) = assessment.credit(memory.credit.take());
     let edited = memory.judge_split(settings, seen);
-    let (mut rule, mut aim) = rules::decide(&view(&sight, &memory, &credit));
+    let (mut rule, mut aim) = rules::decide(&view(&assessment, &memory, &credit));
     if aim == Aim::AtOnce(Weights::ALL_OLD) {
         // Else new, back for a moment, would take all from an old side that serves but has not lasted yet.
-        credit.old.put(sight.usable().old);
+        credit.old.put(assessment.usable().old);
         // An old side that counts again may fall under another rule.
-        (rule, aim) = rules::decide(&view(&sight, &memory, &credit));
+        (rule, aim) = rules::decide(&view(&assessment, &memory, &credit));
     }
     memory.credit = Some(credit);
 
-    let next = next(&sight, aim, edited, lost);
+    let next = next(&assessment, aim, edited, lost);
     memory.new_had_share |= !next.is_all_old();
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
@@ -88,17 +89,17 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
         _ => Some(next),
     };
 
-    let ending = ending(&sight, &memory, next);
+    let ending = ending(&assessment, &memory, next);
     let (phase, overdue) = match rule {
         Rule::Superseded => (Phase::Superseded, false),
         _ => ending.phase(),
     };
     memory.overdue = overdue;
     memory.enter(rule, phase, now);
-    let lag_is_new = sight.is_lagging() && memory.tell_lag();
-    let waiting_for = wait::all(&sight, &memory, &ending, aim, next);
-    let tale = Tale {
-        sight: &sight,
+    let lag_is_new = assessment.is_lagging() && memory.tell_lag();
+    let waiting_for = wait::all(&assessment, &memory, &ending, aim, next);
+    let context = StatusContext {
+        assessment: &assessment,
         before,
         memory: &memory,
         rule,
@@ -108,12 +109,12 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
         contested,
         lag_is_new,
     };
-    let case = Case {
-        sight: &sight,
+    let input = EvidenceInput {
+        assessment: &assessment,
         phase,
         next,
     };
-    let missing = case.missing();
+    let missing = input.missing();
     let lacks_any = |of: &[Evidence]| missing.iter().any(|evidence| of.contains(evidence));
     Decision {
         split: (next != seen.split).then_some(next),
@@ -124,82 +125,82 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Momen
         },
         phase,
         rule,
-        conditions: tell::conditions(&tale),
-        message: words::message(&tale),
-        events: tell::events(&tale),
+        conditions: conditions::conditions(&context),
+        message: messages::message(&context),
+        events: conditions::events(&context),
         safe_to_delete_old: missing.is_empty(),
         last_old_worker_dispensable: !lacks_any(&Evidence::FOR_LAST_WORKER),
         missing,
-        drain_estimate: estimate(&sight, &memory),
-        wake_at: wait::wake_at(&sight, &memory, &waiting_for),
+        drain_estimate: estimate(&assessment, &memory),
+        wake_at: wait::wake_at(&assessment, &memory, &waiting_for),
         waiting_for,
-        open_streams: sight.proxies.open,
-        capacity: sight.capacity,
-        obstacles: sight.gate.obstacles,
+        open_streams: assessment.proxies.open,
+        capacity: assessment.capacity,
+        obstacles: assessment.gate.obstacles,
         memory,
     }
 }
 
-fn view<'a>(sight: &Sight<'a>, memory: &Memory, credit: &Sides<Credit>) -> View<'a> {
-    View {
-        settings: sight.settings,
-        superseded: sight.seen.superseded_by.is_some(),
-        serves: sight.serves(),
+fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>) -> RuleInput<'a> {
+    RuleInput {
+        settings: assessment.settings,
+        superseded: assessment.seen.superseded_by.is_some(),
+        serves: assessment.serves(),
         credit: Sides {
             old: credit.old.capacity,
             new: credit.new.capacity,
         },
-        present: sight.seen.split,
-        held: memory.held.unwrap_or(sight.seen.split),
+        present: assessment.seen.split,
+        held: memory.held.unwrap_or(assessment.seen.split),
     }
 }
 
 /// The split after this step: where the rule aims, unless that has to wait.
-fn next(sight: &Sight, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
-    let present = sight.seen.split;
+fn next(assessment: &Assessment, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
+    let present = assessment.seen.split;
     let to = match aim {
         Aim::Stay => return present,
         Aim::AtOnce(to) => return to,
         Aim::Toward(to) => to,
     };
     let gains_new = is_more(to, present);
-    let is_over_cap = at_most(present, sight.settings.cap_percent) != present;
+    let is_over_cap = at_most(present, assessment.settings.cap_percent) != present;
     let other_side_lost = if gains_new { lost.old } else { lost.new };
     let is_urgent = edited || other_side_lost || (is_over_cap && !gains_new);
-    if is_urgent || sight.may_gain() {
+    if is_urgent || assessment.may_gain() {
         to
     } else {
         present
     }
 }
 
-fn ending<'a>(sight: &'a Sight, memory: &Memory, next: Weights) -> Ending<'a> {
-    let is_asked_for = sight.settings.drain_old
+fn ending<'a>(assessment: &'a Assessment, memory: &Memory, next: Weights) -> Ending<'a> {
+    let is_asked_for = assessment.settings.drain_old
         || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW));
     // Who comes to a frontend of new that does not serve needs old as a fallback.
-    let (new_is_whole, has_begun) = (sight.gate.failing == 0, memory.phase.old_drains());
+    let (new_is_whole, has_begun) = (assessment.gate.failing == 0, memory.phase.old_drains());
     Ending {
         before: memory.phase,
         since: memory.phase_since,
-        now: sight.now,
-        settings: sight.settings,
-        present: sight.seen.split,
+        now: assessment.now,
+        settings: assessment.settings,
+        present: assessment.seen.split,
         next,
-        is_meant: sight.old_is_given_up() || (is_asked_for && (new_is_whole || has_begun)),
-        told: sight.seen.old_draining,
+        is_meant: assessment.old_is_given_up() || (is_asked_for && (new_is_whole || has_begun)),
+        told: assessment.seen.old_draining,
         overdue: memory.overdue,
-        proxies: &sight.proxies,
+        proxies: &assessment.proxies,
     }
 }
 
-fn estimate(sight: &Sight, memory: &Memory) -> Option<Duration> {
+fn estimate(assessment: &Assessment, memory: &Memory) -> Option<Duration> {
     if memory.phase != Phase::Draining {
         return None;
     }
-    let elapsed = sight.now.since(memory.phase_since);
-    let open = sight.proxies.open?.old;
-    let ends_in = drain_estimate(open, &sight.seen.lengths, elapsed);
-    let deadline = sight.settings.drain_deadline;
+    let elapsed = assessment.now.since(memory.phase_since);
+    let open = assessment.proxies.open?.old;
+    let ends_in = drain_estimate(open, &assessment.seen.lengths, elapsed);
+    let deadline = assessment.settings.drain_deadline;
     let time_left = deadline.map(|deadline| deadline.saturating_sub(elapsed));
     // Whatever is not known of the streams, the deadline ends it.
     match (ends_in, time_left) {

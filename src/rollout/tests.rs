@@ -21,7 +21,7 @@ struct Scene {
     settings: Settings,
     memory: Memory,
     seen: Observation,
-    now: Moment,
+    now: Timestamp,
 }
 
 fn ratio(old: u32, new: u32) -> Weights {
@@ -126,7 +126,7 @@ impl Scene {
                 is_current: true,
                 lengths: Lengths::default(),
             },
-            now: Moment::from_unix_millis(1_700_000_000_000),
+            now: Timestamp::from_unix_millis(1_700_000_000_000),
         }
     }
 

@@ -5,8 +5,8 @@
 use std::{fmt, time::Duration};
 
 use super::{
-    Credit, Memory, Moment, Obstacle, Phase, Rule, end::Ending, gate::listed, rules::Aim,
-    sight::Sight,
+    Credit, Memory, Obstacle, Phase, Rule, Timestamp, assessment::Assessment, end::Ending,
+    gate::listed, rules::Aim,
 };
 use crate::split::{Generation, Weights};
 
@@ -16,9 +16,9 @@ pub struct Wait {
     /// What.
     pub what: WaitFor,
     /// Since when.
-    pub since: Moment,
+    pub since: Timestamp,
     /// Until when at most; none if only the thing itself ends it.
-    pub until: Option<Moment>,
+    pub until: Option<Timestamp>,
 }
 
 /// What can be waited for.
@@ -59,7 +59,7 @@ impl fmt::Display for WaitFor {
 
 /// All that is waited for, in the order of the rules.
 pub(super) fn all(
-    sight: &Sight,
+    assessment: &Assessment,
     memory: &Memory,
     ending: &Ending,
     aim: Aim,
@@ -71,7 +71,7 @@ pub(super) fn all(
         Some(Rule::Superseded) => return waits,
         Some(Rule::NewCannotServe | Rule::NeitherCanServe) => {
             wait(
-                WaitFor::Gate(sight.gate.obstacles.clone()),
+                WaitFor::Gate(assessment.gate.obstacles.clone()),
                 memory.rule_since,
                 None,
             );
@@ -81,27 +81,34 @@ pub(super) fn all(
     }
     for (side, credit) in credits(memory) {
         if let Some(rise) = credit.rises.first() {
-            let until = rise.since.after(credit.patience(sight.settings.stable));
-            if until > sight.now {
+            let until = rise
+                .since
+                .after(credit.patience(assessment.settings.stable));
+            if until > assessment.now {
                 wait(WaitFor::Stability(side), rise.since, Some(until));
             }
         }
     }
-    let changed = memory.change.map_or(sight.now, |change| change.since);
-    let lasted = credits(memory).any(|(_, credit)| credit.lasted(sight.now, sight.settings.stable));
+    let changed = memory.change.map_or(assessment.now, |change| change.since);
+    let lasted = credits(memory)
+        .any(|(_, credit)| credit.lasted(assessment.now, assessment.settings.stable));
     let is_held_back = matches!(aim, Aim::Toward(to) if to != next);
-    if (lasted || is_held_back) && !sight.may_gain() {
-        let names = sight.proxies.lagging.clone();
-        wait(WaitFor::Proxies(names), changed, Some(sight.ack_deadline));
+    if (lasted || is_held_back) && !assessment.may_gain() {
+        let names = assessment.proxies.lagging.clone();
+        wait(
+            WaitFor::Proxies(names),
+            changed,
+            Some(assessment.ack_deadline),
+        );
     } else if ending.waits_for_proxies() {
         wait(
-            WaitFor::Proxies(sight.proxies.lagging_alive.clone()),
+            WaitFor::Proxies(assessment.proxies.lagging_alive.clone()),
             changed,
             None,
         );
     }
     if memory.phase == Phase::Draining {
-        let open = sight.proxies.open.map(|open| open.old);
+        let open = assessment.proxies.open.map(|open| open.old);
         wait(
             WaitFor::Streams(open),
             memory.phase_since,
@@ -117,16 +124,20 @@ fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {
 }
 
 /// The first moment at which time alone may change the decision.
-pub(super) fn wake_at(sight: &Sight, memory: &Memory, waits: &[Wait]) -> Option<Moment> {
+pub(super) fn wake_at(
+    assessment: &Assessment,
+    memory: &Memory,
+    waits: &[Wait],
+) -> Option<Timestamp> {
     let untold_lag = memory.change.is_some_and(|change| !change.lag_told)
-        && sight.proxies.lagging_is_sure
-        && sight.seen.superseded_by.is_none();
-    let drains_just_now = memory.phase == Phase::Draining && memory.phase_since == sight.now;
+        && assessment.proxies.lagging_is_sure
+        && assessment.seen.superseded_by.is_none();
+    let drains_just_now = memory.phase == Phase::Draining && memory.phase_since == assessment.now;
     waits
         .iter()
         .filter_map(|wait| wait.until)
-        .chain(drains_just_now.then(|| sight.now.after(Duration::from_secs(1))))
-        .chain(untold_lag.then_some(sight.ack_deadline))
-        .filter(|until| *until > sight.now)
+        .chain(drains_just_now.then(|| assessment.now.after(Duration::from_secs(1))))
+        .chain(untold_lag.then_some(assessment.ack_deadline))
+        .filter(|until| *until > assessment.now)
         .min()
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::acks::Trials;
 use super::lifetime::Life;
 use super::outlier::{Ejection, Failure, Record};
+use super::quick_ack::Trials;
 
 /// How long the first ejection lasts; each further one twice as long.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);

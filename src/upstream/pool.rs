@@ -40,7 +40,7 @@ const TRIAL_EVERY_UNREACHABLE: u32 = 4;
 
 /// How a pool connects.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct PoolSettings {
     pub protocol: Protocol,
     pub connect_timeout: Duration,
     /// Time that a response head may take; none when absent (a unary answer takes as long as its generation).
@@ -49,7 +49,7 @@ pub struct Settings {
     pub lifetime: Lifetime,
 }
 
-impl Default for Settings {
+impl Default for PoolSettings {
     fn default() -> Self {
         Self {
             protocol: Protocol::Auto,
@@ -85,7 +85,7 @@ pub struct Terms {
 /// The endpoints of one side. Immutable: a changed address makes a new pool that shares the endpoints that stayed.
 pub struct Pool {
     endpoints: Vec<Arc<Endpoint>>,
-    settings: Settings,
+    settings: PoolSettings,
     tls: Option<Arc<Reloading<ClientFiles>>>,
     /// Requests that came while no endpoint was healthy.
     turns: AtomicU32,
@@ -99,7 +99,7 @@ impl Pool {
     #[must_use]
     pub fn new(
         resolved: &[Resolved],
-        settings: Settings,
+        settings: PoolSettings,
         tls: Option<Arc<Reloading<ClientFiles>>>,
         called: Option<&Host>,
         previous: Option<&Pool>,

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::cluster::Cluster;
 use crate::rig::proxy::run;
-use crossfade::resource::{self, Reach};
+use crossfade::resource::{self, TargetScope};
 use serde_json::{Value, json};
 
 /// By which the operator tells the pods of a graph.
@@ -303,14 +303,14 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
     let (_, update) = files[2];
     let update = judged(&cluster, update).remove(0);
     // What the proxies in the pods say of its target.
-    let reach = Reach {
+    let scope = TargetScope {
         namespace: "default".into(),
         domain: "cluster.local".into(),
         anywhere: false,
     };
     let targets = update["spec"]["newFrontendService"].as_str().unwrap();
     for target in &resource::parse_targets(targets).unwrap() {
-        reach.of(target).unwrap();
+        scope.of(target).unwrap();
     }
 }
 

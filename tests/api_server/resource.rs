@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::rig::*;
 use crossfade::resource::status::{GenerationStatus, Phase, RoleStatus, SplitStatus};
-use crossfade::resource::{DynamoUpdateConfigStatus, Identity, Reach, Told, Update, WeightsSpec};
+use crossfade::resource::{
+    DynamoUpdateConfigStatus, Identity, ReportedStatus, TargetScope, Update, WeightsSpec,
+};
 use serde_json::{Value, json};
 
 const MANIFEST: &str = r#"
@@ -509,7 +511,7 @@ fn whatever_is_wrong_is_refused_in_words_that_help() {
 
 #[test]
 fn what_the_api_server_refuses_a_proxy_refuses_too() {
-    let reach = Reach {
+    let scope = TargetScope {
         namespace: "default".into(),
         domain: "cluster.local".into(),
         anywhere: false,
@@ -519,9 +521,9 @@ fn what_the_api_server_refuses_a_proxy_refuses_too() {
             identity: Identity::default(),
             created: 0,
             spec: spec_with(&change),
-            told: Told::default(),
+            status: ReportedStatus::default(),
         };
-        assert!(update.plan(&reach).is_err(), "{change}");
+        assert!(update.plan(&scope).is_err(), "{change}");
     }
 }
 

@@ -282,13 +282,13 @@ fn every_link_of_the_documents_leads_somewhere() {
 fn what_the_controller_tells_as_a_reason_is_explained() {
     // Every word in CamelCase that the sources give a condition or an Event, but for what tells that all is well.
     let sources = [
-        include_str!("../../src/rollout/tell.rs"),
+        include_str!("../../src/rollout/conditions.rs"),
         include_str!("../../src/rollout/rules.rs"),
         include_str!("../../src/rollout/end.rs"),
-        include_str!("../../src/controller/look.rs"),
-        include_str!("../../src/controller/story.rs"),
+        include_str!("../../src/controller/reconcile.rs"),
+        include_str!("../../src/controller/status.rs"),
         include_str!("../../src/discovery/cluster/follower.rs"),
-        include_str!("../../src/discovery/cluster/follower/parting.rs"),
+        include_str!("../../src/discovery/cluster/follower/withdrawal.rs"),
     ];
     let well = [
         "Accepted",

@@ -3,7 +3,7 @@
 //!
 //! It tells the one writer of snapshots what to put in force, and must not do so itself.
 
-mod parting;
+mod withdrawal;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::view::{Conflict, Ruler};
 use super::{Cluster, source};
-use crate::discovery::{News, Wanted};
+use crate::discovery::{RequestedPlan, SourceEvent};
 use crate::k8s::Notice;
 use crate::resource::{Identity, Manifest, Plan, Problems};
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
@@ -23,7 +23,7 @@ use crate::snapshot::{Snapshot, SnapshotStore, Status};
 /// Where decisions go, what is in force by them, and what was told of them.
 struct Follower {
     cluster: Cluster,
-    news: mpsc::Sender<News>,
+    news: mpsc::Sender<SourceEvent>,
     snapshots: Arc<SnapshotStore>,
     status: Arc<Status>,
     /// Tells of every snapshot.
@@ -45,14 +45,14 @@ impl Cluster {
     /// polled.
     pub async fn follow(
         mut self,
-        news: mpsc::Sender<News>,
+        news: mpsc::Sender<SourceEvent>,
         snapshots: Arc<SnapshotStore>,
         status: Arc<Status>,
     ) {
         let reporter = self.reporter.take();
         let listed = self.listed;
         tracing::info!(
-            namespace = %self.reach.namespace,
+            namespace = %self.scope.namespace,
             deployment = %self.own.join(","),
             "follows the updates of the namespace whose sourceDeployment is this deployment"
         );
@@ -112,7 +112,7 @@ impl Follower {
             }
             Ok(()) = self.changes.changed() => {
                 // Whoever caused it: a plan that was kept, and one whose certificates have come, are followed as well.
-                if let Some(behind) = &mut self.cluster.behind {
+                if let Some(behind) = &mut self.cluster.endpoints {
                     let targets = self.snapshots.load().plan.new.clone();
                     behind.follow(&targets, &self.news).await;
                 }
@@ -127,7 +127,7 @@ impl Follower {
         let judged = self
             .cluster
             .view
-            .judge(&self.cluster.own, &self.cluster.reach);
+            .judge(&self.cluster.own, &self.cluster.scope);
         self.contest(judged.conflicts);
         self.ruled = judged.ruler.is_some();
         let good = match judged.ruler {
@@ -173,9 +173,9 @@ impl Follower {
     }
 
     /// Has a plan put in force. False if it cannot be.
-    async fn want(&mut self, identity: Identity, wanted: Wanted, heard: Instant) -> bool {
+    async fn want(&mut self, identity: Identity, wanted: RequestedPlan, heard: Instant) -> bool {
         let (done, outcome) = oneshot::channel();
-        let news = News::Plan {
+        let news = SourceEvent::Plan {
             wanted,
             source: source(&identity),
             heard,
@@ -202,7 +202,7 @@ impl Follower {
             return;
         }
         let (identity, problems) = refused;
-        let news = News::Rejected {
+        let news = SourceEvent::Rejected {
             problems: problems.clone(),
             source: source(&identity),
         };
@@ -213,7 +213,7 @@ impl Follower {
     /// There is no update: what was refused is no matter any more.
     async fn withdraw(&mut self) {
         if self.refused.take().is_some() {
-            let _ = self.news.send(News::Withdrawn).await;
+            let _ = self.news.send(SourceEvent::Withdrawn).await;
         }
     }
 
@@ -273,7 +273,7 @@ impl Follower {
         let epilogue = self.epilogue.iter();
         let epilogue = epilogue.filter(|(of, _)| in_force.as_ref() == Some(of));
         let nobody = (cluster.listed && !self.ruled).then(|| {
-            let (namespace, own) = (&cluster.reach.namespace, cluster.own.join("' or '"));
+            let (namespace, own) = (&cluster.scope.namespace, cluster.own.join("' or '"));
             format!("no update of namespace '{namespace}' names '{own}' in spec.sourceDeployment")
         });
         let remarks = epilogue.map(|(_, note)| note.clone());

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::resource::ruling::{self, Standing};
-use crate::resource::{Identity, Manifest, Plan, Problems, Reach, Update};
+use crate::resource::precedence::{self, Standing};
+use crate::resource::{Identity, Manifest, Plan, Problems, TargetScope, Update};
 
 /// The updates of a namespace by name.
 #[derive(Debug, Default)]
@@ -90,18 +90,18 @@ impl View {
     }
 
     /// What follows for the deployment that has these names.
-    pub fn judge(&self, own: &[String], reach: &Reach) -> Judgement {
+    pub fn judge(&self, own: &[String], scope: &TargetScope) -> Judgement {
         let updates = self.0.values().filter(|update| is_own(update, own));
         let updates: Vec<_> = updates.collect();
-        let claims: Vec<_> = updates.iter().map(|update| update.claim()).collect();
-        let Some(ruling) = ruling::rule(&claims) else {
+        let contenders: Vec<_> = updates.iter().map(|update| update.contender()).collect();
+        let Some(ruling) = precedence::rule(&contenders) else {
             return Judgement {
                 ruler: None,
                 conflicts: Vec::new(),
             };
         };
         let ruler = updates[ruling.ruler];
-        let plan = ruler.plan(reach);
+        let plan = ruler.plan(scope);
         let by_last_valid = plan.is_err().then(|| ruler.by_last_valid()).flatten();
         let losers = updates.iter().zip(&ruling.standings);
         let losers = losers.filter(|(_, standing)| **standing == Standing::Conflicts);
@@ -115,7 +115,7 @@ impl View {
             ruler: Some(Ruler {
                 identity: ruler.identity.clone(),
                 plan,
-                instead: by_last_valid.and_then(|valid| valid.plan(reach).ok()),
+                instead: by_last_valid.and_then(|valid| valid.plan(scope).ok()),
             }),
         }
     }
@@ -126,7 +126,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::resource::Told;
+    use crate::resource::ReportedStatus;
 
     fn update(name: &str, created: i64, source: &str, percent: u8) -> Update {
         Update {
@@ -138,17 +138,17 @@ mod tests {
             spec: json!({
                 "newFrontendService": "new:80", "trafficSplitPercent": percent, "sourceDeployment": source,
             }),
-            told: Told::default(),
+            status: ReportedStatus::default(),
         }
     }
 
     fn judge(view: &View) -> (Option<u8>, Vec<String>) {
-        let reach = Reach {
+        let scope = TargetScope {
             namespace: "default".into(),
             domain: "cluster.local".into(),
             anywhere: false,
         };
-        let judged = view.judge(&["mine".to_owned(), "mine-too".to_owned()], &reach);
+        let judged = view.judge(&["mine".to_owned(), "mine-too".to_owned()], &scope);
         let percent = judged
             .ruler
             .map(|ruler| ruler.plan.unwrap().1.weights.rounded_percent());

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
+use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Graphs;
@@ -17,11 +17,11 @@ impl Workload for Graphs {
         "DynamoGraphDeployment"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         if which.revision.is_some() {
-            return pods::Pods.count(shelves, which);
+            return pods::Pods.count(cache, which);
         }
-        let graph = shelves.one(&resource(), &which.namespace, &which.name)?;
+        let graph = cache.one(&resource(), &which.namespace, &which.name)?;
         let Some(graph) = graph else {
             return Ok(Counts::new());
         };

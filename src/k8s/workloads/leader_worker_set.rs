@@ -3,7 +3,7 @@
 
 use kube::api::ApiResource;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use super::{Cache, Counts, NotSynced, Which, Workload, object};
 
 pub(super) struct LeaderWorkerSets;
 
@@ -12,8 +12,8 @@ impl Workload for LeaderWorkerSets {
         "LeaderWorkerSet"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let objects = object::meant_whole(shelves, &resource(), which)?;
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+        let objects = object::meant_whole(cache, &resource(), which)?;
         Ok(object::sum(&objects, |object| {
             object::replicas(object, "/status/readyReplicas")
         }))

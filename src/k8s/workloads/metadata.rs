@@ -3,7 +3,7 @@
 
 use serde_json::Value as Json;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
+use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Metadata;
@@ -13,21 +13,21 @@ impl Workload for Metadata {
         "DynamoWorkerMetadata"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         if let Some(revision) = &which.revision {
-            return Err(Unseen::Unclear(format!(
+            return Err(NotSynced::Unclear(format!(
                 "DynamoWorkerMetadata has no revision such as {revision}: name the Dynamo namespace of the generation"
             )));
         }
         let (kind, plural) = (self.kind(), "dynamoworkermetadatas");
         let kind = super::resource("nvidia.com", "v1alpha1", kind, plural);
         let mut counts = Counts::new();
-        for object in shelves.of(&kind, &which.namespace)? {
+        for object in cache.of(&kind, &which.namespace)? {
             let Some(by_endpoint) = role(&object.data["spec"]["data"], &which.name) else {
                 continue;
             };
             let name = object.metadata.name.as_deref().unwrap_or_default();
-            let pod = shelves.one(&pods::resource(), &which.namespace, name)?;
+            let pod = cache.one(&pods::resource(), &which.namespace, name)?;
             let Some(pod) = pod.filter(|pod| pod.metadata.deletion_timestamp.is_none()) else {
                 continue;
             };

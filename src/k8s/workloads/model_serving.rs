@@ -5,7 +5,7 @@
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use super::{Cache, Counts, NotSynced, Which, Workload, object};
 use crate::rollout::{Role, Workers};
 
 pub(super) struct ModelServings;
@@ -15,9 +15,9 @@ impl Workload for ModelServings {
         "ModelServing"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let mut counts = Counts::new();
-        for object in object::meant_whole(shelves, &resource(), which)? {
+        for object in object::meant_whole(cache, &resource(), which)? {
             count(&object, &mut counts);
         }
         Ok(counts)

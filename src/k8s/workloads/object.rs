@@ -6,7 +6,7 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, Which};
-use crate::k8s::shelves::{Object, Shelves, Unseen};
+use crate::k8s::cache::{Cache, NotSynced, Object};
 use crate::rollout::{Role, Workers};
 
 /// A label of an object.
@@ -87,11 +87,11 @@ pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
 
 /// The objects of a kind that are meant: the one of the name, and those that carry it as the name of their graph.
 pub(super) fn meant(
-    shelves: &Shelves,
+    cache: &Cache,
     kind: &ApiResource,
     which: &Which,
-) -> Result<Vec<Object>, Unseen> {
-    let mut objects = shelves.of(kind, &which.namespace)?;
+) -> Result<Vec<Object>, NotSynced> {
+    let mut objects = cache.of(kind, &which.namespace)?;
     objects.retain(|object| {
         object.metadata.name.as_ref() == Some(&which.name)
             || label(object, GRAPH) == Some(&which.name)
@@ -112,11 +112,11 @@ pub(super) fn has_hash(object: &DynamicObject) -> bool {
 
 /// As [`meant`], of a kind whose objects do not tell the generations within one of them apart.
 pub(super) fn meant_whole(
-    shelves: &Shelves,
+    cache: &Cache,
     kind: &ApiResource,
     which: &Which,
-) -> Result<Vec<Object>, Unseen> {
-    let objects = meant(shelves, kind, which)?;
+) -> Result<Vec<Object>, NotSynced> {
+    let objects = meant(cache, kind, which)?;
     match (
         &which.revision,
         objects.iter().find(|object| !has_hash(object)),
@@ -126,7 +126,7 @@ pub(super) fn meant_whole(
                 &kind.kind,
                 object.metadata.name.as_deref().unwrap_or_default(),
             );
-            Err(Unseen::Unclear(format!(
+            Err(NotSynced::Unclear(format!(
                 "of the {kind} {name} the workers of revision {revision} cannot be told apart: it has no label \
                  {WORKER_HASH}; count pods by a selector"
             )))

@@ -10,7 +10,7 @@ use serde_json::Value as Json;
 
 use super::object::{label, replicas, role};
 use super::pod_clique::{GROUP, INDEX};
-use super::{Shelves, Unseen};
+use super::{Cache, NotSynced};
 use crate::rollout::Role;
 
 /// The pods of one role of an owner, as far as their labels go, and how many workers they make.
@@ -25,17 +25,17 @@ struct Makes {
 /// # Errors
 /// When what owns workers is not listed.
 pub(super) fn wanted(
-    shelves: &Shelves,
+    cache: &Cache,
     namespace: &str,
     is_meant: &dyn Fn(&DynamicObject) -> bool,
     without_pods: bool,
-) -> Result<BTreeMap<Role, u32>, Unseen> {
+) -> Result<BTreeMap<Role, u32>, NotSynced> {
     let mut made = Vec::new();
     for kind in [
         super::deployment::resource(),
         super::stateful_set::resource(),
     ] {
-        let owners = shelves.of(&kind, namespace)?;
+        let owners = cache.of(&kind, namespace)?;
         made.extend(owners.iter().flat_map(|owner| by_template(owner)));
     }
     type By = fn(&[&DynamicObject]) -> Vec<Makes>;
@@ -45,10 +45,10 @@ pub(super) fn wanted(
         (super::model_serving::resource(), by_model_servings),
     ];
     for (kind, by) in others.into_iter().filter(|_| without_pods) {
-        let owners = match shelves.of(&kind, namespace) {
+        let owners = match cache.of(&kind, namespace) {
             Ok(owners) => owners,
             // Not every cluster lets the controller see kinds that its updates do not name.
-            Err(Unseen::Refused { .. }) => continue,
+            Err(NotSynced::Refused { .. }) => continue,
             Err(unseen) => return Err(unseen),
         };
         let owners: Vec<&DynamicObject> = owners.iter().map(|owner| &**owner).collect();

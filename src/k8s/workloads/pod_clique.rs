@@ -3,7 +3,7 @@
 
 use kube::api::ApiResource;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use super::{Cache, Counts, NotSynced, Which, Workload, object};
 
 pub(super) struct PodCliques;
 
@@ -17,8 +17,8 @@ impl Workload for PodCliques {
         "PodClique"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let mut objects = object::meant_whole(shelves, &resource(), which)?;
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+        let mut objects = object::meant_whole(cache, &resource(), which)?;
         objects.retain(|object| {
             // Whoever names one means it.
             object.metadata.name.as_ref() == Some(&which.name)

@@ -8,10 +8,10 @@ use kube::api::{ApiResource, DynamicObject};
 use super::object::{add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
 use super::pod_clique::{GROUP, INDEX};
 use super::{
-    COMPONENT, Counts, DYNAMO_NAMESPACE, GRAPH, SUB_COMPONENT, Shelves, Unseen, WORKER_HASH, Which,
-    Workload, owners,
+    COMPONENT, Cache, Counts, DYNAMO_NAMESPACE, GRAPH, NotSynced, SUB_COMPONENT, WORKER_HASH,
+    Which, Workload, owners,
 };
-use crate::k8s::shelves::Object;
+use crate::k8s::cache::Object;
 use crate::rollout::Role;
 
 pub(super) struct Pods;
@@ -21,10 +21,10 @@ impl Workload for Pods {
         "Pod"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let mut counts = there(shelves, which)?;
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+        let mut counts = there(cache, which)?;
         for (role, wanted) in owners::wanted(
-            shelves,
+            cache,
             &which.namespace,
             &|pod| is_meant(pod, which),
             counts.is_empty(),
@@ -40,10 +40,10 @@ impl Workload for Pods {
 }
 
 /// The workers that the pods which there are make.
-pub(super) fn there(shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-    let mut pods = shelves.of(&resource(), &which.namespace)?;
+pub(super) fn there(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+    let mut pods = cache.of(&resource(), &which.namespace)?;
     pods.retain(|pod| is_meant(pod, which));
-    count(shelves, &which.namespace, &pods)
+    count(cache, &which.namespace, &pods)
 }
 
 pub(super) fn resource() -> ApiResource {
@@ -83,12 +83,12 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
 /// Of objects whose own counts mix generations: their pods of one revision, which the kind's controller writes to this
 /// label.
 pub(super) fn of_revision(
-    shelves: &Shelves,
+    cache: &Cache,
     objects: &[Object],
     which: &Which,
     revision: &str,
     marked_by: &str,
-) -> Result<Counts, Unseen> {
+) -> Result<Counts, NotSynced> {
     let mut counts = Counts::new();
     for object in objects {
         let selector = object.data.pointer("/spec/selector/matchLabels");
@@ -98,14 +98,14 @@ pub(super) fn of_revision(
         if selector.is_empty() {
             continue;
         }
-        let mut pods = shelves.of(&resource(), &which.namespace)?;
+        let mut pods = cache.of(&resource(), &which.namespace)?;
         pods.retain(|pod| {
             is_selected(pod, &selector)
                 && [marked_by, WORKER_HASH]
                     .iter()
                     .any(|name| label(pod, name) == Some(revision))
         });
-        for (role, workers) in count(shelves, &which.namespace, &pods)? {
+        for (role, workers) in count(cache, &which.namespace, &pods)? {
             add(&mut counts, role, workers);
         }
     }
@@ -124,10 +124,10 @@ struct Replica {
 }
 
 /// The workers that these pods make.
-pub(super) fn count(shelves: &Shelves, namespace: &str, pods: &[Object]) -> Result<Counts, Unseen> {
+pub(super) fn count(cache: &Cache, namespace: &str, pods: &[Object]) -> Result<Counts, NotSynced> {
     let mut cliques = Vec::new();
     if pods.iter().any(|pod| label(pod, GROUP).is_some()) {
-        cliques = shelves.of(&super::pod_clique::resource(), namespace)?;
+        cliques = cache.of(&super::pod_clique::resource(), namespace)?;
     }
     Ok(counted(pods, &cliques))
 }

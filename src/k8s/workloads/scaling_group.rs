@@ -1,7 +1,7 @@
 //! Grove's PodCliqueScalingGroups (grove.io/v1alpha1): a replica is one of each of its cliques. There is no `readyReplicas`;
 //! `availableReplicas` counts replicas of which every clique has enough ready pods.
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object};
+use super::{Cache, Counts, NotSynced, Which, Workload, object};
 
 pub(super) struct ScalingGroups;
 
@@ -10,10 +10,10 @@ impl Workload for ScalingGroups {
         "PodCliqueScalingGroup"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let (kind, plural) = (self.kind(), "podcliquescalinggroups");
         let kind = super::resource("grove.io", "v1alpha1", kind, plural);
-        let objects = object::meant_whole(shelves, &kind, which)?;
+        let objects = object::meant_whole(cache, &kind, which)?;
         Ok(object::sum(&objects, |object| {
             object::replicas(object, "/status/availableReplicas")
         }))

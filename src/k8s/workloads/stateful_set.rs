@@ -2,7 +2,7 @@
 
 use kube::api::ApiResource;
 
-use super::{Counts, Shelves, Unseen, Which, Workload, object, pods};
+use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 
 pub(super) struct StatefulSets;
 
@@ -14,11 +14,11 @@ impl Workload for StatefulSets {
         "StatefulSet"
     }
 
-    fn count(&self, shelves: &Shelves, which: &Which) -> Result<Counts, Unseen> {
-        let objects = object::meant(shelves, &resource(), which)?;
+    fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
+        let objects = object::meant(cache, &resource(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                pods::of_revision(shelves, &objects, which, revision, REVISION)
+                pods::of_revision(cache, &objects, which, revision, REVISION)
             }
             _ => Ok(object::sum(&objects, |object| {
                 object::replicas(object, "/status/readyReplicas")

@@ -1,4 +1,4 @@
-//! What holds whatever the settings, the past and the sight.
+//! What holds whatever the settings, the past and the assessment.
 
 use proptest::{collection::vec, option, prelude::*};
 
@@ -166,17 +166,17 @@ proptest! {
             capacity: Ratio::ZERO,
             rises: vec![Rise {
                 capacity: Ratio::new(of, whole).unwrap(),
-                since: Moment::from_unix_millis(since),
+                since: Timestamp::from_unix_millis(since),
             }],
             flaps: sizes.0,
-            gained: Some(Moment::from_unix_millis(since)),
+            gained: Some(Timestamp::from_unix_millis(since)),
         };
         let [old, old_whole, new, new_whole] = parts;
         scene.memory.credit = Some(Sides { old: credit(old, old_whole), new: credit(new, new_whole) });
         scene.memory.full_sizes = [(Role::Worker, sizes.0)].into();
         scene.settings.full_sizes.new = [(Role::Worker, sizes.1)].into();
         scene.settings.stable = Duration::from_millis(since);
-        scene.now = Moment::from_unix_millis(now);
+        scene.now = Timestamp::from_unix_millis(now);
         scene.step();
         scene.settle();
     }

@@ -27,7 +27,7 @@ struct World {
     /// Since the clock last jumped, or an emergency credited a side without a wait.
     past: VecDeque<Past>,
     /// The generation of the resource as the controller last saw it, and since when it sees it.
-    change: (u64, Moment),
+    change: (u64, Timestamp),
     /// Was an edit ever taken back?
     is_contested: bool,
 }
@@ -129,7 +129,7 @@ impl World {
         );
         self.past.clear();
         // Seen first within the calm.
-        self.change = (scene.seen.resource_generation, Moment::default());
+        self.change = (scene.seen.resource_generation, Timestamp::default());
     }
 }
 

@@ -13,8 +13,8 @@ use super::sender::Sender;
 use crate::http1::{Chunked, Framing};
 use crate::memory::FREE;
 use crate::transport::{MIN_READ, Transport, batching};
-use crate::upstream::acks::Acks;
 use crate::upstream::endpoint::Lease;
+use crate::upstream::quick_ack::QuickAck;
 use crate::upstream::{BodyError, Endpoint, idle};
 
 /// From this length on, in bytes, a slice does not wait for those of other streams: what many such hold would fall out of the
@@ -60,7 +60,7 @@ pub struct Incoming {
     sender: Option<Box<Sender>>,
     /// The request could not be sent to its end.
     unsent: bool,
-    acks: Acks,
+    acks: QuickAck,
     /// Memory is tight: it is read in small pieces.
     little: bool,
 }
@@ -92,7 +92,7 @@ impl Incoming {
             link: Some(Link { transport, lease }),
             sender: (!sender.is_done()).then(|| Box::new(sender)),
             unsent: false,
-            acks: Acks::default(),
+            acks: QuickAck::default(),
             little: false,
         };
         if matches!(incoming.framing, Reading::Done) {

@@ -7,7 +7,7 @@ impl World {
     pub(super) fn pass(&mut self) {
         if self.draw.one_in(100) {
             let jump = self.draw.below(2_000_000_000_000);
-            self.scene.now = Moment::from_unix_millis(jump);
+            self.scene.now = Timestamp::from_unix_millis(jump);
             self.past.clear();
         }
         let milliseconds = self.draw.below(4000);

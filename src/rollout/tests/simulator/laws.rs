@@ -5,7 +5,7 @@ use crate::split::Generation;
 
 /// What was usable of each side at a moment.
 pub(super) struct Past {
-    at: Moment,
+    at: Timestamp,
     usable: Sides<Ratio>,
 }
 
@@ -101,7 +101,7 @@ impl World {
                 "a gain waits for the proxies"
             );
             let stable = before.settings.stable;
-            // A sight in which it had not been there yet must lie long enough back.
+            // An assessment in which it had not been there yet must lie long enough back.
             let lacked = self
                 .past
                 .iter()

@@ -144,14 +144,14 @@ fn an_update_that_is_taken_over_half_way_goes_on_from_there() {
 fn a_clock_that_is_set_back_costs_at_most_one_more_wait() {
     let mut scene = Scene::settled(4, 1);
     scene.new_ready(2).step();
-    scene.now = Moment::from_unix_millis(1000);
+    scene.now = Timestamp::from_unix_millis(1000);
     assert_eq!(scene.next(), ratio(4, 1));
     assert_eq!(scene.wait(seconds(5)).next(), ratio(2, 1));
 
     let mut scene = Scene::settled(4, 1);
     scene.new_ready(2).seen.resource_generation += 1;
     scene.step();
-    scene.now = Moment::from_unix_millis(1000);
+    scene.now = Timestamp::from_unix_millis(1000);
     scene.step();
     assert_eq!(scene.wait(seconds(29)).next(), ratio(4, 1));
     assert_eq!(scene.wait(seconds(1)).next(), ratio(2, 1));

@@ -164,7 +164,7 @@ fn an_update_goes_back_when_the_targets_workers_go_away() {
                 .scale_old(0);
         }
         assert_eq!(scene.settle().phase, from);
-        // Old is wanted again: a refuge at once, a side as soon as its workers have lasted.
+        // Old is wanted again: a fallback at once, a side as soon as its workers have lasted.
         scene.seen.workers.old.insert(
             Role::Worker,
             Workers {

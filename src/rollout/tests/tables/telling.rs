@@ -33,7 +33,7 @@ fn the_story_is_told_in_words() {
              4 of 4 workers ready, new has 2 of 4 workers ready",
             "10 % to new (old 9 : new 1): paused; old has 4 of 4 workers ready, new has 2 of 4 workers ready; waiting for \
              the pause to end",
-            "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old stays a refuge \
+            "all to new: old has 0 of 4 workers ready, new has 2 of 4 workers ready (overrides pause and cap); old remains the fallback \
              while its workers are wanted: scale them to 0, or set spec.drainOld, to end the update",
             "all to new: neither side can serve, so nothing is changed; old: it has no ready worker; new: it has no ready \
              worker; waiting for new to be able to serve",

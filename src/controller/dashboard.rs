@@ -1,0 +1,308 @@
+//! What the live page shows of all updates: a list, and of the one that is chosen its proxies, their sum and its last minutes.
+//!
+//! Nobody is asked anything for the page's sake by who leads: it takes what the looks at updates have heard anyway, and keeps
+//! the last minutes of each. Who does not lead follows the proxies of an update only while somebody looks at it, and its
+//! minutes begin then. Must not know how a page is drawn, nor how a split is decided.
+
+mod selection;
+mod totals;
+mod view;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use futures_util::{Stream, stream};
+use http::StatusCode;
+use kube::CustomResourceExt;
+use serde_json::{Value as Json, json};
+
+use super::observer::{Observer, ProxyPod};
+use super::proxies::Heard;
+use super::{ControllerSettings, Key, parsed};
+use crate::k8s::{Leading, NotSynced, Object};
+use crate::pages::{History, LivePage, Refusal, Sample};
+use crate::resource::DynamoUpdateConfig;
+use crate::state_api::{total, v1};
+use totals::Totals;
+
+/// All updates, for people.
+pub(super) struct Dashboard {
+    observer: Arc<Observer>,
+    leading: Leading,
+    settings: Arc<ControllerSettings>,
+    started: (SystemTime, Instant),
+    /// Who looks at an update holds its record, too.
+    records: Mutex<HashMap<Key, Arc<Record>>>,
+}
+
+/// The last minutes of an update.
+#[derive(Default)]
+struct Record {
+    history: History,
+    totals: Mutex<Totals>,
+}
+
+type Proxies = Vec<(ProxyPod, Option<Heard>)>;
+
+impl Dashboard {
+    pub fn new(
+        observer: Arc<Observer>,
+        leading: Leading,
+        settings: Arc<ControllerSettings>,
+    ) -> Self {
+        Self {
+            observer,
+            leading,
+            settings,
+            started: (SystemTime::now(), Instant::now()),
+            records: Mutex::default(),
+        }
+    }
+
+    /// Takes a sample of each update: call it once a second.
+    pub fn sample(&self) {
+        let Ok(updates) = self.updates() else {
+            return;
+        };
+        let leads = self.leads_or_did();
+        let mut records = self.records();
+        let is_wanted = |key: &Key, record: &Arc<Record>| {
+            let is_looked_at = Arc::strong_count(record) > 1;
+            updates.contains_key(key) && (leads || is_looked_at)
+        };
+        records.retain(|key, record| {
+            let is_wanted = is_wanted(key, record);
+            if !is_wanted {
+                self.observer.leave(key);
+            }
+            is_wanted
+        });
+        if leads {
+            for key in updates.keys() {
+                records.entry(key.clone()).or_default();
+            }
+        }
+        for (key, record) in &*records {
+            let update = &updates[key];
+            if !leads {
+                // What cannot be seen yet will be.
+                let source = update.data["spec"]["sourceDeployment"].as_str();
+                let _ = self.observer.follow(key, source.unwrap_or_default());
+            }
+            if let Some(proxies) = self.observer.heard(key) {
+                record.sample(update, &proxies);
+            }
+        }
+    }
+
+    /// What the stream of this query tells: all updates, and everything of the one that is named, or of the only one.
+    ///
+    /// # Errors
+    /// What who asks for what is not there is told.
+    pub fn tellings(
+        self: &Arc<Self>,
+        query: Option<&str>,
+    ) -> Result<impl Stream<Item = Json> + Send + use<>, Refusal> {
+        let refusal = |status, why: &dyn std::fmt::Display| {
+            let why = why.to_string();
+            Refusal { status, why }
+        };
+        let wished =
+            selection::read(query).map_err(|error| refusal(StatusCode::BAD_REQUEST, &error))?;
+        let updates = self.updates().map_err(|unseen| {
+            let why = format!("not ready: {unseen}");
+            refusal(StatusCode::SERVICE_UNAVAILABLE, &why)
+        })?;
+        if let Some(key) = wished.as_ref().filter(|key| !updates.contains_key(key)) {
+            let why = format!("there is no update {key}");
+            return Err(refusal(StatusCode::NOT_FOUND, &why));
+        }
+        let reader = Reader {
+            dashboard: Arc::clone(self),
+            chosen: wished,
+            record: None,
+            seen: 0,
+            listed: None,
+            last: None,
+        };
+        Ok(stream::unfold(reader, async |mut reader| {
+            Some((reader.next().await?, reader))
+        }))
+    }
+
+    fn updates(&self) -> Result<BTreeMap<Key, Object>, NotSynced> {
+        let kind = DynamoUpdateConfig::api_resource();
+        let updates = self.observer.cache.all(&kind)?.into_iter();
+        Ok(updates
+            .map(|update| (parsed::key(&update), update))
+            .collect())
+    }
+
+    fn leads(&self) -> bool {
+        self.settings.dry_run || self.leading.remaining().is_some()
+    }
+
+    /// Also while it is not sure, until another one is seen to lead: the last minutes are wanted most when the API server
+    /// is out of reach.
+    fn leads_or_did(&self) -> bool {
+        let holder = self.leading.holder();
+        self.leads() || holder.is_some_and(|holder| *holder == self.settings.identity)
+    }
+
+    fn record(&self, key: &Key) -> Arc<Record> {
+        Arc::clone(self.records().entry(key.clone()).or_default())
+    }
+
+    fn records(&self) -> MutexGuard<'_, HashMap<Key, Arc<Record>>> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Of this process.
+    fn own(&self) -> Json {
+        let (started, instant) = self.started;
+        let role = match self.settings.dry_run {
+            true => "dry run",
+            false if self.leads() => "leads",
+            false if self.leads_or_did() => "unsure",
+            false => "stands by",
+        };
+        json!({
+            "name": host(&self.settings.identity),
+            "version": env!("CARGO_PKG_VERSION"),
+            "started": prost_types::Timestamp::from(started).to_string(),
+            "uptimeSeconds": instant.elapsed().as_secs_f64(),
+            "role": role,
+            "leader": self.leading.holder().map(|holder| host(&holder).to_owned()),
+        })
+    }
+}
+
+/// The host of an identity: host, process and time.
+fn host(identity: &str) -> &str {
+    identity.rsplitn(3, '_').last().unwrap_or_default()
+}
+
+impl Record {
+    /// Nothing is known before somebody was heard; nor is anything wrong then.
+    fn sample(&self, update: &Object, proxies: &Proxies) {
+        let heard = |(_, heard): &(ProxyPod, Option<Heard>)| heard.is_some();
+        if !proxies.is_empty() && !proxies.iter().any(heard) {
+            return;
+        }
+        let mut totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
+        totals.keep(|pod| proxies.iter().any(|(proxy_pod, _)| proxy_pod.pod == pod));
+        let mut states = Vec::with_capacity(proxies.len());
+        for (proxy_pod, state) in own(update, proxies) {
+            totals.add(&proxy_pod.pod, state);
+            states.push(state);
+        }
+        let silent = proxies.iter().filter(|(_, heard)| is_silent(heard)).count();
+        let now = SystemTime::now();
+        let answering = states.len();
+        let sum = total(states);
+        let generation = update.metadata.generation.unwrap_or_default();
+        let phase = serde_json::from_value(update.data["status"]["phase"].clone());
+        self.history.push(Sample {
+            wanted: view::wanted(update),
+            plan: u64::try_from(generation).unwrap_or_default(),
+            counters: totals.sum(),
+            proxies: Some([answering, answering + silent]),
+            phase: phase.unwrap_or_default(),
+            ..sum.map_or_else(|| Sample::at(now), |sum| Sample::of(&sum, now))
+        });
+    }
+}
+
+/// The states of the proxies that answer and do not follow another update.
+fn own<'a>(
+    update: &'a Object,
+    proxies: &'a Proxies,
+) -> impl Iterator<Item = (&'a ProxyPod, &'a v1::State)> {
+    let states = proxies.iter().filter_map(|(proxy_pod, heard)| {
+        let state = heard.as_ref()?.state.as_ref().ok()?;
+        Some((proxy_pod, &**state))
+    });
+    states.filter(|(_, state)| view::other(update, state).is_none())
+}
+
+fn is_silent(heard: &Option<Heard>) -> bool {
+    heard.as_ref().is_some_and(|heard| heard.state.is_err())
+}
+
+/// Somebody who looks.
+struct Reader {
+    dashboard: Arc<Dashboard>,
+    chosen: Option<Key>,
+    record: Option<Arc<Record>>,
+    /// The number of the next sample.
+    seen: usize,
+    /// The list of updates, as it was last told.
+    listed: Option<Json>,
+    last: Option<tokio::time::Instant>,
+}
+
+impl Reader {
+    /// What is to be told next; `None` when the update that was looked at is gone.
+    async fn next(&mut self) -> Option<Json> {
+        if let Some(last) = self.last {
+            tokio::time::sleep_until(last + LivePage::INTERVAL).await;
+        }
+        self.last = Some(tokio::time::Instant::now());
+        let updates = self.dashboard.updates().ok()?;
+        let mut telling = json!({"controller": self.dashboard.own()});
+        let list = updates.values().map(view::line).collect();
+        if self.listed.as_ref() != Some(&list) {
+            telling["updates"] = list.clone();
+            self.listed = Some(list);
+        }
+        if self.chosen.is_none() && updates.len() == 1 {
+            self.chosen = updates.keys().next().cloned();
+        }
+        if let Some(key) = self.chosen.clone() {
+            self.tell(&key, updates.get(&key)?, &mut telling);
+        }
+        Some(telling)
+    }
+
+    fn tell(&mut self, key: &Key, update: &Object, telling: &mut Json) {
+        let record = self.dashboard.record(key);
+        // An update of this name may have been made anew.
+        if !self
+            .record
+            .as_ref()
+            .is_some_and(|old| Arc::ptr_eq(old, &record))
+        {
+            self.seen = 0;
+        }
+        let (samples, seen) = record.history.since(self.seen);
+        (self.record, self.seen) = (Some(record), seen);
+        let proxies = self.dashboard.observer.heard(key);
+        let now = Instant::now();
+        telling["update"] = view::update(update);
+        telling["samples"] = samples.into();
+        telling["state"] = proxies
+            .as_ref()
+            .and_then(|proxies| total(own(update, proxies).map(|(_, state)| state)))
+            .map_or(Json::Null, |state| state.to_json());
+        telling["proxies"] = proxies.map_or(Json::Null, |proxies| {
+            let lines = proxies.iter();
+            let line = |(proxy_pod, heard): &(ProxyPod, Option<Heard>)| {
+                view::proxy(update, proxy_pod, heard.as_ref(), now)
+            };
+            lines.map(line).collect()
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_is_called_as_its_pod() {
+        assert_eq!(host("controller-7d-x_12_1700000000000"), "controller-7d-x");
+        assert_eq!(host("a_b_12_17"), "a_b");
+        assert_eq!(host("alone"), "alone");
+    }
+}

@@ -1,0 +1,274 @@
+//! What is told of updates and their proxies, as JSON: what the resource says, and a line for each proxy.
+//!
+//! Must not know when it is told.
+
+use std::time::Instant;
+
+use k8s_openapi::jiff;
+use serde_json::{Value as Json, json};
+
+use crate::controller::observer::ProxyPod;
+use crate::controller::parsed;
+use crate::controller::proxies::Heard;
+use crate::k8s::Object;
+use crate::resource::is_lifted;
+use crate::resource::status::Promise;
+use crate::state_api::v1::{Generation, Requests, Resource, State};
+
+/// A line of the list of all updates.
+pub(super) fn line(update: &Object) -> Json {
+    let key = parsed::key(update);
+    let status = &update.data["status"];
+    json!({
+        "namespace": key.namespace,
+        "name": key.name,
+        "phase": status["phase"],
+        "wanted": wanted(update),
+        "message": status["message"],
+    })
+}
+
+/// An update: what its resource asks for and what its status says.
+pub(super) fn update(update: &Object) -> Json {
+    let key = parsed::key(update);
+    let (spec, status) = (&update.data["spec"], &update.data["status"]);
+    let side = |name: &str| {
+        let side = &status[name];
+        json!({
+            "workers": side["workers"],
+            "capacityPercent": side["capacityPercent"],
+            "readyFrontends": side["readyFrontends"],
+        })
+    };
+    json!({
+        "namespace": key.namespace,
+        "name": key.name,
+        "generation": update.metadata.generation,
+        "source": spec["sourceDeployment"],
+        "target": spec["targetDeployment"],
+        "service": spec["newFrontendService"],
+        "wanted": wanted(update),
+        "weights": spec["weights"],
+        "cap": spec["maxTrafficSplitPercent"],
+        "capIsLifted": cap_is_lifted(update),
+        "paused": spec["paused"] == true,
+        "phase": status["phase"],
+        "since": status["lastTransitionTime"],
+        "message": status["message"],
+        "old": side("old"),
+        "new": side("new"),
+        "safeToDeleteOld": safe_to_delete_old(update, jiff::Timestamp::now()),
+        "estimatedDrainSeconds": status["estimatedDrainSeconds"],
+    })
+}
+
+/// Whether old can be deleted: true, false, null where nobody has said, `"unknown"` where that is past its time.
+fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
+    match parsed::status(update).0.old_may_be_deleted(now) {
+        None => Json::Null,
+        Some(Promise::Holds) => true.into(),
+        Some(Promise::DoesNotHold) => false.into(),
+        Some(Promise::Expired) => "unknown".into(),
+    }
+}
+
+/// The share of new that the resource asks for, below its cap unless that is lifted.
+pub(super) fn wanted(update: &Object) -> Option<f64> {
+    let asked = asked(update)?;
+    let cap = update.data["spec"]["maxTrafficSplitPercent"].as_f64();
+    match cap.filter(|_| !cap_is_lifted(update)) {
+        Some(cap) => Some(asked.min(cap / 100.0)),
+        None => Some(asked),
+    }
+}
+
+fn asked(update: &Object) -> Option<f64> {
+    let spec = &update.data["spec"];
+    let part = |side: &str| spec["weights"][side].as_f64();
+    let of_weights = part("old").zip(part("new"));
+    let of_weights = of_weights.map(|(old, new)| new / (old + new));
+    let of_weights = of_weights.filter(|share| share.is_finite());
+    let of_percent = || Some(spec["trafficSplitPercent"].as_f64()? / 100.0);
+    // Where it is left to the controller, as it was wanted last.
+    let of_controller = || parsed::status(update).0.wanted?.exact();
+    let given = of_weights.or_else(of_percent);
+    given.or_else(|| Some(of_controller()?.share_of_new()))
+}
+
+fn cap_is_lifted(update: &Object) -> bool {
+    let percent = |field: &Json| u8::try_from(field.as_u64()?).ok();
+    let cap = percent(&update.data["spec"]["maxTrafficSplitPercent"]);
+    let lifted = percent(&update.data["status"]["liftedCapPercent"]);
+    is_lifted(cap, lifted, asked(update) == Some(1.0))
+}
+
+/// The name of the other update that a proxy follows, if it does.
+pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
+    let Resource { name, uid, .. } = state.resource()?;
+    let metadata = &update.metadata;
+    let is_it = match (uid, &metadata.uid) {
+        (Some(one), Some(other)) => one == other,
+        _ => *name == metadata.name,
+    };
+    name.as_deref().filter(|_| !is_it)
+}
+
+/// A line of the table of proxies.
+pub(super) fn proxy(
+    update: &Object,
+    proxy_pod: &ProxyPod,
+    heard: Option<&Heard>,
+    now: Instant,
+) -> Json {
+    let at = heard.and_then(|heard| heard.at);
+    let at = at.map(|at| now.saturating_duration_since(at).as_secs_f64());
+    let mut line = json!({
+        "name": proxy_pod.pod,
+        "podIsReady": proxy_pod.ready,
+        "answers": heard.map(|heard| heard.state.is_ok()),
+        "heardSecondsAgo": at,
+    });
+    match heard.map(|heard| &heard.state) {
+        None => {}
+        Some(Err(silence)) => line["silence"] = json!(&**silence),
+        Some(Ok(state)) => line["state"] = brief(update, state),
+    }
+    line
+}
+
+fn brief(update: &Object, state: &State) -> Json {
+    let plan = state.plan.as_ref();
+    let resource = plan.and_then(|plan| plan.resource.as_ref());
+    let refusal = plan.and_then(|plan| plan.refusal.as_ref());
+    let problems = refusal.map(|refusal| {
+        let problems = refusal.problems.iter();
+        let told = problems.map(|problem| match &*problem.path {
+            "" => problem.message.clone(),
+            path => format!("{path}: {}", problem.message),
+        });
+        told.collect::<Vec<_>>().join("; ")
+    });
+    let open = |side: &Option<Generation>| side.as_ref().map(|side| side.open_streams);
+    let minute = state.assigned_last_minute.as_ref();
+    let lost = plan.and_then(|plan| plan.source_lost_for.as_ref());
+    json!({
+        "phase": state.phase().as_word(),
+        "ready": state.ready,
+        "version": state.process.as_ref().map(|process| &process.version),
+        "follows": other(update, state),
+        "generation": resource.and_then(|resource| resource.generation),
+        "percent": plan.map(|plan| plan.percent),
+        "observed": minute.and_then(Requests::share_of_new),
+        "old": open(&state.old),
+        "new": open(&state.new),
+        "refusal": problems,
+        "remarks": plan.map(|plan| &plan.remarks),
+        "sourceLostSeconds": lost.map(|lost| lost.seconds),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::state_api::v1::Plan;
+
+    fn object(spec: Json) -> Object {
+        let metadata = json!({"namespace": "a", "name": "up", "uid": "1"});
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    }
+
+    #[test]
+    fn the_share_that_is_wanted_is_exact_and_below_the_cap() {
+        let share = |spec| wanted(&object(spec));
+        assert_eq!(share(json!({})), None);
+        assert_eq!(share(json!({"trafficSplitPercent": 25})), Some(0.25));
+        let weights = json!({"old": 2, "new": 1});
+        let exact = json!({"trafficSplitPercent": 33, "weights": weights});
+        assert_eq!(share(exact), Some(1.0 / 3.0));
+        let capped = json!({"weights": weights, "maxTrafficSplitPercent": 10});
+        assert_eq!(share(capped), Some(0.1));
+        for (percent, lifted, expected) in [
+            (100, Some(10), 1.0),
+            (50, Some(10), 0.1),
+            (100, Some(20), 0.1),
+            (100, None, 0.1),
+        ] {
+            let spec = json!({"trafficSplitPercent": percent, "maxTrafficSplitPercent": 10});
+            let mut update = (*object(spec)).clone();
+            update.data["status"] = json!({"liftedCapPercent": lifted});
+            let told = wanted(&Arc::new(update));
+            assert_eq!(told, Some(expected), "{percent} {lifted:?}");
+        }
+        let none = json!({"weights": {"old": 0, "new": 0}});
+        assert_eq!(share(none), None);
+    }
+
+    #[test]
+    fn a_promise_that_is_past_its_time_is_not_known() {
+        let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        for (status, told) in [
+            (json!({}), json!(null)),
+            (json!({"safeToDeleteOld": false}), json!(false)),
+            (json!({"safeToDeleteOld": true}), json!("unknown")),
+            (
+                json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:00Z"}),
+                json!("unknown"),
+            ),
+            (
+                json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:01Z"}),
+                json!(true),
+            ),
+            // Said by a clock an hour ahead.
+            (
+                json!({
+                    "safeToDeleteOld": true, "observedAt": "2026-01-01T01:01:00Z", "validUntil": "2026-01-01T01:02:30Z",
+                }),
+                json!("unknown"),
+            ),
+        ] {
+            let mut update = (*object(json!({}))).clone();
+            update.data["status"] = status;
+            assert_eq!(safe_to_delete_old(&Arc::new(update), now), told);
+        }
+    }
+
+    #[test]
+    fn what_a_proxy_remarks_is_in_its_line() {
+        let plan = Plan {
+            remarks: vec!["update 'a' does nothing".to_owned()],
+            ..Default::default()
+        };
+        let state = State {
+            plan: Some(plan),
+            ..Default::default()
+        };
+        let told = brief(&object(json!({})), &state);
+        assert_eq!(told["remarks"], json!(["update 'a' does nothing"]));
+    }
+
+    #[test]
+    fn a_proxy_of_another_update_is_told_apart_by_its_uid_or_failing_that_by_name() {
+        let follows = |name: &str, uid: Option<&str>| {
+            let resource = Resource {
+                name: Some(name.to_owned()),
+                uid: uid.map(str::to_owned),
+                ..Default::default()
+            };
+            let state = State {
+                plan: Some(Plan {
+                    resource: Some(resource),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            other(&object(json!({})), &state).map(str::to_owned)
+        };
+        assert_eq!(follows("up", Some("1")), None);
+        assert_eq!(follows("up", Some("2")), Some("up".to_owned()));
+        assert_eq!(follows("up", None), None);
+        assert_eq!(follows("next", None), Some("next".to_owned()));
+        assert_eq!(other(&object(json!({})), &State::default()), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! A dry run has no other memory than this, and sees its own decisions as if they had been written.
+//!
+//! Must not know how anything is decided.
+
+use super::apply::DesiredSplit;
+use super::job::Job;
+use crate::rollout::{Memory, Observation};
+
+/// What an update would be.
+pub(super) struct DryRun {
+    pub memory: Memory,
+    /// What was said last.
+    pub said: String,
+    /// The fields of the spec as they were found, and as they would be since.
+    found: Option<DesiredSplit>,
+    wanted: Option<DesiredSplit>,
+}
+
+impl DryRun {
+    /// After `job`.
+    pub fn of(job: &Job, before: Option<&Self>) -> Self {
+        let status = &job.status;
+        let earlier = before.filter(|before| before.found == job.found);
+        let wanted = job.wanted.or(earlier.and_then(|earlier| earlier.wanted));
+        let mut said = status.message.clone().unwrap_or_default();
+        if let Some(phase) = status.phase {
+            said = format!("{said} [{phase:?}");
+            let drains = wanted.or(job.found).is_some_and(|spec| spec.old_draining);
+            said += if drains { ", oldDraining: true]" } else { "]" };
+        }
+        Self {
+            memory: status.memory.clone().unwrap_or_default(),
+            said,
+            found: job.found,
+            wanted,
+        }
+    }
+
+    /// Shows what was decided as if it had been written, unless somebody has written something else than was `found`.
+    pub fn overlay(&self, found: DesiredSplit, seen: &mut Observation) {
+        if let Some(wanted) = self.wanted.filter(|_| self.found == Some(found)) {
+            (seen.split, seen.old_draining) = (wanted.split, wanted.old_draining);
+            seen.split_is_ours = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rollout::{Lengths, Sides};
+    use crate::split::Weights;
+
+    fn spec(percent: u8) -> DesiredSplit {
+        DesiredSplit {
+            split: Weights::percent(percent).unwrap(),
+            old_draining: false,
+        }
+    }
+
+    #[test]
+    fn a_decision_counts_as_written_until_a_person_writes() {
+        let dry = DryRun {
+            memory: Memory::default(),
+            said: String::new(),
+            found: Some(spec(0)),
+            wanted: Some(spec(20)),
+        };
+        for (found, seen) in [(0, 20), (7, 7)] {
+            let mut observation = Observation {
+                resource_generation: 1,
+                split: spec(found).split,
+                split_is_ours: false,
+                old_draining: false,
+                superseded_by: None,
+                workers: Sides::default(),
+                frontends: Sides::default(),
+                proxies: Vec::new(),
+                clients: Default::default(),
+                updates_to_old: None,
+                is_current: true,
+                lengths: Lengths::default(),
+            };
+            dry.overlay(spec(found), &mut observation);
+            assert_eq!(observation.split, spec(seen).split);
+            assert_eq!(observation.split_is_ours, found != seen);
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! Questions to a frontend over HTTP/1.1, on a connection that is kept from one to the next, with a limit to the time and to
+//! the answer of each.
+//!
+//! Must not know what the answer means.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::header::{CONTENT_TYPE, HOST};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::SendRequest;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use super::limits::{Room, Share};
+use crate::resource::Target;
+use crate::tls::{ClientFiles, Reloading};
+use crate::transport;
+
+/// Largest list of models that is read, in bytes.
+pub(super) const MAX_LIST: usize = 512 * 1024;
+/// For how long a connection is kept, at most; at least half of that.
+const KEPT: Duration = Duration::from_secs(30);
+/// So much of an answer that nobody reads is waited for, to use the connection again: in bytes and in time.
+const MAX_REST: usize = 4096;
+const REST: Duration = Duration::from_millis(100);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("cannot resolve its name")]
+    Name(#[source] std::io::Error),
+    #[error("cannot connect from this host")]
+    Local(#[source] std::io::Error),
+    #[error("cannot be reached")]
+    Unreachable(#[source] std::io::Error),
+    #[error("cannot be trusted")]
+    Untrusted(#[source] std::io::Error),
+    #[error("does not speak HTTP")]
+    Http(#[source] Box<dyn std::error::Error + Send + Sync>),
+    #[error("timed out")]
+    Late,
+}
+
+impl Error {
+    /// Does it say nothing of who was asked, because the question never came so far?
+    pub const fn is_unasked(&self) -> bool {
+        matches!(self, Self::Name(_) | Self::Local(_))
+    }
+
+    /// Did an answer come back, though not the one that was asked for?
+    pub const fn is_answer(&self) -> bool {
+        matches!(self, Self::Untrusted(_))
+    }
+
+    fn of_handshake(error: std::io::Error) -> Self {
+        let is_of_tls = error
+            .get_ref()
+            .is_some_and(|inner| inner.is::<rustls::Error>());
+        match is_of_tls {
+            true => Self::Untrusted(error),
+            false => Self::Unreachable(error),
+        }
+    }
+
+    fn of_connect(error: std::io::Error) -> Self {
+        match is_local(&error) {
+            true => Self::Local(error),
+            false => Self::Unreachable(error),
+        }
+    }
+}
+
+/// Is it this host that has no descriptor, no memory, no port or no way (`errno(3)`)?
+fn is_local(error: &std::io::Error) -> bool {
+    const LOCAL: [i32; 12] = [
+        libc::EMFILE,
+        libc::ENFILE,
+        libc::ENOBUFS,
+        libc::ENOMEM,
+        libc::EAGAIN,
+        libc::EADDRNOTAVAIL,
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::EHOSTUNREACH,
+        libc::EAFNOSUPPORT,
+        libc::EACCES,
+        libc::EPERM,
+    ];
+    error
+        .raw_os_error()
+        .is_some_and(|code| LOCAL.contains(&code))
+}
+
+/// A frontend, and how it is reached.
+#[derive(Clone)]
+pub(super) struct Place {
+    pub target: Target,
+    /// In place of what a resolver says.
+    pub address: Option<SocketAddr>,
+    /// With TLS: its configuration and the name that the certificate must carry.
+    pub tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
+}
+
+/// All that tells it from another place.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {:?}", self.target, self.address)?;
+        match &self.tls {
+            Some((config, name)) => write!(f, " as {name:?} by {:?}", config.files()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A question: GET `path`, or POST `body` to it.
+#[derive(Clone)]
+pub(super) struct Question<'a> {
+    pub path: &'a str,
+    pub body: Option<String>,
+    /// How much of the answer's body is read, in bytes; with 0, none is waited for.
+    pub most: usize,
+}
+
+impl Place {
+    /// Asks on a connection of its own, within `patience`.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn ask(
+        &self,
+        question: &Question<'_>,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        let asking = async {
+            let mut connection = self.connect().await?;
+            let request = self.request(question)?;
+            let answer = connection.send(request, question.most).await?;
+            Ok((answer.status, answer.body))
+        };
+        let asking = tokio::time::timeout(patience, asking);
+        asking.await.unwrap_or(Err(Error::Late))
+    }
+
+    fn request(&self, question: &Question<'_>) -> Result<Request<Full<Bytes>>, Error> {
+        let method = match question.body {
+            Some(_) => Method::POST,
+            None => Method::GET,
+        };
+        let body = question.body.clone().unwrap_or_default();
+        Request::builder()
+            .method(method)
+            .uri(question.path)
+            .header(HOST, self.target.authority())
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(Bytes::from(body)))
+            .map_err(|error| Error::Http(error.into()))
+    }
+
+    async fn connect(&self) -> Result<Connection, Error> {
+        let address = match self.address {
+            Some(address) => address,
+            None => self.resolved().await?,
+        };
+        let stream = TcpStream::connect(address)
+            .await
+            .map_err(Error::of_connect)?;
+        let Some((_, name)) = &self.tls else {
+            return Connection::open(TokioIo::new(stream), None).await;
+        };
+        let current = self.tls_cache();
+        let mut config = current.as_deref().cloned().expect("it is TLS");
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+        let stream = connector.connect(name.clone(), stream).await;
+        let stream = stream.map_err(Error::of_handshake)?;
+        Connection::open(TokioIo::new(stream), current).await
+    }
+
+    /// What it is trusted by now, if TLS is spoken.
+    fn tls_cache(&self) -> Option<Arc<ClientConfig>> {
+        let (config, _) = self.tls.as_ref()?;
+        if let Err(error) = config.refresh() {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "TLS files have changed and cannot be used");
+        }
+        Some(config.current())
+    }
+
+    async fn resolved(&self) -> Result<SocketAddr, Error> {
+        let (name, confined) = (self.target.name(), self.target.is_confined());
+        let found = transport::resolve(&name, self.target.port, confined).await;
+        let found = found.map_err(Error::Name)?;
+        let none = || Error::Name(std::io::ErrorKind::NotFound.into());
+        found.first().copied().ok_or_else(none)
+    }
+}
+
+/// Who asks one place again and again, on a connection that is kept in between if there is room for it.
+pub(super) struct Asker {
+    pub place: Place,
+    kept: Option<Kept>,
+}
+
+struct Kept {
+    connection: Connection,
+    until: Instant,
+    _room: Room,
+}
+
+impl Asker {
+    pub fn new(place: Place) -> Self {
+        Self { place, kept: None }
+    }
+
+    /// Asks within `patience`.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub async fn ask(
+        &mut self,
+        question: &Question<'_>,
+        patience: Duration,
+        share: &Share,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        let asking = tokio::time::timeout(patience, self.exchange(question, share));
+        asking.await.unwrap_or(Err(Error::Late))
+    }
+
+    async fn exchange(
+        &mut self,
+        question: &Question<'_>,
+        share: &Share,
+    ) -> Result<(StatusCode, Bytes), Error> {
+        // Whoever gives up waiting drops it.
+        if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
+            let request = self.place.request(question)?;
+            // It may have been closed meanwhile, which says nothing of who is asked.
+            if let Ok(answer) = kept.connection.send(request, question.most).await {
+                self.kept = answer.is_whole.then_some(kept);
+                return Ok((answer.status, answer.body));
+            }
+        }
+        let mut connection = self.place.connect().await?;
+        let request = self.place.request(question)?;
+        let answer = connection.send(request, question.most).await?;
+        if answer.is_whole
+            && let Some(room) = share.connection()
+        {
+            // Not all at once.
+            let length = KEPT.mul_f64(0.5 + fastrand::f64() / 2.0);
+            self.kept = Some(Kept {
+                connection,
+                until: Instant::now() + length,
+                _room: room,
+            });
+        }
+        Ok((answer.status, answer.body))
+    }
+
+    /// May a connection that was kept be used? Only for a while, as the place may be reached otherwise by now; and not with
+    /// files that are no longer the ones to trust.
+    fn is_good(&self, kept: &Kept) -> bool {
+        let connection = &kept.connection;
+        let (now, before) = (self.place.tls_cache(), &connection.tls_cache);
+        let is_trusted = match (&now, before) {
+            (Some(now), Some(before)) => Arc::ptr_eq(now, before),
+            (now, before) => now.is_none() && before.is_none(),
+        };
+        is_trusted && Instant::now() < kept.until && !connection.sender.is_closed()
+    }
+}
+
+/// A connection to a place.
+struct Connection {
+    sender: SendRequest<Full<Bytes>>,
+    tls_cache: Option<Arc<ClientConfig>>,
+    /// What moves its bytes, as long as this lives.
+    _task: JoinSet<()>,
+}
+
+struct Answer {
+    status: StatusCode,
+    body: Bytes,
+    /// Was all of it read, so that another question can follow?
+    is_whole: bool,
+}
+
+impl Connection {
+    async fn open<S>(stream: S, tls_cache: Option<Arc<ClientConfig>>) -> Result<Self, Error>
+    where
+        S: hyper::rt::Read + hyper::rt::Write + Unpin + Send + 'static,
+    {
+        let shaken = hyper::client::conn::http1::handshake(stream).await;
+        let (sender, connection) = shaken.map_err(|error| Error::Http(error.into()))?;
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            // Its error is also that of the question.
+            let _ = connection.await;
+        });
+        Ok(Self {
+            sender,
+            tls_cache,
+            _task: task,
+        })
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>, most: usize) -> Result<Answer, Error> {
+        let wrong = |error: hyper::Error| Error::Http(error.into());
+        self.sender.ready().await.map_err(wrong)?;
+        let answer = self.sender.send_request(request).await.map_err(wrong)?;
+        let (status, body) = (answer.status(), answer.into_body());
+        if most == 0 {
+            let rest = Limited::new(body, MAX_REST).collect();
+            let rest = tokio::time::timeout(REST, rest).await;
+            return Ok(Answer {
+                status,
+                body: Bytes::new(),
+                is_whole: matches!(rest, Ok(Ok(_))),
+            });
+        }
+        let body = Limited::new(body, most).collect().await;
+        Ok(Answer {
+            status,
+            body: body.map_err(Error::Http)?.to_bytes(),
+            is_whole: true,
+        })
+    }
+}

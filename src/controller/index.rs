@@ -1,0 +1,241 @@
+//! Which updates an object has to do with: by names and labels, rather too many than too few.
+//!
+//! Must not know what the objects mean.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_json::Value as Json;
+
+use super::Key;
+use crate::k8s::Object;
+use crate::k8s::workloads::{is_selected, labels};
+
+/// What the updates know, for a quick answer: of thousands of objects most have to do with one update or none.
+#[derive(Default)]
+pub(super) struct DependencyIndex {
+    /// By a name within a namespace.
+    names: HashMap<(String, String), BTreeSet<Key>>,
+    selectors: Vec<(BTreeMap<String, String>, Key)>,
+    /// Those that count by what the frontends see, by namespace.
+    metadata: HashMap<String, BTreeSet<Key>>,
+    /// Which edit of each update is known.
+    known: HashMap<Key, Known>,
+}
+
+/// An update as it was last taken in.
+struct Known {
+    generation: Option<i64>,
+    source: Option<String>,
+}
+
+impl DependencyIndex {
+    /// Takes in an update. If it is new or another edit: the `sourceDeployment`s for which another update may rule by it,
+    /// the one that it named before and the one that it names now.
+    ///
+    /// What its `last_valid` spec names concerns it, too, where the present one cannot be used.
+    pub fn learn(
+        &mut self,
+        key: &Key,
+        update: &Object,
+        last_valid: Option<&Json>,
+    ) -> Option<BTreeSet<String>> {
+        let generation = update.metadata.generation;
+        let before = self.known.get(key);
+        if before.is_some_and(|known| known.generation == generation) {
+            return None;
+        }
+        let spec = &update.data["spec"];
+        let source = spec["sourceDeployment"].as_str().map(str::to_owned);
+        let mut sources = self.forget(key);
+        sources.extend(source.clone());
+        let known = Known { generation, source };
+        self.known.insert(key.clone(), known);
+        self.note(key, spec);
+        if let Some(spec) = last_valid {
+            self.note(key, spec);
+        }
+        Some(sources)
+    }
+
+    /// Takes in what a spec names.
+    fn note(&mut self, key: &Key, spec: &Json) {
+        let service = spec["newFrontendService"].as_str().unwrap_or_default();
+        let services = service.split(',').map(str::trim);
+        let services = services.map(|target| target.rsplit("//").next().unwrap_or(target));
+        let mut names: BTreeSet<&str> = services
+            .filter_map(|target| target.split(['.', ':']).next())
+            .collect();
+        let fields = ["sourceDeployment", "targetDeployment", "clientService"];
+        names.extend(fields.iter().filter_map(|field| spec[*field].as_str()));
+        for side in ["old", "new"] {
+            let workers = &spec["workers"][side];
+            names.extend(workers["name"].as_str());
+            let selector = serde_json::from_value(workers["selector"].clone());
+            let selector: BTreeMap<String, String> = selector.unwrap_or_default();
+            if !selector.is_empty() {
+                self.selectors.push((selector, key.clone()));
+            }
+            let by_metadata = workers["kind"] == "DynamoWorkerMetadata";
+            if by_metadata || !spec["newDynamoNamespace"].is_null() {
+                let keys = self.metadata.entry(key.namespace.clone()).or_default();
+                keys.insert(key.clone());
+            }
+        }
+        for name in names.into_iter().filter(|name| !name.is_empty()) {
+            let place = (key.namespace.clone(), name.to_owned());
+            self.names.entry(place).or_default().insert(key.clone());
+        }
+    }
+
+    /// Leaves out an update that is gone. The `sourceDeployment` that it named, if it named one.
+    pub fn forget(&mut self, key: &Key) -> BTreeSet<String> {
+        let Some(known) = self.known.remove(key) else {
+            return BTreeSet::new();
+        };
+        self.names.retain(|_, keys| {
+            keys.remove(key);
+            !keys.is_empty()
+        });
+        self.selectors.retain(|(_, other)| other != key);
+        for keys in self.metadata.values_mut() {
+            keys.remove(key);
+        }
+        known.source.into_iter().collect()
+    }
+
+    /// How many updates there are.
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// The updates that `object` of this kind may have to do with.
+    pub fn of(&self, plural: &str, object: &Object) -> BTreeSet<Key> {
+        let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
+        let mut concerned = BTreeSet::new();
+        let mut by_name = |name: &str| {
+            let place = (namespace.to_owned(), name.to_owned());
+            concerned.extend(self.names.get(&place).into_iter().flatten().cloned());
+        };
+        // What belongs to something is called by its name and more.
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        by_name(name);
+        for (at, _) in name.match_indices('-') {
+            by_name(&name[..at]);
+        }
+        labels(object)
+            .into_iter()
+            .flatten()
+            .for_each(|(_, value)| by_name(value));
+        let selected = self.selectors.iter();
+        let selected = selected
+            .filter(|(selector, key)| key.namespace == namespace && is_selected(object, selector));
+        concerned.extend(selected.map(|(_, key)| key.clone()));
+        // The pods behind metadata may be called and labelled as they like.
+        if matches!(plural, "pods" | "dynamoworkermetadatas") {
+            concerned.extend(self.metadata.get(namespace).into_iter().flatten().cloned());
+        }
+        concerned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object(metadata: Value, spec: Value) -> Object {
+        Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    }
+
+    fn pod(name: &str, labels: Value) -> Object {
+        object(
+            json!({"name": name, "namespace": "a", "labels": labels}),
+            json!({}),
+        )
+    }
+
+    #[test]
+    fn an_edit_concerns_the_source_that_it_leaves_and_the_one_that_it_names() {
+        let key = Key {
+            namespace: "a".into(),
+            name: "up".into(),
+        };
+        let mut index = DependencyIndex::default();
+        let mut edit = |generation: i64, source: Option<&str>| {
+            let metadata = json!({"name": "up", "namespace": "a", "generation": generation});
+            let update = object(metadata, json!({"sourceDeployment": source}));
+            let sources = index.learn(&key, &update, None)?;
+            Some(sources.into_iter().collect::<Vec<_>>().join(" "))
+        };
+        assert_eq!(edit(1, Some("old")).as_deref(), Some("old"));
+        assert_eq!(edit(1, Some("old")), None);
+        assert_eq!(edit(2, Some("other")).as_deref(), Some("old other"));
+        assert_eq!(edit(3, None).as_deref(), Some("other"));
+        assert_eq!(edit(4, Some("old")).as_deref(), Some("old"));
+        assert_eq!(index.forget(&key), ["old".to_owned()].into());
+    }
+
+    #[test]
+    fn what_the_last_valid_spec_names_concerns_an_update_that_cannot_be_used() {
+        let key = Key {
+            namespace: "a".into(),
+            name: "up".into(),
+        };
+        let metadata = json!({"name": "up", "namespace": "a", "generation": 2});
+        let update = object(metadata, json!({"sourceDeployment": "old"}));
+        let mut index = DependencyIndex::default();
+        let valid = json!({"sourceDeployment": "old", "targetDeployment": "new"});
+        index.learn(&key, &update, Some(&valid));
+        for name in ["old-0", "new-0"] {
+            assert_eq!(index.of("pods", &pod(name, json!({}))).len(), 1, "{name}");
+        }
+    }
+
+    #[test]
+    fn an_object_concerns_who_knows_its_name_or_labels_in_its_namespace() {
+        let key = |namespace: &str| Key {
+            namespace: namespace.into(),
+            name: "up".into(),
+        };
+        let spec = json!({
+            "sourceDeployment": "old", "targetDeployment": "new-one", "newFrontendService": "http://front.a:80",
+            "workers": {"new": {"selector": {"track": "next"}}},
+        });
+        let mut index = DependencyIndex::default();
+        for namespace in ["a", "b"] {
+            let update = object(
+                json!({"name": "up", "namespace": namespace, "generation": 1}),
+                spec.clone(),
+            );
+            assert!(index.learn(&key(namespace), &update, None).is_some());
+            let again = index.learn(&key(namespace), &update, None);
+            assert_eq!(again, None, "the same edit");
+        }
+        for (name, labels, is_concerned) in [
+            ("old", json!({}), true),
+            ("old-7d9c-x2x", json!({}), true),
+            ("older", json!({}), false),
+            ("new-one-0", json!({}), true),
+            ("new", json!({}), false),
+            ("front-abc", json!({}), true),
+            ("any", json!({"graph": "old"}), true),
+            ("any", json!({"track": "next"}), true),
+            ("any", json!({"track": "last"}), false),
+        ] {
+            let expected = if is_concerned {
+                BTreeSet::from([key("a")])
+            } else {
+                BTreeSet::new()
+            };
+            assert_eq!(index.of("pods", &pod(name, labels)), expected, "{name}");
+        }
+        index.forget(&key("a"));
+        assert_eq!(
+            (index.of("pods", &pod("old", json!({}))).len(), index.len()),
+            (0, 1)
+        );
+    }
+}

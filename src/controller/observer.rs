@@ -1,0 +1,353 @@
+//! Gathers all that a decision looks at: what the watches hold, what proxies and frontends were last heard to say.
+//!
+//! What could not be listed is not empty: then there is no sight. What was not heard yet is marked as such. Must not know
+//! what follows from it.
+
+mod clients;
+mod frontends;
+mod ways;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::limits::Limits;
+use super::models::Served;
+use super::parsed::{self, ParsedUpdate};
+use super::poller::{Pace, Pollers};
+use super::proxies::{self, Heard, Report};
+use super::tls_cache::TlsCache;
+use super::{ControllerSettings, Key, old_frontends};
+use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
+use crate::k8s::{Cache, NotSynced, Object};
+use crate::resource::WorkerSourceSpec;
+use crate::resource::precedence::{self, Standing};
+use crate::rollout::{Experience, Lengths, Observation, Proxy, ProxyState, Sides, Silence};
+
+/// Who was not heard for so long does not answer.
+const UNHEARD: Duration = Duration::from_secs(2);
+
+/// Why there is no complete sight.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    NotSynced(#[from] NotSynced),
+    #[error("TLS to the new frontends, whose files the controller's pods must have, too")]
+    Tls(#[from] crate::tls::Error),
+    #[error("'{0}' cannot be the name in a certificate")]
+    ServerName(String),
+}
+
+impl Error {
+    /// Will it pass by itself, without anything being wrong?
+    pub fn is_early(&self) -> bool {
+        matches!(self, Self::NotSynced(NotSynced::NotYet(_)))
+    }
+}
+
+/// What was seen of an update.
+pub(super) struct Observed {
+    pub observation: Observation,
+    /// Requests of the last minute, of all proxies together.
+    pub assigned: Sides<u64>,
+    /// Until when somebody who was asked just now may still answer. Before, only what cannot wait should follow from this.
+    pub early_until: Option<Instant>,
+}
+
+impl Observed {
+    /// Notes that somebody who is asked `since` then was not heard yet. Has that one had its time?
+    fn misses(early_until: &mut Option<Instant>, since: Instant) -> bool {
+        let until = since + UNHEARD;
+        let is_over = Instant::now() >= until;
+        if !is_over {
+            *early_until = Some(early_until.map_or(until, |other| other.max(until)));
+        }
+        is_over
+    }
+}
+
+/// What the proxies say, together.
+struct ProxyReports {
+    proxies: Vec<Proxy>,
+    assigned: Sides<u64>,
+    lengths: Lengths,
+}
+
+/// A proxy of an update.
+#[derive(Clone)]
+pub(super) struct ProxyPod {
+    pub pod: String,
+    pub ready: bool,
+    /// Where it is asked, if its pod has the port for that.
+    place: Option<String>,
+}
+
+/// What looks.
+pub(super) struct Observer {
+    pub cache: Cache,
+    settings: Arc<ControllerSettings>,
+    proxies: Pollers<Heard>,
+    /// The proxies of new's frontends, which may send requests to old by an update of their own.
+    beyond: Pollers<Heard>,
+    models: Pollers<Served>,
+    limits: Limits,
+    tls_cache: TlsCache,
+    /// The proxies of each update, as they were last looked for.
+    proxy_pods: Mutex<HashMap<Key, Arc<[ProxyPod]>>>,
+}
+
+impl Observer {
+    /// Who is concerned by what is heard is told to `wake`.
+    pub fn new(
+        cache: Cache,
+        settings: Arc<ControllerSettings>,
+        wake: mpsc::UnboundedSender<Key>,
+    ) -> Self {
+        Self {
+            cache,
+            settings,
+            proxies: Pollers::new(wake.clone()),
+            beyond: Pollers::new(wake.clone()),
+            models: Pollers::new(wake),
+            limits: Limits::default(),
+            tls_cache: TlsCache::default(),
+            proxy_pods: Mutex::default(),
+        }
+    }
+
+    /// The update is gone, or not for this replica to look after.
+    pub fn leave(&self, key: &Key) {
+        self.proxies.keep(key, &BTreeSet::new());
+        self.beyond.keep(key, &BTreeSet::new());
+        self.models.keep(key, &BTreeSet::new());
+        self.known().remove(key);
+    }
+
+    /// Looks for the proxies of the update `key` of the deployment `source`, and follows them from now on.
+    ///
+    /// # Errors
+    /// When pods or Deployments are not listed.
+    pub fn follow(&self, key: &Key, source: &str) -> Result<(), NotSynced> {
+        let pods = self.frontend_pods(key, source)?;
+        self.follow_pods(key, &pods);
+        Ok(())
+    }
+
+    /// What was last heard of each proxy of an update, nothing yet of some; `None` before they were looked for.
+    pub fn heard(&self, key: &Key) -> Option<Vec<(ProxyPod, Option<Heard>)>> {
+        let proxy_pods = self.known().get(key).cloned()?;
+        let heard = |proxy_pod: &ProxyPod| {
+            let heard = match &proxy_pod.place {
+                Some(place) => self.proxies.heard(place),
+                None => Some(Heard::no_port(&self.settings.proxies.port)),
+            };
+            (proxy_pod.clone(), heard)
+        };
+        Some(proxy_pods.iter().map(heard).collect())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Arc<[ProxyPod]>>> {
+        self.proxy_pods
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn frontend_pods(&self, key: &Key, source: &str) -> Result<Vec<Object>, NotSynced> {
+        old_frontends::frontends(&self.cache, &key.namespace, source, &self.settings.proxies)
+    }
+
+    fn hear(&self, key: &Key, place: &str) -> Result<Heard, Instant> {
+        let address = place.to_owned();
+        let follow = |sink| proxies::follow(address, sink);
+        self.proxies.hear(key, place, Pace::Usual, follow)
+    }
+
+    /// Follows the proxies in these pods from now on. What was heard of each, or since when it is asked; nothing of a pod
+    /// without the port.
+    fn follow_pods(
+        &self,
+        key: &Key,
+        pods: &[Object],
+    ) -> Vec<(ProxyPod, Option<Result<Heard, Instant>>)> {
+        let follow = |pod: &Object| {
+            let proxy_pod = ProxyPod {
+                pod: pod.metadata.name.clone().unwrap_or_default(),
+                ready: pod_is_ready(pod),
+                place: old_frontends::address_of(pod, &self.settings.proxies.port),
+            };
+            let place = proxy_pod.place.as_ref();
+            let heard = place.map(|place| self.hear(key, place));
+            (proxy_pod, heard)
+        };
+        let heard: Vec<_> = pods.iter().map(follow).collect();
+        let proxy_pods: Arc<[ProxyPod]> = heard.iter().map(|(one, _)| one.clone()).collect();
+        let places = proxy_pods.iter().filter_map(|one| one.place.clone());
+        self.proxies.keep(key, &places.collect());
+        self.known().insert(key.clone(), proxy_pods);
+        heard
+    }
+
+    /// This replica does not lead: it asks no frontend for its models.
+    pub fn rest(&self) {
+        self.models.rest();
+        self.beyond.rest();
+    }
+
+    /// All there is to see of `parsed`.
+    ///
+    /// # Errors
+    /// When something is not listed.
+    pub fn observe(&self, parsed: &ParsedUpdate, updates: &[Object]) -> Result<Observed, Error> {
+        let spec = &parsed.spec;
+        let source = spec.source_deployment.clone().unwrap_or_default();
+        let target = spec.target_deployment.clone().unwrap_or_default();
+        let workers = spec.workers.clone().unwrap_or_default();
+        let workers = Sides {
+            old: self.count(parsed, &source, workers.old, None)?,
+            new: self.count(
+                parsed,
+                &target,
+                workers.new,
+                spec.new_dynamo_namespace.as_deref(),
+            )?,
+        };
+        let pods = self.frontend_pods(&parsed.key, &source)?;
+        let mut early_until = None;
+        let ProxyReports {
+            proxies,
+            assigned,
+            lengths,
+        } = self.reports(parsed, &pods, &mut early_until);
+        let frontends = self.frontends(parsed, &pods, &mut early_until)?;
+        let observation = Observation {
+            resource_generation: parsed
+                .identity
+                .generation
+                .and_then(|n| u64::try_from(n).ok())
+                .unwrap_or(0),
+            split: parsed.split(),
+            split_is_ours: parsed.split_is_ours,
+            old_draining: spec.old_draining,
+            superseded_by: superseded_by(parsed, &source, updates),
+            workers,
+            frontends,
+            proxies,
+            clients: self.clients(parsed, &pods),
+            updates_to_old: self.updates_to_old(parsed, &pods, updates),
+            is_current: self.cache.are_current(),
+            lengths,
+        };
+        Ok(Observed {
+            observation,
+            assigned,
+            early_until,
+        })
+    }
+
+    fn count(
+        &self,
+        parsed: &ParsedUpdate,
+        name: &str,
+        stated: Option<WorkerSourceSpec>,
+        dynamo_namespace: Option<&str>,
+    ) -> Result<Counts, NotSynced> {
+        let stated = stated.unwrap_or_default();
+        let which = Which {
+            namespace: parsed.key.namespace.clone(),
+            name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
+            revision: stated.revision,
+            selector: stated.selector,
+            dynamo_namespace: dynamo_namespace.map(str::to_owned),
+        };
+        let Some(kind) = stated
+            .kind
+            .or_else(|| (!which.selector.is_empty()).then(|| "Pod".to_owned()))
+        else {
+            if which.name.is_empty() {
+                // Only by what frontends see of it.
+                let name = dynamo_namespace.unwrap_or_default().to_owned();
+                return self.counted("DynamoWorkerMetadata", Which { name, ..which });
+            }
+            return workloads::by_name(&self.cache, &which);
+        };
+        let by_namespace = kind == "DynamoWorkerMetadata" && stated.name.is_none();
+        let name = dynamo_namespace.filter(|_| by_namespace);
+        let name = name.map_or_else(|| which.name.clone(), str::to_owned);
+        self.counted(&kind, Which { name, ..which })
+    }
+
+    fn counted(&self, kind: &str, which: Which) -> Result<Counts, NotSynced> {
+        let workload = workloads::by_kind(kind).expect("the schema names the kinds that are known");
+        workloads::count(workload, &self.cache, &which)
+    }
+
+    fn reports(
+        &self,
+        parsed: &ParsedUpdate,
+        pods: &[Object],
+        early_until: &mut Option<Instant>,
+    ) -> ProxyReports {
+        let mut assigned = Sides::default();
+        let mut lengths = Lengths::default();
+        let followed = self.follow_pods(&parsed.key, pods);
+        let proxies = followed.into_iter().map(|(proxy_pod, heard)| {
+            let state = match heard {
+                None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
+                Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
+                Some(Err(_)) => Err(Silence::NoAnswer),
+                Some(Ok(heard)) => heard.report().ok_or(Silence::NoAnswer).map(|report| {
+                    assigned.old += report.assigned.old;
+                    assigned.new += report.assigned.new;
+                    lengths.add(&report.lengths);
+                    state(parsed, &report, heard.new_serves)
+                }),
+            };
+            Proxy {
+                name: proxy_pod.pod,
+                ready: proxy_pod.ready,
+                state,
+            }
+        });
+        let proxies = proxies.collect();
+        ProxyReports {
+            proxies,
+            assigned,
+            lengths,
+        }
+    }
+}
+
+/// What a proxy says, for this update: what it says of another one is no news of this one.
+fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> ProxyState {
+    let is_own = report.uid.is_some() && report.uid == parsed.identity.uid;
+    ProxyState {
+        applied: if is_own { report.generation } else { 0 },
+        leaves_old: report.leaves_old,
+        old_drains: report.old_drains,
+        may_reach_old: report.may_reach_old,
+        open_streams: report.open,
+        new_serves: if is_own { new_serves } else { Experience::None },
+        new_is_impaired: is_own && report.new_is_impaired,
+    }
+}
+
+/// The update that rules instead of `parsed`, if one does.
+fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Option<String> {
+    let of_source = updates
+        .iter()
+        .filter(|update| update.data["spec"]["sourceDeployment"] == source);
+    let of_source: Vec<_> = of_source.map(|object| parsed::update(object)).collect();
+    let contenders: Vec<_> = of_source.iter().map(|update| update.contender()).collect();
+    let ruling = precedence::rule(&contenders)?;
+    let own = contenders
+        .iter()
+        .position(|contender| contender.name == parsed.key.name)?;
+    let other = match ruling.standings[own] {
+        Standing::Rules => return None,
+        Standing::SupersededBy(heir) => heir,
+        Standing::Conflicts => ruling.ruler,
+    };
+    Some(contenders[other].name.to_owned())
+}

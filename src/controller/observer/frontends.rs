@@ -1,0 +1,225 @@
+//! The frontends of both sides: how many are ready, and what they serve.
+//!
+//! Must not know how a question is asked.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustls::pki_types::ServerName;
+
+use super::super::http::Place;
+use super::super::models::{self, Lack, Served};
+use super::super::old_frontends::{self, Endpoint};
+use super::super::parsed::ParsedUpdate;
+use super::super::poller::Pace;
+use super::{Error, Observed, Observer};
+use crate::error_chain::error_chain;
+use crate::k8s::workloads::pod_is_ready;
+use crate::k8s::{NotSynced, Object};
+use crate::resource::status::Phase;
+use crate::resource::{Host, Target};
+use crate::rollout::{Answer, Frontend, Frontends, Sides};
+use crate::tls::{ClientFiles, Reloading, server_name};
+
+/// How many frontends of a generation are asked for one update: those of a rollout are alike.
+const MAX_ASKED: usize = 128;
+
+impl Observer {
+    /// What the frontends of both sides can do.
+    pub(super) fn frontends(
+        &self,
+        parsed: &ParsedUpdate,
+        pods: &[Object],
+        early_until: &mut Option<Instant>,
+    ) -> Result<Sides<Frontends>, Error> {
+        let mut places = BTreeSet::new();
+        let mut old = Frontends::default();
+        let port = &self.settings.frontend_port;
+        for pod in pods.iter().filter(|pod| pod_is_ready(pod)) {
+            old.endpoints += 1;
+            if places.len() >= MAX_ASKED {
+                continue;
+            }
+            let target =
+                old_frontends::address_of(pod, port).and_then(|address| address.parse().ok());
+            let Some(target) = target else {
+                let name = pod.metadata.name.as_deref().unwrap_or_default();
+                old.trouble = Some(format!("{name} has no port {port}"));
+                continue;
+            };
+            let place = self.place(target, None);
+            old.asked
+                .push(self.frontend(parsed, place, &mut places, early_until));
+        }
+        let mut new = Frontends {
+            endpoints: self.endpoints(parsed)?,
+            ..Frontends::default()
+        };
+        if new.endpoints > 0 {
+            let places_of_new = match self.new_places(parsed) {
+                Ok(found) => found,
+                Err(Error::NotSynced(unseen)) => return Err(unseen.into()),
+                // Whoever cannot ask knows nothing against it.
+                Err(error) => {
+                    new.trouble = Some(error_chain(&error));
+                    Vec::new()
+                }
+            };
+            let asked = places_of_new
+                .into_iter()
+                .take(MAX_ASKED)
+                .map(|place| self.frontend(parsed, place, &mut places, early_until));
+            new.asked = asked.collect();
+        }
+        self.models.keep(&parsed.key, &places);
+        Ok(Sides { old, new })
+    }
+
+    fn frontend(
+        &self,
+        parsed: &ParsedUpdate,
+        place: Place,
+        places: &mut BTreeSet<String>,
+        early_until: &mut Option<Instant>,
+    ) -> Frontend {
+        match self.served(parsed, place, places, early_until) {
+            Some(served) => frontend(served),
+            None => Frontend {
+                answer: Answer::NotYet,
+                ..Frontend::default()
+            },
+        }
+    }
+
+    fn served(
+        &self,
+        parsed: &ParsedUpdate,
+        place: Place,
+        places: &mut BTreeSet<String>,
+        early_until: &mut Option<Instant>,
+    ) -> Option<Served> {
+        // Each namespace asks for itself, and by its own part of what may be asked.
+        let namespace = &parsed.key.namespace;
+        let name = format!("{place} for {namespace}");
+        let share = self.limits.share(namespace);
+        let pace = match parsed.status.phase {
+            Some(Phase::Complete) => Pace::Seldom,
+            _ => Pace::Usual,
+        };
+        let heard = match share {
+            Some(share) => self.models.hear(&parsed.key, &name, pace, |sink| {
+                models::follow(place, share, sink)
+            }),
+            None => Ok(self.models.heard(&name)?),
+        };
+        places.insert(name);
+        heard
+            .inspect_err(|since| _ = Observed::misses(early_until, *since))
+            .ok()
+    }
+
+    fn new_places(&self, parsed: &ParsedUpdate) -> Result<Vec<Place>, Error> {
+        let tls = parsed.plan.tls.as_ref();
+        let mut places = Vec::new();
+        for target in &parsed.plan.new {
+            let mut secured = None;
+            if target.tls {
+                let files = ClientFiles {
+                    ca: tls.and_then(|tls| tls.ca_file.as_ref()).map(Into::into),
+                    identity: tls
+                        .and_then(|tls| tls.client.as_ref())
+                        .map(|(chain, key)| (chain.into(), key.into())),
+                };
+                let config = self.tls_cache.of(files)?;
+                let called = tls
+                    .and_then(|tls| tls.server_name.as_ref())
+                    .unwrap_or(target.called());
+                let name =
+                    server_name(called).ok_or_else(|| Error::ServerName(called.to_string()))?;
+                secured = Some((config, name));
+            }
+            // Each of them by its address: a Service would answer by one or another.
+            let found = self.behind(target)?.unwrap_or_default();
+            let addresses = found.iter().filter(|endpoint| endpoint.ready);
+            let before = places.len();
+            let place = self.place(target.clone(), secured);
+            if place.address.is_none() {
+                let addresses = addresses.filter_map(|endpoint| endpoint.address);
+                places.extend(addresses.map(|address| Place {
+                    address: Some(address),
+                    ..place.clone()
+                }));
+            }
+            if places.len() == before {
+                places.push(place);
+            }
+        }
+        Ok(places)
+    }
+
+    fn place(
+        &self,
+        target: Target,
+        tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
+    ) -> Place {
+        let name = format!("{}:{}", target.host, target.port);
+        Place {
+            address: self.settings.resolve.get(&name).copied(),
+            target,
+            tls,
+        }
+    }
+
+    /// Ready endpoints of new; a target that is no Service counts as one, as its models show whether it answers.
+    fn endpoints(&self, parsed: &ParsedUpdate) -> Result<u32, Error> {
+        let mut count = 0;
+        for target in &parsed.plan.new {
+            if service(target, &self.settings.domain).is_none() {
+                count += 1;
+                continue;
+            }
+            let found = self.behind(target)?;
+            let ready = found.iter().flatten().filter(|endpoint| endpoint.ready);
+            count += u32::try_from(ready.count()).unwrap_or(u32::MAX);
+        }
+        Ok(count)
+    }
+
+    /// What is behind the Service that a target is; none if it is none, or has no slice.
+    pub(super) fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+        let Some((service, namespace)) = service(target, &self.settings.domain) else {
+            return Ok(None);
+        };
+        old_frontends::endpoints(&self.cache, &namespace, &service, target.port)
+    }
+}
+
+fn frontend(served: Served) -> Frontend {
+    let answer = match served.trouble {
+        Some(missing) => match missing.how {
+            Lack::Unasked => Answer::Unasked(missing.why),
+            Lack::Silent => Answer::Silent(missing.why),
+            Lack::Bad => Answer::Bad(missing.why),
+        },
+        None if served.is_trying => Answer::NotYet,
+        None => Answer::Heard,
+    };
+    Frontend {
+        models: served.models,
+        left_out: served.left_out,
+        registered: served.registered,
+        answer,
+    }
+}
+
+/// Name and namespace of the Service that a target is.
+fn service(target: &Target, domain: &str) -> Option<(String, String)> {
+    let Host::Name(name) = &target.host else {
+        return None;
+    };
+    let name = name.trim_end_matches('.');
+    let name = name.strip_suffix(domain)?.strip_suffix(".svc.")?;
+    let (service, namespace) = name.split_once('.')?;
+    Some((service.to_owned(), namespace.to_owned()))
+}

@@ -1,0 +1,170 @@
+//! The frontends of the old generation: which pods they are, and where their proxies and they themselves answer.
+//!
+//! Must not know what is asked there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind};
+use serde_json::Value as Json;
+
+use super::ProxyPods;
+use crate::k8s::workloads::{COMPONENT, GRAPH, is_selected, labels};
+use crate::k8s::{Cache, NotSynced, Object, port_of};
+
+/// A core or built-in kind.
+pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
+}
+
+/// The pods of the frontends of `source`, as long as they are alive, whether they have a proxy or not: clients reach them all
+/// the same.
+///
+/// # Errors
+/// When pods or Deployments are not listed.
+pub(super) fn frontends(
+    cache: &Cache,
+    namespace: &str,
+    source: &str,
+    proxies: &ProxyPods,
+) -> Result<Vec<Object>, NotSynced> {
+    let mut pods = cache.of(&kind("", "v1", "Pod", "pods"), namespace)?;
+    let selectors = selectors(cache, namespace, source, proxies)?;
+    let is_told_apart = proxies.selector.is_empty();
+    pods.retain(|pod| {
+        let component = labels(pod).and_then(|labels| labels.get(COMPONENT));
+        let is_other = component.is_some_and(|component| component != "frontend");
+        let is_meant = selectors
+            .iter()
+            .any(|selector| !selector.is_empty() && is_selected(pod, selector))
+            && !(is_told_apart && is_other);
+        is_meant && is_alive(pod)
+    });
+    Ok(pods)
+}
+
+/// The pods of the frontends of the deployment `name`, by the labels of graphs or the selector of a Deployment.
+///
+/// # Errors
+/// When pods or Deployments are not listed.
+pub(super) fn frontends_by_name(
+    cache: &Cache,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<Object>, NotSynced> {
+    let by_name = ProxyPods {
+        selector: BTreeMap::new(),
+        port: String::new(),
+    };
+    frontends(cache, namespace, name, &by_name)
+}
+
+fn selectors(
+    cache: &Cache,
+    namespace: &str,
+    source: &str,
+    proxies: &ProxyPods,
+) -> Result<Vec<BTreeMap<String, String>>, NotSynced> {
+    if !proxies.selector.is_empty() {
+        let filled = proxies.selector.iter();
+        let filled = filled.map(|(name, value)| (name.clone(), value.replace("{source}", source)));
+        return Ok(vec![filled.collect()]);
+    }
+    let of_graph = [(GRAPH, source), (COMPONENT, "frontend")];
+    let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let deployments = kind("apps", "v1", "Deployment", "deployments");
+    let deployment = cache.one(&deployments, namespace, source)?;
+    // Whose pods may be those of workers, too: Dynamo says which are not frontends.
+    let of_deployment = deployment.and_then(|deployment| {
+        let selector = deployment.data.pointer("/spec/selector/matchLabels")?;
+        serde_json::from_value(selector.clone()).ok()
+    });
+    Ok([Some(of_graph.into()), of_deployment]
+        .into_iter()
+        .flatten()
+        .collect())
+}
+
+fn is_alive(pod: &DynamicObject) -> bool {
+    let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
+    !matches!(phase, Some("Succeeded" | "Failed")) && address(pod).is_some()
+}
+
+fn address(pod: &DynamicObject) -> Option<&str> {
+    pod.data.pointer("/status/podIP")?.as_str()
+}
+
+/// The number of the port of this name.
+fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
+    let containers = ["initContainers", "containers"].into_iter();
+    let containers =
+        containers.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
+    let mut ports =
+        containers.flat_map(|container| container["ports"].as_array().into_iter().flatten());
+    let port = ports.find(|port| port["name"] == name)?;
+    u16::try_from(port["containerPort"].as_u64()?).ok()
+}
+
+/// Where the port of this name is reached.
+pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
+    let (address, port) = (address(pod)?, port(pod, name)?);
+    Some(match address.contains(':') {
+        true => format!("[{address}]:{port}"),
+        false => format!("{address}:{port}"),
+    })
+}
+
+/// The endpoints of a Service that clients may be sent to, each with the pod behind it and its address at the port that is
+/// `wanted`; none if the Service has no slice.
+///
+/// # Errors
+/// When EndpointSlices are not listed.
+pub(super) fn endpoints(
+    cache: &Cache,
+    namespace: &str,
+    service: &str,
+    wanted: u16,
+) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+    let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+    let mut slices = cache.of(&slices, namespace)?;
+    slices.retain(|slice| {
+        let named = labels(slice).and_then(|labels| labels.get("kubernetes.io/service-name"));
+        named.map(String::as_str) == Some(service)
+    });
+    if slices.is_empty() {
+        return Ok(None);
+    }
+    let mut endpoints: Vec<Endpoint> = Vec::new();
+    let mut pods = BTreeSet::new();
+    let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
+    for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
+        let port = port_of(&slice, wanted);
+        for endpoint in slice.endpoints.into_iter().flatten() {
+            let pod = endpoint.target_ref.and_then(|target| target.name);
+            // Of two families of addresses each has a slice with the same pods.
+            if pod.as_ref().is_some_and(|pod| !pods.insert(pod.clone())) {
+                continue;
+            }
+            let ip = endpoint.addresses.first();
+            let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
+            endpoints.push(Endpoint {
+                // Not said means yes (discovery.k8s.io/v1, EndpointConditions).
+                ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
+                address: ip.zip(port).map(SocketAddr::from),
+                ip,
+                pod,
+            });
+        }
+    }
+    Ok(Some(endpoints))
+}
+
+/// An address behind a Service.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub ready: bool,
+    pub pod: Option<String>,
+    pub address: Option<SocketAddr>,
+    pub ip: Option<IpAddr>,
+}

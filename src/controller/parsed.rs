@@ -1,0 +1,223 @@
+//! An update as the API server holds it, read for a decision: what it asks for, what is remembered, whose split it is.
+//!
+//! Must not know the rest of the cluster.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use kube::api::DynamicObject;
+use serde_json::Value as Json;
+
+use super::{ControllerSettings, Key};
+use crate::k8s::Object;
+use crate::resource::{
+    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, ReportedStatus,
+    TargetScope, Update, WorkerSourceSpec, read_status,
+};
+use crate::rollout::{self, Memory, Role, Sides};
+use crate::split::Weights;
+
+/// The name under which fields are owned.
+pub(super) const MANAGER: &str = "crossfade-controller";
+
+/// An update whose spec can be used.
+pub(super) struct ParsedUpdate {
+    pub key: Key,
+    pub identity: Identity,
+    pub version: String,
+    pub spec: DynamoUpdateConfigSpec,
+    pub plan: Plan,
+    pub status: DynamoUpdateConfigStatus,
+    /// The parts of the memory that cannot be read, if there are any.
+    pub forgotten: Option<String>,
+    /// Is the controller the last who wrote the split, or is it left to the controller?
+    pub split_is_ours: bool,
+    /// Is the split not there as the controller writes it, though no person has given another?
+    pub lacks_split: bool,
+}
+
+/// The key of an update.
+pub(super) fn key(object: &DynamicObject) -> Key {
+    Key {
+        namespace: object.metadata.namespace.clone().unwrap_or_default(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+/// What matters of an update among others.
+pub(super) fn update(object: &DynamicObject) -> Update {
+    let metadata = &object.metadata;
+    let created = metadata.creation_timestamp.as_ref();
+    Update {
+        identity: identity(object),
+        created: created.map_or(0, |time| time.0.as_second()),
+        spec: object.data.get("spec").cloned().unwrap_or_default(),
+        status: ReportedStatus::default(),
+    }
+}
+
+pub(super) fn identity(object: &DynamicObject) -> Identity {
+    let metadata = &object.metadata;
+    Identity {
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
+        uid: metadata.uid.clone(),
+        generation: metadata.generation,
+    }
+}
+
+/// The status, and which parts of it cannot be read.
+pub(super) fn status(object: &DynamicObject) -> (DynamoUpdateConfigStatus, Vec<String>) {
+    let status = object.data.get("status");
+    status.map(read_status).unwrap_or_default()
+}
+
+/// Which parts of the memory are lost, by the paths of what cannot be read of a status. All else is written anew anyway.
+fn forgotten(lost: &[String]) -> Option<String> {
+    const MEMORY: &str = "status.memory";
+    let of_memory = |path: &&String| MEMORY.starts_with(&***path) || path.starts_with(MEMORY);
+    let lost: Vec<&str> = lost.iter().filter(of_memory).map(String::as_str).collect();
+    (!lost.is_empty()).then(|| lost.join(", "))
+}
+
+impl ParsedUpdate {
+    /// Reads an update.
+    ///
+    /// # Errors
+    /// Everything that is wrong with its spec.
+    pub fn read(object: &Object, settings: &ControllerSettings) -> Result<Self, Problems> {
+        let key = key(object);
+        let scope = TargetScope {
+            namespace: key.namespace.clone(),
+            domain: settings.domain.clone(),
+            anywhere: settings.any_target,
+        };
+        let (status, lost) = status(object);
+        let mut update = update(object);
+        update.status.wanted = status.wanted.and_then(|split| split.exact());
+        let (manifest, plan) = update.plan(&scope)?;
+        let given = Given::of(object);
+        let owned = Given::owned(object);
+        Ok(Self {
+            identity: identity(object),
+            version: object.metadata.resource_version.clone().unwrap_or_default(),
+            spec: manifest.spec,
+            plan,
+            status,
+            forgotten: forgotten(&lost),
+            split_is_ours: owned == Given::BOTH || given == Given::NONE,
+            // Who takes the percentage alone out of a manifest that is applied again leaves what the controller wrote beside it.
+            lacks_split: given == Given::NONE || (!given.percent && owned.weights),
+            key,
+        })
+    }
+
+    /// The split in the resource, before any cap.
+    pub fn split(&self) -> Weights {
+        self.plan.capped_from.unwrap_or(self.plan.weights)
+    }
+
+    pub fn memory(&self) -> Memory {
+        self.status.memory.clone().unwrap_or_default()
+    }
+
+    /// What it asks for.
+    pub fn wants(&self) -> rollout::Settings {
+        let spec = &self.spec;
+        let source = spec.source_deployment.as_deref().unwrap_or_default();
+        let target = spec.target_deployment.as_deref();
+        let target = target.unwrap_or(&spec.new_frontend_service);
+        let mut wants = rollout::Settings::of(format!("{source} to {target}{}", counted_by(spec)));
+        wants.paused = spec.paused.unwrap_or(false);
+        wants.cap_percent = spec.max_traffic_split_percent;
+        wants.drain_old = spec.drain_old.unwrap_or(false);
+        wants.strict = spec.strict.unwrap_or(false);
+        let seconds = |given: Option<u32>| given.map(|seconds| Duration::from_secs(seconds.into()));
+        wants.stable = seconds(spec.stable_seconds).unwrap_or(wants.stable);
+        wants.ack_timeout = seconds(spec.ack_timeout_seconds).unwrap_or(wants.ack_timeout);
+        wants.drain_deadline = seconds(spec.drain_deadline_seconds);
+        let workers = spec.workers.clone().unwrap_or_default();
+        let sizes = |side: Option<crate::resource::WorkerSourceSpec>| {
+            side.map_or_else(BTreeMap::new, |side| sizes(&side.replicas))
+        };
+        wants.full_sizes = Sides {
+            old: sizes(workers.old),
+            new: sizes(workers.new),
+        };
+        wants.models = spec
+            .models
+            .clone()
+            .map(|models| models.into_iter().collect());
+        wants
+    }
+}
+
+/// By what old is counted, if not by its name: other workers have another size.
+fn counted_by(spec: &DynamoUpdateConfigSpec) -> String {
+    let workers = spec.workers.clone().unwrap_or_default();
+    let counted = WorkerSourceSpec {
+        replicas: BTreeMap::new(),
+        ..workers.old.unwrap_or_default()
+    };
+    match counted == WorkerSourceSpec::default() {
+        true => String::new(),
+        false => format!(", counted by {}", serde_json::json!(counted)),
+    }
+}
+
+fn sizes(replicas: &BTreeMap<String, u32>) -> BTreeMap<Role, u32> {
+    let roles = [Role::Worker, Role::Prefill, Role::Decode];
+    let sizes = roles.map(|role| (role, replicas.get(role.as_str())));
+    let known = sizes.into_iter();
+    known
+        .filter_map(|(role, size)| Some((role, *size?)))
+        .collect()
+}
+
+/// Which forms of the split are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Given {
+    percent: bool,
+    weights: bool,
+}
+
+impl Given {
+    const BOTH: Self = Self {
+        percent: true,
+        weights: true,
+    };
+    const NONE: Self = Self {
+        percent: false,
+        weights: false,
+    };
+
+    /// In the spec.
+    fn of(object: &DynamicObject) -> Self {
+        let spec = &object.data["spec"];
+        Self {
+            percent: !spec["trafficSplitPercent"].is_null(),
+            weights: !spec["weights"].is_null(),
+        }
+    }
+
+    /// As fields that the controller owns: whoever else changes one of them takes it over.
+    fn owned(object: &DynamicObject) -> Self {
+        let entries = object.metadata.managed_fields.iter().flatten();
+        let ours = entries.filter(|entry| {
+            entry.manager.as_deref() == Some(MANAGER)
+                && entry.subresource.as_deref().unwrap_or("").is_empty()
+        });
+        let specs = ours.filter_map(|entry| Some(&entry.fields_v1.as_ref()?.0["f:spec"]));
+        let owned = |spec: &Json| {
+            let weights = &spec["f:weights"];
+            Self {
+                percent: !spec["f:trafficSplitPercent"].is_null(),
+                weights: !weights["f:old"].is_null() && !weights["f:new"].is_null(),
+            }
+        };
+        specs.map(owned).fold(Self::NONE, |one, other| Self {
+            percent: one.percent || other.percent,
+            weights: one.weights || other.weights,
+        })
+    }
+}

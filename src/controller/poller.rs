@@ -1,0 +1,222 @@
+//! What must be asked over the network is asked in the background, again and again, by one task for each place; a look at an
+//! update takes what was last heard and waits for nothing.
+//!
+//! Must not know what is asked.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use super::Key;
+
+/// The places that are asked, by a text that names them.
+pub(super) struct Pollers<T> {
+    polls: Polls<T>,
+    wake: mpsc::UnboundedSender<Key>,
+}
+
+type Polls<T> = Arc<Mutex<HashMap<String, Poll<T>>>>;
+
+struct Poll<T> {
+    /// Who needs it, and whether seldom is enough.
+    owners: BTreeMap<Key, Pace>,
+    pace: watch::Sender<Pace>,
+    heard: Option<T>,
+    since: Instant,
+    task: AbortHandle,
+}
+
+/// How often a place is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pace {
+    Usual,
+    /// Nothing is about to be decided by it.
+    Seldom,
+}
+
+impl<T> Poll<T> {
+    /// As often as the one needs it who needs it most.
+    fn keep_pace(&self) {
+        let is_seldom = self.owners.values().all(|pace| *pace == Pace::Seldom);
+        let pace = if is_seldom { Pace::Seldom } else { Pace::Usual };
+        self.pace
+            .send_if_modified(|known| std::mem::replace(known, pace) != pace);
+    }
+}
+
+/// Where a task tells what it has heard.
+pub(super) struct PollSink<T> {
+    place: String,
+    pace: watch::Receiver<Pace>,
+    polls: Polls<T>,
+    wake: mpsc::UnboundedSender<Key>,
+}
+
+impl<T: Clone + Send + 'static> Pollers<T> {
+    /// The owners of what is heard are told to `wake`.
+    pub fn new(wake: mpsc::UnboundedSender<Key>) -> Self {
+        Self {
+            polls: Arc::default(),
+            wake,
+        }
+    }
+
+    /// What was last heard of `place`. Asked by `task` from now on, at the `pace` of the owner that needs it most.
+    ///
+    /// # Errors
+    /// Since when it is asked, if nothing was heard yet.
+    pub fn hear<F>(
+        &self,
+        owner: &Key,
+        place: &str,
+        pace: Pace,
+        task: impl FnOnce(PollSink<T>) -> F,
+    ) -> Result<T, Instant>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut polls = lock(&self.polls);
+        let poll = polls.entry(place.to_owned()).or_insert_with(|| {
+            let (sender, receiver) = watch::channel(pace);
+            let sink = PollSink {
+                place: place.to_owned(),
+                pace: receiver,
+                polls: Arc::clone(&self.polls),
+                wake: self.wake.clone(),
+            };
+            Poll {
+                owners: BTreeMap::new(),
+                pace: sender,
+                heard: None,
+                since: Instant::now(),
+                task: tokio::spawn(task(sink)).abort_handle(),
+            }
+        });
+        if poll.owners.insert(owner.clone(), pace) != Some(pace) {
+            poll.keep_pace();
+        }
+        poll.heard.clone().ok_or(poll.since)
+    }
+
+    /// Nobody is asked any more, until somebody needs it again.
+    pub fn rest(&self) {
+        for (_, poll) in lock(&self.polls).drain() {
+            poll.task.abort();
+        }
+    }
+
+    /// What was last heard of `place`, if anybody needs it.
+    pub fn heard(&self, place: &str) -> Option<T> {
+        lock(&self.polls).get(place)?.heard.clone()
+    }
+
+    /// `owner` needs only `places` any more; what nobody needs is not asked any more.
+    pub fn keep(&self, owner: &Key, places: &BTreeSet<String>) {
+        lock(&self.polls).retain(|place, poll| {
+            if !places.contains(place) && poll.owners.remove(owner).is_some() {
+                poll.keep_pace();
+            }
+            let is_needed = !poll.owners.is_empty();
+            if !is_needed {
+                poll.task.abort();
+            }
+            is_needed
+        });
+    }
+}
+
+impl<T> PollSink<T> {
+    /// Tells what was heard; with `matters`, its owners are woken.
+    pub fn tell(&self, heard: T, matters: bool) {
+        if let Some(poll) = lock(&self.polls).get_mut(&self.place) {
+            let is_first = poll.heard.replace(heard).is_none();
+            if matters || is_first {
+                for owner in poll.owners.keys() {
+                    let _ = self.wake.send(owner.clone());
+                }
+            }
+        }
+    }
+}
+
+impl<T> PollSink<T> {
+    /// Waits until it is time to ask again: after `usual`, or after `seldom` where that is enough for all who need it.
+    pub async fn pause(&mut self, usual: Duration, seldom: Duration) {
+        loop {
+            let pace = *self.pace.borrow_and_update();
+            let wait = match pace {
+                Pace::Usual => usual,
+                Pace::Seldom => seldom,
+            };
+            let over = tokio::time::sleep(wait);
+            let changed = async {
+                // Without its sender nobody needs the task any more.
+                if self.pace.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = over => return,
+                () = changed => {}
+            }
+            if pace == Pace::Seldom {
+                return;
+            }
+        }
+    }
+}
+
+fn lock<T>(polls: &Polls<T>) -> MutexGuard<'_, HashMap<String, Poll<T>>> {
+    polls.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        Key {
+            namespace: "n".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_place_is_asked_as_often_as_the_owner_needs_it_that_needs_it_most() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let (wake, mut woken) = mpsc::unbounded_channel();
+        let pollers = Pollers::new(wake);
+        let hear = |owner: &str, pace| {
+            let task = |mut sink: PollSink<u32>| async move {
+                for asked in 1.. {
+                    sink.tell(asked, true);
+                    sink.pause(Duration::from_millis(1), HOUR).await;
+                }
+            };
+            let _ = pollers.hear(&key(owner), "place", pace, task);
+        };
+        let mut is_asked = async || {
+            let woken = tokio::time::timeout(Duration::from_millis(300), woken.recv());
+            woken.await.is_ok()
+        };
+        hear("a", Pace::Seldom);
+        assert!(is_asked().await && !is_asked().await);
+        // One that is not complete is answered at once, and then again and again.
+        hear("b", Pace::Usual);
+        for _ in 0..20 {
+            assert!(is_asked().await);
+        }
+        hear("b", Pace::Seldom);
+        while is_asked().await {}
+        hear("b", Pace::Usual);
+        for _ in 0..20 {
+            assert!(is_asked().await);
+        }
+        // Who is gone needs nothing.
+        pollers.keep(&key("b"), &BTreeSet::new());
+        while is_asked().await {}
+    }
+}

@@ -1,0 +1,330 @@
+//! The status that tells a decision, in a person's words.
+//!
+//! Must not know how a status is written.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff;
+
+use super::observer::Observed;
+use super::parsed::ParsedUpdate;
+use crate::resource::status::{
+    FrontendsStatus, GenerationStatus, Phase, RoleStatus, SplitStatus, WaitStatus, condition,
+};
+use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
+use crate::rollout::{
+    self, Capacity, ConditionKind, Decision, Evidence, Rule, Sides, Timestamp, Wait,
+};
+use crate::split::{Generation, Weights};
+
+/// The most of a message, in bytes.
+const MAX_MESSAGE: usize = 4096;
+
+/// So long what a status promises holds without being said again; and so often it is said again.
+const VALID: Duration = Duration::from_secs(90);
+pub(super) const RENEWED: Duration = Duration::from_secs(30);
+
+/// The status after `decision`, which makes the spec's generation `generation`.
+pub(super) fn status(
+    parsed: &ParsedUpdate,
+    seen: &Observed,
+    decision: &Decision,
+    generation: Option<i64>,
+    now: jiff::Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let wanted = decision.split.unwrap_or(seen.observation.split);
+    let before = &parsed.status;
+    let phase = phase(decision);
+    let changed = before.phase != Some(phase);
+    let conditions = decision.conditions.iter().map(|told| Condition {
+        type_: told.kind.as_str().to_owned(),
+        status: if told.holds { "True" } else { "False" }.to_owned(),
+        reason: told.reason.to_owned(),
+        message: told.message.clone(),
+        observed_generation: generation,
+        last_transition_time: Time(now),
+    });
+    let proxies = &seen.observation.proxies;
+    let applied = proxies.iter().filter(|proxy| {
+        let state = proxy.state.as_ref();
+        state.is_ok_and(|state| state.applied >= seen.observation.resource_generation)
+    });
+    let side = |side| generation_status(seen, decision, side);
+    let status = DynamoUpdateConfigStatus {
+        observed_generation: generation,
+        phase: Some(phase),
+        message: Some(cut(&decision.message)),
+        rule: Some(decision.rule.as_str().to_owned()),
+        wanted: Some(split(wanted)),
+        observed: observed(seen.assigned),
+        old: Some(side(Generation::Old)),
+        new: Some(side(Generation::New)),
+        frontends: Some(FrontendsStatus {
+            total: i32::try_from(proxies.len()).unwrap_or(i32::MAX),
+            applied: i32::try_from(applied.count()).unwrap_or(i32::MAX),
+        }),
+        safe_to_delete_old: Some(decision.safe_to_delete_old),
+        last_old_worker_dispensable: Some(decision.last_old_worker_dispensable),
+        observed_at: None,
+        valid_until: None,
+        missing_for_deletion: missing(seen, decision),
+        lifted_cap_percent: parsed
+            .spec
+            .max_traffic_split_percent
+            .filter(|_| decision.rule == Rule::OldCannotServe && wanted.is_all_new()),
+        last_valid: None,
+        waiting_for: decision.waiting_for.iter().map(wait).collect(),
+        estimated_drain_seconds: decision
+            .drain_estimate
+            .and_then(|left| i64::try_from(left.as_secs()).ok()),
+        last_transition_time: match &before.last_transition_time {
+            Some(time) if !changed => Some(time.clone()),
+            _ => Some(Time(now)),
+        },
+        conditions: conditions
+            .map(|new| since(new, &before.conditions))
+            .collect(),
+        memory: Some(decision.memory.clone()),
+    };
+    vouched(status, before, now)
+}
+
+/// Says until when it promises what it does. The same as before while that was said a moment ago.
+fn vouched(
+    mut status: DynamoUpdateConfigStatus,
+    before: &DynamoUpdateConfigStatus,
+    now: jiff::Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let flags = |status: &DynamoUpdateConfigStatus| {
+        let flags = [
+            status.safe_to_delete_old,
+            status.last_old_worker_dispensable,
+        ];
+        flags.map(|flag| flag == Some(true))
+    };
+    if flags(&status) == [false; 2] {
+        return status;
+    }
+    let said_at = before.observed_at.as_ref().map(|time| time.0);
+    let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWED));
+    if is_fresh && flags(&status) == flags(before) && before.valid_until.is_some() {
+        status.observed_at.clone_from(&before.observed_at);
+        status.valid_until.clone_from(&before.valid_until);
+    } else {
+        // In whole seconds, as the API server keeps it.
+        let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
+        status.observed_at = Some(Time(now));
+        status.valid_until = Some(Time(after(now, VALID)));
+    }
+    status
+}
+
+fn after(time: jiff::Timestamp, duration: Duration) -> jiff::Timestamp {
+    time.checked_add(duration).unwrap_or(jiff::Timestamp::MAX)
+}
+
+/// What is missing before old can be deleted, of an update that is complete: until then it is the end of the update.
+fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
+    if decision.phase != rollout::Phase::Complete {
+        return Vec::new();
+    }
+    let told = decision.missing.iter().map(|evidence| {
+        let seen = &seen.observation;
+        let (ways, updates) = (&seen.clients.other_ways, &seen.updates_to_old);
+        let (what, found) = match (evidence, ways, updates) {
+            (Evidence::NoOtherWayToOld, Some(ways), _) => ("these", ways),
+            (Evidence::NoUpdateToOld, _, Some(updates)) => ("these updates", updates),
+            _ => return evidence.missing().to_owned(),
+        };
+        let found = found.join(", ");
+        cut_to(
+            &format!("{what} lead to the frontends of old: {found}"),
+            1024,
+        )
+    });
+    told.collect()
+}
+
+/// What is done with an update whose spec cannot be used; `is_followed` if an earlier spec of it is known that can be, and the
+/// cluster can be seen by it.
+pub(super) const fn kept(is_followed: bool) -> &'static str {
+    match is_followed {
+        true => {
+            "Until then a loss of either generation is followed by the last valid spec, and nothing else changes."
+        }
+        false => {
+            "Until then nothing changes, whatever either generation loses: no valid spec of this update can be followed."
+        }
+    }
+}
+
+/// The status of an update whose spec cannot be used, which otherwise says what `shown` does.
+pub(super) fn invalid(
+    shown: DynamoUpdateConfigStatus,
+    before: &DynamoUpdateConfigStatus,
+    problems: &Problems,
+    kept: &str,
+    generation: Option<i64>,
+    now: jiff::Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let message = cut(&format!("the spec cannot be used: {problems}. {kept}"));
+    refused(shown, before, "Invalid", message, generation, now)
+}
+
+/// The status of an update that cannot be followed, for a reason that a person must mend, which otherwise says what `shown` does.
+pub(super) fn refused(
+    shown: DynamoUpdateConfigStatus,
+    before: &DynamoUpdateConfigStatus,
+    reason: &str,
+    message: String,
+    generation: Option<i64>,
+    now: jiff::Timestamp,
+) -> DynamoUpdateConfigStatus {
+    let mut status = shown;
+    // What is not looked at is promised no longer.
+    status.safe_to_delete_old = before.safe_to_delete_old.map(|_| false);
+    status.last_old_worker_dispensable = before.last_old_worker_dispensable.map(|_| false);
+    (status.observed_at, status.valid_until) = (None, None);
+    status.missing_for_deletion.clear();
+    status.observed_generation = generation;
+    status.message = Some(message.clone());
+    status.phase = Some(Phase::Degraded);
+    status.last_transition_time = match &before.last_transition_time {
+        Some(time) if before.phase == Some(Phase::Degraded) => Some(time.clone()),
+        _ => Some(Time(now)),
+    };
+    let accepted = reason != "Invalid";
+    for (kind, holds) in [
+        (condition::ACCEPTED, accepted),
+        (condition::DEGRADED, true),
+        (condition::READY, false),
+        (condition::RECONCILING, false),
+        (condition::STALLED, true),
+    ] {
+        let told = Condition {
+            type_: kind.to_owned(),
+            status: if holds { "True" } else { "False" }.to_owned(),
+            reason: reason.to_owned(),
+            message: message.clone(),
+            observed_generation: generation,
+            last_transition_time: Time(now),
+        };
+        let told = since(told, &before.conditions);
+        status.conditions.retain(|other| other.type_ != kind);
+        status.conditions.push(told);
+    }
+    status
+}
+
+fn wait(wait: &Wait) -> WaitStatus {
+    WaitStatus {
+        what: cut(&wait.what.to_string()),
+        since: time(wait.since),
+        until: wait.until.map(time),
+    }
+}
+
+/// In whole seconds, as the API server gives it back: else it would always be news.
+fn time(at: Timestamp) -> Time {
+    let seconds = i64::try_from(at.unix_millis() / 1000).unwrap_or(i64::MAX);
+    Time(jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX))
+}
+
+/// A status without what changes all the time though nothing happens.
+pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStatus {
+    let mut still = status.clone();
+    still.observed = None;
+    still.estimated_drain_seconds = None;
+    for side in [&mut still.old, &mut still.new].into_iter().flatten() {
+        side.open_streams = None;
+    }
+    still
+}
+
+/// A condition keeps its time as long as it holds or does not.
+fn since(mut new: Condition, before: &[Condition]) -> Condition {
+    let known = before
+        .iter()
+        .find(|old| old.type_ == new.type_ && old.status == new.status);
+    if let Some(known) = known {
+        new.last_transition_time = known.last_transition_time.clone();
+    }
+    new
+}
+
+/// The phase for people: what holds an update goes before how far it is.
+fn phase(decision: &Decision) -> Phase {
+    let is_degraded = decision
+        .conditions
+        .iter()
+        .any(|told| told.kind == ConditionKind::Degraded && told.holds);
+    match decision.phase {
+        rollout::Phase::Superseded => Phase::Superseded,
+        rollout::Phase::Draining => Phase::Draining,
+        rollout::Phase::Complete => Phase::Complete,
+        _ if is_degraded => Phase::Degraded,
+        _ if matches!(decision.rule, Rule::Paused | Rule::Cap) => Phase::Paused,
+        rollout::Phase::Pending => Phase::Pending,
+        rollout::Phase::Progressing => Phase::Progressing,
+    }
+}
+
+fn split(weights: Weights) -> SplitStatus {
+    SplitStatus {
+        percent: weights.rounded_percent(),
+        weights: Some(WeightsSpec {
+            old: weights.old(),
+            new: weights.new_weight(),
+        }),
+    }
+}
+
+fn observed(assigned: Sides<u64>) -> Option<SplitStatus> {
+    let part = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    let (old, new) = (part(assigned.old), part(assigned.new));
+    let weights = Weights::new(old, new).ok()?;
+    Some(SplitStatus {
+        percent: weights.rounded_percent(),
+        weights: Some(WeightsSpec { old, new }),
+    })
+}
+
+fn generation_status(seen: &Observed, decision: &Decision, side: Generation) -> GenerationStatus {
+    let whole = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
+    let capacity = decision.capacity.of(side);
+    let counts = seen.observation.workers.of(side);
+    let roles = capacity.roles.iter().map(|(role, counted)| {
+        let desired = counts.get(role).map_or(0, |workers| workers.desired);
+        let status = RoleStatus {
+            ready: whole(counted.ready),
+            desired: whole(desired),
+            full_size: counted.full.map(whole),
+        };
+        (role.as_str().to_owned(), status)
+    });
+    let ready: u32 = counts.values().map(|workers| workers.ready).sum();
+    let desired: u32 = counts.values().map(|workers| workers.desired).sum();
+    let open = decision.open_streams.map(|open| *open.of(side));
+    GenerationStatus {
+        workers: Some(format!("{ready}/{desired}")),
+        roles: roles.collect(),
+        capacity_percent: Some(percent(capacity)),
+        ready_frontends: Some(whole(seen.observation.frontends.of(side).endpoints)),
+        open_streams: open.and_then(|open| i64::try_from(open).ok()),
+    }
+}
+
+/// Rounded down: 100 is whole.
+fn percent(capacity: &Capacity) -> i32 {
+    let (of, whole) = capacity.share.parts();
+    i32::try_from(u128::from(of) * 100 / u128::from(whole)).unwrap_or(i32::MAX)
+}
+
+fn cut(text: &str) -> String {
+    cut_to(text, MAX_MESSAGE)
+}
+
+fn cut_to(text: &str, most: usize) -> String {
+    text[..text.floor_char_boundary(most)].to_owned()
+}

@@ -1,0 +1,99 @@
+//! What a snapshot is made of beside its plan: the process's targets and settings, and the addresses and certificates that
+//! are known by now.
+//!
+//! Must not know what is in force, nor why anything is put in force.
+
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use super::certificates::{Certificates, TlsFault};
+use crate::config::Config;
+use crate::discovery::RequestedPlan;
+use crate::discovery::resolve::{Addresses, resolve};
+use crate::guard::Guard;
+use crate::resource::{Host, Plan, Target};
+use crate::snapshot::Snapshot;
+use crate::split::Generation;
+use crate::upstream::{Pool, PoolSettings};
+
+/// What there is to make snapshots of.
+pub(super) struct SnapshotBuilder {
+    old: Vec<Target>,
+    peers: Vec<Target>,
+    settings: PoolSettings,
+    guard_key: Vec<u8>,
+    pub addresses: Addresses,
+    pub certificates: Certificates,
+}
+
+impl SnapshotBuilder {
+    pub fn of(config: &Config) -> Self {
+        Self {
+            old: config.old.clone(),
+            peers: config.peers.clone(),
+            settings: config.upstream.clone(),
+            guard_key: config.guard_key.clone(),
+            addresses: Addresses::default(),
+            certificates: Certificates::new(&config.upstream_tls),
+        }
+    }
+
+    /// All targets that requests may go to under `plan`.
+    pub fn targets(&self, plan: &Plan) -> Vec<Target> {
+        [&plan.new[..], &self.old, &self.peers].concat()
+    }
+
+    /// Gets what `plan` needs and what was not needed before.
+    ///
+    /// # Errors
+    /// When its TLS files cannot be used.
+    pub async fn prepare(&mut self, plan: &Plan) -> Result<(), TlsFault> {
+        let speaks = |targets: &[Target]| targets.iter().any(|target| target.tls);
+        let old = speaks(&self.old) || speaks(&self.peers);
+        self.certificates.prepare(plan, [old, speaks(&plan.new)])?;
+        // Requests must find new where it is. But a name that nobody knew when it was asked for keeps no later plan waiting.
+        let targets = self.targets(plan);
+        for (target, addresses) in resolve(self.addresses.unasked(&targets)).await {
+            self.addresses.learn(target, addresses);
+        }
+        Ok(())
+    }
+
+    /// A snapshot of what is wanted; endpoints that `previous` had keep their state and connections.
+    pub fn snapshot(
+        &self,
+        previous: &Snapshot,
+        wanted: RequestedPlan,
+        source: Arc<str>,
+        epoch: u64,
+    ) -> Snapshot {
+        let RequestedPlan { plan, manifest } = wanted;
+        let pool = |targets: &[Target],
+                    side: Generation,
+                    called: Option<&Host>,
+                    known: &Option<Arc<Pool>>| {
+            (!targets.is_empty()).then(|| {
+                Arc::new(Pool::new(
+                    &self.addresses.of(targets),
+                    self.settings.clone(),
+                    self.certificates.of(side),
+                    called,
+                    known.as_deref(),
+                ))
+            })
+        };
+        let called = plan.tls.as_ref().and_then(|tls| tls.server_name.as_ref());
+        Snapshot {
+            epoch,
+            old: pool(&self.old, Generation::Old, None, &previous.old),
+            new: pool(&plan.new, Generation::New, called, &previous.new),
+            peers: pool(&self.peers, Generation::Old, None, &previous.peers),
+            guard: Guard::new(&self.guard_key, &plan.identity, &plan.new),
+            plan,
+            manifest,
+            since: SystemTime::now(),
+            since_instant: Instant::now(),
+            source,
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! What the API server holds of the kinds that are asked for: each is listed when it is first asked for, and watched from
+//! then on.
+//!
+//! Must not know what the objects mean.
+
+mod objects;
+mod store;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use kube::Client;
+use kube::api::{Api, ApiResource};
+use tokio::sync::mpsc;
+
+use super::Connection;
+use store::{Store, noting};
+
+pub use objects::Object;
+pub use store::{Changed, NotSynced};
+
+/// Which namespaces are looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    All,
+    Namespace(String),
+}
+
+/// All kinds that were asked for.
+pub struct Cache {
+    client: Client,
+    scope: Scope,
+    told: mpsc::UnboundedSender<Changed>,
+    cache: Mutex<HashMap<String, Arc<Store>>>,
+}
+
+impl Cache {
+    /// Nothing is watched before it is asked for. Changes are told to the receiver.
+    #[must_use]
+    pub fn new(connection: &Connection, scope: Scope) -> (Self, mpsc::UnboundedReceiver<Changed>) {
+        let (told, changes) = mpsc::unbounded_channel();
+        let cache = Self {
+            client: connection.client.clone(),
+            scope,
+            told,
+            cache: Mutex::default(),
+        };
+        (cache, changes)
+    }
+
+    /// The objects of a kind in a namespace; none where the cluster does not have the kind.
+    ///
+    /// # Errors
+    /// When they are not listed yet, or may not be.
+    pub fn of(&self, kind: &ApiResource, namespace: &str) -> Result<Vec<Object>, NotSynced> {
+        let store = self.store(kind);
+        let state = store.state();
+        store.check(&state)?;
+        let objects = state.objects.get(namespace).into_iter();
+        Ok(objects.flat_map(BTreeMap::values).cloned().collect())
+    }
+
+    /// One object of a kind.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn one(
+        &self,
+        kind: &ApiResource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Object>, NotSynced> {
+        let store = self.store(kind);
+        let state = store.state();
+        store.check(&state)?;
+        let objects = state.objects.get(namespace);
+        Ok(objects.and_then(|objects| objects.get(name)).cloned())
+    }
+
+    /// The objects of a kind in all namespaces that are looked at.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn all(&self, kind: &ApiResource) -> Result<Vec<Object>, NotSynced> {
+        let store = self.store(kind);
+        let state = store.state();
+        store.check(&state)?;
+        let objects = state.objects.values();
+        Ok(objects.flat_map(BTreeMap::values).cloned().collect())
+    }
+
+    /// Of how many kinds only the last list is known, because a newer one is refused?
+    #[must_use]
+    pub fn stale(&self) -> usize {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let stale = cache.values().filter(|store| store.state().is_stale());
+        stale.count()
+    }
+
+    /// Was all that is held heard of late, with nothing refused since?
+    #[must_use]
+    pub fn are_current(&self) -> bool {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        cache.values().all(|store| store.state().is_current(now))
+    }
+
+    fn store(&self, kind: &ApiResource) -> Arc<Store> {
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = format!("{}.{}", kind.plural, kind.api_version);
+        let store = cache.entry(key).or_insert_with(|| {
+            let store = Store::new(&kind.plural);
+            let client = noting(self.client.clone(), Arc::clone(&store));
+            let api = match &self.scope {
+                Scope::All => Api::all_with(client, kind),
+                Scope::Namespace(name) => Api::namespaced_with(client, name, kind),
+            };
+            let filling = Arc::clone(&store).fill(api, self.client.clone(), self.told.clone());
+            tokio::spawn(filling);
+            store
+        });
+        Arc::clone(store)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use futures_util::{StreamExt, stream};
+    use http::{Request, Response};
+    use http_body_util::StreamBody;
+    use hyper::body::Frame;
+    use kube::client::Body;
+    use kube::core::GroupVersionKind;
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    /// An API server whose list is empty and whose first watch is refused; the next one is granted, and silent.
+    fn quiet_api_server(watches: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_watch = request.uri().query().unwrap_or_default().contains("watch=");
+            let (status, text) = match is_watch.then(|| watches.fetch_add(1, Ordering::SeqCst)) {
+                None => (
+                    200,
+                    json!({"metadata": {"resourceVersion": "1"}, "items": []}),
+                ),
+                Some(0) => (
+                    503,
+                    json!({"status": "Failure", "message": "no", "reason": "No", "code": 503}),
+                ),
+                Some(_) => (200, Json::Null),
+            };
+            let first = (!text.is_null()).then(|| Ok(Frame::data(text.to_string().into())));
+            let rest = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let is_open = text.is_null();
+            let rest = stream::iter(first).chain(rest.take(usize::from(is_open)));
+            let answer = Response::builder().status(status);
+            let answer = answer.body(StreamBody::new(rest)).unwrap();
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_quiet_kind_whose_watch_goes_on_after_an_error_is_no_longer_stale() {
+        let watches = Arc::new(AtomicUsize::new(0));
+        let (told, _changes) = mpsc::unbounded_channel();
+        let cache = Cache {
+            client: quiet_api_server(Arc::clone(&watches)),
+            scope: Scope::All,
+            told,
+            cache: Mutex::default(),
+        };
+        let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
+        let mut was_stale = false;
+        assert!(cache.all(&teapots).is_err());
+        while watches.load(Ordering::SeqCst) < 2 || cache.stale() > 0 {
+            was_stale |= cache.stale() == 1;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert!(was_stale);
+        assert!(cache.all(&teapots).unwrap().is_empty());
+    }
+
+    /// An API server that begins: it knows no kind but the third time that it is asked, and is ready only then.
+    fn beginning_api_server(lists: Arc<AtomicUsize>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let refused = |code: u16| {
+                let text =
+                    json!({"status": "Failure", "message": "no", "reason": "No", "code": code});
+                (code, text.to_string())
+            };
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.contains("watch=");
+            let item = json!({
+                "apiVersion": "a.b/v1", "kind": "Teapot", "metadata": {"name": "a", "namespace": "n"},
+            });
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": [item]});
+            let (status, text) = match request.uri().path() {
+                "/readyz" if lists.load(Ordering::SeqCst) < 3 => refused(500),
+                "/readyz" => (200, "ok".to_owned()),
+                _ if is_watch => (200, String::new()),
+                _ if lists.fetch_add(1, Ordering::SeqCst) < 2 => refused(404),
+                _ => (200, list.to_string()),
+            };
+            let first = (!text.is_empty()).then(|| Ok(Frame::data(text.into())));
+            let rest = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let rest = stream::iter(first).chain(rest.take(usize::from(is_watch)));
+            let answer = Response::builder().status(status);
+            let answer = answer.body(StreamBody::new(rest)).unwrap();
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_not_empty_because_the_api_server_does_not_know_it_yet() {
+        let lists = Arc::new(AtomicUsize::new(0));
+        let (told, _changes) = mpsc::unbounded_channel();
+        let cache = Cache {
+            client: beginning_api_server(lists),
+            scope: Scope::All,
+            told,
+            cache: Mutex::default(),
+        };
+        let teapots = ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", "v1", "Teapot"));
+        let found = loop {
+            match cache.all(&teapots) {
+                Ok(found) => break found,
+                Err(unseen) => assert_eq!(unseen, NotSynced::NotYet("teapots".to_owned())),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
+        assert_eq!(found.len(), 1);
+    }
+}

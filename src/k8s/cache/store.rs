@@ -1,0 +1,421 @@
+//! One kind: listed, then watched, and what an error means for what is held.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use kube::api::{Api, DynamicObject};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Client, Error as ClientError};
+use serde_json::{Value as Json, json};
+use tokio::sync::mpsc;
+
+use super::objects::{Object, Objects, differing, place, put};
+use crate::error_chain::error_chain;
+
+/// A watch is begun anew after so long, in seconds.
+const RENEW: u32 = 25;
+/// The pause after an error, doubled with each, half of it chance.
+const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+
+/// A kind has to be unknown to the API server for so long to be taken for gone: one that begins anew does not know all kinds
+/// at once.
+const GONE: Duration = Duration::from_secs(30);
+/// A kind that was never listed is taken to be absent sooner, when the API server has been unknowing for so long and says
+/// that it is ready (`/readyz`), which it is when its definitions are served.
+const ABSENT: Duration = Duration::from_secs(2);
+/// How long the API server may take to say so.
+const READY: Duration = Duration::from_secs(5);
+
+/// Who was heard so long ago may have changed unseen. A watch is begun anew, and heard by that, far more often.
+const CURRENT: Duration = Duration::from_secs(60);
+
+/// An object that is new, has changed or is gone.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// The plural of its kind.
+    pub plural: String,
+    pub object: Object,
+}
+
+/// Why nothing can be said of a kind. What could not be listed is not empty.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotSynced {
+    #[error("{0} are not listed yet")]
+    NotYet(String),
+    #[error("{plural} cannot be listed: {cause}")]
+    Refused { plural: String, cause: String },
+    /// It cannot be counted as it is asked for.
+    #[error("{0}")]
+    Unclear(String),
+}
+
+/// The objects of one kind, as the API server was last heard.
+pub struct Store {
+    plural: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub struct State {
+    pub objects: Objects,
+    /// Listed in full at least once, or known not to exist in this cluster.
+    listed: bool,
+    /// The cluster does not have the kind.
+    absent: bool,
+    /// Why it cannot be listed or watched now. What was listed before stays.
+    refused: Option<String>,
+    /// When the API server last granted what was asked of it.
+    heard: Option<Instant>,
+    /// Since when the API server has said nothing but that it does not know the kind.
+    unknown_since: Option<Instant>,
+}
+
+impl State {
+    /// Has the API server only said that it does not know the kind?
+    const fn may_be_absent(&self) -> bool {
+        !self.listed && self.unknown_since.is_some()
+    }
+
+    /// Was it listed and is it no longer watched, because that is refused?
+    pub const fn is_stale(&self) -> bool {
+        self.listed && self.refused.is_some()
+    }
+
+    /// Was it heard of late, with nothing refused since?
+    pub fn is_current(&self, now: Instant) -> bool {
+        let is_heard = |at: Instant| now.saturating_duration_since(at) < CURRENT;
+        !self.listed || self.absent || (self.refused.is_none() && self.heard.is_some_and(is_heard))
+    }
+}
+
+impl Store {
+    pub fn new(plural: &str) -> Arc<Self> {
+        Arc::new(Self {
+            plural: plural.to_owned(),
+            state: Mutex::default(),
+        })
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// May it be asked of?
+    pub fn check(&self, state: &State) -> Result<(), NotSynced> {
+        let plural = self.plural.clone();
+        match &state.refused {
+            _ if state.listed => Ok(()),
+            Some(cause) => Err(NotSynced::Refused {
+                plural,
+                cause: cause.clone(),
+            }),
+            None => Err(NotSynced::NotYet(plural)),
+        }
+    }
+
+    /// Lists and watches the kind for as long as anybody wants to be told.
+    pub async fn fill(
+        self: Arc<Self>,
+        api: Api<DynamicObject>,
+        client: Client,
+        told: mpsc::UnboundedSender<Changed>,
+    ) {
+        let begin = || {
+            Box::pin(watcher(
+                api.clone(),
+                watcher::Config::default().timeout(RENEW),
+            ))
+        };
+        let mut events = begin();
+        let mut listed = Vec::new();
+        let mut failures = 0;
+        // Has the API server said that it is ready, before it was asked last?
+        let mut was_ready = false;
+        loop {
+            match events.next().await {
+                Some(Ok(event)) => {
+                    if !matches!(event, Event::Init) {
+                        failures = 0;
+                    }
+                    for object in self.take(event, &mut listed) {
+                        let plural = self.plural.clone();
+                        let _ = told.send(Changed { plural, object });
+                    }
+                }
+                Some(Err(error)) => {
+                    let (anew, gone) = self.fails(&error, was_ready, Instant::now());
+                    let is_open = self.state().may_be_absent();
+                    was_ready = is_open && is_ready(&client).await;
+                    if anew {
+                        events = begin();
+                    }
+                    for object in gone {
+                        let plural = self.plural.clone();
+                        let _ = told.send(Changed { plural, object });
+                    }
+                    let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(failures.min(10)));
+                    failures += 1;
+                    tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+                }
+                None => events = begin(),
+            }
+            if told.is_closed() {
+                return;
+            }
+        }
+    }
+
+    /// Takes in an event; which objects are new, changed or gone by it?
+    fn take(&self, event: Event<DynamicObject>, listed: &mut Vec<Object>) -> Vec<Object> {
+        let mut state = self.state();
+        state.heard = Some(Instant::now());
+        match event {
+            Event::Init => listed.clear(),
+            Event::InitApply(object) => listed.push(self.trimmed(object)),
+            Event::InitDone => {
+                let mut objects = Objects::new();
+                for object in listed.drain(..) {
+                    put(&mut objects, object);
+                }
+                let before = std::mem::replace(&mut state.objects, objects);
+                (state.listed, state.absent) = (true, false);
+                return differing(&before, &state.objects);
+            }
+            Event::Apply(object) => {
+                let object = self.trimmed(object);
+                put(&mut state.objects, Arc::clone(&object));
+                return vec![object];
+            }
+            Event::Delete(object) => {
+                let (namespace, name) = place(&object);
+                if let Some(objects) = state.objects.get_mut(&namespace) {
+                    objects.remove(&name);
+                }
+                return vec![self.trimmed(object)];
+            }
+        }
+        Vec::new()
+    }
+
+    /// Notes that the API server grants what is asked of it.
+    fn is_heard(&self) {
+        let mut state = self.state();
+        state.unknown_since = None;
+        state.heard = Some(Instant::now());
+        if state.refused.take().is_some() && state.listed {
+            tracing::info!(kind = self.plural, "the watch works again");
+        }
+    }
+
+    /// Notes an error. Must the watch begin anew, by listing, and which objects are gone by it?
+    /// `was_ready` before it was asked, by what the API server says of itself?
+    fn fails(&self, error: &watcher::Error, was_ready: bool, now: Instant) -> (bool, Vec<Object>) {
+        let code = match error {
+            watcher::Error::InitialListFailed(ClientError::Api(status))
+            | watcher::Error::WatchStartFailed(ClientError::Api(status)) => status.code,
+            _ => 0,
+        };
+        tracing::debug!(kind = self.plural, %error, "a watch failed");
+        let mut state = self.state();
+        let since = match code {
+            404 => *state.unknown_since.get_or_insert(now),
+            _ => {
+                state.unknown_since = None;
+                now
+            }
+        };
+        // A watch that only has to list anew is no refusal.
+        if matches!(code, 410 | 504) || (code == 404 && state.absent) {
+            return (true, Vec::new());
+        }
+        let before = state.refused.take();
+        let unknown_for = now.duration_since(since);
+        let is_absent = !state.listed && was_ready && unknown_for >= ABSENT;
+        let is_gone = code == 404 && (is_absent || unknown_for >= GONE);
+        if is_gone {
+            let objects = std::mem::take(&mut state.objects);
+            (state.listed, state.absent) = (true, true);
+            return (true, differing(&objects, &Objects::new()));
+        }
+        // Not yet refused: the API server may only be beginning.
+        if code == 404 && !state.listed {
+            return (true, Vec::new());
+        }
+        let cause = error_chain(error);
+        if before.is_none() && state.listed && code != 0 {
+            tracing::warn!(
+                kind = self.plural,
+                cause,
+                "cannot watch; the last list stays in use"
+            );
+        }
+        state.refused = Some(cause);
+        (code == 404, Vec::new())
+    }
+
+    /// Without what is not looked at: there may be thousands.
+    fn trimmed(&self, mut object: DynamicObject) -> Object {
+        if self.plural == "dynamoupdateconfigs" {
+            return Arc::new(object);
+        }
+        object.metadata.managed_fields = None;
+        if self.plural == "pods" {
+            let ports = |list: &str| -> Json {
+                let containers = object.data["spec"][list].as_array().into_iter().flatten();
+                containers
+                    .map(
+                        |container| json!({"name": container["name"], "ports": container["ports"]}),
+                    )
+                    .collect()
+            };
+            let spec = json!({"containers": ports("containers"), "initContainers": ports("initContainers")});
+            object.data["spec"] = spec;
+        }
+        Arc::new(object)
+    }
+}
+
+/// Does the API server say that it serves all it has?
+async fn is_ready(client: &Client) -> bool {
+    let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
+        return false;
+    };
+    let asked = tokio::time::timeout(READY, client.request_text(request)).await;
+    matches!(asked, Ok(Ok(_)))
+}
+
+/// A client that tells `store` of each answer that grants what was asked: a watch that goes on after an error has no event
+/// of its own for that.
+pub fn noting(client: Client, store: Arc<Store>) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request| {
+        let (client, store) = (client.clone(), Arc::clone(&store));
+        async move {
+            let response = client.send(request).await?;
+            if response.status().is_success() {
+                store.is_heard();
+            }
+            Ok::<_, ClientError>(response)
+        }
+    });
+    Client::new(service, namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use kube::core::Status;
+
+    use super::*;
+
+    fn refusal(code: u16) -> watcher::Error {
+        let status = Status {
+            code,
+            ..Status::failure("no", "No")
+        };
+        watcher::Error::InitialListFailed(ClientError::Api(status.into()))
+    }
+
+    fn store() -> Arc<Store> {
+        Store::new("teapots")
+    }
+
+    fn listed() -> Arc<Store> {
+        let store = store();
+        let object = json!({"metadata": {"name": "a", "namespace": "n"}});
+        let object: DynamicObject = serde_json::from_value(object).unwrap();
+        let mut list = Vec::new();
+        store.take(Event::InitApply(object), &mut list);
+        store.take(Event::InitDone, &mut list);
+        store
+    }
+
+    fn count(store: &Store) -> usize {
+        store.state().objects.values().map(BTreeMap::len).sum()
+    }
+
+    #[test]
+    fn a_kind_that_was_never_there_is_empty_and_one_that_was_is_gone_after_a_while() {
+        let now = Instant::now();
+        for (was_ready, after, is_empty) in [
+            (true, Duration::ZERO, false),
+            (true, ABSENT / 2, false),
+            (true, ABSENT, true),
+            // One that is not ready yet, or may not be asked.
+            (false, ABSENT, false),
+            (false, GONE / 2, false),
+            (false, GONE, true),
+        ] {
+            let never = store();
+            assert!(never.fails(&refusal(404), was_ready, now).0);
+            let unseen = never.check(&never.state());
+            assert_eq!(unseen, Err(NotSynced::NotYet("teapots".to_owned())));
+            assert!(never.state().may_be_absent());
+            assert!(never.fails(&refusal(404), was_ready, now + after).0);
+            let is_listed = never.check(&never.state()).is_ok();
+            assert_eq!(is_listed, is_empty, "{was_ready} {after:?}");
+            assert!(never.state().refused.is_none(), "which is nothing to tell");
+        }
+
+        let store = listed();
+        assert!(store.fails(&refusal(404), true, now).1.is_empty());
+        assert!(
+            store
+                .fails(&refusal(404), true, now + GONE / 2)
+                .1
+                .is_empty()
+        );
+        assert_eq!(count(&store), 1);
+        let (_, gone) = store.fails(&refusal(404), true, now + GONE);
+        assert_eq!(
+            (gone.len(), count(&store)),
+            (1, 0),
+            "whom it concerns is told"
+        );
+    }
+
+    #[test]
+    fn an_answer_in_between_begins_the_wait_anew() {
+        let (now, store) = (Instant::now(), listed());
+        store.fails(&refusal(404), true, now);
+        store.is_heard();
+        store.fails(&refusal(404), true, now + GONE);
+        assert_eq!(count(&store), 1);
+    }
+
+    #[test]
+    fn only_an_answer_that_a_kind_is_unknown_begins_the_wait_for_its_end() {
+        for other in [
+            watcher::Error::InitialListFailed(ClientError::TlsRequired),
+            refusal(403),
+            refusal(410),
+        ] {
+            let (now, store) = (Instant::now(), listed());
+            store.fails(&other, true, now);
+            let later = now + GONE + GONE / 30;
+            assert!(
+                store.fails(&refusal(404), true, later).1.is_empty(),
+                "{other}"
+            );
+            assert_eq!(count(&store), 1, "{other}");
+            store.fails(&other, true, later + GONE / 2);
+            store.fails(&refusal(404), true, later + GONE);
+            assert_eq!(count(&store), 1, "{other}");
+            store.fails(&refusal(404), true, later + 2 * GONE);
+            assert_eq!(count(&store), 0, "{other}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_after_it_was_listed_stays_and_is_stale() {
+        let (now, store) = (Instant::now(), listed());
+        store.fails(&refusal(403), true, now);
+        store.fails(&refusal(403), true, now + 10 * GONE);
+        assert_eq!(count(&store), 1);
+        assert!(store.check(&store.state()).is_ok() && store.state().refused.is_some());
+        store.is_heard();
+        assert!(store.state().refused.is_none());
+    }
+}

@@ -1,0 +1,206 @@
+//! Which of several updates of one deployment rules.
+//!
+//! The oldest does, until a younger one names it in `supersedes`; that one rules in its place, and may be superseded in
+//! turn. Everyone who looks at the same updates comes to the same answer, in whatever order they arrived. Must not know
+//! where the updates come from.
+
+/// What of an update matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Contender<'a> {
+    /// `metadata.name`: two updates of a namespace never share it.
+    pub name: &'a str,
+    /// `metadata.creationTimestamp`, in seconds since 1970. Of two of one second the one whose name sorts first is older.
+    pub created: i64,
+    /// `spec.supersedes`
+    pub supersedes: Option<&'a str>,
+}
+
+impl<'a> Contender<'a> {
+    fn age(&self) -> (i64, &'a str) {
+        (self.created, self.name)
+    }
+
+    /// Whether this one replaces `other`: it names it, and is younger.
+    fn replaces(&self, other: &Self) -> bool {
+        self.supersedes == Some(other.name) && self.age() > other.age()
+    }
+}
+
+/// How an update stands among those of its deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It rules.
+    Rules,
+    /// It ruled, or would rule, were it not for the one at this place, which names it in `supersedes`.
+    SupersededBy(usize),
+    /// It does nothing: it names in `supersedes` neither the one that rules nor one that it could replace.
+    Conflicts,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Precedence {
+    /// The place of the one that rules.
+    pub ruler: usize,
+    /// One for each contender, in their order.
+    pub standings: Vec<Standing>,
+}
+
+/// Who of `contenders` rules; none if there are none.
+///
+/// Only a younger update can replace an older one, so that there are no circles: what an older one says of a younger
+/// one is without effect. If several name the same one, the oldest of them replaces it.
+#[must_use]
+pub fn rule(contenders: &[Contender<'_>]) -> Option<Precedence> {
+    let oldest =
+        |places: &mut dyn Iterator<Item = usize>| places.min_by_key(|at| contenders[*at].age());
+    let mut standings = vec![Standing::Conflicts; contenders.len()];
+    let mut ruler = oldest(&mut (0..contenders.len()))?;
+    while let Some(heir) =
+        oldest(&mut (0..contenders.len()).filter(|at| contenders[*at].replaces(&contenders[ruler])))
+    {
+        standings[ruler] = Standing::SupersededBy(heir);
+        ruler = heir;
+    }
+    standings[ruler] = Standing::Rules;
+    Some(Precedence { ruler, standings })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn ruler<'a>(
+        contenders: &[(&'a str, i64, Option<&'a str>)],
+    ) -> Option<(&'a str, Vec<Standing>)> {
+        let contenders: Vec<_> = contenders
+            .iter()
+            .map(|&(name, created, supersedes)| Contender {
+                name,
+                created,
+                supersedes,
+            })
+            .collect();
+        rule(&contenders).map(|ruling| (contenders[ruling.ruler].name, ruling.standings))
+    }
+
+    #[test]
+    fn the_older_one_rules_unless_the_younger_names_it() {
+        use Standing::{Conflicts, Rules, SupersededBy};
+        for (contenders, wanted, standings) in [
+            (&[("a", 1, None)][..], "a", vec![Rules]),
+            (
+                &[("a", 1, None), ("b", 2, None)],
+                "a",
+                vec![Rules, Conflicts],
+            ),
+            (
+                &[("b", 1, None), ("a", 2, None)],
+                "b",
+                vec![Rules, Conflicts],
+            ),
+            // Of one second: by name.
+            (
+                &[("b", 1, None), ("a", 1, None)],
+                "a",
+                vec![Conflicts, Rules],
+            ),
+            (
+                &[("a", 1, None), ("b", 2, Some("a"))],
+                "b",
+                vec![SupersededBy(1), Rules],
+            ),
+            (
+                &[("a", 1, None), ("b", 1, Some("a"))],
+                "b",
+                vec![SupersededBy(1), Rules],
+            ),
+            // A chain.
+            (
+                &[("c", 3, Some("b")), ("a", 1, None), ("b", 2, Some("a"))],
+                "c",
+                vec![Rules, SupersededBy(2), SupersededBy(0)],
+            ),
+            // A chain that is broken: c names one that does not rule.
+            (
+                &[("a", 1, None), ("b", 2, None), ("c", 3, Some("b"))],
+                "a",
+                vec![Rules, Conflicts, Conflicts],
+            ),
+            // Two heirs: the older one.
+            (
+                &[("a", 1, None), ("b", 2, Some("a")), ("c", 3, Some("a"))],
+                "b",
+                vec![SupersededBy(1), Rules, Conflicts],
+            ),
+            // An older one cannot replace a younger one, so that a circle is none.
+            (
+                &[("a", 1, Some("b")), ("b", 2, None)],
+                "a",
+                vec![Rules, Conflicts],
+            ),
+            (
+                &[("a", 1, Some("b")), ("b", 2, Some("a"))],
+                "b",
+                vec![SupersededBy(1), Rules],
+            ),
+            // Itself, and one that is not there.
+            (&[("a", 1, Some("a"))], "a", vec![Rules]),
+            (
+                &[("a", 1, Some("gone")), ("b", 2, Some("gone"))],
+                "a",
+                vec![Rules, Conflicts],
+            ),
+        ] {
+            assert_eq!(
+                ruler(contenders),
+                Some((wanted, standings)),
+                "{contenders:?}"
+            );
+        }
+        assert_eq!(ruler(&[]), None);
+    }
+
+    fn contenders() -> impl Strategy<Value = Vec<(usize, i64, Option<usize>)>> {
+        prop::collection::btree_map(0usize..8, (0i64..4, prop::option::of(0usize..8)), 1..8)
+            .prop_map(|map| {
+                map.into_iter()
+                    .map(|(name, (at, over))| (name, at, over))
+                    .collect()
+            })
+    }
+
+    const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+    proptest! {
+        #[test]
+        fn exactly_one_rules_whatever_the_order(contenders in contenders(), turn in 0usize..8) {
+            let named: Vec<_> = contenders
+                .iter()
+                .map(|&(name, at, over)| (NAMES[name], at, over.map(|over| NAMES[over])))
+                .collect();
+            let (name, standings) = ruler(&named).unwrap();
+            prop_assert_eq!(standings.iter().filter(|standing| **standing == Standing::Rules).count(), 1);
+            let mut turned = named.clone();
+            turned.rotate_left(turn % named.len());
+            prop_assert_eq!(ruler(&turned).unwrap().0, name);
+            turned.reverse();
+            prop_assert_eq!(ruler(&turned).unwrap().0, name);
+        }
+
+        #[test]
+        fn who_does_not_name_the_ruler_takes_nothing_from_it(contenders in contenders(), late in 4i64..9) {
+            let mut named: Vec<_> = contenders
+                .iter()
+                .map(|&(name, at, over)| (NAMES[name], at, over.map(|over| NAMES[over])))
+                .collect();
+            let (before, _) = ruler(&named).unwrap();
+            named.push(("z", late, None));
+            prop_assert_eq!(ruler(&named).unwrap().0, before);
+            named.last_mut().unwrap().2 = Some(before);
+            prop_assert_eq!(ruler(&named).unwrap().0, "z");
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! The story for people: conditions and events.
+//!
+//! Decides nothing. Whatever is said holds no times, so that a status changes only when something happens.
+
+use super::{
+    Obstacle, Phase, Rule,
+    gate::listed,
+    messages::{StatusContext, failing, lag, message, share, unmeasured, why, without_proxy},
+};
+
+/// A condition of the status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// Which.
+    pub kind: ConditionKind,
+    /// Does it hold?
+    pub holds: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// In a person's words.
+    pub message: String,
+}
+
+/// The conditions there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionKind {
+    /// The resource is valid and rules its deployment.
+    Accepted,
+    /// New can serve.
+    NewFrontendReady,
+    /// The split moves, or will when what it waits for comes.
+    Progressing,
+    /// A person or the cap holds the split.
+    Paused,
+    /// Old is done with.
+    Complete,
+    /// Something is not as it should be.
+    Degraded,
+    /// Nothing moves and nothing is wrong: it is complete, or held. The first of the three of kstatus, of which one holds.
+    Ready,
+    /// It moves, or will when what it waits for comes.
+    Reconciling,
+    /// It does not get on by itself.
+    Stalled,
+}
+
+impl ConditionKind {
+    /// The condition's `type`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Accepted => "Accepted",
+            Self::NewFrontendReady => "NewFrontendReady",
+            Self::Progressing => "Progressing",
+            Self::Paused => "Paused",
+            Self::Complete => "Complete",
+            Self::Degraded => "Degraded",
+            Self::Ready => "Ready",
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
+        }
+    }
+}
+
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Is it a `Warning`? Else `Normal`.
+    pub is_warning: bool,
+    /// One word in CamelCase.
+    pub reason: &'static str,
+    /// In a person's words.
+    pub message: String,
+}
+
+/// All conditions, always in the same order.
+pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
+    use ConditionKind::{Accepted, Complete, NewFrontendReady, Paused, Progressing};
+    let settings = context.assessment.settings;
+    let is_superseded = context.rule == Rule::Superseded;
+    let is_complete = context.phase == Phase::Complete;
+    let why = why(context);
+    let condition = |kind, holds, reason, message: &str| Condition {
+        kind,
+        holds,
+        reason,
+        message: message.to_owned(),
+    };
+    let progressing = match context.rule {
+        _ if is_complete => condition(Progressing, false, "Complete", "old is done with"),
+        rule @ (Rule::Superseded | Rule::Paused) => {
+            condition(Progressing, false, rule.as_str(), &why)
+        }
+        _ if context.phase == Phase::Draining => condition(Progressing, true, "Draining", &why),
+        rule => condition(Progressing, true, rule.as_str(), &why),
+    };
+    let accepted = if is_superseded {
+        "Superseded"
+    } else {
+        "Accepted"
+    };
+    // Who holds the split, if anybody does.
+    let (is_held, holder, held) = match context.rule {
+        _ if settings.paused => (true, "Paused", "spec.paused is true"),
+        Rule::Cap => (true, "Cap", "capacity would give new more than the cap"),
+        _ => (false, "NotPaused", "spec.paused is not true"),
+    };
+    let (gate, obstacles) = match context.assessment.gate.obstacles.first() {
+        None => match failing(context) {
+            Some(failing) => ("FrontendsFail", failing),
+            None => ("Serving", "it serves every model that is wanted".to_owned()),
+        },
+        Some(first) => (reason(first), listed(&context.assessment.gate.obstacles)),
+    };
+    let complete = if is_complete {
+        "old is done with"
+    } else {
+        "old still has a part in it"
+    };
+    let mut all = vec![
+        condition(
+            Accepted,
+            !is_superseded,
+            accepted,
+            if is_superseded {
+                &why
+            } else {
+                "it rules its deployment"
+            },
+        ),
+        condition(
+            NewFrontendReady,
+            context.assessment.gate.obstacles.is_empty(),
+            gate,
+            &obstacles,
+        ),
+        progressing,
+        condition(Paused, is_held, holder, held),
+        condition(Complete, is_complete, context.phase.as_str(), complete),
+        degraded(context),
+    ];
+    all.extend(standard(&all, is_held));
+    all
+}
+
+/// The conditions by which tools that know nothing of updates wait for one or take it for failed (kstatus of
+/// kubernetes-sigs/cli-utils): exactly one of them holds.
+fn standard(all: &[Condition], is_held: bool) -> [Condition; 3] {
+    use ConditionKind::{Accepted, Complete, Degraded, Progressing, Ready, Reconciling, Stalled};
+    let of = |kind| all.iter().find(|condition| condition.kind == kind);
+    let told = |kind, holds| of(kind).filter(|condition| condition.holds == holds);
+    let stalled = told(Accepted, false).or(told(Degraded, true));
+    let settled = told(Complete, true).or_else(|| of(ConditionKind::Paused).filter(|_| is_held));
+    let (holding, why) = match (stalled, settled) {
+        (Some(why), _) => (Stalled, Some(why)),
+        (None, Some(why)) => (Ready, Some(why)),
+        (None, None) => (Reconciling, of(Progressing)),
+    };
+    [Ready, Reconciling, Stalled].map(|kind| Condition {
+        kind,
+        holds: kind == holding,
+        reason: why.map_or(kind.as_str(), |why| why.reason),
+        message: why.map_or_else(String::new, |why| why.message.clone()),
+    })
+}
+
+const fn reason(obstacle: &Obstacle) -> &'static str {
+    match obstacle {
+        Obstacle::NoEndpoint => "NoEndpoint",
+        Obstacle::NoAnswer(_) => "NoAnswer",
+        Obstacle::NotYet => "NotYet",
+        Obstacle::OldModelsUnknown => "OldModelsUnknown",
+        Obstacle::ModelsMissing(_) => "ModelsMissing",
+        Obstacle::ListTooLong(_) => "ListTooLong",
+        Obstacle::NoModel => "NoModel",
+        Obstacle::NoWorkers(_) | Obstacle::NothingKnown => "NoWorkers",
+    }
+}
+
+/// Is something wrong that time alone will not mend?
+fn degraded(context: &StatusContext) -> Condition {
+    let outage = match context.rule {
+        Rule::Superseded => None,
+        Rule::NeitherCanServe => Some(why(context)),
+        Rule::OldCannotServe => (!context.assessment.old_is_given_up()).then(|| why(context)),
+        // A new generation that is not there yet is no fault, nor one that is taken back; one that should hold a share is.
+        Rule::NewCannotServe => {
+            let held = context.memory.held.is_some_and(|held| !held.is_all_old());
+            let fell_over = context.memory.new_had_share && context.assessment.new_is_wanted();
+            (held || fell_over).then(|| why(context))
+        }
+        Rule::Paused | Rule::DrainOld | Rule::Cap | Rule::Capacity => None,
+    };
+    let without_proxy = without_proxy(context);
+    let lag = context.assessment.is_lagging().then(|| lag(context));
+    let is_unknown = context.rule != Rule::Superseded
+        && context
+            .assessment
+            .gate
+            .obstacles
+            .contains(&Obstacle::OldModelsUnknown);
+    let (reason, message) = match (outage, unmeasured(context), lag) {
+        _ if without_proxy.is_some() => ("NoProxy", without_proxy.unwrap_or_default()),
+        _ if is_unknown => ("OldModelsUnknown", Obstacle::OldModelsUnknown.to_string()),
+        (Some(outage), ..) => (context.rule.as_str(), outage),
+        (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),
+        (None, None, Some(lag)) => ("ProxiesLag", lag),
+        (None, None, None) => match (untried(context), fails_in_part(context)) {
+            (Some(unknown), _) => (reason(&unknown), unknown.to_string()),
+            (None, Some(failing)) => ("FrontendsFail", failing),
+            (None, None) => ("AsExpected", "nothing is wrong".to_owned()),
+        },
+    };
+    Condition {
+        kind: ConditionKind::Degraded,
+        holds: reason != "AsExpected",
+        reason,
+        message,
+    }
+}
+
+/// Why new, which keeps what it has, can get nothing more.
+fn untried(context: &StatusContext) -> Option<Obstacle> {
+    let assessment = context.assessment;
+    let is_kept = assessment.gate.is_presumed
+        && assessment.gate.obstacles.is_empty()
+        && !assessment.seen.split.is_all_old();
+    let trouble = assessment.seen.frontends.new.trouble();
+    match trouble.filter(|_| is_kept) {
+        Some(trouble) => Some(Obstacle::NoAnswer(trouble.to_owned())),
+        None => (is_kept && assessment.wanted_is_unknown).then_some(Obstacle::OldModelsUnknown),
+    }
+}
+
+/// That some frontends of new fail it since it had a share; of one that begins that is no fault.
+fn fails_in_part(context: &StatusContext) -> Option<String> {
+    let has_begun = context.rule != Rule::Superseded && context.memory.new_had_share;
+    failing(context).filter(|_| has_begun)
+}
+
+/// What has happened by this step.
+pub(super) fn events(context: &StatusContext) -> Vec<Event> {
+    let mut events = Vec::new();
+    let mut event = |is_warning, reason, message| {
+        events.push(Event {
+            is_warning,
+            reason,
+            message,
+        });
+    };
+    let present = context.assessment.seen.split;
+    if context.contested {
+        let text = format!(
+            "an edit of the split to {} is taken back; set spec.paused to hold a split of your own",
+            share(present)
+        );
+        event(true, "SplitContested", text);
+    }
+    let is_warning =
+        degraded(context).holds || (context.rule == Rule::NewCannotServe && !present.is_all_old());
+    if context.next != present {
+        let from = share(present);
+        event(
+            is_warning,
+            "SplitChanged",
+            format!("from {from} to {}", message(context)),
+        );
+    } else if context.before.rule != Some(context.rule) {
+        event(is_warning, context.rule.as_str(), message(context));
+    }
+    if context.before.phase != context.phase {
+        let text = match context.phase {
+            Phase::Draining => Some("all proxies send everything to new; old ends its streams"),
+            Phase::Complete if context.assessment.proxies.old_is_empty() => {
+                Some("no stream is left on old")
+            }
+            Phase::Complete => Some("the time for streams on old is over"),
+            _ if context.before.phase.old_drains() => Some("old is needed again"),
+            _ => None,
+        };
+        if let Some(text) = text {
+            event(false, context.phase.as_str(), text.to_owned());
+        }
+    }
+    if context.lag_is_new {
+        event(true, "ProxiesLag", lag(context));
+    }
+    events
+}

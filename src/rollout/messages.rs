@@ -1,0 +1,228 @@
+//! Whole sentences: why the split is what it is, and what is in the way.
+//!
+//! Must not know what becomes of them, nor name a time.
+
+use super::{
+    Capacity, Memory, Phase, Ratio, Role, RoleCapacity, Rule, Wait,
+    assessment::Assessment,
+    gate::{listed, without_workers},
+    rules::at_most,
+};
+use crate::split::Weights;
+
+/// A step, as far as it is told.
+pub(super) struct StatusContext<'a> {
+    pub assessment: &'a Assessment<'a>,
+    pub before: &'a Memory,
+    pub memory: &'a Memory,
+    pub rule: Rule,
+    pub phase: Phase,
+    /// The split after this step.
+    pub next: Weights,
+    pub waiting_for: &'a [Wait],
+    /// Is an edit taken back for the first time?
+    pub contested: bool,
+    /// Have proxies been waited for in vain for the first time?
+    pub lag_is_new: bool,
+}
+
+/// The whole in one line: the split, why, and what is waited for.
+pub(super) fn message(context: &StatusContext) -> String {
+    let phase = match context.phase {
+        Phase::Draining => "old drains; ",
+        Phase::Complete => "complete; ",
+        _ => "",
+    };
+    let mut text = format!("{phase}{}: {}", share(context.next), why(context));
+    if !context.waiting_for.is_empty() {
+        let waits: Vec<String> = context
+            .waiting_for
+            .iter()
+            .map(|wait| wait.what.to_string())
+            .collect();
+        text += &format!("; waiting for {}", waits.join(", and for "));
+    }
+    let problems = [
+        unmeasured(context),
+        unregistered(context),
+        failing(context),
+        without_proxy(context),
+    ];
+    for problem in problems.into_iter().flatten() {
+        text += &format!("; {problem}");
+    }
+    text
+}
+
+/// Why the split is what it is.
+pub(super) fn why(context: &StatusContext) -> String {
+    let assessment = context.assessment;
+    let capacity = &assessment.capacity;
+    let obstacles = || listed(&assessment.gate.obstacles);
+    let workers = || {
+        let (old, new) = (ready(&capacity.old), ready(&capacity.new));
+        format!("old has {old}, new has {new}")
+    };
+    match context.rule {
+        Rule::Superseded => {
+            let other = assessment.seen.superseded_by.as_deref().unwrap_or_default();
+            format!("the update {other} rules this deployment, so this one changes nothing")
+        }
+        Rule::NeitherCanServe => format!(
+            "neither side can serve, so nothing is changed; old: {}; new: {}",
+            listed(&without_workers(&capacity.old)),
+            obstacles()
+        ),
+        Rule::NewCannotServe => format!("new cannot serve: {}", obstacles()),
+        Rule::OldCannotServe => {
+            // Else people wait for an end that does not come.
+            let hint = if !assessment.old_was_found {
+                "; no worker of old was ever found, so it remains the fallback: correct spec.sourceDeployment or \
+                 spec.workers.old, or pause with all to new to end the update"
+            } else if assessment.settings.drain_old {
+                ""
+            } else if assessment.old_is_wanted() {
+                "; old remains the fallback while its workers are wanted: scale them to 0, or set spec.drainOld, to end the \
+                 update"
+            } else {
+                ""
+            };
+            format!("{}{}{hint}", workers(), overridden(context))
+        }
+        Rule::Paused if Some(context.next) == context.memory.held => {
+            format!("paused; {}", workers())
+        }
+        Rule::Paused => match context.memory.held {
+            Some(held) => format!(
+                "paused, and {} will be held again; {}",
+                share(held),
+                workers()
+            ),
+            None => format!("paused; {}", workers()),
+        },
+        Rule::Cap => {
+            let cap = assessment.settings.cap_percent.unwrap_or(100);
+            format!(
+                "held at the cap of {cap} %{}; {}",
+                by_capacity(context),
+                workers()
+            )
+        }
+        Rule::DrainOld => format!("spec.drainOld is true; {}", workers()),
+        Rule::Capacity => workers(),
+    }
+}
+
+/// What an emergency goes over.
+fn overridden(context: &StatusContext) -> String {
+    let settings = context.assessment.settings;
+    let pause = settings.paused.then_some("pause");
+    let is_over = at_most(context.next, settings.cap_percent) != context.next;
+    match (pause, is_over.then_some("cap")) {
+        (Some(pause), Some(cap)) => format!(" (overrides {pause} and {cap})"),
+        (Some(over), None) | (None, Some(over)) => format!(" (overrides the {over})"),
+        (None, None) => String::new(),
+    }
+}
+
+fn by_capacity(context: &StatusContext) -> String {
+    let credit = context.memory.credit.as_ref();
+    let weights =
+        credit.and_then(|credit| Ratio::weights(credit.old.capacity, credit.new.capacity));
+    weights.map_or_else(String::new, |weights| {
+        format!(", capacity would give {}", share(weights))
+    })
+}
+
+/// `weights` for people: percent and, where that is rounded or says less, the exact ratio.
+pub(super) fn share(weights: Weights) -> String {
+    match weights {
+        Weights::ALL_OLD => "all to old".to_owned(),
+        Weights::ALL_NEW => "all to new".to_owned(),
+        weights => format!(
+            "{} % to new (old {} : new {})",
+            weights.rounded_percent(),
+            weights.old(),
+            weights.new_weight()
+        ),
+    }
+}
+
+/// The ready workers of a side.
+fn ready(capacity: &Capacity) -> String {
+    let of = |counts: &RoleCapacity| match counts.full {
+        Some(full) => format!("{} of {full}", counts.ready),
+        None => format!("{} of an unknown number of", counts.ready),
+    };
+    if capacity.roles.is_empty() {
+        return "no workers".to_owned();
+    }
+    let roles = capacity.roles.iter().map(|(role, counts)| match role {
+        Role::Worker => format!("{} workers", of(counts)),
+        half => format!("{} {half} workers", of(counts)),
+    });
+    format!("{} ready", roles.collect::<Vec<_>>().join(" and "))
+}
+
+/// What a person must state before new can get a share.
+pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
+    let capacity = &context.assessment.capacity.new;
+    let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
+    Some(format!(
+        "the source has no {role} workers to measure those of new by: state how many make it whole in \
+         spec.workers.new.replicas.{role}"
+    ))
+}
+
+/// That workers of new are ready which get no request yet.
+fn unregistered(context: &StatusContext) -> Option<String> {
+    let count = context.assessment.unregistered();
+    let (workers, are) = if count == 1 {
+        ("worker", "is")
+    } else {
+        ("workers", "are")
+    };
+    (count > 0).then(|| {
+        format!("{count} more {workers} of new {are} ready, but not registered with its frontends")
+    })
+}
+
+/// That some frontends of new do not serve, if others do.
+pub(super) fn failing(context: &StatusContext) -> Option<String> {
+    let gate = &context.assessment.gate;
+    let cause = gate.cause.as_ref()?;
+    (gate.failing < gate.asked).then(|| {
+        format!(
+            "{} of {} frontends of new cannot serve, which takes as much of its capacity: {cause}",
+            gate.failing, gate.asked
+        )
+    })
+}
+
+/// That nobody applies the split, if so. Of a complete update the frontends may be gone.
+pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
+    let proxies = &context.assessment.proxies;
+    let may_be_gone = context.phase == Phase::Complete && proxies.are_none();
+    if context.rule == Rule::Superseded || may_be_gone || !proxies.are_unseen() {
+        return None;
+    }
+    let found = if proxies.are_none() {
+        "no frontend of old was found".to_owned()
+    } else {
+        let frontends = listed(&proxies.lagging_alive);
+        format!("no frontend of old has a proxy that can be asked: {frontends}")
+    };
+    Some(format!(
+        "{found}, so nothing is known of what is in force and the update cannot end: see that \
+         spec.sourceDeployment names old, that the pods of its frontends are labelled as such, and that they have the sidecar"
+    ))
+}
+
+/// Who lags.
+pub(super) fn lag(context: &StatusContext) -> String {
+    let names = &context.assessment.proxies.lagging;
+    format!(
+        "not all proxies have applied the last change in time: {}",
+        listed(names)
+    )
+}

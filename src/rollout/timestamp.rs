@@ -1,0 +1,56 @@
+//! A point in time that means the same after a restart.
+//!
+//! Must not know where time comes from: there is no clock here.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds since the Unix epoch: what a restarted controller can still compare.
+///
+/// A wall clock jumps. Set back, it would make a wait endless, so a [`step`](super::step) takes a remembered timestamp that
+/// lies ahead for now; set forward, it cuts a wait short, which no safety hangs on.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(transparent)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// `milliseconds` after the Unix epoch.
+    #[must_use]
+    pub const fn from_unix_millis(milliseconds: u64) -> Self {
+        Self(milliseconds)
+    }
+
+    /// Milliseconds after the Unix epoch.
+    #[must_use]
+    pub const fn unix_millis(self) -> u64 {
+        self.0
+    }
+
+    /// The time since `earlier`; none if that lies ahead.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+
+    /// The timestamp `duration` later.
+    #[must_use]
+    pub fn after(self, duration: Duration) -> Self {
+        let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(milliseconds))
+    }
+}
