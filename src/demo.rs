@@ -5,9 +5,9 @@
 
 mod args;
 mod frame;
+mod lines;
 mod load;
 mod model_server;
-mod plain;
 mod proxy;
 mod runner;
 mod screen;
@@ -25,8 +25,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 pub use args::DemoArgs;
 use frame::DemoFrame;
+use lines::Plain;
 pub use model_server::ModelServer;
-use plain::Plain;
 pub use proxy::{Percentiles, ProxyControl, Sample};
 use runner::Runner;
 use screen::Screen;

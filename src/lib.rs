@@ -53,7 +53,7 @@
 //! 1. `downstream::accept` accepts on the thread's own listener. `downstream::h1` or `downstream::h2` reads a head, or refuses
 //!    it, and passes the request to `proxy`, which the tower layer calls too.
 //! 2. `proxy::service` loads the snapshot once. The request keeps it to its end, whatever plan comes.
-//! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::traits` reads
+//! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::attributes` reads
 //!    session, pinned worker and override.
 //! 4. [`split::assign`] returns a generation *and the reason*, with one atomic operation.
 //! 5. `proxy::exchange` opens the record of the exchange: a guard object that from now on travels in the response body.

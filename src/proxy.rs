@@ -5,6 +5,7 @@
 //! serves connections, [`SplitLayer`] a tower service.
 
 mod attempt;
+mod attributes;
 mod backend;
 mod body;
 mod body_timeout;
@@ -18,7 +19,6 @@ mod prefetch;
 mod respond;
 mod route;
 mod service;
-mod traits;
 mod tunnel;
 
 pub use backend::{OldBackend, OldPool, Proxy};

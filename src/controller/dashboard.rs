@@ -110,8 +110,8 @@ impl Dashboard {
         };
         let wished =
             selection::read(query).map_err(|error| refusal(StatusCode::BAD_REQUEST, &error))?;
-        let updates = self.updates().map_err(|unseen| {
-            let why = format!("not ready: {unseen}");
+        let updates = self.updates().map_err(|not_synced| {
+            let why = format!("not ready: {not_synced}");
             refusal(StatusCode::SERVICE_UNAVAILABLE, &why)
         })?;
         if let Some(key) = wished.as_ref().filter(|key| !updates.contains_key(key)) {

@@ -101,7 +101,7 @@ fn is_local(error: &std::io::Error) -> bool {
 
 /// A frontend, and how it is reached.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(super) struct FrontendAddress {
     pub target: Target,
     /// In place of what a resolver says.
     pub address: Option<SocketAddr>,
@@ -110,7 +110,7 @@ pub(super) struct Place {
 }
 
 /// All that tells it from another place.
-impl fmt::Display for Place {
+impl fmt::Display for FrontendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {:?}", self.target, self.address)?;
         match &self.tls {
@@ -129,7 +129,7 @@ pub(super) struct Question<'a> {
     pub most: usize,
 }
 
-impl Place {
+impl FrontendAddress {
     /// Asks on a connection of its own, within `patience`.
     ///
     /// # Errors
@@ -205,7 +205,7 @@ impl Place {
 
 /// Who asks one place again and again, on a connection that is kept in between if there is room for it.
 pub(super) struct Asker {
-    pub place: Place,
+    pub place: FrontendAddress,
     kept: Option<Kept>,
 }
 
@@ -216,7 +216,7 @@ struct Kept {
 }
 
 impl Asker {
-    pub fn new(place: Place) -> Self {
+    pub fn new(place: FrontendAddress) -> Self {
         Self { place, kept: None }
     }
 

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::http::{Asker, MAX_LIST, Place, Question};
+use super::http::{Asker, FrontendAddress, MAX_LIST, Question};
 use super::limits::{Kept, Share};
 use super::poller::PollSink;
 use crate::rollout::Registered;
@@ -67,7 +67,7 @@ pub(super) enum Lack {
 }
 
 /// Asks `place`, again and again, and tells what it serves.
-pub(super) async fn follow(place: Place, share: Share, mut sink: PollSink<Served>) {
+pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Served>) {
     let share = Arc::new(share);
     let mut asker = Asker::new(place);
     let mut reading = Reading::default();
@@ -230,7 +230,7 @@ struct Trials {
 
 impl Trials {
     /// Tries those of `models` that are not proven, as many as may be tried at once, and first who was tried longest ago.
-    fn begin(&mut self, place: &Place, share: &Arc<Share>, models: &[String]) {
+    fn begin(&mut self, place: &FrontendAddress, share: &Arc<Share>, models: &[String]) {
         let lasts = |(answers, since): &(bool, Instant)| *answers && since.elapsed() < PROVEN;
         let mut due: Vec<_> = models
             .iter()
@@ -278,7 +278,7 @@ impl Trials {
 }
 
 /// Does the model answer a request of one token? None if it could not be asked.
-async fn answers(place: &Place, model: &str) -> Option<bool> {
+async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
     let chat =
         json!({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "ping"}]});
     let completion = json!({"model": model, "max_tokens": 1, "prompt": "ping"});

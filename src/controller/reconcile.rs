@@ -25,7 +25,7 @@ use crate::rollout::{self, Decision, Phase, Rule, Timestamp};
 const FIGURES: Duration = Duration::from_secs(10);
 /// So often the figures of an update that moves are looked at: a little later, so that their time has come.
 const MOVING: Duration = Duration::from_secs(11);
-/// And so often one that is complete: who needs old must not be led to it for long unseen.
+/// And so often one that is complete: who needs old must not be led to it for long without notice.
 const COMPLETE: Duration = Duration::from_secs(5);
 /// What is told of a split, as soon as it is written.
 const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::Sample;
-use super::load::{Ending, Tally};
+use super::load::{Counts, Ending};
 use super::script::{Life, ScriptState};
 use crate::split::Generation;
 
@@ -21,14 +21,14 @@ pub(super) struct ClientTotals {
     pub(super) unreachable: u64,
 }
 
-impl From<&Tally> for ClientTotals {
-    fn from(tally: &Tally) -> Self {
+impl From<&Counts> for ClientTotals {
+    fn from(counts: &Counts) -> Self {
         Self {
             completed: Generation::ALL
-                .map(|generation| tally.count(Some(generation), Ending::Completed)),
-            failed: tally.total(Ending::Failed),
-            broken: tally.total(Ending::Broken),
-            unreachable: tally.total(Ending::Unreachable),
+                .map(|generation| counts.count(Some(generation), Ending::Completed)),
+            failed: counts.total(Ending::Failed),
+            broken: counts.total(Ending::Broken),
+            unreachable: counts.total(Ending::Unreachable),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! its address.
 
 mod client;
-mod tally;
+mod counts;
 
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use super::Error;
 use super::worker::Worker;
 use client::Client;
 pub(super) use client::{Ending, Report};
-pub(super) use tally::Tally;
+pub(super) use counts::Counts;
 
 /// Think time between two requests, in milliseconds.
 const THINK: RangeInclusive<u64> = 100..=600;
@@ -24,23 +24,23 @@ const THINK: RangeInclusive<u64> = 100..=600;
 /// Running clients. Dropping it cuts all of their streams.
 #[derive(Debug)]
 pub(super) struct Load {
-    shared: Arc<Shared>,
+    shared: Arc<LoadState>,
     _worker: Worker,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LoadState {
     stopping: AtomicBool,
     /// The split in force, in percent. A request counts under the split at its start.
     percent: AtomicU8,
     outage: AtomicBool,
-    tally: Mutex<Tally>,
+    counts: Mutex<Counts>,
 }
 
-impl Shared {
-    fn tally(&self) -> MutexGuard<'_, Tally> {
+impl LoadState {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
         // Each statement leaves the counts consistent, so a panic elsewhere does not spoil them.
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -50,7 +50,7 @@ impl Load {
     /// # Errors
     /// [`Error::Load`] without a thread.
     pub(super) fn start(address: SocketAddr, streams: usize, tokens: u64) -> Result<Self, Error> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(LoadState::default());
         let theirs = Arc::clone(&shared);
         let worker = Worker::spawn("clients", move || async move {
             for _ in 0..streams {
@@ -84,22 +84,22 @@ impl Load {
     }
 
     /// Reads the counts so far. Clients wait for it.
-    pub(super) fn tally<T>(&self, read: impl FnOnce(&Tally) -> T) -> T {
-        read(&self.shared.tally())
+    pub(super) fn counts<T>(&self, read: impl FnOnce(&Counts) -> T) -> T {
+        read(&self.shared.counts())
     }
 }
 
-async fn ask_again_and_again(shared: Arc<Shared>, mut client: Client) {
+async fn ask_again_and_again(shared: Arc<LoadState>, mut client: Client) {
     loop {
         tokio::time::sleep(Duration::from_millis(fastrand::u64(THINK))).await;
         if shared.stopping.load(Relaxed) {
             return;
         }
         let percent = shared.percent.load(Relaxed);
-        shared.tally().begin();
+        shared.counts().begin();
         let report = client.ask().await;
         shared
-            .tally()
+            .counts()
             .end(&report, percent, shared.outage.load(Relaxed));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 
 use super::frame::{ClientTotals, DemoFrame, HistoryPoint};
-use super::load::{Load, Tally};
+use super::load::{Counts, Load};
 use super::script::{Action, Script};
 use super::summary::Summary;
 use super::{Error, ModelServer, Options, ProxyControl};
@@ -82,7 +82,7 @@ impl<S: ProxyControl> Runner<S> {
             return Ok(true);
         }
         self.load.stop();
-        Ok(self.load.tally(Tally::open) > 0 && elapsed < self.script.length + LAST_STREAMS)
+        Ok(self.load.counts(Counts::open) > 0 && elapsed < self.script.length + LAST_STREAMS)
     }
 
     fn perform(&mut self, action: Action) -> Result<(), Error> {
@@ -124,7 +124,7 @@ impl<S: ProxyControl> Runner<S> {
             length: self.script.length,
             state: self.script.state(elapsed),
             sample,
-            clients: self.load.tally(|tally| ClientTotals::from(tally)),
+            clients: self.load.counts(|counts| ClientTotals::from(counts)),
             history: &self.history,
             outages: &self.outages[..begun],
         }
@@ -143,7 +143,7 @@ impl<S: ProxyControl> Runner<S> {
             .map(|(from, _)| self.script.state(*from).percent)
             .collect();
         let interrupted = elapsed < self.script.length;
-        let tally = self.load.tally(Tally::clone);
-        Summary::new(tally, self.streams, elapsed, recovered).with(disturbed, interrupted)
+        let counts = self.load.counts(Counts::clone);
+        Summary::new(counts, self.streams, elapsed, recovered).with(disturbed, interrupted)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::frame::milliseconds;
-use super::load::{Ending, Tally};
+use super::load::{Counts, Ending};
 use crate::split::Generation;
 
 /// A step with fewer responses is not judged: one response more or less would be several percent.
@@ -22,7 +22,7 @@ pub struct Summary {
     /// Requests that the proxy counted as recovered by a retry.
     pub recovered: u64,
     /// Everything else is what the clients observed.
-    tally: Tally,
+    counts: Counts,
     /// Splits (in percent) at which an upstream was down for a while.
     disturbed: Vec<u8>,
 }
@@ -41,13 +41,13 @@ pub struct WorstStep {
 }
 
 impl Summary {
-    pub(super) fn new(tally: Tally, streams: usize, elapsed: Duration, recovered: u64) -> Self {
+    pub(super) fn new(counts: Counts, streams: usize, elapsed: Duration, recovered: u64) -> Self {
         Self {
             elapsed,
             streams,
             interrupted: false,
             recovered,
-            tally,
+            counts,
             disturbed: Vec::new(),
         }
     }
@@ -62,19 +62,20 @@ impl Summary {
     /// Requests that ended.
     #[must_use]
     pub fn requests(&self) -> u64 {
-        self.tally.ended()
+        self.counts.ended()
     }
 
     /// Requests that were completed, by the generation whose text came back.
     #[must_use]
     pub fn completed(&self) -> [u64; 2] {
-        Generation::ALL.map(|generation| self.tally.count(Some(generation), Ending::Completed))
+        Generation::ALL.map(|generation| self.counts.count(Some(generation), Ending::Completed))
     }
 
     /// Requests that were not: ended with an error, cut without one, never answered.
     #[must_use]
     pub fn lost(&self) -> [u64; 3] {
-        [Ending::Failed, Ending::Broken, Ending::Unreachable].map(|ending| self.tally.total(ending))
+        [Ending::Failed, Ending::Broken, Ending::Unreachable]
+            .map(|ending| self.counts.total(ending))
     }
 
     /// The step that deviated most from the wanted split, among those with at least ten responses. Steps with an outage are
@@ -82,7 +83,7 @@ impl Summary {
     #[must_use]
     pub fn worst_step(&self) -> Option<WorstStep> {
         let undisturbed = self
-            .tally
+            .counts
             .by_split
             .iter()
             .filter(|(wanted, _)| !self.disturbed.contains(wanted));
@@ -104,7 +105,7 @@ impl Summary {
     #[must_use]
     pub fn verdict(&self) -> String {
         let [failed, broken, unreachable] = self.lost();
-        let (lost, lost_without_outage) = self.tally.lost();
+        let (lost, lost_without_outage) = self.counts.lost();
         let requests = self.requests();
         if requests == 0 {
             return "no request ended, so there is no verdict".to_owned();
@@ -113,7 +114,7 @@ impl Summary {
             return format!("no stream was lost: all {requests} completed in full");
         }
         if lost_without_outage == 0 && failed == lost {
-            let mute = self.tally.count(None, Ending::Failed);
+            let mute = self.counts.count(None, Ending::Failed);
             return format!(
                 "the split lost no stream; the kill cut {lost} ({} mid-answer), each with an error event",
                 lost - mute
@@ -140,11 +141,11 @@ impl Summary {
                 .try_for_each(|count| write!(f, "{count:>10}"))?;
             writeln!(f, "{:>10}", counts.iter().sum::<u64>())
         };
-        let of = |ending| SPEAKERS.map(|generation| self.tally.count(generation, ending));
+        let of = |ending| SPEAKERS.map(|generation| self.counts.count(generation, ending));
         let requests = SPEAKERS.map(|generation| {
             Ending::ALL
                 .iter()
-                .map(|end| self.tally.count(generation, *end))
+                .map(|end| self.counts.count(generation, *end))
                 .sum()
         });
         row("requests", requests)?;
@@ -161,8 +162,8 @@ impl Summary {
 
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (name, times, decimals) in [
-            ("first token", &self.tally.first_token, 0),
-            ("gap", &self.tally.gap, 1),
+            ("first token", &self.counts.first_token, 0),
+            ("gap", &self.counts.gap, 1),
         ] {
             write!(f, "  {:<24}", format!("{name} p50 / p99, ms"))?;
             for times in times {
@@ -219,12 +220,12 @@ impl fmt::Display for Summary {
                 format!("step to {percent} %")
             )?;
         }
-        if self.tally.open() > 0 {
+        if self.counts.open() > 0 {
             writeln!(
                 f,
                 "  {:<24}{} streams, not counted above",
                 "still open at the end",
-                self.tally.open()
+                self.counts.open()
             )?;
         }
         write!(f, "verdict: {}", self.verdict())
@@ -244,15 +245,15 @@ mod tests {
     use super::*;
     use crate::demo::load::Report;
 
-    fn tally(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Tally {
-        let mut tally = Tally::default();
+    fn counts(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Counts {
+        let mut counts = Counts::default();
         for &(ending, generation, percent, outage) in ends {
-            tally.begin();
+            counts.begin();
             let (first_token, gaps) = (
                 Some(Duration::from_millis(200)),
                 vec![Duration::from_millis(30)],
             );
-            tally.end(
+            counts.end(
                 &Report {
                     ending,
                     generation,
@@ -263,11 +264,11 @@ mod tests {
                 outage,
             );
         }
-        tally
+        counts
     }
 
     fn summary(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Summary {
-        Summary::new(tally(ends), 4, Duration::from_secs(5), 3).with(vec![50], false)
+        Summary::new(counts(ends), 4, Duration::from_secs(5), 3).with(vec![50], false)
     }
 
     const OLD: Option<Generation> = Some(Generation::Old);

@@ -233,7 +233,7 @@ mod tests {
         let found = loop {
             match cache.all(&teapots) {
                 Ok(found) => break found,
-                Err(unseen) => assert_eq!(unseen, NotSynced::NotYet("teapots".to_owned())),
+                Err(not_synced) => assert_eq!(not_synced, NotSynced::NotYet("teapots".to_owned())),
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         };

@@ -16,7 +16,7 @@ use super::exchange::Exchange;
 use super::head::{self, Client};
 use super::respond::refuse;
 use super::route::Route;
-use super::{models, traits};
+use super::{attributes, models};
 use crate::failover::{Attempted, Cause, Target, next_target};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
@@ -61,7 +61,7 @@ impl<O: OldBackend> Proxy<O> {
             let mut key = None;
             if let Route::Inference(_) | Route::Upgrade = route {
                 let affinity = &snapshot.plan.affinity;
-                key = traits::header_key(request.headers(), names, affinity);
+                key = attributes::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
                     key = Box::pin(self.body_key(&snapshot, &mut request)).await;
                     // The time a client takes for its body is no attempt's.
@@ -177,7 +177,7 @@ impl<O: OldBackend> Proxy<O> {
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
         *request.body_mut() = body;
-        traits::body_key(&whole?, &snapshot.plan.affinity)
+        attributes::body_key(&whole?, &snapshot.plan.affinity)
     }
 
     fn assignment(
@@ -191,7 +191,7 @@ impl<O: OldBackend> Proxy<O> {
     ) -> Assignment {
         let plan = &snapshot.plan;
         let attributes = RequestAttributes {
-            forced: traits::forced(
+            forced: attributes::forced(
                 headers,
                 names,
                 self.context.settings.override_header.as_ref(),
@@ -200,7 +200,7 @@ impl<O: OldBackend> Proxy<O> {
             .filter(|wanted| *wanted == Generation::New || snapshot.may_reach_old())
             .filter(|_| snapshot.new.is_some()),
             guarded,
-            pinned: traits::is_pinned(headers),
+            pinned: attributes::is_pinned(headers),
             key,
         };
         let assignment = assign(&plan.weights, &self.context.diffusion, &attributes);

@@ -23,7 +23,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Whether the old generation is no longer a refuge for requests that the new one fails.
+    /// Whether the old generation is no longer a fallback for requests that the new one fails.
     #[must_use]
     pub fn old_drains(self) -> bool {
         matches!(self, Self::Draining | Self::Complete)

@@ -31,7 +31,7 @@ pub struct Plan {
     pub affinity: Affinity,
     /// What is done for a request whose generation fails it.
     pub failover: Failover,
-    /// Whether old is no refuge even while new has all requests.
+    /// Whether old is no fallback even while new has all requests.
     pub old_drains: bool,
     /// Regular questions to the frontends, if wanted.
     pub probe: Option<Probe>,

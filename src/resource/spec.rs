@@ -160,7 +160,7 @@ pub struct DynamoUpdateConfigSpec {
     pub ack_timeout_seconds: Option<u32>,
 
     /// The old generation drains: while the new one has all requests, the old one is no longer a
-    /// refuge for those that the new one fails. Default false.
+    /// fallback for those that the new one fails. Default false.
     #[serde(default)]
     pub old_draining: bool,
 

@@ -107,7 +107,7 @@ pub struct Observation {
     pub clients: Clients,
     /// The updates whose new frontends are old's, this one among them, in a person's words. None where it is not known.
     pub updates_to_old: Option<Vec<String>>,
-    /// Is all that the API server was heard to hold heard of late, so that nothing of it can have changed unseen?
+    /// Is all that the API server was heard to hold heard of late, so that nothing of it can have changed without notice?
     pub is_current: bool,
     /// How long streams last: those that have ended on the old generation.
     pub lengths: Lengths,

@@ -15,7 +15,7 @@ use crate::split::Weights;
 /// The one model there is.
 const MODEL: &str = "llama";
 
-/// A controller and a world that does what it is told.
+/// A controller and a simulation that does what it is told.
 #[derive(Clone, Debug)]
 struct Scene {
     settings: Settings,

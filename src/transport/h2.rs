@@ -4,8 +4,8 @@
 //! complete response, but it is also sent when a server behind a gateway has died.
 
 mod counted;
+mod frame_buffer;
 mod frames;
-mod held;
 mod received;
 mod spooled;
 mod window;

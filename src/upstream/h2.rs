@@ -147,7 +147,7 @@ async fn over(
     };
     let incoming = Incoming {
         received: Received::new(received, &head.headers, outgoing.memory, Purpose::Answer),
-        held: Some(Held {
+        held: Some(HeldUpload {
             _upload: upload.map(Upload::go_on),
             _stream: stream,
             lease,
@@ -230,7 +230,7 @@ impl Drop for Task {
 }
 
 /// What an exchange has while its answer comes.
-struct Held {
+struct HeldUpload {
     _upload: Option<Task>,
     _stream: Stream,
     lease: Lease,
@@ -239,7 +239,7 @@ struct Held {
 /// The body of an answer over HTTP/2. Dropped before its end it resets the stream, which cancels the request.
 pub struct Incoming {
     received: Received,
-    held: Option<Held>,
+    held: Option<HeldUpload>,
 }
 
 impl Incoming {

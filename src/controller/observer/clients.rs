@@ -72,8 +72,8 @@ impl Observer {
             None => (None, None),
             Some(service) => match self.client_service(parsed, service, old) {
                 Ok(known) => known,
-                Err(unseen) => {
-                    tracing::debug!(update = %parsed.key, %unseen, "where clients are led is not known");
+                Err(not_synced) => {
+                    tracing::debug!(update = %parsed.key, %not_synced, "where clients are led is not known");
                     (None, None)
                 }
             },

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use rustls::pki_types::ServerName;
 
-use super::super::http::Place;
+use super::super::http::FrontendAddress;
 use super::super::models::{self, Lack, Served};
 use super::super::old_frontends::{self, Endpoint};
 use super::super::parsed::ParsedUpdate;
@@ -59,7 +59,7 @@ impl Observer {
         if new.endpoints > 0 {
             let places_of_new = match self.new_places(parsed) {
                 Ok(found) => found,
-                Err(Error::NotSynced(unseen)) => return Err(unseen.into()),
+                Err(Error::NotSynced(not_synced)) => return Err(not_synced.into()),
                 // Whoever cannot ask knows nothing against it.
                 Err(error) => {
                     new.trouble = Some(error_chain(&error));
@@ -79,7 +79,7 @@ impl Observer {
     fn frontend(
         &self,
         parsed: &ParsedUpdate,
-        place: Place,
+        place: FrontendAddress,
         places: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Frontend {
@@ -95,7 +95,7 @@ impl Observer {
     fn served(
         &self,
         parsed: &ParsedUpdate,
-        place: Place,
+        place: FrontendAddress,
         places: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Option<Served> {
@@ -119,7 +119,7 @@ impl Observer {
             .ok()
     }
 
-    fn new_places(&self, parsed: &ParsedUpdate) -> Result<Vec<Place>, Error> {
+    fn new_places(&self, parsed: &ParsedUpdate) -> Result<Vec<FrontendAddress>, Error> {
         let tls = parsed.plan.tls.as_ref();
         let mut places = Vec::new();
         for target in &parsed.plan.new {
@@ -146,7 +146,7 @@ impl Observer {
             let place = self.place(target.clone(), secured);
             if place.address.is_none() {
                 let addresses = addresses.filter_map(|endpoint| endpoint.address);
-                places.extend(addresses.map(|address| Place {
+                places.extend(addresses.map(|address| FrontendAddress {
                     address: Some(address),
                     ..place.clone()
                 }));
@@ -162,9 +162,9 @@ impl Observer {
         &self,
         target: Target,
         tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
-    ) -> Place {
+    ) -> FrontendAddress {
         let name = format!("{}:{}", target.host, target.port);
-        Place {
+        FrontendAddress {
             address: self.settings.resolve.get(&name).copied(),
             target,
             tls,

@@ -4,15 +4,15 @@ use super::*;
 use crate::demo::ModelServer;
 use crate::split::Generation;
 
-/// Waits until the tally is as wanted. The time limit is generous, since the machine may be busy.
-async fn until(load: &Load, wanted: impl Fn(&Tally) -> bool) {
+/// Waits until the counts is as wanted. The time limit is generous, since the machine may be busy.
+async fn until(load: &Load, wanted: impl Fn(&Counts) -> bool) {
     tokio::time::timeout(Duration::from_secs(30), async {
-        while !load.tally(&wanted) {
+        while !load.counts(&wanted) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
     .await
-    .expect("the tally gets there");
+    .expect("the counts gets there");
 }
 
 #[tokio::test]
@@ -20,16 +20,16 @@ async fn clients_count_what_came_back_and_stop_when_told() {
     let server = ModelServer::start(Generation::New).unwrap();
     let load = Load::start(server.address(), 8, 4).unwrap();
     load.set_percent(100);
-    until(&load, |tally| tally.ended() >= 8).await;
+    until(&load, |counts| counts.ended() >= 8).await;
     load.stop();
-    until(&load, |tally| tally.open() == 0).await;
-    let tally = load.tally(Tally::clone);
+    until(&load, |counts| counts.open() == 0).await;
+    let counts = load.counts(Counts::clone);
     assert_eq!(
-        tally.count(Some(Generation::New), Ending::Completed),
-        tally.ended()
+        counts.count(Some(Generation::New), Ending::Completed),
+        counts.ended()
     );
-    assert_eq!(tally.lost(), (0, 0));
-    let [gap] = tally.gap[1].percentiles([50]).unwrap();
+    assert_eq!(counts.lost(), (0, 0));
+    let [gap] = counts.gap[1].percentiles([50]).unwrap();
     assert!(gap > Duration::from_millis(10), "{gap:?}");
 }
 
@@ -37,13 +37,13 @@ async fn clients_count_what_came_back_and_stop_when_told() {
 async fn a_server_killed_in_mid_stream_breaks_its_streams_and_is_unreachable_after() {
     let mut server = ModelServer::start(Generation::Old).unwrap();
     let load = Load::start(server.address(), 8, 120).unwrap();
-    until(&load, |tally| tally.open() == 8).await;
+    until(&load, |counts| counts.open() == 8).await;
     load.set_outage(true);
     server.kill();
-    until(&load, |tally| tally.total(Ending::Unreachable) >= 8).await;
-    assert_eq!(load.tally(Tally::lost).1, 0);
+    until(&load, |counts| counts.total(Ending::Unreachable) >= 8).await;
+    assert_eq!(load.counts(Counts::lost).1, 0);
     server.revive().unwrap();
-    until(&load, |tally| tally.total(Ending::Completed) >= 1).await;
+    until(&load, |counts| counts.total(Ending::Completed) >= 1).await;
     // At least those that could not connect; a stream may have completed just before the kill.
-    assert!(load.tally(Tally::lost).0 >= 8);
+    assert!(load.counts(Counts::lost).0 >= 8);
 }

@@ -27,7 +27,7 @@ const ABSENT: Duration = Duration::from_secs(2);
 /// How long the API server may take to say so.
 const READY: Duration = Duration::from_secs(5);
 
-/// Who was heard so long ago may have changed unseen. A watch is begun anew, and heard by that, far more often.
+/// Who was heard so long ago may have changed without notice. A watch is begun anew, and heard by that, far more often.
 const CURRENT: Duration = Duration::from_secs(60);
 
 /// An object that is new, has changed or is gone.
@@ -350,8 +350,8 @@ mod tests {
         ] {
             let never = store();
             assert!(never.fails(&refusal(404), was_ready, now).0);
-            let unseen = never.check(&never.state());
-            assert_eq!(unseen, Err(NotSynced::NotYet("teapots".to_owned())));
+            let not_synced = never.check(&never.state());
+            assert_eq!(not_synced, Err(NotSynced::NotYet("teapots".to_owned())));
             assert!(never.state().may_be_absent());
             assert!(never.fails(&refusal(404), was_ready, now + after).0);
             let is_listed = never.check(&never.state()).is_ok();

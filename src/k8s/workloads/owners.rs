@@ -49,7 +49,7 @@ pub(super) fn wanted(
             Ok(owners) => owners,
             // Not every cluster lets the controller see kinds that its updates do not name.
             Err(NotSynced::Refused { .. }) => continue,
-            Err(unseen) => return Err(unseen),
+            Err(not_synced) => return Err(not_synced),
         };
         let owners: Vec<&DynamicObject> = owners.iter().map(|owner| &**owner).collect();
         made.extend(by(&owners));

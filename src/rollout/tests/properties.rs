@@ -4,7 +4,7 @@ use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 
-/// A scene with some settings, in some state of the world, after some history.
+/// A scene with some settings, in some state of the simulation, after some history.
 fn any_scene() -> impl Strategy<Value = Scene> {
     let settings = (
         any::<bool>(),

@@ -20,7 +20,7 @@ use super::*;
 const HISTORIES: u64 = 250;
 const STEPS: u64 = 400;
 
-struct World {
+struct Simulation {
     scene: Scene,
     draw: Draw,
     roles: Vec<(Role, u32)>,
@@ -32,7 +32,7 @@ struct World {
     is_contested: bool,
 }
 
-impl World {
+impl Simulation {
     fn of(seed: u64) -> Self {
         let mut draw = Draw(seed);
         let full = 1 + draw.below(6) as u32;
@@ -150,20 +150,20 @@ fn a_hundred_thousand_steps_of_random_histories_break_no_rule() {
     let mut contested = 0;
     for seed in 0..HISTORIES {
         let _named = Named(seed);
-        let mut world = World::of(seed);
+        let mut simulation = Simulation::of(seed);
         // What is accepted is seen before anything happens.
-        world.scene.step();
+        simulation.scene.step();
         for step in 1..=STEPS {
-            world.pass();
-            world.step();
+            simulation.pass();
+            simulation.step();
             *phases
-                .entry(world.scene.memory.phase.as_str())
+                .entry(simulation.scene.memory.phase.as_str())
                 .or_insert(0_u64) += 1;
             if step % 100 == 0 {
-                world.calm();
+                simulation.calm();
             }
         }
-        contested += u64::from(world.is_contested);
+        contested += u64::from(simulation.is_contested);
     }
     // The histories are worth something: they come by everything.
     assert!(

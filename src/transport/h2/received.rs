@@ -11,14 +11,14 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 
 use super::announced;
+use super::frame_buffer::FrameBuffer;
 use super::frames::{Broken, End, Frames, Next};
-use super::held::Held;
 use crate::memory::{Budget, Purpose};
 
 pub struct Received {
     /// `None` once its end was returned.
     frames: Option<Frames>,
-    held: Held,
+    held: FrameBuffer,
     /// How it ended after what is held.
     end: Option<End>,
     left: Option<u64>,
@@ -35,7 +35,7 @@ impl Received {
     ) -> Self {
         Self {
             frames: Some(Frames::new(stream)),
-            held: Held::new(memory, purpose),
+            held: FrameBuffer::new(memory, purpose),
             end: None,
             left: announced(headers),
         }

@@ -14,8 +14,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::task::AbortHandle;
 
 use super::announced;
+use super::frame_buffer::FrameBuffer;
 use super::frames::{Broken, End, Frames, Next};
-use super::held::Held;
 use crate::memory::{Budget, Purpose};
 
 pub struct Spooled {
@@ -31,7 +31,7 @@ struct Inbox {
     frames: Option<Frames>,
     /// Handed directly to a waiting reader, and not fetched yet.
     handed: Option<Bytes>,
-    held: Held,
+    held: FrameBuffer,
     /// How the body ended after what is held.
     end: Option<End>,
     reader: Option<Waker>,
@@ -50,7 +50,7 @@ impl Spooled {
         let inbox = Arc::new(Mutex::new(Inbox {
             frames: (!has_ended).then(|| Frames::new(stream)),
             handed: None,
-            held: Held::new(memory, purpose),
+            held: FrameBuffer::new(memory, purpose),
             end: has_ended.then_some(Ok(None)),
             reader: None,
         }));

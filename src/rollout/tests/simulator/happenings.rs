@@ -2,7 +2,7 @@
 
 use super::*;
 
-impl World {
+impl Simulation {
     /// Time passes, and things happen.
     pub(super) fn pass(&mut self) {
         if self.draw.one_in(100) {

@@ -1,4 +1,4 @@
-//! What must hold of each step, reckoned from the world and not by the code that is tested.
+//! What must hold of each step, reckoned from the simulation and not by the code that is tested.
 
 use super::*;
 use crate::split::Generation;
@@ -9,7 +9,7 @@ pub(super) struct Past {
     usable: Sides<Ratio>,
 }
 
-impl World {
+impl Simulation {
     pub(super) fn holds(&mut self, before: &Scene, decision: &Decision) {
         let (usable, serves) = usable(before);
         self.remember(before, usable);
@@ -126,7 +126,7 @@ impl World {
     }
 }
 
-/// The capacities as the world has them, and who can serve: by the sizes of the roles, and for new only if it can be reached
+/// The capacities as the simulation has them, and who can serve: by the sizes of the roles, and for new only if it can be reached
 /// and serves. While it is not heard it keeps what it has.
 fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
     let accepted = Scene::roles(scene);

@@ -9,14 +9,14 @@ use crate::memory::{Budget, Charge, Purpose, cost};
 /// Smallest piece, in bytes.
 const SMALLEST: usize = 512;
 
-pub struct Held {
+pub struct FrameBuffer {
     bytes: BytesMut,
     charge: Charge,
     memory: Arc<Budget>,
     purpose: Purpose,
 }
 
-impl Held {
+impl FrameBuffer {
     pub fn new(memory: &Arc<Budget>, purpose: Purpose) -> Self {
         Self {
             bytes: BytesMut::new(),

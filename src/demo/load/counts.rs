@@ -8,7 +8,7 @@ use crate::split::Generation;
 
 /// All reports so far.
 #[derive(Clone, Debug, Default)]
-pub(in crate::demo) struct Tally {
+pub(in crate::demo) struct Counts {
     begun: u64,
     /// By generation (old, new, none), then by ending.
     endings: [[u64; Ending::ALL.len()]; 3],
@@ -22,7 +22,7 @@ pub(in crate::demo) struct Tally {
     pub(in crate::demo) by_split: BTreeMap<u8, [u64; 2]>,
 }
 
-impl Tally {
+impl Counts {
     /// A request is about to be sent.
     pub(in crate::demo) fn begin(&mut self) {
         self.begun += 1;
@@ -111,22 +111,25 @@ mod tests {
 
     #[test]
     fn endings_are_counted_by_speaker_and_every_request_is_somewhere() {
-        let mut tally = Tally::default();
+        let mut counts = Counts::default();
         for (ending, generation, outage) in [
             (Ending::Completed, Some(Generation::Old), false),
             (Ending::Completed, Some(Generation::New), true),
             (Ending::Failed, Some(Generation::New), true),
             (Ending::Unreachable, None, false),
         ] {
-            tally.begin();
-            tally.end(&report(ending, generation), 50, outage);
+            counts.begin();
+            counts.end(&report(ending, generation), 50, outage);
         }
-        tally.begin();
-        assert_eq!((tally.ended(), tally.open(), tally.lost()), (4, 1, (2, 1)));
-        assert_eq!(tally.count(Some(Generation::New), Ending::Failed), 1);
-        assert_eq!(tally.count(None, Ending::Unreachable), 1);
-        assert_eq!(tally.total(Ending::Completed), 2);
-        assert_eq!(tally.by_split[&50], [1, 2]);
+        counts.begin();
+        assert_eq!(
+            (counts.ended(), counts.open(), counts.lost()),
+            (4, 1, (2, 1))
+        );
+        assert_eq!(counts.count(Some(Generation::New), Ending::Failed), 1);
+        assert_eq!(counts.count(None, Ending::Unreachable), 1);
+        assert_eq!(counts.total(Ending::Completed), 2);
+        assert_eq!(counts.by_split[&50], [1, 2]);
     }
 
     #[test]
