@@ -8,6 +8,7 @@ mod rig;
 mod architecture;
 mod docs;
 mod features;
+mod image;
 mod proto;
 mod reference;
 mod vocabulary;
