@@ -1,7 +1,6 @@
-//! Questions to a frontend over HTTP/1.1, on a connection that is kept from one to the next, with a limit to the time and to
-//! the answer of each.
+//! An HTTP/1.1 client for polling frontends: keep-alive connections, and a limit on the time and the size of every response.
 //!
-//! Must not know what the answer means.
+//! Does not interpret the responses.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -24,15 +23,15 @@ use crate::resource::Target;
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport;
 
-/// Largest list of models that is read, in bytes.
+/// Maximum size of a model list, in bytes.
 pub(super) const MAX_LIST: usize = 512 * 1024;
-/// For how long a connection is kept, at most; at least half of that.
+/// Maximum time for which a connection is kept. The actual time is randomized between half of this and all of it.
 const KEPT: Duration = Duration::from_secs(30);
-/// So much of an answer that nobody reads is waited for, to use the connection again: in bytes and in time.
+/// How much of an unread response body is drained so that the connection can be reused: in bytes and in time.
 const MAX_REST: usize = 4096;
 const REST: Duration = Duration::from_millis(100);
 
-/// Why there is no answer.
+/// Why a request got no response.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error("cannot resolve its name")]
@@ -50,12 +49,12 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Does it say nothing of who was asked, because the question never came so far?
+    /// Whether the request never reached the frontend, so that the error says nothing about it.
     pub const fn is_unasked(&self) -> bool {
         matches!(self, Self::Name(_) | Self::Local(_))
     }
 
-    /// Did an answer come back, though not the one that was asked for?
+    /// Whether the frontend responded, although the TLS handshake failed.
     pub const fn is_answer(&self) -> bool {
         matches!(self, Self::Untrusted(_))
     }
@@ -78,7 +77,7 @@ impl Error {
     }
 }
 
-/// Is it this host that has no descriptor, no memory, no port or no way (`errno(3)`)?
+/// Whether the cause is on this host: out of descriptors, memory or ports, no route, or not permitted (`errno(3)`).
 fn is_local(error: &std::io::Error) -> bool {
     const LOCAL: [i32; 12] = [
         libc::EMFILE,
@@ -99,17 +98,17 @@ fn is_local(error: &std::io::Error) -> bool {
         .is_some_and(|code| LOCAL.contains(&code))
 }
 
-/// A frontend, and how it is reached.
+/// A frontend and how to reach it.
 #[derive(Clone)]
 pub(super) struct FrontendAddress {
     pub target: Target,
-    /// In place of what a resolver says.
+    /// Overrides name resolution.
     pub address: Option<SocketAddr>,
-    /// With TLS: its configuration and the name that the certificate must carry.
+    /// With TLS: the configuration, and the name that the certificate must have.
     pub tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,
 }
 
-/// All that tells it from another place.
+/// Everything that distinguishes this address from another.
 impl fmt::Display for FrontendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {:?}", self.target, self.address)?;
@@ -120,20 +119,20 @@ impl fmt::Display for FrontendAddress {
     }
 }
 
-/// A question: GET `path`, or POST `body` to it.
+/// A request: GET `path`, or POST `body` to it.
 #[derive(Clone)]
 pub(super) struct Question<'a> {
     pub path: &'a str,
     pub body: Option<String>,
-    /// How much of the answer's body is read, in bytes; with 0, none is waited for.
+    /// How much of the response body to read, in bytes. With 0 the body is discarded.
     pub most: usize,
 }
 
 impl FrontendAddress {
-    /// Asks on a connection of its own, within `patience`.
+    /// Sends a request on a new connection, with the timeout `patience`.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Why there is no response.
     pub async fn ask(
         &self,
         question: &Question<'_>,
@@ -184,7 +183,7 @@ impl FrontendAddress {
         Connection::open(TokioIo::new(stream), current).await
     }
 
-    /// What it is trusted by now, if TLS is spoken.
+    /// The current TLS configuration, if the target uses TLS. Reloads files that have changed.
     fn tls_cache(&self) -> Option<Arc<ClientConfig>> {
         let (config, _) = self.tls.as_ref()?;
         if let Err(error) = config.refresh() {
@@ -203,7 +202,7 @@ impl FrontendAddress {
     }
 }
 
-/// Who asks one place again and again, on a connection that is kept in between if there is room for it.
+/// A client for repeated requests to one frontend. Keeps its connection between requests if the limits allow it.
 pub(super) struct Asker {
     pub place: FrontendAddress,
     kept: Option<Kept>,
@@ -220,10 +219,10 @@ impl Asker {
         Self { place, kept: None }
     }
 
-    /// Asks within `patience`.
+    /// Sends a request with the timeout `patience`.
     ///
     /// # Errors
-    /// Why there is no answer.
+    /// Why there is no response.
     pub async fn ask(
         &mut self,
         question: &Question<'_>,
@@ -239,10 +238,10 @@ impl Asker {
         question: &Question<'_>,
         share: &Share,
     ) -> Result<(StatusCode, Bytes), Error> {
-        // Whoever gives up waiting drops it.
+        // The connection is taken out, so a request that times out drops it.
         if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
             let request = self.place.request(question)?;
-            // It may have been closed meanwhile, which says nothing of who is asked.
+            // The frontend may have closed the idle connection, which is no error: use a new one.
             if let Ok(answer) = kept.connection.send(request, question.most).await {
                 self.kept = answer.is_whole.then_some(kept);
                 return Ok((answer.status, answer.body));
@@ -254,7 +253,7 @@ impl Asker {
         if answer.is_whole
             && let Some(room) = share.connection()
         {
-            // Not all at once.
+            // Jitter, so that connections do not expire together.
             let length = KEPT.mul_f64(0.5 + fastrand::f64() / 2.0);
             self.kept = Some(Kept {
                 connection,
@@ -265,8 +264,8 @@ impl Asker {
         Ok((answer.status, answer.body))
     }
 
-    /// May a connection that was kept be used? Only for a while, as the place may be reached otherwise by now; and not with
-    /// files that are no longer the ones to trust.
+    /// Whether a kept connection may be reused. It expires after a while, as the name may resolve to another address by now,
+    /// and becomes invalid when the TLS files change.
     fn is_good(&self, kept: &Kept) -> bool {
         let connection = &kept.connection;
         let (now, before) = (self.place.tls_cache(), &connection.tls_cache);
@@ -278,18 +277,18 @@ impl Asker {
     }
 }
 
-/// A connection to a place.
+/// A connection to a frontend.
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     tls_cache: Option<Arc<ClientConfig>>,
-    /// What moves its bytes, as long as this lives.
+    /// Drives the connection until this is dropped.
     _task: JoinSet<()>,
 }
 
 struct Answer {
     status: StatusCode,
     body: Bytes,
-    /// Was all of it read, so that another question can follow?
+    /// Whether the body was read to its end, so that the connection can be reused.
     is_whole: bool,
 }
 
@@ -302,7 +301,7 @@ impl Connection {
         let (sender, connection) = shaken.map_err(|error| Error::Http(error.into()))?;
         let mut task = JoinSet::new();
         task.spawn(async move {
-            // Its error is also that of the question.
+            // The request sees this error, too.
             let _ = connection.await;
         });
         Ok(Self {

@@ -1,8 +1,8 @@
-//! How much the controller asks frontends at once, so that no target and no namespace takes the part of the others.
+//! Limits how many requests the controller sends to frontends, fairly between namespaces and targets.
 //!
-//! A namespace is somebody's own, and what its frontends answer is whatever it likes. Its updates share one part of the
-//! sockets, of the time and of the memory; what goes beyond it waits, and was not heard for so long. Must not know what is
-//! asked.
+//! A namespace belongs to its users, and its frontends may answer anything. All updates of a namespace share one part of the
+//! sockets, time and memory. Requests beyond that part wait, and their frontends count as not having answered in the
+//! meantime.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,23 +12,21 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-/// Questions with a short answer that are open at once: in all, and for one namespace. Each is one socket and at most
-/// [`super::http::MAX_LIST`] bytes.
+/// Short requests in flight: in total and per namespace. Each uses one socket and at most [`super::http::MAX_LIST`] bytes.
 const QUESTIONS: (usize, usize) = (128, 16);
-/// The same of requests by which models are tried, as these may take long.
+/// Probe requests to models in flight, which may take long: in total and per namespace.
 const TRIALS: (usize, usize) = (64, 8);
-/// Connections that are kept between questions: in all, and for one namespace. Beyond that each question has one of its own.
+/// Idle connections: in total and per namespace. Beyond that, every request opens a new connection.
 const CONNECTIONS: (usize, usize) = (512, 128);
-/// Time between two questions of one namespace, if it asks without a pause, and how far it may get ahead of that.
+/// Interval between the requests of one namespace under constant load, and how far a burst may get ahead of it.
 const PACE: Duration = Duration::from_millis(2);
 const BURST: Duration = Duration::from_secs(1);
-/// Frontends that are asked for the updates of one namespace.
+/// Maximum number of frontends polled for the updates of one namespace.
 const TARGETS: usize = 1024;
-/// Model ids that are kept of all frontends: in all, and of one namespace. An id has at most
-/// [`super::models::MAX_ID`] bytes.
+/// Model ids kept of all frontends: in total and per namespace. An id has at most [`super::models::MAX_ID`] bytes.
 const MODELS: (usize, usize) = (131_072, 16_384);
 
-/// The whole, divided into namespaces.
+/// The limits of the process, divided among namespaces.
 #[derive(Clone)]
 pub(super) struct Limits(Arc<Whole>);
 
@@ -46,28 +44,28 @@ struct Part {
     questions: Arc<Semaphore>,
     trials: Arc<Semaphore>,
     connections: Arc<Semaphore>,
-    /// When the next question may be asked, if no pause is taken.
+    /// The time of the last slot that was given out; the next one follows [`PACE`] later.
     next: Mutex<Instant>,
     targets: AtomicUsize,
     models: AtomicUsize,
 }
 
-/// The place of one target within the part of its namespace, for as long as it is asked.
+/// The share of one target in the part of its namespace, held for as long as the target is polled.
 pub(super) struct Share(Arc<Part>);
 
-/// A question that is open.
+/// Permits of a request in flight.
 pub(super) struct Turn {
     _of_namespace: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// Room for a connection that is kept.
+/// Permits of an idle connection.
 pub(super) struct Room {
     _of_namespace: OwnedSemaphorePermit,
     _of_all: OwnedSemaphorePermit,
 }
 
-/// Model ids that are kept.
+/// A reservation for model ids.
 pub(super) struct Kept {
     count: usize,
     part: Arc<Part>,
@@ -86,7 +84,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// For one target more of `namespace`; none if it has as many as it may.
+    /// A share for one more target of `namespace`; `None` if the namespace is at its limit.
     pub fn share(&self, namespace: &str) -> Option<Share> {
         let known = self.0.namespaces.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +108,7 @@ impl Limits {
 }
 
 impl Part {
-    /// When the next question may be asked.
+    /// Reserves the time of the next request.
     fn slot(&self, now: Instant) -> Instant {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let earliest = now.checked_sub(BURST).unwrap_or(now);
@@ -120,18 +118,18 @@ impl Part {
 }
 
 impl Share {
-    /// Waits until a question may be asked. The wait is the controller's own and no fault of who is asked.
+    /// Waits until a request may be sent. This wait is local and does not count against the frontend.
     pub async fn question(&self) -> Turn {
         tokio::time::sleep_until(self.0.slot(Instant::now())).await;
         turn(&self.0.questions, &self.0.whole.questions).await
     }
 
-    /// Waits until a model may be tried.
+    /// Waits until a model may be probed.
     pub async fn trial(&self) -> Turn {
         turn(&self.0.trials, &self.0.whole.trials).await
     }
 
-    /// Room for a connection that is kept, if there is any.
+    /// Permits to keep a connection, if there are any left.
     pub fn connection(&self) -> Option<Room> {
         let one = |semaphore: &Arc<Semaphore>| Arc::clone(semaphore).try_acquire_owned().ok();
         Some(Room {
@@ -140,7 +138,7 @@ impl Share {
         })
     }
 
-    /// Room for as many model ids as there is, `count` at most.
+    /// Reserves room for up to `count` model ids.
     pub fn keep(&self, count: usize) -> Kept {
         let part = &self.0;
         let own = take(&part.models, count, MODELS.1);
@@ -160,7 +158,7 @@ impl Drop for Share {
 }
 
 impl Kept {
-    /// For how many there is room.
+    /// The number of ids that were granted.
     pub const fn count(&self) -> usize {
         self.count
     }
@@ -174,7 +172,7 @@ impl Drop for Kept {
     }
 }
 
-/// First that of the namespace, so that who waits for it keeps nothing from others.
+/// Acquires the namespace's permit first, so that a waiting request holds nothing that another namespace could use.
 async fn turn(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Turn {
     let one = async |semaphore: &Arc<Semaphore>| {
         let permit = Arc::clone(semaphore).acquire_owned().await;
@@ -186,7 +184,7 @@ async fn turn(namespace: &Arc<Semaphore>, all: &Arc<Semaphore>) -> Turn {
     }
 }
 
-/// Adds to `taken` what is wanted and there is, and tells how much that was.
+/// Adds up to `wanted` to `taken`, without exceeding `most`. Returns how much was added.
 fn take(taken: &AtomicUsize, wanted: usize, most: usize) -> usize {
     let mut got = 0;
     let _ = taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -224,7 +222,7 @@ mod tests {
             last = share.0.slot(begun);
         }
         assert!(last >= begun + PACE * 5000 - BURST, "{:?}", last - begun);
-        // After a pause there is a burst again.
+        // After an idle time, a burst is allowed again.
         let later = last + BURST * 2;
         assert!(share.0.slot(later) < later);
     }

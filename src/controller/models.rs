@@ -1,7 +1,7 @@
-//! Which models a frontend really serves: a list says which it knows, `/v1/models/{m}/ready` which it can serve, and where
-//! there is no such page, a request that must be answered.
+//! Polls a frontend for the models that it really serves.
 //!
-//! Must not know who wants to know.
+//! `/v1/models` lists the models that it knows, and `/v1/models/{m}/ready` says whether it can serve one. A frontend without
+//! that page is probed with a short request to the model.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -17,62 +17,62 @@ use super::limits::{Kept, Share};
 use super::poller::PollSink;
 use crate::rollout::Registered;
 
-/// From one question to the next; and where all updates that need the answer are complete.
+/// Poll interval, and the interval once all updates that need the answer are complete.
 const INTERVAL: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(2);
-/// What an answer of a model may take, and how long it is taken for granted while the model stays listed.
+/// Timeout of a probe, and how long a successful probe stays valid while the model is listed.
 const PROBE: Duration = Duration::from_secs(30);
 const PROVEN: Duration = Duration::from_secs(60);
-/// One answer that is missing may have been lost: so many in a row have not.
+/// A single response may get lost: believe only this many failures in a row.
 const MISSED: u32 = 2;
-/// Of how many models one frontend is asked: the first in the order of their names. And the longest name, in bytes.
+/// Maximum number of models checked per frontend, in the order of their names, and the maximum length of a name, in bytes.
 const MAX_MODELS: usize = 512;
 pub(super) const MAX_ID: usize = 512;
-/// How many models one frontend is tried with at once, and how much of an answer is read, in bytes.
+/// Concurrent probes per frontend, and how much of a response is read, in bytes.
 const TRIALS: usize = 2;
 const MAX_TRIAL: usize = 64 * 1024;
 
-/// What is known of a frontend.
+/// What is known about a frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Served {
-    /// The models that it serves, as far as that is proven.
+    /// The models that it is proven to serve.
     pub models: BTreeSet<String>,
-    /// Is there a model that is being tried for the first time?
+    /// Whether a model is being probed for the first time.
     pub is_trying: bool,
-    /// How many models it lists beyond those that are asked for.
+    /// Number of listed models that are not checked, because there are too many.
     pub left_out: usize,
-    /// The workers that it knows of.
+    /// The workers that it reports.
     pub registered: Registered,
-    /// Why it cannot be asked.
+    /// Why it could not be polled.
     pub trouble: Option<Missing>,
 }
 
-/// Why there is no answer.
+/// A missing response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Missing {
     pub why: String,
     pub how: Lack,
 }
 
-/// How an answer is missing.
+/// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// No question has come to the frontend, so that its trouble is none of it: what was known before still is.
+    /// No request reached the frontend, so the failure says nothing about it: what was known before still holds.
     Unasked,
-    /// Nothing came back.
+    /// There was no response.
     Silent,
-    /// Something else came back.
+    /// The response was not usable.
     Bad,
 }
 
-/// Asks `place`, again and again, and tells what it serves.
+/// Polls `place` forever and reports what it serves.
 pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollSink<Served>) {
     let share = Arc::new(share);
     let mut asker = Asker::new(place);
     let mut reading = Reading::default();
     let mut trials = Trials::default();
-    // Lives as long as what it is the room of.
+    // Holds the reservation for the model ids across polls.
     let mut kept = None;
     loop {
         let answer = served(&mut asker, &share, &mut trials, &mut kept).await;
@@ -82,7 +82,7 @@ pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollS
         if let Some((served, is_news)) = reading.take(answer) {
             sink.tell(served, is_news);
         }
-        // Whether an answer is really missing is soon found out.
+        // After a failure, poll soon to find out whether it persists.
         let calm = if reading.missed > 0 { INTERVAL } else { SELDOM };
         tokio::select! {
             () = sink.pause(INTERVAL, calm) => {}
@@ -92,7 +92,7 @@ pub(super) async fn follow(place: FrontendAddress, share: Share, mut sink: PollS
 }
 
 impl Served {
-    /// The same but for the words of a trouble.
+    /// Equal except for the text of a failure.
     fn is_as_good_as(&self, other: &Self) -> bool {
         let how = |served: &Self| served.trouble.as_ref().map(|missing| missing.how);
         how(self) == how(other)
@@ -103,7 +103,7 @@ impl Served {
     }
 }
 
-/// What was last told.
+/// Decides which poll results to report.
 #[derive(Debug, Default)]
 struct Reading {
     last: Option<Served>,
@@ -111,10 +111,10 @@ struct Reading {
 }
 
 impl Reading {
-    /// What is to be told of an answer, if anything, and whether it is news.
+    /// Takes the result of a poll. Returns what to report, if anything, and whether it is news.
     ///
-    /// No answer, or at first one without a model, is believed when it is the second in a row: an answer can get lost, and
-    /// who has just begun serves nothing for a moment.
+    /// A failure, or a first result without a model, is believed only when it repeats: a response can get lost, and a
+    /// frontend that has just started serves no model for a moment.
     fn take(&mut self, answer: Result<Served, Missing>) -> Option<(Served, bool)> {
         let lacks = |served: &Served| served.models.is_empty() && !served.is_trying;
         let is_missing = answer
@@ -125,7 +125,7 @@ impl Reading {
             return None;
         }
         let served = answer.unwrap_or_else(|missing| {
-            // Nothing was heard that would speak against it.
+            // The frontend was not reached, so what was known before still holds.
             let known = self.last.as_ref().filter(|_| missing.how == Lack::Unasked);
             Served {
                 trouble: Some(missing),
@@ -141,7 +141,7 @@ impl Reading {
     }
 }
 
-/// What a frontend serves, or in whose way what is.
+/// Polls a frontend once for the models that it serves.
 async fn served(
     asker: &mut Asker,
     share: &Arc<Share>,
@@ -180,7 +180,7 @@ async fn served(
     let mut listed = ids(&body);
     drop(body);
     let count = listed.len();
-    // What was there before makes room first.
+    // Release the previous reservation first, so that its room is available.
     *kept = None;
     let room = kept.insert(share.keep(count.min(MAX_MODELS))).count();
     listed.truncate(room);
@@ -198,7 +198,7 @@ async fn served(
         pages.push(registered(status, &page));
         match status {
             StatusCode::OK => _ = served.models.insert(model),
-            // No such page: an older frontend.
+            // A frontend of an older version, without this page.
             StatusCode::NOT_FOUND
             | StatusCode::METHOD_NOT_ALLOWED
             | StatusCode::NOT_IMPLEMENTED => without_page.push(model),
@@ -219,17 +219,18 @@ async fn served(
     Ok(served)
 }
 
-/// Models that are tried by a request, in the background: an answer may take its time.
+/// Probes of models, run in the background because a response may take long.
 #[derive(Default)]
 struct Trials {
-    /// Which answered, or did not, and when.
+    /// Whether each model responded, and when.
     known: HashMap<String, (bool, Instant)>,
     running: JoinSet<(String, Option<bool>)>,
     tried: BTreeSet<String>,
 }
 
 impl Trials {
-    /// Tries those of `models` that are not proven, as many as may be tried at once, and first who was tried longest ago.
+    /// Starts probes of the `models` without a valid result, up to the limit: first those never probed, then the least
+    /// recently probed.
     fn begin(&mut self, place: &FrontendAddress, share: &Arc<Share>, models: &[String]) {
         let lasts = |(answers, since): &(bool, Instant)| *answers && since.elapsed() < PROVEN;
         let mut due: Vec<_> = models
@@ -251,12 +252,12 @@ impl Trials {
         }
     }
 
-    /// Does a model answer? None if that is not known yet.
+    /// Whether a model responds; `None` if that is not known yet.
     fn known(&self, model: &str) -> Option<bool> {
         self.known.get(model).map(|(answers, _)| *answers)
     }
 
-    /// Waits until one has ended; for ever if none runs.
+    /// Waits for a probe to end, forever if none is running.
     async fn next(&mut self) {
         match self.running.join_next().await {
             Some(Ok((model, answers))) => {
@@ -270,14 +271,14 @@ impl Trials {
         }
     }
 
-    /// What is no longer listed is to be proven anew.
+    /// Forgets models that are no longer listed, so that they are probed again if they come back.
     fn keep(&mut self, listed: &[String]) {
         let listed: BTreeSet<_> = listed.iter().collect();
         self.known.retain(|model, _| listed.contains(model));
     }
 }
 
-/// Does the model answer a request of one token? None if it could not be asked.
+/// Whether the model responds to a request for one token; `None` if the frontend could not be reached.
 async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
     let chat =
         json!({"model": model, "max_tokens": 1, "messages": [{"role": "user", "content": "ping"}]});
@@ -298,12 +299,12 @@ async fn answers(place: &FrontendAddress, model: &str) -> Option<bool> {
             Ok(_) | Err(_) => {}
         }
     }
-    // Who refuses at once is asked again no sooner than who answers.
+    // Do not probe a model again at once if it fails at once.
     tokio::time::sleep(INTERVAL).await;
     answers
 }
 
-/// The workers of a model by its page, of all Dynamo namespaces together.
+/// The workers of a model by its page, summed over all Dynamo namespaces.
 fn registered(status: StatusCode, page: &[u8]) -> Registered {
     #[derive(Default, Deserialize)]
     struct Page {
@@ -319,7 +320,7 @@ fn registered(status: StatusCode, page: &[u8]) -> Registered {
     struct Type {
         workers: u32,
     }
-    // One that is not ready says so of each namespace, too.
+    // A frontend that is not ready reports its namespaces, too.
     let is_told = status.is_success() || status == StatusCode::SERVICE_UNAVAILABLE;
     let page: Page = match is_told {
         true => serde_json::from_slice(page).unwrap_or_default(),
@@ -338,8 +339,8 @@ fn registered(status: StatusCode, page: &[u8]) -> Registered {
     found
 }
 
-/// The workers of all models: one that serves several is counted with each, so that these are never too few. Not known if a
-/// model's page does not say.
+/// The workers of all models. A worker that serves several models is counted once for each, so the sum is never too low.
+/// Unknown if the page of any model does not report workers.
 fn in_all(pages: &[Registered]) -> Registered {
     let is_told = |page: &Registered| page.prefill.is_some() || page.others.is_some();
     if !pages.iter().all(is_told) {
@@ -355,7 +356,7 @@ fn in_all(pages: &[Registered]) -> Registered {
     }
 }
 
-/// The models of a list, in the order of their names. Names that are too long are none.
+/// The model names of a list, sorted. Leaves out names that are too long.
 fn ids(list: &[u8]) -> Vec<String> {
     #[derive(Default, Deserialize)]
     struct List {
@@ -373,7 +374,7 @@ fn ids(list: &[u8]) -> Vec<String> {
     ids
 }
 
-/// A model's name within a path: slashes are a part of it (`org/model`), and all else that is special is escaped.
+/// A model name as part of a path. Keeps slashes (`org/model`) and escapes all other special characters.
 fn in_path(model: &str) -> String {
     let mut path = String::with_capacity(model.len());
     for byte in model.bytes() {
@@ -396,7 +397,7 @@ mod tests {
         assert_eq!(in_path("a b?c#d\u{e9}"), "a%20b%3Fc%23d%C3%A9");
     }
 
-    /// What is told after each answer: models, `-` for none, `.` where nothing is told.
+    /// What is reported after each poll: a model, `-` for no model, `!` for trouble, `.` if nothing is reported.
     fn told(answers: &[Result<&str, ()>]) -> Vec<String> {
         let mut reading = Reading::default();
         let take = |answer: &Result<&str, ()>| {
@@ -431,7 +432,7 @@ mod tests {
             told(&[Ok("a"), Err(()), Err(()), Ok("a")]),
             ["a", ".", "!", "a"]
         );
-        // Who has just begun serves nothing for a moment; who says that it no longer does is believed.
+        // A frontend that has just started serves no model for a moment; one that stops serving a model is believed at once.
         assert_eq!(
             told(&[Ok(""), Ok("a"), Ok(""), Ok("a")]),
             [".", "a", "-", "a"]
@@ -463,7 +464,7 @@ mod tests {
         );
         assert_eq!(told.models, serves.models);
         assert!(!reading.take(missing()).unwrap().1);
-        // Heard again.
+        // The frontend responds again.
         assert_eq!(reading.take(Ok(serves.clone())), Some((serves, true)));
     }
 

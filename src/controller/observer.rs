@@ -1,7 +1,7 @@
-//! Gathers all that a decision looks at: what the watches hold, what proxies and frontends were last heard to say.
+//! Collects the inputs of a decision: the watch caches, and the last reports of proxies and frontends.
 //!
-//! What could not be listed is not empty: then there is no sight. What was not heard yet is marked as such. Must not know
-//! what follows from it.
+//! Objects that could not be listed are never taken for absent: the observation fails instead. A proxy or frontend that has
+//! not reported yet is marked as such. Contains no policy.
 
 mod clients;
 mod frontends;
@@ -26,10 +26,10 @@ use crate::resource::WorkerSourceSpec;
 use crate::resource::precedence::{self, Standing};
 use crate::rollout::{Experience, Lengths, Observation, Proxy, ProxyState, Sides, Silence};
 
-/// Who was not heard for so long does not answer.
+/// How long a proxy or frontend may take for its first report before it counts as silent.
 const UNHEARD: Duration = Duration::from_secs(2);
 
-/// Why there is no complete sight.
+/// Why an observation is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
     #[error(transparent)]
@@ -41,23 +41,23 @@ pub(super) enum Error {
 }
 
 impl Error {
-    /// Will it pass by itself, without anything being wrong?
+    /// Whether the error is expected to pass by itself, because something is only not listed yet.
     pub fn is_early(&self) -> bool {
         matches!(self, Self::NotSynced(NotSynced::NotYet(_)))
     }
 }
 
-/// What was seen of an update.
+/// An observation of an update.
 pub(super) struct Observed {
     pub observation: Observation,
-    /// Requests of the last minute, of all proxies together.
+    /// Requests assigned to each side in the last minute, summed over all proxies.
     pub assigned: Sides<u64>,
-    /// Until when somebody who was asked just now may still answer. Before, only what cannot wait should follow from this.
+    /// Until then, a proxy or frontend whose polling has just begun may still answer. Apply only urgent changes before.
     pub early_until: Option<Instant>,
 }
 
 impl Observed {
-    /// Notes that somebody who is asked `since` then was not heard yet. Has that one had its time?
+    /// Notes a proxy or frontend that is polled since `since` and has not reported yet. Returns whether its time is up.
     fn misses(early_until: &mut Option<Instant>, since: Instant) -> bool {
         let until = since + UNHEARD;
         let is_over = Instant::now() >= until;
@@ -68,7 +68,7 @@ impl Observed {
     }
 }
 
-/// What the proxies say, together.
+/// The reports of all proxies together.
 struct ProxyReports {
     proxies: Vec<Proxy>,
     assigned: Sides<u64>,
@@ -80,26 +80,26 @@ struct ProxyReports {
 pub(super) struct ProxyPod {
     pub pod: String,
     pub ready: bool,
-    /// Where it is asked, if its pod has the port for that.
+    /// The address of its admin port, if the pod has that port.
     place: Option<String>,
 }
 
-/// What looks.
+/// Observes updates.
 pub(super) struct Observer {
     pub cache: Cache,
     settings: Arc<ControllerSettings>,
     proxies: Pollers<Heard>,
-    /// The proxies of new's frontends, which may send requests to old by an update of their own.
+    /// The proxies of new's frontends, which may send requests to old because of another update.
     beyond: Pollers<Heard>,
     models: Pollers<Served>,
     limits: Limits,
     tls_cache: TlsCache,
-    /// The proxies of each update, as they were last looked for.
+    /// The proxies of each update, as of the last time that its pods were looked up.
     proxy_pods: Mutex<HashMap<Key, Arc<[ProxyPod]>>>,
 }
 
 impl Observer {
-    /// Who is concerned by what is heard is told to `wake`.
+    /// Sends the key of every update affected by a report to `wake`.
     pub fn new(
         cache: Cache,
         settings: Arc<ControllerSettings>,
@@ -117,7 +117,7 @@ impl Observer {
         }
     }
 
-    /// The update is gone, or not for this replica to look after.
+    /// Stops following an update that was deleted or that this replica does not handle.
     pub fn leave(&self, key: &Key) {
         self.proxies.keep(key, &BTreeSet::new());
         self.beyond.keep(key, &BTreeSet::new());
@@ -125,7 +125,7 @@ impl Observer {
         self.known().remove(key);
     }
 
-    /// Looks for the proxies of the update `key` of the deployment `source`, and follows them from now on.
+    /// Finds the proxies of the update `key` of the deployment `source`, and starts to follow them.
     ///
     /// # Errors
     /// When pods or Deployments are not listed.
@@ -135,7 +135,8 @@ impl Observer {
         Ok(())
     }
 
-    /// What was last heard of each proxy of an update, nothing yet of some; `None` before they were looked for.
+    /// The last report of each proxy of an update, if there is one. `None` until [`Self::follow`] or [`Self::observe`] has
+    /// run.
     pub fn heard(&self, key: &Key) -> Option<Vec<(ProxyPod, Option<Heard>)>> {
         let proxy_pods = self.known().get(key).cloned()?;
         let heard = |proxy_pod: &ProxyPod| {
@@ -164,8 +165,8 @@ impl Observer {
         self.proxies.hear(key, place, Pace::Usual, follow)
     }
 
-    /// Follows the proxies in these pods from now on. What was heard of each, or since when it is asked; nothing of a pod
-    /// without the port.
+    /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a
+    /// pod without the port.
     fn follow_pods(
         &self,
         key: &Key,
@@ -189,13 +190,13 @@ impl Observer {
         heard
     }
 
-    /// This replica does not lead: it asks no frontend for its models.
+    /// Stops polling frontends for their models and proxies of new, because this replica does not lead.
     pub fn rest(&self) {
         self.models.rest();
         self.beyond.rest();
     }
 
-    /// All there is to see of `parsed`.
+    /// Observes an update.
     ///
     /// # Errors
     /// When something is not listed.
@@ -266,7 +267,7 @@ impl Observer {
             .or_else(|| (!which.selector.is_empty()).then(|| "Pod".to_owned()))
         else {
             if which.name.is_empty() {
-                // Only by what frontends see of it.
+                // Count workers only by the metadata that frontends use.
                 let name = dynamo_namespace.unwrap_or_default().to_owned();
                 return self.counted("DynamoWorkerMetadata", Which { name, ..which });
             }
@@ -319,7 +320,7 @@ impl Observer {
     }
 }
 
-/// What a proxy says, for this update: what it says of another one is no news of this one.
+/// A proxy's report as it concerns this update: what it says about another update is no information about this one.
 fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> ProxyState {
     let is_own = report.uid.is_some() && report.uid == parsed.identity.uid;
     ProxyState {
@@ -333,7 +334,7 @@ fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> Prox
     }
 }
 
-/// The update that rules instead of `parsed`, if one does.
+/// The update that takes precedence over this one, if there is one.
 fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Option<String> {
     let of_source = updates
         .iter()

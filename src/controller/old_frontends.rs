@@ -1,6 +1,4 @@
-//! The frontends of the old generation: which pods they are, and where their proxies and they themselves answer.
-//!
-//! Must not know what is asked there.
+//! Finds the pods of frontends, the addresses of their ports, and the endpoints of Services. Makes no requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,13 +11,12 @@ use super::ProxyPods;
 use crate::k8s::workloads::{COMPONENT, GRAPH, is_selected, labels};
 use crate::k8s::{Cache, NotSynced, Object, port_of};
 
-/// A core or built-in kind.
+/// The resource of a kind.
 pub(super) fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
 
-/// The pods of the frontends of `source`, as long as they are alive, whether they have a proxy or not: clients reach them all
-/// the same.
+/// The running frontend pods of `source`, with or without a proxy: clients reach them either way.
 ///
 /// # Errors
 /// When pods or Deployments are not listed.
@@ -44,7 +41,7 @@ pub(super) fn frontends(
     Ok(pods)
 }
 
-/// The pods of the frontends of the deployment `name`, by the labels of graphs or the selector of a Deployment.
+/// The frontend pods of the deployment `name`, by the labels of a graph or the selector of a Deployment.
 ///
 /// # Errors
 /// When pods or Deployments are not listed.
@@ -75,7 +72,7 @@ fn selectors(
     let of_graph = of_graph.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let deployments = kind("apps", "v1", "Deployment", "deployments");
     let deployment = cache.one(&deployments, namespace, source)?;
-    // Whose pods may be those of workers, too: Dynamo says which are not frontends.
+    // This selector may match workers, too; the component label tells them from frontends.
     let of_deployment = deployment.and_then(|deployment| {
         let selector = deployment.data.pointer("/spec/selector/matchLabels")?;
         serde_json::from_value(selector.clone()).ok()
@@ -95,7 +92,7 @@ fn address(pod: &DynamicObject) -> Option<&str> {
     pod.data.pointer("/status/podIP")?.as_str()
 }
 
-/// The number of the port of this name.
+/// The number of the port with this name.
 fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
     let containers = ["initContainers", "containers"].into_iter();
     let containers =
@@ -106,7 +103,7 @@ fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
     u16::try_from(port["containerPort"].as_u64()?).ok()
 }
 
-/// Where the port of this name is reached.
+/// The address of the port with this name.
 pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
     let (address, port) = (address(pod)?, port(pod, name)?);
     Some(match address.contains(':') {
@@ -115,8 +112,8 @@ pub(super) fn address_of(pod: &DynamicObject, name: &str) -> Option<String> {
     })
 }
 
-/// The endpoints of a Service that clients may be sent to, each with the pod behind it and its address at the port that is
-/// `wanted`; none if the Service has no slice.
+/// The endpoints of a Service, each with its pod and its address at the port `wanted`; `None` if the Service has no
+/// EndpointSlice.
 ///
 /// # Errors
 /// When EndpointSlices are not listed.
@@ -142,14 +139,14 @@ pub(super) fn endpoints(
         let port = port_of(&slice, wanted);
         for endpoint in slice.endpoints.into_iter().flatten() {
             let pod = endpoint.target_ref.and_then(|target| target.name);
-            // Of two families of addresses each has a slice with the same pods.
+            // With dual stack there is one slice for each address family, with the same pods.
             if pod.as_ref().is_some_and(|pod| !pods.insert(pod.clone())) {
                 continue;
             }
             let ip = endpoint.addresses.first();
             let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
             endpoints.push(Endpoint {
-                // Not said means yes (discovery.k8s.io/v1, EndpointConditions).
+                // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
                 ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
                 address: ip.zip(port).map(SocketAddr::from),
                 ip,
@@ -160,7 +157,7 @@ pub(super) fn endpoints(
     Ok(Some(endpoints))
 }
 
-/// An address behind a Service.
+/// An endpoint of a Service.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub ready: bool,

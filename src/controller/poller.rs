@@ -1,7 +1,6 @@
-//! What must be asked over the network is asked in the background, again and again, by one task for each place; a look at an
-//! update takes what was last heard and waits for nothing.
+//! Polls network addresses in the background, one task per place, so that a reconcile reads the last result and never waits.
 //!
-//! Must not know what is asked.
+//! Does not depend on what is polled.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +11,7 @@ use tokio::task::AbortHandle;
 
 use super::Key;
 
-/// The places that are asked, by a text that names them.
+/// The places that are polled, by a name that identifies each.
 pub(super) struct Pollers<T> {
     polls: Polls<T>,
     wake: mpsc::UnboundedSender<Key>,
@@ -21,7 +20,7 @@ pub(super) struct Pollers<T> {
 type Polls<T> = Arc<Mutex<HashMap<String, Poll<T>>>>;
 
 struct Poll<T> {
-    /// Who needs it, and whether seldom is enough.
+    /// The updates that need this place, and the pace that each requires.
     owners: BTreeMap<Key, Pace>,
     pace: watch::Sender<Pace>,
     heard: Option<T>,
@@ -29,16 +28,16 @@ struct Poll<T> {
     task: AbortHandle,
 }
 
-/// How often a place is asked.
+/// How often a place is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pace {
     Usual,
-    /// Nothing is about to be decided by it.
+    /// No decision currently depends on it.
     Seldom,
 }
 
 impl<T> Poll<T> {
-    /// As often as the one needs it who needs it most.
+    /// Sets the pace to the fastest that any owner requires.
     fn keep_pace(&self) {
         let is_seldom = self.owners.values().all(|pace| *pace == Pace::Seldom);
         let pace = if is_seldom { Pace::Seldom } else { Pace::Usual };
@@ -47,7 +46,7 @@ impl<T> Poll<T> {
     }
 }
 
-/// Where a task tells what it has heard.
+/// Where a polling task reports its results.
 pub(super) struct PollSink<T> {
     place: String,
     pace: watch::Receiver<Pace>,
@@ -56,7 +55,7 @@ pub(super) struct PollSink<T> {
 }
 
 impl<T: Clone + Send + 'static> Pollers<T> {
-    /// The owners of what is heard are told to `wake`.
+    /// Sends the keys of a place's owners to `wake` when a result matters.
     pub fn new(wake: mpsc::UnboundedSender<Key>) -> Self {
         Self {
             polls: Arc::default(),
@@ -64,10 +63,10 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         }
     }
 
-    /// What was last heard of `place`. Asked by `task` from now on, at the `pace` of the owner that needs it most.
+    /// The last result from `place`. Starts `task` to poll it, if none does yet, at the fastest pace that any owner requires.
     ///
     /// # Errors
-    /// Since when it is asked, if nothing was heard yet.
+    /// Since when it is polled, if there is no result yet.
     pub fn hear<F>(
         &self,
         owner: &Key,
@@ -101,19 +100,19 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         poll.heard.clone().ok_or(poll.since)
     }
 
-    /// Nobody is asked any more, until somebody needs it again.
+    /// Stops all polling, until [`Self::hear`] is called again.
     pub fn rest(&self) {
         for (_, poll) in lock(&self.polls).drain() {
             poll.task.abort();
         }
     }
 
-    /// What was last heard of `place`, if anybody needs it.
+    /// The last result from `place`, if it is polled and has one.
     pub fn heard(&self, place: &str) -> Option<T> {
         lock(&self.polls).get(place)?.heard.clone()
     }
 
-    /// `owner` needs only `places` any more; what nobody needs is not asked any more.
+    /// Sets the places that `owner` needs. Stops polling a place that no owner needs.
     pub fn keep(&self, owner: &Key, places: &BTreeSet<String>) {
         lock(&self.polls).retain(|place, poll| {
             if !places.contains(place) && poll.owners.remove(owner).is_some() {
@@ -129,7 +128,7 @@ impl<T: Clone + Send + 'static> Pollers<T> {
 }
 
 impl<T> PollSink<T> {
-    /// Tells what was heard; with `matters`, its owners are woken.
+    /// Reports a result. Wakes the owners if it is the first one or `matters`.
     pub fn tell(&self, heard: T, matters: bool) {
         if let Some(poll) = lock(&self.polls).get_mut(&self.place) {
             let is_first = poll.heard.replace(heard).is_none();
@@ -143,7 +142,8 @@ impl<T> PollSink<T> {
 }
 
 impl<T> PollSink<T> {
-    /// Waits until it is time to ask again: after `usual`, or after `seldom` where that is enough for all who need it.
+    /// Waits until the next poll is due: after `usual`, or after `seldom` if that is enough for all owners. Returns at once
+    /// when the pace changes from seldom to usual.
     pub async fn pause(&mut self, usual: Duration, seldom: Duration) {
         loop {
             let pace = *self.pace.borrow_and_update();
@@ -153,7 +153,7 @@ impl<T> PollSink<T> {
             };
             let over = tokio::time::sleep(wait);
             let changed = async {
-                // Without its sender nobody needs the task any more.
+                // Without a sender, no owner needs the task: wait to be aborted.
                 if self.pace.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -204,7 +204,7 @@ mod tests {
         };
         hear("a", Pace::Seldom);
         assert!(is_asked().await && !is_asked().await);
-        // One that is not complete is answered at once, and then again and again.
+        // A place that an incomplete update needs is polled at once, and at the usual pace from then on.
         hear("b", Pace::Usual);
         for _ in 0..20 {
             assert!(is_asked().await);
@@ -215,7 +215,7 @@ mod tests {
         for _ in 0..20 {
             assert!(is_asked().await);
         }
-        // Who is gone needs nothing.
+        // An owner that is gone needs no place.
         pollers.keep(&key("b"), &BTreeSet::new());
         while is_asked().await {}
     }

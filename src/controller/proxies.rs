@@ -1,6 +1,4 @@
-//! What a proxy says of itself, followed for as long as it is alive.
-//!
-//! Must not know what follows from it.
+//! Follows the state that a proxy reports on its admin port. Contains no policy.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,40 +9,41 @@ use crate::rollout::{Experience, Lengths, Sides};
 use crate::state_api::v1::{Generation, Histogram, State};
 use crate::state_api::{Client, Error};
 
-/// How long a proxy may take for anything.
+/// Timeout of each step: connecting, opening the watch, and a report that is due.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it says something though nothing has changed.
+/// Interval at which a proxy reports its state even if nothing has changed.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The pause before a proxy that does not answer is asked again.
+/// Pause before reconnecting to a proxy that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
-/// So long after new has answered a request of a proxy it is taken to serve; and so long a request may be without an answer.
+/// How long one response from new counts as proof that it serves, and how long requests may go without any response before
+/// new counts as failing.
 const GOOD: Duration = Duration::from_secs(60);
 const UNANSWERED: Duration = Duration::from_secs(10);
 
-/// What a proxy says.
+/// What a proxy reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Report {
-    /// `metadata.uid` of the resource in force there, and its generation.
+    /// `metadata.uid` of the resource in force in the proxy, and its generation.
     pub uid: Option<String>,
     pub generation: u64,
-    /// Does the plan in force give new anything?
+    /// Whether the plan in force gives new any weight. True if there is no plan.
     pub gives_new: bool,
-    /// Does the plan in force give old nothing, and is old no fallback?
+    /// Whether the plan in force gives all weight to new.
     pub leaves_old: bool,
     pub old_drains: bool,
-    /// Open requests of earlier plans that may still be sent to old, if it says so.
+    /// Open requests of earlier plans that may still be sent to old, if the proxy reports that.
     pub may_reach_old: Option<u64>,
     pub open: Sides<u64>,
-    /// Requests of the last minute that were open to the split.
+    /// Requests of the last minute that the split assigned.
     pub assigned: Sides<u64>,
-    /// How long streams on old lasted.
+    /// Durations of the streams on old.
     pub lengths: Lengths,
-    /// Does it leave out an endpoint of new, or have none at all?
+    /// Whether the proxy considers an endpoint of new unhealthy, or knows none.
     pub new_is_impaired: bool,
 }
 
 impl Report {
-    /// The part of it by which something may be decided.
+    /// The part of the report that decisions depend on.
     fn essence(&self) -> (Option<&str>, u64, [bool; 7]) {
         let (old, new) = (self.open.old == 0, self.open.new == 0);
         let settled = self.may_reach_old == Some(0);
@@ -61,13 +60,13 @@ impl Report {
     }
 }
 
-/// How new does with the requests of a proxy, by one state after another.
+/// Judges from successive states how new handles the requests of a proxy.
 #[derive(Debug)]
 struct Watcher {
-    /// What new has sent so far, and when that last became more.
+    /// The count of responses from new, and when it last rose.
     answered: u64,
     at: Option<Instant>,
-    /// Since when requests have been on their way to new though nothing comes back.
+    /// Since when requests to new have been in flight without any response.
     waiting: Option<Instant>,
 }
 
@@ -85,7 +84,7 @@ impl Watcher {
             return Experience::None;
         };
         let answered = answered(state);
-        // A process that began anew counts anew.
+        // The counters restart with the process, so a lower count only resets the baseline.
         if answered > self.answered {
             (self.at, self.waiting) = (Some(now), None);
         }
@@ -102,7 +101,7 @@ impl Watcher {
         };
         let cannot = new.endpoints.is_some_and(|all| all.healthy == 0);
         if cannot || lasts(self.waiting, UNANSWERED) {
-            // What it did before says nothing any more.
+            // Earlier responses prove nothing any more.
             self.at = None;
             Experience::Bad
         } else if self.at.is_some() && !lasts(self.at, GOOD) {
@@ -113,7 +112,7 @@ impl Watcher {
     }
 }
 
-/// How much new has sent: every first event and gap between events, and every answer that came whole.
+/// Counts what new has sent: first events, gaps between events, and complete responses.
 fn answered(state: &State) -> u64 {
     let count = |histogram: &Option<Histogram>| histogram.as_ref().map_or(0, |all| all.count);
     state.new.as_ref().map_or(0, |new: &Generation| {
@@ -168,7 +167,7 @@ impl From<&State> for Report {
     }
 }
 
-/// A distribution whose counts are those of each bucket alone. What is no time or does not rise is left out.
+/// Converts cumulative to per-bucket counts. Skips bounds that are no duration or not increasing.
 fn lengths(histogram: &Histogram) -> Lengths {
     let (mut buckets, mut so_far) = (Vec::with_capacity(histogram.bounds.len()), 0);
     for (bound, cumulative) in histogram.bounds.iter().zip(&histogram.cumulative_counts) {
@@ -187,19 +186,19 @@ fn lengths(histogram: &Histogram) -> Lengths {
     }
 }
 
-/// What was last heard of a proxy.
+/// The last report of a proxy.
 #[derive(Clone, Debug)]
 pub(super) struct Heard {
-    /// Its state, or why it says nothing.
+    /// Its state, or why there is none.
     pub state: Result<Arc<State>, Arc<str>>,
-    /// When it last said something, if it ever did.
+    /// When the proxy last reported, if ever.
     pub at: Option<Instant>,
-    /// How new does with its requests.
+    /// How new handles the requests of this proxy.
     pub new_serves: Experience,
 }
 
 impl Heard {
-    /// Of a pod without this port, who cannot be asked.
+    /// For a pod without this port, which cannot be polled.
     pub fn no_port(port: &str) -> Self {
         Self {
             state: Err(format!("it has no port {port}").into()),
@@ -208,16 +207,16 @@ impl Heard {
         }
     }
 
-    /// What it says now, if it answers.
+    /// The current report, if the proxy answers.
     pub fn report(&self) -> Option<Report> {
         let state = self.state.as_ref().ok()?;
-        // Who does not tell of both generations may have streams on either.
+        // A proxy that does not report both generations may have streams on either.
         let is_whole = state.old.is_some() && state.new.is_some();
         is_whole.then(|| Report::from(&**state))
     }
 }
 
-/// Follows the proxy whose admin port is at `address`.
+/// Follows the proxy with the admin port at `address`, and reconnects forever.
 pub(super) async fn follow(address: String, sink: PollSink<Heard>) {
     let mut last: Option<(Report, Instant)> = None;
     let mut at = None;
@@ -310,21 +309,21 @@ mod tests {
         let begun = Instant::now();
         let mut watcher = Watcher::of(&state(7, 1, 1, 2));
         for (second, seen, expected) in [
-            // What was answered before anybody watched says nothing of now.
+            // Responses from before the watch began prove nothing.
             (0, state(7, 1, 0, 2), None),
             (1, state(8, 1, 0, 2), Good),
             (10, state(8, 1, 0, 2), Good),
-            // Nothing comes for too long, though a stream is open or a request was sent.
+            // No response for too long, although a stream is open or a request was sent.
             (20, state(8, 1, 0, 2), Bad),
             (21, state(9, 1, 0, 2), Good),
             (22, state(9, 0, 1, 2), Good),
             (32, state(9, 0, 1, 2), Bad),
-            // Nobody asks.
+            // No requests.
             (33, state(9, 0, 0, 2), None),
             (34, state(10, 0, 0, 1), Good),
             (93, state(10, 0, 0, 2), Good),
             (94, state(10, 0, 0, 2), None),
-            // No endpoint is left.
+            // No healthy endpoint.
             (95, state(11, 1, 0, 0), Bad),
             (96, State::default(), None),
         ] {

@@ -1,20 +1,18 @@
-//! TLS towards frontends: the files of each configuration that is in use, read once, and again when they change.
-//!
-//! Must not know who is asked.
+//! TLS configurations for frontends: loads the files of each configuration once, and again when they change.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::tls::{ClientFiles, Error, Reloading};
 
-/// What is in use.
+/// The configurations in use.
 #[derive(Default)]
 pub(super) struct TlsCache(Mutex<Vec<Weak<Reloading<ClientFiles>>>>);
 
 impl TlsCache {
-    /// The configuration of these files, shared with all that use it now.
+    /// The configuration for these files, shared by all its users.
     ///
     /// # Errors
-    /// When they cannot be read, and nobody uses them.
+    /// When the files cannot be read and no configuration for them is in use.
     pub fn of(&self, files: ClientFiles) -> Result<Arc<Reloading<ClientFiles>>, Error> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|one| one.strong_count() > 0);

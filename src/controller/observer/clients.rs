@@ -1,6 +1,6 @@
-//! Where clients are led: by `clientService`, and by whatever else in the cluster leads to old's frontends.
+//! Finds what routes clients to old's frontends: `clientService`, and any other object in the cluster.
 //!
-//! What cannot be listed is not known, which keeps nothing else from being seen. Must not know what follows from it.
+//! If something cannot be listed, only what depends on it is unknown. Contains no policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,7 +22,7 @@ use crate::k8s::{NotSynced, Object};
 use crate::resource::{DynamoUpdateConfig, Host};
 use crate::rollout::Clients;
 
-/// What an EndpointSlice calls its Service.
+/// The label of an EndpointSlice that names its Service.
 const SERVICE: &str = "kubernetes.io/service-name";
 
 fn slices() -> ApiResource {
@@ -46,7 +46,7 @@ fn services() -> ApiResource {
     kind("", "v1", "Service", "services")
 }
 
-/// The kinds of routes that name Services as `backendRefs`.
+/// The kinds of routes that refer to Services in `backendRefs`.
 fn routes() -> [ApiResource; 4] {
     [
         ("v1", "HTTPRoute", "httproutes"),
@@ -63,7 +63,7 @@ fn virtual_services() -> ApiResource {
 }
 
 impl Observer {
-    /// Where clients are led. Before the end of an update nobody needs to know, so nothing is listed for it.
+    /// Where clients are routed. Only needed once old drains, so nothing is listed for it earlier.
     pub(super) fn clients(&self, parsed: &ParsedUpdate, old: &[Object]) -> Clients {
         if !parsed.memory().phase.old_drains() {
             return Clients::default();
@@ -85,7 +85,8 @@ impl Observer {
         }
     }
 
-    /// The updates that send requests to the frontends of old as to their new ones, if that is known; as for [`Self::clients`].
+    /// The updates that send requests to old's frontends as their new side; `None` if unknown. Like [`Self::clients`], only
+    /// known once old drains.
     pub(super) fn updates_to_old(
         &self,
         parsed: &ParsedUpdate,
@@ -104,7 +105,7 @@ impl Observer {
         if self.leads_to_any(parsed, &old).ok()? {
             found.push("this one, by spec.newFrontendService".to_owned());
         }
-        // From another namespace only who may lead anywhere can lead here.
+        // Without `any_target`, an update can only lead to Services of its own namespace.
         let elsewhere = match self.settings.any_target {
             true => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
             false => Vec::new(),
@@ -125,8 +126,8 @@ impl Observer {
         Some(found)
     }
 
-    /// Does each proxy of new's frontends go by an update that there is, or give its own new side nothing? The plan of one
-    /// that was deleted may stay in force, and lead anywhere. None if that is not known.
+    /// Whether each proxy of new's frontends follows an existing update, or gives its own new side no weight; `None` if
+    /// unknown. The plan of a deleted update may stay in force and lead anywhere.
     fn go_by_what_there_is(&self, parsed: &ParsedUpdate, updates: &[Object]) -> Option<bool> {
         let Some(target) = &parsed.spec.target_deployment else {
             return Some(true);
@@ -159,16 +160,16 @@ impl Observer {
         all
     }
 
-    /// Does another update send requests to the frontends of old? None if that is not known.
+    /// Whether another update sends requests to old's frontends; `None` if unknown.
     fn sends_to(&self, update: &Object, parsed: &ParsedUpdate, old: &OldPods) -> Option<bool> {
         let key = parsed::key(update);
         let by_name = |source: Option<&str>| {
-            // Without frontends there is nobody who would send anything.
+            // An update without frontends sends no requests.
             let pods = self.frontend_pods(&key, source.unwrap_or_default());
             pods.ok().map(|pods| !pods.is_empty())
         };
         let Ok(other) = ParsedUpdate::read(update, &self.settings) else {
-            // The last plan that could be used stays in force, whatever it was.
+            // The spec is invalid, so its last valid plan stays in force, which is not known here.
             let source = update.data["spec"]["sourceDeployment"].as_str();
             return match by_name(source)? {
                 true => None,
@@ -182,7 +183,7 @@ impl Observer {
         Some(leads && gives && by_name(other.spec.source_deployment.as_deref())?)
     }
 
-    /// Is a pod of `old` behind a target of this update?
+    /// Whether a pod of `old` is behind a target of this update.
     fn leads_to_any(&self, update: &ParsedUpdate, old: &OldPods) -> Result<bool, NotSynced> {
         for target in &update.plan.new {
             if let Host::Ip(address) = target.host
@@ -198,7 +199,7 @@ impl Observer {
         Ok(false)
     }
 
-    /// Does the Service lead to a ready frontend of new, and to any of old?
+    /// Whether the Service leads to a ready frontend of new, and whether it leads to any of old.
     fn client_service(
         &self,
         parsed: &ParsedUpdate,
@@ -212,7 +213,7 @@ impl Observer {
         };
         let new = self.pods_of_new(parsed)?;
         let old = OldPods::of(old);
-        // What is not known to be new's could be old's, whatever its labels say by now.
+        // An endpoint that is not known to be new's may be old's, whatever its labels are now.
         let reach_old = endpoints.iter().any(|endpoint| {
             let pod = endpoint.pod.as_ref();
             let is_of_new = pod.is_some_and(|pod| new.contains_key(pod));
@@ -225,7 +226,8 @@ impl Observer {
         Ok((Some(reach_new), Some(reach_old)))
     }
 
-    /// The pods of new's frontends by name, and whether each is ready: those behind its Services, and those labelled as such.
+    /// The pods of new's frontends by name, and whether each is ready: those behind its Services and those that carry its
+    /// labels.
     fn pods_of_new(&self, parsed: &ParsedUpdate) -> Result<BTreeMap<String, bool>, NotSynced> {
         let mut pods = BTreeMap::new();
         let mut note = |pod: String, ready: bool| *pods.entry(pod).or_insert(false) |= ready;
@@ -246,10 +248,11 @@ impl Observer {
         Ok(pods)
     }
 
-    /// What else leads to frontends of old: Services that old does not bring with it, and whatever routes to any.
+    /// What else leads to old's frontends: Services that were not created with old, and everything that routes to any Service
+    /// of old.
     fn other_ways(&self, parsed: &ParsedUpdate, old: &[Object]) -> Result<Vec<String>, NotSynced> {
         let namespace = &parsed.key.namespace;
-        // All are asked for at once, so that all come to be listed.
+        // Request all kinds before the first error returns, so that the cache starts to list all of them.
         let (services, slices, ingresses, meshed, graphs) = (
             self.cache.all(&services()),
             self.cache.of(&slices(), namespace),
@@ -271,7 +274,7 @@ impl Observer {
             }
         }
         let in_namespace = |object: &&Object| object.metadata.namespace.as_ref() == Some(namespace);
-        // Its slices may not be written yet.
+        // A Service may not have its EndpointSlices yet.
         for service in services.iter().filter(in_namespace) {
             if selects_any(service, old) {
                 let name = service.metadata.name.clone().unwrap_or_default();

@@ -1,6 +1,4 @@
-//! The frontends of both sides: how many are ready, and what they serve.
-//!
-//! Must not know how a question is asked.
+//! Observes the frontends of both sides: how many are ready, and which models they serve.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,11 +20,11 @@ use crate::resource::{Host, Target};
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
 use crate::tls::{ClientFiles, Reloading, server_name};
 
-/// How many frontends of a generation are asked for one update: those of a rollout are alike.
+/// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike.
 const MAX_ASKED: usize = 128;
 
 impl Observer {
-    /// What the frontends of both sides can do.
+    /// Observes the frontends of both sides.
     pub(super) fn frontends(
         &self,
         parsed: &ParsedUpdate,
@@ -60,7 +58,7 @@ impl Observer {
             let places_of_new = match self.new_places(parsed) {
                 Ok(found) => found,
                 Err(Error::NotSynced(not_synced)) => return Err(not_synced.into()),
-                // Whoever cannot ask knows nothing against it.
+                // An error on this side says nothing about the frontends.
                 Err(error) => {
                     new.trouble = Some(error_chain(&error));
                     Vec::new()
@@ -99,7 +97,7 @@ impl Observer {
         places: &mut BTreeSet<String>,
         early_until: &mut Option<Instant>,
     ) -> Option<Served> {
-        // Each namespace asks for itself, and by its own part of what may be asked.
+        // Each namespace polls for itself, within its own limits.
         let namespace = &parsed.key.namespace;
         let name = format!("{place} for {namespace}");
         let share = self.limits.share(namespace);
@@ -139,7 +137,7 @@ impl Observer {
                     server_name(called).ok_or_else(|| Error::ServerName(called.to_string()))?;
                 secured = Some((config, name));
             }
-            // Each of them by its address: a Service would answer by one or another.
+            // Poll each endpoint by its own address: through the Service, any of them could answer.
             let found = self.behind(target)?.unwrap_or_default();
             let addresses = found.iter().filter(|endpoint| endpoint.ready);
             let before = places.len();
@@ -171,7 +169,7 @@ impl Observer {
         }
     }
 
-    /// Ready endpoints of new; a target that is no Service counts as one, as its models show whether it answers.
+    /// Number of ready endpoints of new. A target that is not a Service counts as one: polling it shows whether it answers.
     fn endpoints(&self, parsed: &ParsedUpdate) -> Result<u32, Error> {
         let mut count = 0;
         for target in &parsed.plan.new {
@@ -186,7 +184,7 @@ impl Observer {
         Ok(count)
     }
 
-    /// What is behind the Service that a target is; none if it is none, or has no slice.
+    /// The endpoints of the Service that a target refers to; `None` if the target is not a Service or has no EndpointSlice.
     pub(super) fn behind(&self, target: &Target) -> Result<Option<Vec<Endpoint>>, NotSynced> {
         let Some((service, namespace)) = service(target, &self.settings.domain) else {
             return Ok(None);
@@ -213,7 +211,7 @@ fn frontend(served: Served) -> Frontend {
     }
 }
 
-/// Name and namespace of the Service that a target is.
+/// Name and namespace of the Service that a target refers to.
 fn service(target: &Target, domain: &str) -> Option<(String, String)> {
     let Host::Name(name) = &target.host else {
         return None;

@@ -1,6 +1,6 @@
-//! What may lead to the pods of old's frontends: slices, selectors, names of Services, wherever they are written.
+//! Matches objects that may lead to the pods of old's frontends: EndpointSlices, selectors, and references to Services.
 //!
-//! Rather too much than too little. Must not know where any of it was listed.
+//! When in doubt, an object counts as leading to old. Does not depend on where the objects were listed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ impl<'a> OldPods<'a> {
         }
     }
 
-    /// May one of them listen there? A pod that names its ports listens at no other.
+    /// Whether one of the pods may listen there. A pod that declares ports counts as listening on no other.
     pub fn listen_at(&self, address: IpAddr, port: u16) -> bool {
         self.pods.iter().any(|pod| {
             let ports = ports(pod);
@@ -40,7 +40,7 @@ impl<'a> OldPods<'a> {
         })
     }
 
-    /// Is it one of them that is behind an endpoint? By its address where the endpoint, written by hand, names no pod.
+    /// Whether the endpoint is one of the pods. Compares addresses if the endpoint, written by hand, names no pod.
     pub fn has(&self, pod: Option<&str>, address: Option<IpAddr>) -> bool {
         match pod {
             Some(pod) => self.names.contains(pod),
@@ -65,7 +65,7 @@ fn ports(pod: &DynamicObject) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Does an EndpointSlice, by whoever it was written, lead to one of these pods?
+/// Whether an EndpointSlice leads to one of these pods, no matter what created the slice.
 pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
     let endpoints = slice.data["endpoints"].as_array();
     endpoints.into_iter().flatten().any(|endpoint| {
@@ -76,15 +76,15 @@ pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
     })
 }
 
-/// Does a Service select one of these pods?
+/// Whether a Service selects one of these pods.
 pub(super) fn selects_any(service: &DynamicObject, pods: &[Object]) -> bool {
     let selector = serde_json::from_value(service.data["spec"]["selector"].clone());
     let selector: std::collections::BTreeMap<String, String> = selector.unwrap_or_default();
     !selector.is_empty() && pods.iter().any(|pod| is_selected(pod, &selector))
 }
 
-/// Has the operator made this Service for the deployment `source`, and will take it away with it? Of a slice, which has the
-/// labels of its Service, as of the Service itself.
+/// Whether the operator created this Service for the deployment `source` and will delete it with that. `object` is the
+/// Service, or one of its EndpointSlices, which have the same labels.
 pub(super) fn belongs_to(
     object: &DynamicObject,
     service: &str,
@@ -96,7 +96,8 @@ pub(super) fn belongs_to(
     is_graph && (is_frontends || of_graph.map(String::as_str) == Some(source))
 }
 
-/// Adds to `found` the Services that are only another name of one of them, and of one another. Which are these?
+/// Adds to `found` all ExternalName Services that refer to a Service in it, directly or through each other. Returns those
+/// added.
 pub(super) fn add_aliases(
     found: &mut BTreeSet<ServiceName>,
     services: &[Object],
@@ -121,7 +122,7 @@ pub(super) fn add_aliases(
     }
 }
 
-/// The Service that a name in the DNS of the cluster means, where `own` is the namespace of who uses it.
+/// The Service that a cluster DNS name refers to when it is used in the namespace `own`.
 pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<ServiceName> {
     let host = host.trim_end_matches('.');
     let host = host
@@ -132,7 +133,7 @@ pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<Ser
     (!namespace.contains('.')).then(|| (namespace.to_owned(), name.to_owned()))
 }
 
-/// The Services that are named anywhere below `spec` under `field`.
+/// The Services referred to by any `field` at any depth of `spec`.
 pub(super) fn backends(
     spec: &Json,
     field: &str,
@@ -163,7 +164,7 @@ pub(super) fn is_service_of_ingress(backend: &Json, own: &str) -> Option<Service
     Some((own.to_owned(), backend["name"].as_str()?.to_owned()))
 }
 
-/// The Service that a `backendRef` of a route of the namespace `own` means.
+/// The Service that a `backendRef` refers to, in a route of the namespace `own`.
 pub(super) fn is_service_of_route(backend: &Json, own: &str) -> Option<ServiceName> {
     let kind = backend["kind"].as_str().unwrap_or("Service");
     let place = backend["namespace"].as_str().unwrap_or(own);
@@ -270,7 +271,7 @@ mod tests {
             (json!({"targetRef": {"name": "old-0"}}), true),
             (json!({"addresses": ["10.0.0.1"]}), true),
             (json!({"addresses": ["10.0.0.9", "fd00:0::1"]}), true),
-            // Its address was another pod's before.
+            // The address belonged to another pod before.
             (
                 json!({"addresses": ["10.0.0.1"], "targetRef": {"name": "new-0"}}),
                 false,
