@@ -1,15 +1,17 @@
-//! The companion controller: keeps the split of every update where the capacity is.
+//! The Kubernetes controller: reconciles every update and keeps its split in line with the capacity of both generations.
 //!
 //! ```text
-//! watches, proxies, frontends ──▶ observe ──▶ rollout::step ──▶ story ──▶ apply: spec, status, Events
-//!                                    ▲                                       │
-//!                                    └────────── the resource itself ◀───────┘
+//! watches, proxies, frontends ──▶ observe ──▶ rollout::step ──▶ status ──▶ apply: spec, status, Events
+//!                                    ▲                                        │
+//!                                    └────────── the resource itself ◀────────┘
 //! ```
 //!
-//! Each update is looked at when something that concerns it has changed, at the moment that its last decision named, and
-//! now and then. All that outlives a look is in the resource's status, so a restart goes on from there. One update's error
-//! holds up that update alone, for longer each time. Only the replica that surely leads looks and writes. What decides is
-//! [`crate::rollout`]; this room only observes, applies and tells. Must not know how a split is decided.
+//! An update is reconciled when a related object changes, at the time that its last decision asked for, and on a periodic
+//! resync. All state that must survive a reconcile is in the resource's status, so a restarted controller continues from
+//! there. An error delays only the update that it belongs to, with backoff. Only the replica that holds the lease reconciles
+//! and writes.
+//!
+//! This module observes, applies and reports. It contains no policy: [`crate::rollout`] makes the decisions.
 
 mod apply;
 mod backoff;
@@ -44,7 +46,7 @@ pub use self::{
 
 use std::fmt;
 
-/// Which update: its namespace and name.
+/// Namespace and name of an update.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Key {
     namespace: String,
@@ -52,7 +54,7 @@ struct Key {
 }
 
 impl Key {
-    /// Its name as it is told where `other` is spoken of.
+    /// The name to print in a message about `other`: without the namespace if both have the same.
     fn told_from(&self, other: &Self) -> String {
         match self.namespace == other.namespace {
             true => self.name.clone(),

@@ -1,7 +1,7 @@
-//! Writes what was decided: the split, then the status, each against the version that was seen, so that nothing is ever
-//! decided by one state and written over another.
+//! Writes a decision: first the split, then the status.
 //!
-//! Must not know why it was decided.
+//! A write carries the `resourceVersion` that the decision was based on, or the one that the preceding write of the split
+//! returned, so a decision never overwrites a state that it has not seen. Contains no policy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::k8s::{Connection, Leading, Object};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
 use crate::split::Weights;
 
-/// Why something was not written.
+/// Why a write did not happen.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    /// It has changed since it was seen: look again.
+    /// The object has changed since it was observed: reconcile again.
     #[error("it has changed meanwhile")]
     Changed,
     #[error("this replica does not surely lead")]
@@ -30,9 +30,9 @@ pub(super) enum Error {
     Refused(#[source] Box<ClientError>),
 }
 
-/// The fields of the spec that are written.
+/// The fields of the spec that the controller writes.
 ///
-/// All of them, always: what a server-side apply leaves out is taken away from who owned it.
+/// Always write all of them: server-side apply removes a field that its owner leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct DesiredSplit {
     pub split: Weights,
@@ -51,13 +51,12 @@ impl DesiredSplit {
     }
 }
 
-/// What writes.
+/// Writes to the API server while this replica leads.
 #[derive(Clone)]
 pub(super) struct Writer {
     client: Client,
     leading: Leading,
-    /// Time that the API server may take for a write: what is begun while the lease is surely held has ended before another
-    /// can hold it.
+    /// Timeout of a write. A write that starts while the lease is surely held ends before another replica can hold the lease.
     patience: Duration,
     metrics: Arc<Metrics>,
 }
@@ -77,10 +76,10 @@ impl Writer {
         }
     }
 
-    /// Writes the fields of the spec.
+    /// Writes the split.
     ///
     /// # Errors
-    /// Why they were not written.
+    /// Why it was not written.
     pub async fn spec(
         &self,
         key: &Key,

@@ -1,8 +1,7 @@
-//! What the API server refused to write is not tried again at once, but after a pause that grows with each refusal. The
-//! split and the status have backoffs of their own, and another split is tried at once: a move away must not wait because
-//! something else was refused. Pure: `now` and chance are arguments.
+//! Backoff after writes that the API server refused.
 //!
-//! Must not know what is written.
+//! The split and the status back off separately, and a different split is tried at once: moving traffic away must not wait
+//! because another write was refused. Pure: `now` and the jitter are arguments.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,16 +9,16 @@ use std::time::{Duration, Instant};
 use super::Key;
 use super::apply::DesiredSplit;
 
-/// The pause after an error, doubled with each.
+/// Delay after the first error, doubled with each further error, and its maximum.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
 
-/// How long to wait after so many errors before; `chance` is from 0 to 1.
+/// Delay after `failures` earlier errors. `chance`, from 0 to 1, sets the jitter: half of the delay to all of it.
 pub(super) fn pause(failures: u32, chance: f64) -> Duration {
     let whole = PAUSES[1].min(PAUSES[0] * 2u32.pow(failures.min(10)));
     whole.mul_f64(0.5 + chance / 2.0)
 }
 
-/// What is written in one request.
+/// What one request writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     Spec(DesiredSplit),
@@ -42,7 +41,7 @@ struct Backoff {
 }
 
 impl Backoffs {
-    /// Until when `part` is not to be written, if it is not.
+    /// When `part` may be written again; `None` if it may be written now.
     pub fn until(&self, key: &Key, part: Part, now: Instant) -> Option<Instant> {
         let refused = self.0.get(key)?;
         let pause = match part {
@@ -52,7 +51,7 @@ impl Backoffs {
         Some(pause.until).filter(|until| *until > now)
     }
 
-    /// `part` was refused; when may it be tried again?
+    /// Records that `part` was refused. Returns when it may be tried again.
     pub fn refused(&mut self, key: &Key, part: Part, now: Instant, chance: f64) -> Instant {
         let refused = self.0.entry(key.clone()).or_default();
         let before = match part {
@@ -69,7 +68,7 @@ impl Backoffs {
         until
     }
 
-    /// `part` was written.
+    /// Resets the backoff of `part` after a successful write.
     pub fn written(&mut self, key: &Key, part: Part) {
         if let Some(refused) = self.0.get_mut(key) {
             match part {
@@ -83,7 +82,7 @@ impl Backoffs {
         self.0.remove(key);
     }
 
-    /// Whatever was refused to one that led before.
+    /// Drops all backoffs, which belong to an earlier term as leader.
     pub fn clear(&mut self) {
         self.0.clear();
     }

@@ -1,23 +1,23 @@
-//! A dry run has no other memory than this, and sees its own decisions as if they had been written.
+//! The memory of a dry run, which sees its own decisions as if they had been written.
 //!
-//! Must not know how anything is decided.
+//! Contains no policy.
 
 use super::apply::DesiredSplit;
 use super::job::Job;
 use crate::rollout::{Memory, Observation};
 
-/// What an update would be.
+/// The state that an update would have if decisions were written.
 pub(super) struct DryRun {
     pub memory: Memory,
-    /// What was said last.
+    /// The last message that was logged.
     pub said: String,
-    /// The fields of the spec as they were found, and as they would be since.
+    /// The spec fields as they were found, and as the last decisions would have written them.
     found: Option<DesiredSplit>,
     wanted: Option<DesiredSplit>,
 }
 
 impl DryRun {
-    /// After `job`.
+    /// The state after `job`.
     pub fn of(job: &Job, before: Option<&Self>) -> Self {
         let status = &job.status;
         let earlier = before.filter(|before| before.found == job.found);
@@ -36,7 +36,7 @@ impl DryRun {
         }
     }
 
-    /// Shows what was decided as if it had been written, unless somebody has written something else than was `found`.
+    /// Overlays the last decision on the observation as if it had been written, unless the spec has changed since.
     pub fn overlay(&self, found: DesiredSplit, seen: &mut Observation) {
         if let Some(wanted) = self.wanted.filter(|_| self.found == Some(found)) {
             (seen.split, seen.old_draining) = (wanted.split, wanted.old_draining);

@@ -1,6 +1,6 @@
-//! Which updates an object has to do with: by names and labels, rather too many than too few.
+//! Maps a changed object to the updates that it may affect, by names and labels. Errs on the side of too many updates.
 //!
-//! Must not know what the objects mean.
+//! Does not interpret the objects.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,29 +10,29 @@ use super::Key;
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
 
-/// What the updates know, for a quick answer: of thousands of objects most have to do with one update or none.
+/// What the updates refer to, indexed for fast lookups: of thousands of objects, most affect one update or none.
 #[derive(Default)]
 pub(super) struct DependencyIndex {
-    /// By a name within a namespace.
+    /// By namespace and name.
     names: HashMap<(String, String), BTreeSet<Key>>,
     selectors: Vec<(BTreeMap<String, String>, Key)>,
-    /// Those that count by what the frontends see, by namespace.
+    /// By namespace: the updates that count workers by `DynamoWorkerMetadata`.
     metadata: HashMap<String, BTreeSet<Key>>,
-    /// Which edit of each update is known.
+    /// The generation at which each update was indexed.
     known: HashMap<Key, Known>,
 }
 
-/// An update as it was last taken in.
+/// An update as it was last indexed.
 struct Known {
     generation: Option<i64>,
     source: Option<String>,
 }
 
 impl DependencyIndex {
-    /// Takes in an update. If it is new or another edit: the `sourceDeployment`s for which another update may rule by it,
-    /// the one that it named before and the one that it names now.
+    /// Indexes an update. If it is new or its generation has changed, returns the `sourceDeployment`s for which another
+    /// update may take precedence now: the one that it named before and the one that it names now.
     ///
-    /// What its `last_valid` spec names concerns it, too, where the present one cannot be used.
+    /// If the present spec is invalid, also indexes what `last_valid` refers to.
     pub fn learn(
         &mut self,
         key: &Key,
@@ -57,7 +57,7 @@ impl DependencyIndex {
         Some(sources)
     }
 
-    /// Takes in what a spec names.
+    /// Indexes what a spec refers to.
     fn note(&mut self, key: &Key, spec: &Json) {
         let service = spec["newFrontendService"].as_str().unwrap_or_default();
         let services = service.split(',').map(str::trim);
@@ -87,7 +87,7 @@ impl DependencyIndex {
         }
     }
 
-    /// Leaves out an update that is gone. The `sourceDeployment` that it named, if it named one.
+    /// Removes an update. Returns the `sourceDeployment` that it named, if any.
     pub fn forget(&mut self, key: &Key) -> BTreeSet<String> {
         let Some(known) = self.known.remove(key) else {
             return BTreeSet::new();
@@ -103,12 +103,12 @@ impl DependencyIndex {
         known.source.into_iter().collect()
     }
 
-    /// How many updates there are.
+    /// Number of updates.
     pub fn len(&self) -> usize {
         self.known.len()
     }
 
-    /// The updates that `object` of this kind may have to do with.
+    /// The updates that `object` of this kind may affect.
     pub fn of(&self, plural: &str, object: &Object) -> BTreeSet<Key> {
         let namespace = object.metadata.namespace.as_deref().unwrap_or_default();
         let mut concerned = BTreeSet::new();
@@ -116,7 +116,7 @@ impl DependencyIndex {
             let place = (namespace.to_owned(), name.to_owned());
             concerned.extend(self.names.get(&place).into_iter().flatten().cloned());
         };
-        // What belongs to something is called by its name and more.
+        // Owned objects have the owner's name as a prefix.
         let name = object.metadata.name.as_deref().unwrap_or_default();
         by_name(name);
         for (at, _) in name.match_indices('-') {
@@ -130,7 +130,7 @@ impl DependencyIndex {
         let selected = selected
             .filter(|(selector, key)| key.namespace == namespace && is_selected(object, selector));
         concerned.extend(selected.map(|(_, key)| key.clone()));
-        // The pods behind metadata may be called and labelled as they like.
+        // Pods behind the metadata can have any name and labels.
         if matches!(plural, "pods" | "dynamoworkermetadatas") {
             concerned.extend(self.metadata.get(namespace).into_iter().flatten().cloned());
         }

@@ -1,7 +1,8 @@
-//! An update whose spec cannot be used any more: by its last valid spec each side still loses what it cannot serve.
+//! Handles an update whose spec has become invalid: its last valid spec still decides what either side loses.
 //!
-//! The split that follows goes to the status, which only the controller may write: a proxy cannot know whose a split is within
-//! an edit that it must refuse. Must not give a side anything but what the other one lost, nor end an update.
+//! The resulting split goes to the status, which only the controller writes: a proxy that must refuse an edit cannot tell
+//! whether the split in it comes from the controller or from the user. A side gains only what the other one loses, and no
+//! update is completed this way.
 
 use std::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::resource::LastValidStatus;
 use crate::resource::Problems;
 use crate::rollout::{self, Decision};
 
-/// A spec that could be used.
+/// A valid spec.
 #[derive(Clone)]
 pub(super) struct Valid {
     uid: Option<String>,
@@ -30,7 +31,7 @@ pub(super) struct Valid {
 /// Not everything is listed yet.
 struct Early;
 
-/// What follows from the last valid spec.
+/// A decision by the last valid spec, and what it is based on.
 struct Followed {
     parsed: ParsedUpdate,
     seen: Observed,
@@ -38,7 +39,7 @@ struct Followed {
 }
 
 impl Controller {
-    /// Keeps in mind the spec of an update that can be used.
+    /// Remembers the spec of a valid update.
     pub(super) fn note_valid(&mut self, key: &Key, object: &Object) {
         let valid = Valid {
             uid: object.metadata.uid.clone(),
@@ -48,7 +49,7 @@ impl Controller {
         self.valid.insert(key.clone(), valid);
     }
 
-    /// What is done for an update with these `problems`; and until when not all of it has been heard, if it has not.
+    /// The job for an update with these `problems`. If its inputs are not complete yet, also returns when to try again.
     pub(super) fn invalid(
         &mut self,
         key: &Key,
@@ -105,18 +106,18 @@ impl Controller {
         });
         let mut job = self.refused(key, object, status, "Invalid", note);
         job.write_status = self.is_news(key, &before, &job.status);
-        // Whatever is lost next is looked at as soon as for any other.
+        // No backoff: the next loss must be handled as fast as for any other update.
         job.is_refused = false;
         let told = events(&parsed.identity, &decision).into_iter();
         job.events
             .extend(told.filter(|notice| notice.reason == "SplitChanged"));
-        // Only a loss does not wait for those who may still answer.
+        // Only a loss is applied without waiting for proxies and frontends that may still answer.
         let early_until = seen.early_until.filter(|_| decision.split.is_none());
         (job, early_until)
     }
 
-    /// The last valid spec of this very object: what was seen of it, or what a controller before has noted in its status, which
-    /// has the split that losses have led to since.
+    /// The last valid spec of this object (same uid): as seen by this process, or as an earlier controller recorded it in the
+    /// status. The recorded one contains the split after the losses since.
     pub(super) fn last_valid(&self, key: &Key, object: &Object) -> Option<Valid> {
         let (status, _) = parsed::status(object);
         let noted = status.last_valid;
@@ -133,7 +134,10 @@ impl Controller {
         }
     }
 
-    /// Decides by `valid`, if the cluster can be seen by it.
+    /// Decides by the spec in `valid`. `None` if that spec is invalid, too, or the cluster cannot be observed by it.
+    ///
+    /// # Errors
+    /// When something is not listed yet.
     fn follow(
         &self,
         object: &Object,
@@ -151,7 +155,7 @@ impl Controller {
             Err(error) if error.is_early() => return Err(Early),
             Err(_) => return Ok(None),
         };
-        // It is what was written here last, whoever wrote the edit.
+        // The controller wrote this split, whoever wrote the edit.
         seen.observation.split_is_ours = true;
         let mut settings = parsed.wants();
         settings.losses_only = true;
@@ -169,7 +173,7 @@ impl Valid {
         &self.spec
     }
 
-    /// As it is noted in the status, beside the edit of this generation that cannot be used.
+    /// The form for the status, next to `instead_of`: the generation of the invalid edit.
     fn told(self, instead_of: Option<i64>) -> Option<LastValidStatus> {
         Some(LastValidStatus {
             generation: self.generation,

@@ -1,6 +1,4 @@
-//! What is to be written for one update, and how that ended.
-//!
-//! Must not know why.
+//! The writes for one update, and their result. Contains no policy.
 
 use std::time::Instant;
 
@@ -10,39 +8,39 @@ use super::backoff::Part;
 use crate::k8s::{Notice, Object};
 use crate::resource::DynamoUpdateConfigStatus;
 
-/// How an application of a decision ended.
+/// The result of a job.
 pub(super) struct Applied {
     pub since: Option<Instant>,
     pub begun: Instant,
-    /// What was written.
+    /// The writes that succeeded.
     pub written: Vec<Part>,
-    /// What was not, and why.
+    /// The write that failed, and why.
     pub failed: Option<(Part, apply::Error)>,
-    /// The update after the last write.
+    /// The object after the last write.
     pub object: Option<Object>,
     pub wake_at: Option<Instant>,
     pub events: Vec<Notice>,
     pub is_refused: bool,
 }
 
-/// What is to be written for an update.
+/// The writes for one update.
 pub(super) struct Job {
     pub key: Key,
     pub version: String,
-    /// What is to be written as it is, if the spec can be used; and as it is to be, if that is something else.
+    /// The current spec fields, if the spec is valid, and the fields to write, if any.
     pub found: Option<DesiredSplit>,
     pub wanted: Option<DesiredSplit>,
     pub status: DynamoUpdateConfigStatus,
-    /// Is the status news though the spec stays?
+    /// Whether to write the status even if the spec does not change.
     pub write_status: bool,
     pub events: Vec<Notice>,
     pub wake_at: Option<Instant>,
-    /// Is there something that a person must mend?
+    /// Whether the user has to fix something.
     pub is_refused: bool,
 }
 
 impl Job {
-    /// Does it: first the split, then the memory of it, unless the status `may_be_told` only later.
+    /// Writes the split, then the status. Skips the status if `may_be_told` is false, because its write is in backoff.
     pub async fn run(
         mut self,
         writer: Writer,
@@ -86,7 +84,7 @@ impl Job {
     }
 }
 
-/// Makes a status speak of the spec's `generation` that has just been written, which no proxy can have applied yet.
+/// Updates the status to the spec `generation` that was just written, which no proxy can have applied yet.
 fn follow(status: &mut DynamoUpdateConfigStatus, generation: Option<i64>) {
     if status.observed_generation == generation {
         return;
@@ -115,7 +113,7 @@ mod tests {
             }),
             ..DynamoUpdateConfigStatus::default()
         };
-        // A write that changed nothing is no new generation.
+        // A write that changes nothing keeps the generation.
         follow(&mut status, Some(3));
         assert_eq!(status.frontends.map(|all| all.applied), Some(2));
         follow(&mut status, Some(4));

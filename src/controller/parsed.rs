@@ -1,6 +1,6 @@
-//! An update as the API server holds it, read for a decision: what it asks for, what is remembered, whose split it is.
+//! An update parsed from the API server's object: its settings, its memory, and who owns the split.
 //!
-//! Must not know the rest of the cluster.
+//! Does not depend on the rest of the cluster.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::resource::{
 use crate::rollout::{self, Memory, Role, Sides};
 use crate::split::Weights;
 
-/// The name under which fields are owned.
+/// The field manager of the controller's writes.
 pub(super) const MANAGER: &str = "crossfade-controller";
 
-/// An update whose spec can be used.
+/// An update with a valid spec.
 pub(super) struct ParsedUpdate {
     pub key: Key,
     pub identity: Identity,
@@ -28,11 +28,11 @@ pub(super) struct ParsedUpdate {
     pub spec: DynamoUpdateConfigSpec,
     pub plan: Plan,
     pub status: DynamoUpdateConfigStatus,
-    /// The parts of the memory that cannot be read, if there are any.
+    /// The parts of the memory that could not be read, if any.
     pub forgotten: Option<String>,
-    /// Is the controller the last who wrote the split, or is it left to the controller?
+    /// Whether the controller wrote the split last, or the spec leaves the split to it.
     pub split_is_ours: bool,
-    /// Is the split not there as the controller writes it, though no person has given another?
+    /// Whether the split is not in the form that the controller writes, although no user has set another one.
     pub lacks_split: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn key(object: &DynamicObject) -> Key {
     }
 }
 
-/// What matters of an update among others.
+/// What precedence and validation need to know of an update.
 pub(super) fn update(object: &DynamicObject) -> Update {
     let metadata = &object.metadata;
     let created = metadata.creation_timestamp.as_ref();
@@ -66,13 +66,13 @@ pub(super) fn identity(object: &DynamicObject) -> Identity {
     }
 }
 
-/// The status, and which parts of it cannot be read.
+/// The status, and the paths of its parts that could not be read.
 pub(super) fn status(object: &DynamicObject) -> (DynamoUpdateConfigStatus, Vec<String>) {
     let status = object.data.get("status");
     status.map(read_status).unwrap_or_default()
 }
 
-/// Which parts of the memory are lost, by the paths of what cannot be read of a status. All else is written anew anyway.
+/// The unreadable parts of the memory, out of all unreadable paths of a status. Everything else is recomputed anyway.
 fn forgotten(lost: &[String]) -> Option<String> {
     const MEMORY: &str = "status.memory";
     let of_memory = |path: &&String| MEMORY.starts_with(&***path) || path.starts_with(MEMORY);
@@ -81,7 +81,7 @@ fn forgotten(lost: &[String]) -> Option<String> {
 }
 
 impl ParsedUpdate {
-    /// Reads an update.
+    /// Parses an update.
     ///
     /// # Errors
     /// Everything that is wrong with its spec.
@@ -106,13 +106,13 @@ impl ParsedUpdate {
             status,
             forgotten: forgotten(&lost),
             split_is_ours: owned == Given::BOTH || given == Given::NONE,
-            // Who takes the percentage alone out of a manifest that is applied again leaves what the controller wrote beside it.
+            // A user who removes only the percentage from an applied manifest leaves the weights that the controller wrote.
             lacks_split: given == Given::NONE || (!given.percent && owned.weights),
             key,
         })
     }
 
-    /// The split in the resource, before any cap.
+    /// The split in the spec, before any cap.
     pub fn split(&self) -> Weights {
         self.plan.capped_from.unwrap_or(self.plan.weights)
     }
@@ -121,7 +121,7 @@ impl ParsedUpdate {
         self.status.memory.clone().unwrap_or_default()
     }
 
-    /// What it asks for.
+    /// The settings for a decision.
     pub fn wants(&self) -> rollout::Settings {
         let spec = &self.spec;
         let source = spec.source_deployment.as_deref().unwrap_or_default();
@@ -152,7 +152,7 @@ impl ParsedUpdate {
     }
 }
 
-/// By what old is counted, if not by its name: other workers have another size.
+/// How old's workers are counted, if not by name: counting other workers gives another full size.
 fn counted_by(spec: &DynamoUpdateConfigSpec) -> String {
     let workers = spec.workers.clone().unwrap_or_default();
     let counted = WorkerSourceSpec {
@@ -174,7 +174,7 @@ fn sizes(replicas: &BTreeMap<String, u32>) -> BTreeMap<Role, u32> {
         .collect()
 }
 
-/// Which forms of the split are there.
+/// Which forms of the split are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Given {
     percent: bool,
@@ -200,7 +200,7 @@ impl Given {
         }
     }
 
-    /// As fields that the controller owns: whoever else changes one of them takes it over.
+    /// Among the fields that the controller owns. Another manager that changes a field takes over its ownership.
     fn owned(object: &DynamicObject) -> Self {
         let entries = object.metadata.managed_fields.iter().flatten();
         let ours = entries.filter(|entry| {

@@ -1,8 +1,7 @@
-//! When each update is to be looked at: soon after something changed, at a moment that was named, or, where a look came to
-//! nothing, after a pause that grows each time. No pause holds up a look at what has changed. Pure: `now` and chance are
-//! arguments.
+//! The work queue: schedules the next reconcile of each update.
 //!
-//! Must not know what a look is.
+//! An update is due soon after a change, at a requested time, or, after a failure, with exponential backoff. Backoff never
+//! delays the reconcile after a change. Pure: `now` and the jitter are arguments.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::Key;
 use super::backoff::pause;
 
-/// What happens together is looked at together.
+/// Delay after a change, so that related changes share one reconcile.
 const GATHER: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
@@ -19,14 +18,14 @@ pub(super) struct Queue(HashMap<Key, Entry>);
 #[derive(Debug, Default)]
 struct Entry {
     due: Option<Instant>,
-    /// Since when a change waits to be looked at.
+    /// The time of the oldest change that was not reconciled yet.
     changed: Option<Instant>,
     failures: u32,
-    /// A look is being applied: the next waits for its end.
+    /// A reconcile is being applied: the next one waits for it.
     busy: bool,
 }
 
-/// An update that is due, and since when a change waits for that.
+/// An update that is due, and the time of its oldest unhandled change.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub key: Key,
@@ -34,14 +33,14 @@ pub(super) struct Due {
 }
 
 impl Queue {
-    /// Something that concerns it has changed.
+    /// Schedules a reconcile after a related object has changed.
     pub fn wake(&mut self, key: Key, now: Instant) {
         let entry = self.0.entry(key).or_default();
         entry.changed.get_or_insert(now);
         entry.be_due(now + GATHER);
     }
 
-    /// It is to be looked at by `at`.
+    /// Schedules a reconcile at `at`, or earlier if it is already due earlier.
     pub fn wake_at(&mut self, key: Key, at: Instant) {
         self.0.entry(key).or_default().be_due(at);
     }
@@ -50,12 +49,12 @@ impl Queue {
         self.0.remove(key);
     }
 
-    /// When the next is due.
+    /// When the next update is due.
     pub fn next(&self) -> Option<Instant> {
         self.0.values().filter_map(Entry::at).min()
     }
 
-    /// Takes the one that has been due for longest.
+    /// Takes the update that has been due for longest.
     pub fn take(&mut self, now: Instant) -> Option<Due> {
         let due = self.0.iter_mut();
         let due = due.filter_map(|(key, entry)| Some((entry.at()?, key, entry)));
@@ -70,21 +69,21 @@ impl Queue {
         })
     }
 
-    /// A look at it is being applied.
+    /// Marks an update as being applied.
     pub fn begin(&mut self, key: &Key) {
         if let Some(entry) = self.0.get_mut(key) {
             entry.busy = true;
         }
     }
 
-    /// It went well.
+    /// Ends a successful reconcile and resets the backoff.
     pub fn done(&mut self, key: &Key) {
         if let Some(entry) = self.0.get_mut(key) {
             (entry.busy, entry.failures) = (false, 0);
         }
     }
 
-    /// It came to nothing, and is looked at again after a while; `chance` is from 0 to 1.
+    /// Ends a failed reconcile and retries it with backoff. `chance`, from 0 to 1, sets the jitter.
     pub fn failed(&mut self, key: &Key, now: Instant, chance: f64) {
         if let Some(entry) = self.0.get_mut(key) {
             entry.busy = false;
@@ -93,7 +92,7 @@ impl Queue {
         }
     }
 
-    /// What was taken could not be looked at yet: the change still waits, as long as it has.
+    /// Puts back an update that could not be reconciled yet. Keeps the time of its oldest change.
     pub fn put_back(&mut self, due: Due, at: Instant) {
         let entry = self.0.entry(due.key).or_default();
         entry.changed = entry.changed.into_iter().chain(due.changed).min();

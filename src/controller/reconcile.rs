@@ -1,6 +1,6 @@
-//! A look at one update: read, observe, decide, begin to apply; and what follows when that has ended.
+//! Reconciles one update: parse, observe, decide, start to apply; then handles the result.
 //!
-//! Must not know when it is time to look.
+//! Scheduling is left to the queue.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,19 +21,19 @@ use crate::k8s::{Notice, Object};
 use crate::resource::{DynamoUpdateConfigStatus, Identity};
 use crate::rollout::{self, Decision, Phase, Rule, Timestamp};
 
-/// Where only figures have changed, a status is not written more often.
+/// Minimum interval between status writes if only figures have changed.
 const FIGURES: Duration = Duration::from_secs(10);
-/// So often the figures of an update that moves are looked at: a little later, so that their time has come.
+/// Reconcile interval of a progressing or draining update. Slightly longer than [`FIGURES`], so that a status write is due.
 const MOVING: Duration = Duration::from_secs(11);
-/// And so often one that is complete: who needs old must not be led to it for long without notice.
+/// Reconcile interval of a complete update: something that newly routes clients to old must be noticed soon.
 const COMPLETE: Duration = Duration::from_secs(5);
-/// What is told of a split, as soon as it is written.
+/// Events about a split, which are emitted as soon as the split is written.
 const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];
-/// What is told once.
+/// Its Event is emitted only once.
 const CONTESTED: &str = "SplitContested";
 
 impl Controller {
-    /// Looks at what is due, and begins to apply what follows.
+    /// Reconciles an update that is due, and starts to apply the decision.
     pub(super) fn reconcile(&mut self, due: Due) {
         let key = due.key.clone();
         let updates = self.updates(Some(&key.namespace));
@@ -59,7 +59,8 @@ impl Controller {
                     self.note_valid(&key, &object);
                     let early_until = seen.early_until;
                     let job = self.decide(parsed, seen);
-                    // Most is heard in a moment, and wakes whom it concerns. Only a move away does not wait for it.
+                    // Most proxies and frontends answer within moments, which wakes the update again. Only a new split does
+                    // not wait for them.
                     let moves = job.wanted.is_some() && job.wanted != job.found;
                     if let Some(until) = early_until.filter(|_| !moves) {
                         self.queue.put_back(due, until);
@@ -82,7 +83,7 @@ impl Controller {
         self.apply(job, due.changed);
     }
 
-    /// The update as it is: what was written may not have come by the watch yet.
+    /// The newest known version of the update: the watch may lag behind the controller's own writes.
     fn newest(&mut self, key: &Key, found: &Object) -> Object {
         let version = |object: &Object| -> u64 {
             let version = object.metadata.resource_version.as_deref();
@@ -142,7 +143,7 @@ impl Controller {
         let moves = matches!(decision.phase, Phase::Progressing | Phase::Draining);
         let figures = match decision.phase {
             _ if moves => Some(Instant::now() + MOVING),
-            // To say again what is promised, and to see soon what has just been asked for.
+            // Renews the promises in the status, and picks up what was first listed or polled just now.
             Phase::Complete => Some(Instant::now() + COMPLETE),
             _ => None,
         };
@@ -166,7 +167,7 @@ impl Controller {
         }
     }
 
-    /// Something keeps a sight from being complete that does not pass by itself.
+    /// The job for an update that cannot be observed, because of an error that does not pass by itself.
     fn observe_failed(
         &mut self,
         key: &Key,
@@ -222,7 +223,7 @@ impl Controller {
         }
     }
 
-    /// Is a status worth to be written?
+    /// Whether a status is worth writing.
     pub(super) fn is_news(
         &self,
         key: &Key,
@@ -239,7 +240,7 @@ impl Controller {
         before != after && is_due
     }
 
-    /// Says what would be done, and remembers it as if it had been.
+    /// Logs what would be written, and remembers it as if it had been.
     fn pretend(&mut self, job: Job) {
         let key = &job.key;
         if let Some(at) = job.wake_at {
@@ -265,7 +266,7 @@ impl Controller {
         let (key, now) = (job.key.clone(), Instant::now());
         let until = |part| self.backoffs.until(&key, part, now);
         if let Some(until) = job.wanted.and_then(|wanted| until(Part::Spec(wanted))) {
-            // Nor is told what did not happen.
+            // No Event is emitted either, as nothing has happened.
             self.queue.wake_at(key, until);
             return;
         }
@@ -287,7 +288,7 @@ impl Controller {
         self.tasks.insert(task.id(), key);
     }
 
-    /// A look has ended well, or with something that a person must mend.
+    /// Ends a reconcile: with backoff if the user has to fix something, without otherwise.
     fn rest(&mut self, key: &Key, is_refused: bool) {
         match is_refused {
             true => self.queue.failed(key, Instant::now(), fastrand::f64()),
@@ -295,7 +296,7 @@ impl Controller {
         }
     }
 
-    /// Notes how an application ended.
+    /// Handles the result of a job.
     pub(super) fn finish(&mut self, key: Key, done: Applied) {
         let now = Instant::now();
         self.metrics
@@ -316,7 +317,7 @@ impl Controller {
         }
         let is_split = done.written.iter().any(|part| *part != Part::Status);
         let mut events = done.events;
-        // What is not remembered will be told again.
+        // Events that no write records are dropped here: the next reconcile emits them again.
         events.retain(|notice| is_told || (is_split && OF_SPLIT.contains(&notice.reason)));
         if is_told {
             self.contested.remove(&key);
@@ -338,7 +339,7 @@ impl Controller {
                 self.metrics.errors.with_label_values(&["changed"]).inc();
                 self.queue.failed(&key, now, fastrand::f64());
             }
-            // Whoever leads next looks anew, be it this one.
+            // The next leader reconciles again, even if it is this replica.
             Some((_, apply::Error::NotLeading)) => {
                 self.queue.done(&key);
                 self.queue.wake_at(key, now + AGAIN);
@@ -354,7 +355,7 @@ impl Controller {
         }
     }
 
-    /// An application has come to no end at all.
+    /// Handles a job that panicked.
     pub(super) fn broke(&mut self, key: &Key) {
         self.metrics.errors.with_label_values(&["panic"]).inc();
         tracing::error!(update = %key, "writing it has panicked");
@@ -362,7 +363,7 @@ impl Controller {
     }
 }
 
-/// What is told when something that should be remembered is lost.
+/// The Event for memory that could not be read.
 fn forgotten(about: &Identity, lost: &str) -> Notice {
     let note = format!(
         "parts of the status cannot be read, so what was remembered in them is forgotten: {lost}"

@@ -1,4 +1,4 @@
-//! What a controller is told at its start.
+//! The settings of a controller process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -9,34 +9,34 @@ use crate::k8s::Scope;
 /// The settings of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
-    /// Whose updates it looks after.
+    /// The namespaces whose updates it reconciles.
     pub scope: Scope,
-    /// It only says what it would do.
+    /// Only log decisions, write nothing.
     pub dry_run: bool,
-    /// The Lease by which one of several replicas leads, and its namespace.
+    /// The Lease for leader election, and its namespace.
     pub lease: String,
     pub lease_namespace: String,
-    /// How long a leader that says nothing more keeps the others from leading.
+    /// How long a Lease that is no longer renewed keeps other replicas from leading.
     pub lease_length: Duration,
-    /// What this process is called among the replicas.
+    /// The identity of this process in leader election.
     pub identity: String,
     pub proxies: ProxyPods,
-    /// The name of the port at which the old frontends themselves are asked for their models.
+    /// The name of the port on which old frontends are polled for their models.
     pub frontend_port: String,
-    /// The domain of the cluster, such as `cluster.local`.
+    /// The DNS domain of the cluster, such as `cluster.local`.
     pub domain: String,
-    /// Whether updates may lead anywhere, not only to Services of their namespace.
+    /// Whether targets may be anywhere, not only Services of the update's namespace.
     pub any_target: bool,
-    /// Addresses of targets that no resolver is asked for, by `host:port`.
+    /// Addresses of targets, by `host:port`, that override name resolution.
     pub resolve: HashMap<String, SocketAddr>,
 }
 
-/// How the proxies of an update are found.
+/// How to find the proxies of an update.
 #[derive(Clone, Debug)]
 pub struct ProxyPods {
-    /// Labels of their pods, where `{source}` stands for `spec.sourceDeployment`; empty for the frontends of the graph or
-    /// the pods of the Deployment of that name.
+    /// Pod labels, where `{source}` stands for `spec.sourceDeployment`. If empty, the frontends of the graph or the pods of
+    /// the Deployment of that name.
     pub selector: BTreeMap<String, String>,
-    /// The name of their admin port. A pod without such a port cannot be asked; it counts as one whose proxy is silent.
+    /// The name of the admin port. A pod without this port cannot be polled and counts as a silent proxy.
     pub port: String,
 }

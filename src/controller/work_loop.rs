@@ -1,6 +1,6 @@
-//! The loop of a controller: what has changed, who is concerned, what is due; look, decide, apply.
+//! The controller's main loop: takes changes, wakes the updates that they affect, and reconciles one update at a time.
 //!
-//! Must not know how anything is observed, decided or written.
+//! Does not depend on how an update is observed, decided or written.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ use crate::k8s::{Cache, Changed, Connection, Leading, Notices, Object, Scope};
 use crate::pages::{Hosts, LivePage};
 use crate::resource::DynamoUpdateConfig;
 
-/// Everything is looked at so often, whatever happens.
+/// Interval at which all updates are reconciled, whatever happens.
 pub(super) const RESYNC: Duration = Duration::from_secs(30);
-/// What was not complete is looked at again.
+/// Delay before another try when something is not listed yet.
 pub(super) const AGAIN: Duration = Duration::from_millis(100);
 
-/// A controller that looks, decides and applies while it leads.
+/// A controller that reconciles updates while it leads.
 pub struct Controller {
     pub(super) settings: Arc<ControllerSettings>,
     pub(super) observer: Arc<Observer>,
@@ -45,23 +45,23 @@ pub struct Controller {
     pub(super) notices: Notices,
     pub(super) metrics: Arc<Metrics>,
     pub(super) ready: Arc<AtomicBool>,
-    /// What was written last, which the watch may not have brought yet.
+    /// The objects that were last written, which the watch may not have delivered yet.
     pub(super) latest: HashMap<Key, Object>,
     /// The last valid spec of each update.
     pub(super) valid: HashMap<Key, Valid>,
     /// When each status was last written.
     pub(super) told: HashMap<Key, Instant>,
-    /// Whose edits were told to be taken back, though no status remembers that yet.
+    /// Updates whose `SplitContested` Event was emitted, but not recorded in a status yet.
     pub(super) contested: HashSet<Key>,
-    /// Without writing there is no other memory, nor any other place to tell.
+    /// The state of each update in a dry run, which keeps none in the cluster.
     pub(super) dry: HashMap<Key, DryRun>,
     pub(super) running: JoinSet<(Key, Applied)>,
-    /// Whose each of them is.
+    /// The update of each running task.
     pub(super) tasks: HashMap<task::Id, Key>,
 }
 
 impl Controller {
-    /// Nothing is asked before it runs. `ready` turns true when it has seen the updates.
+    /// Makes no request before [`Self::run`]. Sets `ready` once the updates are listed.
     #[must_use]
     pub fn new(
         settings: ControllerSettings,
@@ -102,7 +102,7 @@ impl Controller {
         }
     }
 
-    /// What its admin port shows.
+    /// The admin port's content.
     #[must_use]
     pub fn pages(&self, hosts: Hosts) -> Pages {
         let observer = Arc::clone(&self.observer);
@@ -119,7 +119,7 @@ impl Controller {
         }
     }
 
-    /// Looks after the updates for as long as it is polled.
+    /// Reconciles updates for as long as it is polled.
     pub async fn run(mut self) {
         let mut resync = tokio::time::interval(RESYNC);
         loop {
@@ -155,7 +155,7 @@ impl Controller {
                 () = tokio::time::sleep(AGAIN), if !self.ready.load(Ordering::Relaxed) => self.see(),
                 () = due => {
                     self.look_at_next();
-                    // Everything else of the process is on this thread, too.
+                    // All other tasks of the process share this thread.
                     task::yield_now().await;
                 }
             }
@@ -166,7 +166,7 @@ impl Controller {
         self.settings.dry_run || self.leading.remaining().is_some()
     }
 
-    /// The updates of a namespace, or all.
+    /// The updates of a namespace, or of all namespaces.
     pub(super) fn updates(&self, namespace: Option<&str>) -> Vec<Object> {
         let kind = DynamoUpdateConfig::api_resource();
         let cache = &self.observer.cache;
@@ -181,7 +181,7 @@ impl Controller {
         found.unwrap_or_default()
     }
 
-    /// Are the updates listed, be there any or none?
+    /// Sets `ready` once the updates are listed, even if there are none.
     fn see(&mut self) {
         let kind = DynamoUpdateConfig::api_resource();
         if self.observer.cache.all(&kind).is_ok() {
@@ -190,12 +190,12 @@ impl Controller {
         }
     }
 
-    /// A renewal changes nothing; who begins to lead looks at everything.
+    /// Handles a change of leadership by reconciling everything. Ignores mere renewals.
     fn follow_lease(&mut self) {
         let leads = i64::from(self.leading.remaining().is_some());
         if self.metrics.leads.get() != leads {
             self.metrics.leads.set(leads);
-            // Whatever was refused to one that led before.
+            // The refusals belong to an earlier term as leader.
             self.backoffs.clear();
             if !self.leads() {
                 self.observer.rest();
@@ -212,7 +212,7 @@ impl Controller {
         }
     }
 
-    /// Wakes the updates that a change concerns.
+    /// Wakes the updates that a change affects.
     fn hear(&mut self, changed: Changed) {
         let now = Instant::now();
         let object = &changed.object;
@@ -228,7 +228,7 @@ impl Controller {
         let sources = match there {
             Ok(Some(update)) => {
                 self.queue.wake(key.clone(), now);
-                // Also where another replica leads, which may die before it sees the next edit.
+                // A standby replica remembers specs, too: the leader may die before it sees the next edit.
                 let valid = match ParsedUpdate::read(&update, &self.settings) {
                     Ok(_) => {
                         self.note_valid(&key, &update);
@@ -248,7 +248,7 @@ impl Controller {
         };
         let source = object.data["spec"]["sourceDeployment"].as_str();
         sources.extend(source.map(str::to_owned));
-        // It may rule now, or no longer.
+        // These updates may gain or lose precedence.
         for update in self.updates(Some(&key.namespace)) {
             let source = update.data["spec"]["sourceDeployment"].as_str();
             if source.is_some_and(|source| sources.contains(source)) {
@@ -257,7 +257,7 @@ impl Controller {
         }
     }
 
-    /// Leaves out an update that is gone; for which `sourceDeployment` may another one rule now?
+    /// Removes an update that was deleted. Returns the `sourceDeployment`s for which another update may take precedence now.
     fn forget(&mut self, key: &Key) -> BTreeSet<String> {
         let sources = self.index.forget(key);
         self.queue.forget(key);
@@ -273,7 +273,7 @@ impl Controller {
     }
 
     fn look_at_next(&mut self) {
-        // One at a time: what comes in between must not wait for all.
+        // One at a time, so that changes in the meantime do not wait for all due updates.
         if let Some(due) = self.queue.take(Instant::now())
             && self.leads()
         {
