@@ -1,8 +1,9 @@
-//! What the live page shows of all updates: a list, and of the one that is chosen its proxies, their sum and its last minutes.
+//! The data of the live page: a list of all updates and, for the selected one, its proxies, their total and its recent
+//! history.
 //!
-//! Nobody is asked anything for the page's sake by who leads: it takes what the looks at updates have heard anyway, and keeps
-//! the last minutes of each. Who does not lead follows the proxies of an update only while somebody looks at it, and its
-//! minutes begin then. Must not know how a page is drawn, nor how a split is decided.
+//! On the leader the page causes no extra requests: it shows what reconciles have collected anyway, and keeps a history of
+//! every update. Another replica polls the proxies of an update only while a user views it, and its history starts then. Does
+//! not depend on how the page is drawn.
 
 mod selection;
 mod totals;
@@ -26,17 +27,17 @@ use crate::resource::DynamoUpdateConfig;
 use crate::state_api::{total, v1};
 use totals::Totals;
 
-/// All updates, for people.
+/// All updates, as the live page shows them.
 pub(super) struct Dashboard {
     observer: Arc<Observer>,
     leading: Leading,
     settings: Arc<ControllerSettings>,
     started: (SystemTime, Instant),
-    /// Who looks at an update holds its record, too.
+    /// Each open live page also holds the record of the update that it shows.
     records: Mutex<HashMap<Key, Arc<Record>>>,
 }
 
-/// The last minutes of an update.
+/// The recent history of an update.
 #[derive(Default)]
 struct Record {
     history: History,
@@ -60,7 +61,7 @@ impl Dashboard {
         }
     }
 
-    /// Takes a sample of each update: call it once a second.
+    /// Takes a sample of each update. Call this once a second.
     pub fn sample(&self) {
         let Ok(updates) = self.updates() else {
             return;
@@ -86,7 +87,7 @@ impl Dashboard {
         for (key, record) in &*records {
             let update = &updates[key];
             if !leads {
-                // What cannot be seen yet will be.
+                // Pods that are not listed yet are followed by a later sample.
                 let source = update.data["spec"]["sourceDeployment"].as_str();
                 let _ = self.observer.follow(key, source.unwrap_or_default());
             }
@@ -96,10 +97,10 @@ impl Dashboard {
         }
     }
 
-    /// What the stream of this query tells: all updates, and everything of the one that is named, or of the only one.
+    /// The messages of the live stream for this query: all updates, and full details of the selected one, or of the only one.
     ///
     /// # Errors
-    /// What who asks for what is not there is told.
+    /// A refusal to send to the client: malformed query, updates not listed yet, or no such update.
     pub fn tellings(
         self: &Arc<Self>,
         query: Option<&str>,
@@ -143,8 +144,8 @@ impl Dashboard {
         self.settings.dry_run || self.leading.remaining().is_some()
     }
 
-    /// Also while it is not sure, until another one is seen to lead: the last minutes are wanted most when the API server
-    /// is out of reach.
+    /// Like [`Self::leads`], but stays true while leadership is uncertain, until another replica is seen to hold the lease:
+    /// the history matters most when the API server is unreachable.
     fn leads_or_did(&self) -> bool {
         let holder = self.leading.holder();
         self.leads() || holder.is_some_and(|holder| *holder == self.settings.identity)
@@ -158,7 +159,7 @@ impl Dashboard {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Of this process.
+    /// Describes this process.
     fn own(&self) -> Json {
         let (started, instant) = self.started;
         let role = match self.settings.dry_run {
@@ -178,13 +179,14 @@ impl Dashboard {
     }
 }
 
-/// The host of an identity: host, process and time.
+/// The host part of an identity, which is `HOST_PROCESS_TIME`.
 fn host(identity: &str) -> &str {
     identity.rsplitn(3, '_').last().unwrap_or_default()
 }
 
 impl Record {
-    /// Nothing is known before somebody was heard; nor is anything wrong then.
+    /// Adds a sample to the history. Skips it until at least one proxy has reported: before that, nothing is known, and
+    /// silence is no problem yet.
     fn sample(&self, update: &Object, proxies: &Proxies) {
         let heard = |(_, heard): &(ProxyPod, Option<Heard>)| heard.is_some();
         if !proxies.is_empty() && !proxies.iter().any(heard) {
@@ -230,20 +232,20 @@ fn is_silent(heard: &Option<Heard>) -> bool {
     heard.as_ref().is_some_and(|heard| heard.state.is_err())
 }
 
-/// Somebody who looks.
+/// One open live page.
 struct Reader {
     dashboard: Arc<Dashboard>,
     chosen: Option<Key>,
     record: Option<Arc<Record>>,
     /// The number of the next sample.
     seen: usize,
-    /// The list of updates, as it was last told.
+    /// The list of updates that was last sent.
     listed: Option<Json>,
     last: Option<tokio::time::Instant>,
 }
 
 impl Reader {
-    /// What is to be told next; `None` when the update that was looked at is gone.
+    /// The next message; `None` if the selected update no longer exists.
     async fn next(&mut self) -> Option<Json> {
         if let Some(last) = self.last {
             tokio::time::sleep_until(last + LivePage::INTERVAL).await;
@@ -267,7 +269,7 @@ impl Reader {
 
     fn tell(&mut self, key: &Key, update: &Object, telling: &mut Json) {
         let record = self.dashboard.record(key);
-        // An update of this name may have been made anew.
+        // The update may have been deleted and created again under the same name.
         if !self
             .record
             .as_ref()

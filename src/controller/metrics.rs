@@ -1,5 +1,7 @@
-//! The metrics of a controller. Updates are labels here, as there are few of them and only who may edit the cluster names
-//! them; those of an update go with it.
+//! The metrics of the controller.
+//!
+//! Updates may be labels here: there are few of them, and only users who may edit the cluster name them. The series of an
+//! update are removed with it.
 
 use std::cell::RefCell;
 
@@ -14,19 +16,19 @@ use crate::rollout::Decision;
 use crate::split::{Generation, Weights};
 use crate::telemetry::dropped_lines;
 
-/// From microseconds of a decision to seconds of a slow API server.
+/// From the microseconds of a decision to the seconds of a slow API server.
 const BUCKETS: [f64; 14] = [
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// What is told of a metric, be there a series of it or not.
+/// A metric's description, available even while the metric has no series.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     pub name: String,
     /// `gauge`, `counter` or `histogram`.
     pub kind: String,
     pub help: String,
-    /// The names of its labels.
+    /// Label names.
     pub labels: Vec<String>,
 }
 
@@ -154,7 +156,7 @@ impl Registered<'_> {
 }
 
 impl Metrics {
-    /// Shows what was decided for an update.
+    /// Sets the gauges of an update to a decision.
     pub(super) fn decided(&self, key: &Key, decision: &Decision, split: Weights) {
         for side in Generation::ALL {
             let (of, whole) = decision.capacity.of(side).share.parts();
@@ -174,7 +176,7 @@ impl Metrics {
             .set(split.share_of_new());
     }
 
-    /// Shows nothing of an update any more.
+    /// Removes the series of an update.
     pub(super) fn forget(&self, key: &Key) {
         let (namespace, name) = (&*key.namespace, &*key.name);
         for side in Generation::ALL {
@@ -188,20 +190,20 @@ impl Metrics {
         let _ = self.split.remove_label_values(&[namespace, name]);
     }
 
-    /// Another replica looks after the updates: what was decided here is no news of them.
+    /// Removes the series of all updates: another replica leads, so the decisions made here are outdated.
     pub(super) fn rest(&self) {
         for gauges in [&self.capacity, &self.split, &self.weight] {
             gauges.reset();
         }
     }
 
-    /// What they are.
+    /// The descriptions of all metrics.
     #[must_use]
     pub fn described(&self) -> &[Described] {
         &self.described
     }
 
-    /// All of them, in Prometheus' text format.
+    /// Renders all metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> Vec<u8> {
         let mut text = Vec::new();

@@ -1,6 +1,4 @@
-//! The admin port of a controller: `/livez`, `/readyz`, `/metrics`, and the live page over all proxies.
-//!
-//! Must not know what the controller does.
+//! The admin port of the controller: `/livez`, `/readyz`, `/metrics`, and the live page over all proxies.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -23,22 +21,22 @@ use crate::pages::{
 };
 use crate::transport::accept::AcceptErrors;
 
-/// What a request's head may take.
+/// Timeout for reading a request head.
 const HEAD: Duration = Duration::from_secs(10);
 
-/// What the port shows.
+/// What the admin port serves.
 #[derive(Clone)]
 pub struct Pages {
     pub(super) metrics: Arc<Metrics>,
-    /// True once the updates are seen.
+    /// True once the updates are listed.
     pub(super) ready: Arc<AtomicBool>,
     pub(super) dashboard: Arc<Dashboard>,
     pub(super) live: LivePage,
-    /// The names by which it may be asked for.
+    /// The host names that requests may use.
     pub(super) hosts: Hosts,
 }
 
-/// Serves for as long as it is polled.
+/// Serves the admin port for as long as it is polled, and samples the dashboard once a second.
 pub async fn serve(listener: TcpListener, pages: Pages) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);

@@ -1,6 +1,4 @@
-//! The status that tells a decision, in a person's words.
-//!
-//! Must not know how a status is written.
+//! Builds the status of an update from a decision, with messages for users. Writes nothing.
 
 use std::time::Duration;
 
@@ -18,14 +16,14 @@ use crate::rollout::{
 };
 use crate::split::{Generation, Weights};
 
-/// The most of a message, in bytes.
+/// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
-/// So long what a status promises holds without being said again; and so often it is said again.
+/// How long the promises in a status stay valid unless renewed, and how often they are renewed.
 const VALID: Duration = Duration::from_secs(90);
 pub(super) const RENEWED: Duration = Duration::from_secs(30);
 
-/// The status after `decision`, which makes the spec's generation `generation`.
+/// The status after `decision`, for the spec's `generation`.
 pub(super) fn status(
     parsed: &ParsedUpdate,
     seen: &Observed,
@@ -90,7 +88,7 @@ pub(super) fn status(
     vouched(status, before, now)
 }
 
-/// Says until when it promises what it does. The same as before while that was said a moment ago.
+/// Sets the time limit of the promises in a status. Keeps the previous one if it is the same promise and recent.
 fn vouched(
     mut status: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
@@ -112,7 +110,7 @@ fn vouched(
         status.observed_at.clone_from(&before.observed_at);
         status.valid_until.clone_from(&before.valid_until);
     } else {
-        // In whole seconds, as the API server keeps it.
+        // Whole seconds, the precision that the API server keeps.
         let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
         status.observed_at = Some(Time(now));
         status.valid_until = Some(Time(after(now, VALID)));
@@ -124,7 +122,7 @@ fn after(time: jiff::Timestamp, duration: Duration) -> jiff::Timestamp {
     time.checked_add(duration).unwrap_or(jiff::Timestamp::MAX)
 }
 
-/// What is missing before old can be deleted, of an update that is complete: until then it is the end of the update.
+/// What is missing before old can be deleted. Empty before the update is complete: until then, its completion is missing.
 fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     if decision.phase != rollout::Phase::Complete {
         return Vec::new();
@@ -146,8 +144,8 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     told.collect()
 }
 
-/// What is done with an update whose spec cannot be used; `is_followed` if an earlier spec of it is known that can be, and the
-/// cluster can be seen by it.
+/// How an update with an invalid spec is handled. `is_followed` if an earlier valid spec is known and the cluster can be
+/// observed by it.
 pub(super) const fn kept(is_followed: bool) -> &'static str {
     match is_followed {
         true => {
@@ -159,7 +157,7 @@ pub(super) const fn kept(is_followed: bool) -> &'static str {
     }
 }
 
-/// The status of an update whose spec cannot be used, which otherwise says what `shown` does.
+/// The status of an update with an invalid spec. All other fields are those of `shown`.
 pub(super) fn invalid(
     shown: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
@@ -172,7 +170,7 @@ pub(super) fn invalid(
     refused(shown, before, "Invalid", message, generation, now)
 }
 
-/// The status of an update that cannot be followed, for a reason that a person must mend, which otherwise says what `shown` does.
+/// The status of an update that cannot be followed until the user fixes something. All other fields are those of `shown`.
 pub(super) fn refused(
     shown: DynamoUpdateConfigStatus,
     before: &DynamoUpdateConfigStatus,
@@ -182,7 +180,7 @@ pub(super) fn refused(
     now: jiff::Timestamp,
 ) -> DynamoUpdateConfigStatus {
     let mut status = shown;
-    // What is not looked at is promised no longer.
+    // What is not observed is not promised any more.
     status.safe_to_delete_old = before.safe_to_delete_old.map(|_| false);
     status.last_old_worker_dispensable = before.last_old_worker_dispensable.map(|_| false);
     (status.observed_at, status.valid_until) = (None, None);
@@ -225,13 +223,13 @@ fn wait(wait: &Wait) -> WaitStatus {
     }
 }
 
-/// In whole seconds, as the API server gives it back: else it would always be news.
+/// Whole seconds, the precision of the API server; otherwise the status would always differ.
 fn time(at: Timestamp) -> Time {
     let seconds = i64::try_from(at.unix_millis() / 1000).unwrap_or(i64::MAX);
     Time(jiff::Timestamp::from_second(seconds).unwrap_or(jiff::Timestamp::MAX))
 }
 
-/// A status without what changes all the time though nothing happens.
+/// A status without the fields that change all the time although nothing happens.
 pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStatus {
     let mut still = status.clone();
     still.observed = None;
@@ -242,7 +240,7 @@ pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStat
     still
 }
 
-/// A condition keeps its time as long as it holds or does not.
+/// Keeps the transition time of a condition while its status stays the same.
 fn since(mut new: Condition, before: &[Condition]) -> Condition {
     let known = before
         .iter()
@@ -253,7 +251,8 @@ fn since(mut new: Condition, before: &[Condition]) -> Condition {
     new
 }
 
-/// The phase for people: what holds an update goes before how far it is.
+/// The phase for users. Degraded and Paused hide how far the rollout is, but not that old drains or that the update is
+/// complete or superseded.
 fn phase(decision: &Decision) -> Phase {
     let is_degraded = decision
         .conditions
@@ -315,7 +314,7 @@ fn generation_status(seen: &Observed, decision: &Decision, side: Generation) -> 
     }
 }
 
-/// Rounded down: 100 is whole.
+/// Rounded down, so that only full capacity is 100.
 fn percent(capacity: &Capacity) -> i32 {
     let (of, whole) = capacity.share.parts();
     i32::try_from(u128::from(of) * 100 / u128::from(whole)).unwrap_or(i32::MAX)

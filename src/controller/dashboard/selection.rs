@@ -1,21 +1,19 @@
-//! Which update a person wants to see, by the query of the page.
-//!
-//! Must not know whether there is such an update.
+//! Parses the live page's query, which selects an update. Does not check whether the update exists.
 
 use crate::controller::Key;
 
-/// The longest name of an object (RFC 1123 subdomain, as Kubernetes takes it).
+/// Maximum length of an object's name (RFC 1123 subdomain, as Kubernetes defines it).
 const LONGEST: usize = 253;
 
-/// The query names no update in the one way that there is.
+/// The query is neither empty nor names one update.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the query may be ?update=NAMESPACE/NAME, or nothing")]
 pub(super) struct Malformed;
 
-/// The update that a query names, if it names one.
+/// The update that a query selects, if any.
 ///
 /// # Errors
-/// When it says anything else.
+/// When the query says anything else.
 pub(super) fn read(query: Option<&str>) -> Result<Option<Key>, Malformed> {
     let mut fields = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     match (fields.next(), fields.next()) {

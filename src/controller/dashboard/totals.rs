@@ -1,14 +1,12 @@
-//! Counters over all proxies of an update that only rise: a proxy that leaves takes nothing away, and of one that comes back
-//! only what is new is added.
-//!
-//! Must not know what is counted.
+//! Monotonic counters summed over all proxies of an update: a proxy that leaves subtracts nothing, and one that comes back
+//! adds only its increase.
 
 use std::collections::HashMap;
 
 use crate::pages::Counters;
 use crate::state_api::v1::State;
 
-/// The sum, and what each proxy said last: when its process started, and its counters since.
+/// The sum, and the last report of each proxy: the start time of its process, and its counters.
 #[derive(Debug, Default)]
 pub(super) struct Totals {
     sum: Counters,
@@ -16,7 +14,7 @@ pub(super) struct Totals {
 }
 
 impl Totals {
-    /// Adds what is new of the proxy in this pod. What it counted before it was first heard is not.
+    /// Adds the increase since the last report of the proxy in this pod. The first report only sets the baseline.
     pub fn add(&mut self, pod: &str, state: &State) {
         let started = state.process.as_ref().and_then(|process| process.started);
         let counters = Counters::of(state);
@@ -24,13 +22,13 @@ impl Totals {
         self.sum = self.sum
             + match before {
                 Some((same, before)) if same == started => counters - before,
-                // It began anew.
+                // The process has restarted.
                 Some(_) => counters,
                 None => Counters::default(),
             };
     }
 
-    /// Forgets pods that are no more.
+    /// Forgets the pods that are gone.
     pub fn keep(&mut self, is_there: impl Fn(&str) -> bool) {
         self.last.retain(|pod, _| is_there(pod));
     }
@@ -69,10 +67,10 @@ mod tests {
         assert_eq!(saves("a", 1, 100), 0);
         assert_eq!(saves("b", 1, 0), 0);
         assert_eq!(saves("a", 1, 103), 3);
-        // It is silent meanwhile; nothing is lost by that.
+        // A proxy that was silent for a while loses no counts.
         assert_eq!(saves("b", 1, 2), 5);
         assert_eq!(saves("a", 1, 104), 6);
-        // Its process has begun anew.
+        // The process has restarted.
         assert_eq!(saves("a", 2, 1), 7);
         totals.keep(|pod| pod == "b");
         totals.add("a", &state(2, 50));

@@ -1,6 +1,4 @@
-//! What is told of updates and their proxies, as JSON: what the resource says, and a line for each proxy.
-//!
-//! Must not know when it is told.
+//! Updates and their proxies as JSON for the live page.
 
 use std::time::Instant;
 
@@ -15,7 +13,7 @@ use crate::resource::is_lifted;
 use crate::resource::status::Promise;
 use crate::state_api::v1::{Generation, Requests, Resource, State};
 
-/// A line of the list of all updates.
+/// An entry in the list of all updates.
 pub(super) fn line(update: &Object) -> Json {
     let key = parsed::key(update);
     let status = &update.data["status"];
@@ -28,7 +26,7 @@ pub(super) fn line(update: &Object) -> Json {
     })
 }
 
-/// An update: what its resource asks for and what its status says.
+/// The details of an update: what its spec asks for and what its status says.
 pub(super) fn update(update: &Object) -> Json {
     let key = parsed::key(update);
     let (spec, status) = (&update.data["spec"], &update.data["status"]);
@@ -62,7 +60,7 @@ pub(super) fn update(update: &Object) -> Json {
     })
 }
 
-/// Whether old can be deleted: true, false, null where nobody has said, `"unknown"` where that is past its time.
+/// Whether old can be deleted: true or false, null if the status does not say, `"unknown"` if the promise has expired.
 fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
     match parsed::status(update).0.old_may_be_deleted(now) {
         None => Json::Null,
@@ -72,7 +70,7 @@ fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
     }
 }
 
-/// The share of new that the resource asks for, below its cap unless that is lifted.
+/// The share of new that the resource asks for, limited by the cap unless that is lifted.
 pub(super) fn wanted(update: &Object) -> Option<f64> {
     let asked = asked(update)?;
     let cap = update.data["spec"]["maxTrafficSplitPercent"].as_f64();
@@ -89,7 +87,7 @@ fn asked(update: &Object) -> Option<f64> {
     let of_weights = of_weights.map(|(old, new)| new / (old + new));
     let of_weights = of_weights.filter(|share| share.is_finite());
     let of_percent = || Some(spec["trafficSplitPercent"].as_f64()? / 100.0);
-    // Where it is left to the controller, as it was wanted last.
+    // If the split is left to the controller, use the last wanted split in the status.
     let of_controller = || parsed::status(update).0.wanted?.exact();
     let given = of_weights.or_else(of_percent);
     given.or_else(|| Some(of_controller()?.share_of_new()))
@@ -102,7 +100,7 @@ fn cap_is_lifted(update: &Object) -> bool {
     is_lifted(cap, lifted, asked(update) == Some(1.0))
 }
 
-/// The name of the other update that a proxy follows, if it does.
+/// The name of the other update that a proxy follows, if it follows another.
 pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
     let Resource { name, uid, .. } = state.resource()?;
     let metadata = &update.metadata;
@@ -113,7 +111,7 @@ pub(super) fn other<'a>(update: &Object, state: &'a State) -> Option<&'a str> {
     name.as_deref().filter(|_| !is_it)
 }
 
-/// A line of the table of proxies.
+/// A row in the table of proxies.
 pub(super) fn proxy(
     update: &Object,
     proxy_pod: &ProxyPod,
@@ -220,7 +218,7 @@ mod tests {
                 json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:01Z"}),
                 json!(true),
             ),
-            // Said by a clock an hour ahead.
+            // Written by a clock that is an hour ahead.
             (
                 json!({
                     "safeToDeleteOld": true, "observedAt": "2026-01-01T01:01:00Z", "validUntil": "2026-01-01T01:02:30Z",
