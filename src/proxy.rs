@@ -1,8 +1,8 @@
-//! What happens to a request between a client and the two generations: [`Proxy::handle`] turns a request into a response.
+//! Routes, forwards and relays requests: [`Proxy::handle`] turns a request into a response.
 //!
-//! `service` is the life of a request, `attempt` its attempts, `backend` where they go; `respond` and `body` are the life of its
-//! answer. `context` is what all requests share. How requests arrive is not known here: [`downstream`](crate::downstream)
-//! serves connections, [`SplitLayer`] a tower service.
+//! `service` handles one request, `attempt` makes its attempts, and `backend` sends them to a target; `respond` and
+//! `body` relay the response. `context` is the state that all requests share. Does not depend on how requests arrive:
+//! [`downstream`](crate::downstream) serves connections, [`SplitLayer`] serves as a tower layer.
 
 mod attempt;
 mod attributes;

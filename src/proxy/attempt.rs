@@ -1,4 +1,4 @@
-//! The attempts of one exchange: one target after the other, until one answers or none is left.
+//! Makes the attempts of one exchange: tries one target after another until one responds or none is left.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,36 +18,36 @@ use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
 use crate::upstream::{self, FailFast, Head, Outgoing, Terms, UpstreamBody};
 
-/// Most bytes of a 404 that are read to find out what it is about.
+/// How much of a 404's body is read to classify it, in bytes.
 const MAX_NOT_FOUND: usize = 16 * 1024;
 
-/// What it takes to make another attempt.
+/// Everything needed to make another attempt.
 pub struct Attempts<O> {
     pub proxy: Proxy<O>,
     pub snapshot: Arc<Snapshot>,
     pub head: Arc<Head>,
     pub body: RequestBody,
-    /// Marks what is forwarded to new or to sibling pods.
+    /// The guard header, added to requests to new or to sibling pods.
     pub guard: Option<(HeaderName, HeaderValue)>,
     pub target: Target,
     pub attempted: Attempted,
-    /// May a failure move it to another target? Not what belongs to old alone.
+    /// Whether a failed attempt may be retried on another target. False for requests that only old serves.
     pub retryable: bool,
-    /// It may not move without an attempt: the retry budget did not allow it.
+    /// Attempt the target even if all its endpoints are ejected, because the retry budget denied a move.
     pub must_attempt: bool,
-    /// When the present attempt began.
+    /// When the current attempt began.
     pub started: Instant,
     pub failures: Failures,
 }
 
-/// An answer, and the target it came from.
+/// A response and the target that sent it.
 pub type Answer = (Target, Response<UpstreamBody>);
 
-/// How an attempt failed, with the answer if there was one.
+/// How an attempt failed, with the response if there was one.
 struct Failure {
     cause: Cause,
     answer: Option<Response<UpstreamBody>>,
-    /// The target was left not_attempted, since all of it is ejected.
+    /// Nothing was sent, because all endpoints of the target are ejected.
     not_attempted: bool,
 }
 
@@ -61,28 +61,28 @@ impl Failure {
     }
 }
 
-/// What another attempt came to, with everything to go on with.
+/// The result of a retry, with everything needed to continue.
 pub struct Retried {
     pub attempts: Box<dyn Retry>,
     pub exchange: Exchange,
     pub answer: Result<Answer, Error>,
 }
 
-/// The future of another attempt, made while the client already has a head.
+/// A retry that runs after the client has received a response head.
 pub type Retrying = Pin<Box<dyn Future<Output = Retried> + Send>>;
 
-/// The attempts of an exchange, whatever its old side is.
+/// The attempts of an exchange, independent of the type of the old backend.
 pub trait Retry: Send {
-    /// Where to go after a failure, if anywhere; takes it out of the retry budget.
+    /// The target to retry on, if any. Spends from the retry budget.
     fn next_target(&mut self, cause: Cause) -> Option<Target>;
-    /// The same for a client that has the head of an answer already.
+    /// Like [`Retry::next_target`], for a client that already has a response head.
     fn next_target_after_head(&mut self, cause: Cause) -> Option<Target>;
-    /// Attempts `target`, after a failure for which [`Retry::next_target`] named it.
+    /// Retries on `target`, as returned by [`Retry::next_target`] or [`Retry::next_target_after_head`].
     fn retry(self: Box<Self>, exchange: Exchange, target: Target, cause: Cause) -> Retrying;
-    /// When the present attempt must have shown content.
+    /// When the current attempt must have produced content.
     fn first_event_deadline(&self) -> Option<Instant>;
     fn snapshot(&self) -> &Snapshot;
-    /// The exchange is committed: nothing will be sent again.
+    /// Commits the exchange: there will be no further retry, and the kept request body is released.
     fn commit(self: Box<Self>);
 }
 
@@ -94,7 +94,7 @@ impl<O: OldBackend> Retry for Attempts<O> {
         let attempted = self.attempted.and(self.target);
         let target = next_target(&self.snapshot.rules(), attempted, self.target, cause)?;
         self.body.again()?;
-        // Every move is charged, also where nothing was sent: it adds load to the other generation.
+        // Every move spends from the budget, even if nothing was sent: it adds load to the other generation.
         self.proxy
             .context
             .may_retry(&self.snapshot)
@@ -102,8 +102,8 @@ impl<O: OldBackend> Retry for Attempts<O> {
     }
 
     fn next_target_after_head(&mut self, cause: Cause) -> Option<Target> {
-        // RFC 9110 §10.1.1: a client that gets a final status code instead of 100 may never send the body that another target
-        // would wait for.
+        // RFC 9110 §10.1.1: a client that receives a final status instead of 100 may never send the body that another
+        // target would wait for.
         let lacks_body = self.head.expects_continue && self.body.is_untouched();
         if lacks_body {
             return None;
@@ -159,15 +159,15 @@ impl<O: OldBackend> Attempts<O> {
         tracing::debug!(?target, cause = cause.as_str(), "another attempt");
     }
 
-    /// Makes attempts until there is an answer to pass on.
+    /// Makes attempts until there is a response to relay.
     ///
     /// # Errors
-    /// When no target gave any.
+    /// No target responded, or the request body failed.
     pub async fn run(&mut self, exchange: &mut Exchange) -> Result<Answer, Error> {
         let mut refusal: Option<Answer> = None;
         loop {
             let failure = match self.attempt().await {
-                // No future for what nearly always is: the answer would be moved through it.
+                // The common case skips the async call, which would move the response through its future.
                 Ok(response) if !self.retryable || response.status().is_success() => {
                     return Ok((self.target, response));
                 }
@@ -250,9 +250,9 @@ impl<O: OldBackend> Attempts<O> {
         sent.await
     }
 
-    /// Is it of use to leave a pool not_attempted whose endpoints are all ejected? Only if there is somewhere else to go; and new
-    /// gets what is old's only where old does not answer at all, lest a client who makes old answer with errors raises the
-    /// split for others.
+    /// Whether to skip a pool whose endpoints are all ejected. Only if there is another target. A request for old moves
+    /// to new only if old is unreachable or does not answer; otherwise a client that provokes errors from old could
+    /// raise new's share for other clients.
     fn fail_fast(&self) -> FailFast {
         if !self.retryable || self.must_attempt {
             return FailFast::Never;
@@ -270,7 +270,7 @@ impl<O: OldBackend> Attempts<O> {
         }
     }
 
-    /// Is the answer one to pass on, or a reason to try elsewhere?
+    /// Decides whether to relay a response or to treat it as a failed attempt.
     async fn judge(
         &mut self,
         response: Response<UpstreamBody>,
@@ -305,7 +305,7 @@ impl<O: OldBackend> Attempts<O> {
         }
     }
 
-    /// Notes why the present target failed, in words that may go to the client as well.
+    /// Records why the current target failed, in words that are safe for both the client and the log.
     fn tell_all(&mut self, what: &str) {
         self.tell(what, what);
     }
@@ -320,7 +320,7 @@ impl<O: OldBackend> Attempts<O> {
     }
 }
 
-/// Reads a 404's body as far as it takes to know what it is about.
+/// Reads as much of a 404's body as is needed to classify it.
 async fn read_not_found(
     response: Response<UpstreamBody>,
     memory: &Arc<Budget>,
@@ -332,7 +332,7 @@ async fn read_not_found(
             let cause = Cause::of_not_found(&read);
             (cause, UpstreamBody::read(read, trailers))
         }
-        // It is passed on with the rest.
+        // Too long to classify: relay what was read, then the rest.
         Gathered::Part(read, next) => {
             let rest = UpstreamBody::Begun(next, Box::new(body));
             (None, UpstreamBody::Begun(read, Box::new(rest)))

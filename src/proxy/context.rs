@@ -1,4 +1,4 @@
-//! What all requests of a process share, and the leave to be one of those that are open at once.
+//! The state that all requests of a process share, and the limits on concurrent requests and connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,21 +15,21 @@ use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::split::Diffusion;
 use crate::telemetry::{Metrics, Timeout, trace};
 
-/// What a process sets once for all plans.
+/// Settings of a process, independent of the plan.
 #[derive(Clone, Debug)]
 pub struct ProxySettings {
     pub routes: Routes,
-    /// A header that chooses a generation for one request; off when absent.
+    /// A header that selects the generation for one request; off if `None`.
     pub override_header: Option<HeaderName>,
-    /// Most exchanges that are open at once.
+    /// Maximum number of concurrent exchanges.
     pub max_requests: usize,
     /// Largest request body, in bytes.
     pub max_body: u64,
-    /// Bytes that everything may take that is held of requests and answers. See [`Budget`].
+    /// Limit of the memory budget for requests and responses, in bytes. See [`Budget`].
     pub replay_budget: usize,
-    /// How long a client may be waited for: at each pause of a request body, or for all of a small one.
+    /// How long to wait for the client: at each pause of a request body, or in total for a small body.
     pub body_timeout: Duration,
-    /// How long a client hears nothing before it is sent a comment; never when absent.
+    /// Idle time after which an event stream gets a keep-alive comment; no comments if `None`.
     pub comments: Option<Duration>,
 }
 
@@ -47,28 +47,28 @@ impl Default for ProxySettings {
     }
 }
 
-/// What all requests of a process share.
+/// State that all requests of a process share.
 pub struct ProxyContext {
     pub snapshots: Arc<SnapshotStore>,
     pub metrics: Arc<Metrics>,
-    /// Present where exchanges are traced.
+    /// Set if exchanges are traced.
     pub tracer: Option<Arc<trace::Tracer>>,
     pub settings: ProxySettings,
-    /// Outside the plan, so that a plan change does not begin the count anew.
+    /// Kept outside the plan so that a plan change does not restart the split.
     pub(super) diffusion: Diffusion,
     pub(super) retries: RetryBudget,
-    /// The clock of the retry budget.
+    /// The start of the retry budget's clock.
     started: Instant,
-    /// What clients and model servers can make the process hold.
+    /// Accounts for the memory that clients and model servers can make the process hold.
     pub memory: Arc<Budget>,
     open: AtomicUsize,
-    /// Connections of clients that are open now, over all threads.
+    /// Open client connections, across all threads.
     connections: AtomicUsize,
     body_limit: Arc<BodyLimit>,
 }
 
 impl ProxyContext {
-    /// `phase` is a random draw: proxies that start together must not all begin with old.
+    /// `phase` is a random draw, so that proxies that start together do not all send their first request to old.
     #[must_use]
     pub fn new(
         snapshots: Arc<SnapshotStore>,
@@ -98,18 +98,21 @@ impl ProxyContext {
         })
     }
 
-    /// What a client may take for a request's body.
+    /// The time limit for request bodies.
     pub fn body_limit(&self) -> Arc<BodyLimit> {
         Arc::clone(&self.body_limit)
     }
 
-    /// Exchanges that are open now.
+    /// The number of open exchanges.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Lets one more request in, before anything is held for it.
+    /// Admits one more request, before anything is held for it.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRequests`] at the limit of concurrent exchanges.
     pub fn admit(self: &Arc<Self>) -> Result<Permit, Error> {
         let permit = Permit(Arc::clone(self));
         if self.open.fetch_add(1, Ordering::Relaxed) < self.settings.max_requests {
@@ -130,7 +133,7 @@ impl ProxyContext {
     }
 }
 
-/// One of the requests that may be open at once, while it lives.
+/// Counts one request against the limit of concurrent exchanges until it is dropped.
 pub struct Permit(Arc<ProxyContext>);
 
 impl std::ops::Deref for Permit {
@@ -147,11 +150,11 @@ impl Drop for Permit {
     }
 }
 
-/// Counts one client connection as open for as long as it lives.
+/// Counts one client connection as open until it is dropped.
 pub struct ConnectionPermit(Arc<ProxyContext>);
 
 impl ConnectionPermit {
-    /// `None` when `most` are open already.
+    /// `None` if `most` connections are already open.
     pub fn take(context: &Arc<ProxyContext>, most: usize) -> Option<Self> {
         let open = &context.connections;
         if open.fetch_add(1, Ordering::Relaxed) >= most {

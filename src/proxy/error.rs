@@ -1,4 +1,4 @@
-//! Refusals and failures of the proxy itself, and the answers they become: all causes on one screen.
+//! Errors for which the proxy itself responds, and their status, log text, metric and response.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -7,12 +7,12 @@ use http::{Response, StatusCode};
 use crate::sse::{self, Api};
 use crate::telemetry::Reject;
 
-/// Why the proxy answers by itself.
+/// Why the proxy itself responds.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("too many requests are open here")]
     TooManyRequests,
-    /// The memory budget has no room for its head.
+    /// The memory budget has no room for the request's head or body.
     #[error("too much memory is in use here")]
     NoMemory,
     #[error("the request body exceeds the limit of {0} bytes")]
@@ -23,7 +23,7 @@ pub enum Error {
     Loop,
     #[error("the request body could not be read")]
     RequestBody,
-    /// No target could serve it. A client is told which sides failed and why, but not where they are.
+    /// No target could serve the request. The client learns which generations failed and why, but not their addresses.
     #[error("{}", .failures.for_client)]
     Upstream {
         failures: Failures,
@@ -31,16 +31,16 @@ pub enum Error {
     },
 }
 
-/// Why each target that was tried could not serve a request.
+/// Why each target that was tried failed.
 #[derive(Clone, Debug, Default)]
 pub struct Failures {
     for_client: String,
-    /// With addresses.
+    /// Includes addresses.
     for_log: String,
 }
 
 impl Failures {
-    /// One more: what clients may know of it, and what goes to the log.
+    /// Adds the failure of `target`: `for_client` must not contain addresses, `for_log` may.
     pub fn add(&mut self, target: &str, for_client: &str, for_log: &str) {
         for (text, what) in [
             (&mut self.for_client, for_client),
@@ -57,7 +57,7 @@ impl Failures {
 }
 
 impl Error {
-    /// The status of the answer.
+    /// The status of the response.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
@@ -70,7 +70,7 @@ impl Error {
         }
     }
 
-    /// What goes to the log, with addresses. It is displayed without them.
+    /// The text for the log, with addresses. `Display` omits them.
     #[must_use]
     pub fn for_log(&self) -> String {
         match self {
@@ -79,7 +79,7 @@ impl Error {
         }
     }
 
-    /// Where it is counted; `None` for what became an exchange with an upstream.
+    /// The counter of rejected requests to increment. `None` for errors that only the exchange counts.
     #[must_use]
     pub fn reject(&self) -> Option<Reject> {
         match self {
@@ -92,7 +92,7 @@ impl Error {
         }
     }
 
-    /// The answer, in the form of the API family.
+    /// The response, in the format of the API family.
     #[must_use]
     pub fn answer(&self, api: Api) -> Response<Bytes> {
         let mut response = answer(api, self.status(), &self.to_string());
@@ -104,7 +104,7 @@ impl Error {
     }
 }
 
-/// An error answer of this proxy: OpenAI-shaped JSON, or the family's own form.
+/// An error response of the proxy: JSON in the OpenAI format, or in the API family's own.
 #[must_use]
 pub fn answer(api: Api, status: StatusCode, message: &str) -> Response<Bytes> {
     let body = sse::error_body(api, message, kind(status), status.as_u16());

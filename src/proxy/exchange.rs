@@ -1,5 +1,5 @@
-//! One exchange, from its head to the end of its body: the guard that counts it while it lives and records, exactly once,
-//! how it ended.
+//! The record of one exchange, from its head to the end of its body. It counts the exchange as open and, on drop,
+//! records its outcome exactly once.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,33 +16,33 @@ use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::telemetry::{Reject, access};
 use crate::upstream::Head;
 
-/// The record of an exchange. Dropped unfinished it means that the client went away.
+/// The record of an exchange. If it is dropped without an end, the client went away.
 pub struct Exchange {
     context: Permit,
     assignment: Assignment,
-    /// The side that carries it now.
+    /// The generation that currently carries the exchange.
     answering: Generation,
-    /// The side whose answer the client gets; none while there is only one of the proxy's own.
+    /// The generation whose response the client gets; `None` while only the proxy itself has responded.
     answered: Option<Generation>,
     api: Api,
-    // Of the head only what the access line needs: the head itself is let go once the exchange is committed.
+    // Only what the access line needs: the head itself is released when the exchange is committed.
     method: Method,
     path: Box<str>,
     trace: Option<Box<str>>,
-    /// Present when it is traced.
+    /// Set if the exchange is traced.
     span: Option<Box<Span>>,
-    /// For the request's head, of which the path stays to the end.
+    /// Charge for the request head, whose path is kept until the end.
     pub head_charge: Charge,
     pub timeline: Timeline,
     pub usage: Usage,
     status: StatusCode,
     attempts: u32,
-    /// When the last attempt began: what a generation is measured by.
+    /// When the last attempt began; the start of a generation's latencies.
     attempted: Instant,
     cause: Option<Cause>,
-    /// It was retried, and the last target has not shown yet that this recovered it.
+    /// A retry was made, and has not yet proved successful.
     recovery_pending: bool,
-    /// A generation answers, which is still to be counted: an event stream may yet move.
+    /// The generation that responded is not counted yet: an event stream may still move.
     answer_uncounted: bool,
     why: Option<Box<str>>,
     pub is_sse: bool,
@@ -51,7 +51,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Opens the record. Where exchanges are traced, `head`, which came with these `names`, is made to tell of it.
+    /// Opens the record. If exchanges are traced, adds the trace context to `head`. `names` are the names of its
+    /// fields.
     pub fn open(
         context: Permit,
         assignment: Assignment,
@@ -91,7 +92,7 @@ impl Exchange {
         }
     }
 
-    /// What all that is held for it is charged to.
+    /// The budget to which all memory held for the exchange is charged.
     pub fn memory(&self) -> &Arc<Budget> {
         &self.context.memory
     }
@@ -104,7 +105,7 @@ impl Exchange {
         self.answering
     }
 
-    /// Another attempt is made, on `generation`. Answers its `traceparent`, when it is traced.
+    /// Records a retry on `generation`. Returns its `traceparent` if the exchange is traced.
     pub fn retried(&mut self, generation: Generation, cause: Cause) -> Option<HeaderValue> {
         self.recovery_pending = true;
         self.attempts += 1;
@@ -115,7 +116,7 @@ impl Exchange {
         span.map(|span| span.retried(generation, cause, self.attempted))
     }
 
-    /// The last target has answered: a request that was retried is recovered.
+    /// Counts a retried request as recovered.
     fn recovered(&mut self) {
         if std::mem::take(&mut self.recovery_pending)
             && let Some(cause) = self.cause
@@ -124,12 +125,12 @@ impl Exchange {
         }
     }
 
-    /// No target did better than the first, whose answer is passed on.
+    /// Records that no retry succeeded: a response that was judged a failure, or an error, goes to the client.
     pub fn not_recovered(&mut self) {
         self.recovery_pending = false;
     }
 
-    /// The answer of `generation` is passed on.
+    /// Records that the response of `generation` is relayed.
     pub fn answered(&mut self, generation: Generation, status: StatusCode) {
         self.carried_by(generation);
         self.answered = Some(generation);
@@ -137,17 +138,18 @@ impl Exchange {
         self.answer_uncounted = self.assignment.open_to_split();
     }
 
-    /// The proxy answers by itself.
+    /// Records that the proxy itself responds.
     pub fn refused(&mut self, status: StatusCode) {
         self.status = status;
     }
 
-    /// An event stream that cannot be read passes as it is.
+    /// Counts an event stream that is relayed unparsed because it is encoded.
     pub fn passes_encoded(&self) {
         self.context.metrics.encoded_stream(self.answering);
     }
 
-    /// Counts, once, who answered what the weight had a say in. `now` is a moment of the answer.
+    /// Counts, once, which generation responded, for requests that were split by weight. `now` is the time of the
+    /// response.
     fn count_answer(&mut self, now: Instant) {
         if std::mem::take(&mut self.answer_uncounted) {
             let metrics = &self.context.metrics;
@@ -168,7 +170,7 @@ impl Exchange {
         self.context.metrics.rejected(cause);
     }
 
-    /// Events with content, if any, are forwarded together.
+    /// Records `events` events with content that are forwarded together.
     pub fn content(&mut self, now: Instant, events: u64) {
         if events == 0 {
             return;
@@ -179,7 +181,7 @@ impl Exchange {
         let gap = self.timeline.content(now, events);
         let first = gap.is_none();
         if first {
-            // A generation does not answer for the time that another one took to fail.
+            // A generation is not charged for the time that an earlier attempt took to fail.
             let after = now.saturating_duration_since(self.attempted);
             metrics.first_event(self.answering, after);
         }
@@ -189,7 +191,7 @@ impl Exchange {
         }
     }
 
-    /// The token counts of a unary answer, when `data` is all of its body, as it nearly always is.
+    /// The token counts of a unary response, if `data` is its whole body, as it nearly always is.
     pub fn unary_usage(&self, data: &[u8]) -> Option<Usage> {
         let whole = self.timeline.bytes() == data.len() as u64;
         if !whole || self.is_sse || self.api == Api::Other || self.status != StatusCode::OK {
@@ -198,12 +200,12 @@ impl Exchange {
         sse::usage_of_json_body(data)
     }
 
-    /// What went wrong, for the access line. The first reason counts.
+    /// Records what went wrong, for the access line. Keeps the first reason.
     pub fn because(&mut self, why: impl Into<Box<str>>) {
         self.why.get_or_insert(why.into());
     }
 
-    /// The body has ended. The first end counts.
+    /// Records how the body ended. Keeps the first end.
     pub fn ended(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
@@ -213,7 +215,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Gone);
         let failed = self.status.is_server_error();
-        // Of an unknown family it is not known how its streams end.
+        // How streams of an unknown API family end is not known.
         let quiet = self.quiet || !self.api.has_terminal_event();
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
         if !self.is_sse && !failed {

@@ -1,4 +1,4 @@
-//! `GET /v1/models` while both generations serve: the union by model id.
+//! Answers `GET /v1/models` and `GET /v1/models/<id>` while both generations serve: the union of their models by id.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -24,16 +24,16 @@ use crate::upstream::{FailFast, Head, Outgoing, Terms, UpstreamBody};
 /// Largest list that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
 
-/// How long a side may take for its list: a side that hangs must not hide what the other one has.
+/// How long a generation may take to respond. One that hangs must not hide the models of the other.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// One side's list, as it came.
+/// The response of one generation, read in full.
 struct List {
     target: Target,
     response: Response<Bytes>,
 }
 
-/// A target that gave no list.
+/// A target that returned no readable response.
 struct Failed {
     target: Target,
     for_client: &'static str,
@@ -47,7 +47,7 @@ impl Failed {
     }
 }
 
-/// Answers with the models of both generations; with one side's answer while the other fails.
+/// Responds with the models of both generations, or with one generation's response if the other fails.
 pub async fn union<O: OldBackend>(
     mut attempts: Attempts<O>,
     exchange: Exchange,
@@ -62,7 +62,7 @@ pub async fn union<O: OldBackend>(
         .into_iter()
         .filter_map(|list| list.map_err(|failed| failed.note(&mut failures)).ok())
         .collect();
-    // What answers well goes before what answers at all, old before new.
+    // Prefer a response with status 200, then old.
     lists.sort_by_key(|list| list.response.status() != StatusCode::OK);
     let mut lists = lists.into_iter();
     let Some(List {
@@ -88,7 +88,8 @@ pub async fn union<O: OldBackend>(
     attempts.respond(exchange, target, response.map(UpstreamBody::Whole), false)
 }
 
-/// Answers for one model: old's answer where old has it, else new's where new has it.
+/// Responds with one model: old's response if it has the model, otherwise new's. If neither has it, relays an error
+/// response, preferably old's.
 pub async fn one<O: OldBackend>(
     mut attempts: Attempts<O>,
     exchange: Exchange,
@@ -124,7 +125,7 @@ pub async fn one<O: OldBackend>(
     }
 }
 
-/// The head to ask with: the answer must be one that can be read here, whole.
+/// The request head without fields that would make the response compressed or conditional, so that it can be parsed.
 fn readable(head: &Head) -> Head {
     let mut headers = head.headers.clone();
     for name in [ACCEPT_ENCODING, IF_NONE_MATCH, IF_MODIFIED_SINCE] {
@@ -208,7 +209,7 @@ async fn ask_for_ever<O: OldBackend>(
     })
 }
 
-/// The first list with those models of the second that it lacks; `None` where either is no list.
+/// Adds the models of `second` that `first` lacks. `None` if either is not a list of models.
 fn merge(first: &[u8], second: &[u8]) -> Option<Bytes> {
     let mut list: Value = serde_json::from_slice(first).ok()?;
     let mut other: Value = serde_json::from_slice(second).ok()?;

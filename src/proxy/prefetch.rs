@@ -1,9 +1,9 @@
-//! Calls for memory before it is needed.
+//! Prefetches memory before it is needed.
 //!
-//! Between two events of a stream hundreds of others have passed, and what belongs to it has left the processor's caches.
-//! Touched piece by piece, each piece would be waited for; called for at once, they come while the first are at work.
+//! Hundreds of other events pass between two events of a stream, so the state of the stream is no longer in the CPU
+//! caches. Without a prefetch each cache line would be a separate miss; with it, the loads overlap.
 
-/// Calls for all cache lines of `value`, and waits for none. Elsewhere than on x86-64 it does nothing.
+/// Prefetches all cache lines of `value` without waiting for them. Does nothing on targets other than x86-64.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,11 @@
-//! What kind of request it is, by method and path alone.
+//! Classifies requests by method, path and, for upgrades, headers.
 
 use http::header::UPGRADE;
 use http::{HeaderMap, Method};
 
 use crate::sse::Api;
 
-/// Which paths are inference. Configurable because a frontend's paths are.
+/// The path prefixes of inference requests. Configurable because frontends differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Routes {
     prefixes: Vec<String>,
@@ -20,23 +20,23 @@ impl Default for Routes {
     }
 }
 
-/// The kinds of request.
+/// The kind of a request; decides where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Route {
     /// Split between the generations.
     Inference(Api),
-    /// Split, and then a tunnel.
+    /// Split, then tunneled.
     Upgrade,
-    /// The union of both generations.
+    /// The list of models: the union of both generations.
     Models,
-    /// One model of the union.
+    /// One model, looked up in both generations.
     Model,
-    /// Always old.
+    /// Always served by old.
     Local,
 }
 
 impl Route {
-    /// The family of API that its answers are read as.
+    /// The API family that responses are parsed as.
     #[must_use]
     pub fn api(self) -> Api {
         match self {
@@ -47,13 +47,13 @@ impl Route {
 }
 
 impl Routes {
-    /// Inference is what is posted below one of `prefixes`.
+    /// Treats `POST` requests below one of `prefixes` as inference.
     #[must_use]
     pub fn new(prefixes: Vec<String>) -> Self {
         Self { prefixes }
     }
 
-    /// What a request is.
+    /// Classifies a request.
     #[must_use]
     pub fn of(&self, method: &Method, path: &str, headers: &HeaderMap) -> Route {
         if method == Method::POST && self.covers(path) {

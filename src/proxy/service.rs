@@ -1,4 +1,4 @@
-//! The life of a request: one snapshot, one assignment, its attempts, and the answer that is passed on.
+//! Handles one request: one snapshot, one assignment, its attempts, and the response that is relayed.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,13 +25,13 @@ use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes, assign};
 
-/// Largest body that is read for an affinity field, in bytes.
+/// Largest body that is read to look for an affinity field, in bytes.
 const MAX_PEEK: usize = 1024 * 1024;
 
 impl<O: OldBackend> Proxy<O> {
-    /// Answers one request. Whatever goes wrong becomes an answer. There is a `permit` where it was let in already.
-    // A future is moved whole and is as large as its largest branch. So what decides is no future, what is rare is boxed,
-    // and this is a block: the arguments of an `async fn` would be in it twice.
+    /// Handles one request. Every failure becomes a response. `permit` is set if the request has already been admitted.
+    // A future is moved as a whole and is as large as its largest branch. Decisions are therefore not async, rare
+    // branches are boxed, and the body is an `async` block: an `async fn` would store its arguments twice.
     #[expect(clippy::manual_async_fn, reason = "as said above")]
     pub fn handle(
         self,
@@ -64,7 +64,7 @@ impl<O: OldBackend> Proxy<O> {
                 key = attributes::header_key(request.headers(), names, affinity);
                 if key.is_none() && !affinity.body_fields.is_empty() {
                     key = Box::pin(self.body_key(&snapshot, &mut request)).await;
-                    // The time a client takes for its body is no attempt's.
+                    // Time spent waiting for the client's body does not count against the first attempt.
                     started = Instant::now();
                 }
             }
@@ -84,7 +84,7 @@ impl<O: OldBackend> Proxy<O> {
             let upgrade = request.version() == Version::HTTP_11
                 && head::asks_to_upgrade(request.headers(), names);
             let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
-            // What belongs to old alone is not moved, nor is what another proxy of this update has sent here.
+            // Do not retry requests that only old serves, or that another proxy of this update has forwarded here.
             let retryable = splits && guard.is_some();
             let target = Target::of(assignment.generation);
             if retryable {
@@ -127,7 +127,8 @@ impl<O: OldBackend> Proxy<O> {
         }
     }
 
-    /// Lets a request in, bounds its body and says how to mark it if it is forwarded; no mark: it must be served here.
+    /// Admits a request, bounds its body, and returns the guard value to add if the request is forwarded. `None` means
+    /// that it has already been forwarded and must be served here.
     fn enter(
         &self,
         snapshot: &Snapshot,
@@ -159,7 +160,7 @@ impl<O: OldBackend> Proxy<O> {
         Ok((guard, permit, charge))
     }
 
-    /// Has the body kept, if there is another target to send it to should `target` fail.
+    /// Keeps the body for a retry if the request could move to another target should `target` fail.
     fn keep(&self, snapshot: &Snapshot, body: &RequestBody, target: Target) {
         let attempted = Attempted::default().and(target);
         if next_target(&snapshot.rules(), attempted, target, Cause::Connect).is_some() {
@@ -168,7 +169,7 @@ impl<O: OldBackend> Proxy<O> {
         }
     }
 
-    /// The session that a field of the body names. Reads the body as far as it must be read for that.
+    /// The affinity key from a field of the body. Reads up to `MAX_PEEK` bytes of the body to find it.
     async fn body_key(
         &self,
         snapshot: &Snapshot,
@@ -196,7 +197,7 @@ impl<O: OldBackend> Proxy<O> {
                 names,
                 self.context.settings.override_header.as_ref(),
             )
-            // Old that drains takes nothing, whoever asks for it: its workers may be gone.
+            // A draining old takes no requests, not even with an override: its workers may be gone.
             .filter(|wanted| *wanted == Generation::New || snapshot.may_reach_old())
             .filter(|_| snapshot.new.is_some()),
             guarded,
@@ -224,7 +225,7 @@ fn old_because(reason: Reason) -> Assignment {
 }
 
 impl<O: OldBackend> Attempts<O> {
-    /// Are the models of both generations to be seen? Not by another proxy of this update.
+    /// Whether to list the models of both generations. False if another proxy of this update forwarded the request.
     fn sees_both(&self) -> bool {
         !self.snapshot.plan.weights.is_all_old() && self.guard.is_some()
     }
