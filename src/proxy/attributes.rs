@@ -1,4 +1,4 @@
-//! What a request says of itself that bears on the split: its session, the worker it names, an override.
+//! Reads the request attributes that affect the split: affinity key, pinned worker and override.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
@@ -8,7 +8,8 @@ use crate::http1::NameFilter;
 use crate::resource::Affinity;
 use crate::split::{Generation, Key};
 
-/// Headers that name a worker, which one generation only has (Dynamo's frontend and the Gateway API inference extension).
+/// Headers that name a worker, which exists in one generation only (Dynamo's frontend and the Gateway API inference
+/// extension).
 const PINNING: [&str; 8] = [
     "x-dynamo-worker-instance-id",
     "x-dynamo-prefill-instance-id",
@@ -20,7 +21,7 @@ const PINNING: [&str; 8] = [
     "x-gateway-worker-instance-id",
 ];
 
-/// Does it name a worker?
+/// Whether the request names a worker.
 pub fn is_pinned(headers: &HeaderMap) -> bool {
     headers.keys().any(|name| {
         let name = name.as_str();
@@ -37,7 +38,7 @@ pub fn forced(
     let name = name.filter(|name| names.may_hold(name))?;
     let mut values = headers.get_all(name).iter().map(|value| value.as_bytes());
     let value = values.next()?;
-    // Lines that differ name none: a gateway that adds its own must not be overruled by a client's.
+    // Ignore conflicting values: a client must not overrule a gateway that adds its own.
     if !values.all(|other| other.eq_ignore_ascii_case(value)) {
         return None;
     }
@@ -46,7 +47,7 @@ pub fn forced(
         .find(|generation| value.eq_ignore_ascii_case(generation.as_str().as_bytes()))
 }
 
-/// The key of the first affinity header present.
+/// The key of the first affinity header that is present and not empty.
 pub fn header_key(headers: &HeaderMap, names: NameFilter, affinity: &Affinity) -> Option<Key> {
     let mut wanted = affinity.headers.iter();
     let value = wanted.find_map(|name| {
@@ -56,14 +57,14 @@ pub fn header_key(headers: &HeaderMap, names: NameFilter, affinity: &Affinity) -
     Some(Key::of(value.as_bytes()))
 }
 
-/// The key of the first affinity field present in a JSON body.
+/// The key of the first affinity field of a JSON body that holds a non-empty string.
 pub fn body_key(body: &Bytes, affinity: &Affinity) -> Option<Key> {
     let mut found = vec![None; affinity.body_fields.len()];
     let fields = Fields {
         names: &affinity.body_fields,
         found: &mut found,
     };
-    // A body that is no JSON object is the model server's to refuse.
+    // Rejecting a body that is not a JSON object is left to the model server.
     fields
         .deserialize(&mut serde_json::Deserializer::from_slice(body))
         .ok()?;
@@ -74,7 +75,7 @@ pub fn body_key(body: &Bytes, affinity: &Affinity) -> Option<Key> {
     Some(Key::of(value.as_bytes()))
 }
 
-/// Reads the named text fields of an object and skips all else.
+/// Reads the named string fields of an object and skips everything else.
 struct Fields<'a> {
     names: &'a [String],
     found: &'a mut [Option<String>],

@@ -1,4 +1,4 @@
-//! Where a request can be sent: to the old side, whatever it is, or to a pool of the plan in force.
+//! Sends requests to a target: the old backend, or a pool of the plan in force.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::upstream::{Error, Outgoing, Terms, UpstreamBody};
 
 /// How the old generation is reached.
 pub trait OldBackend: Clone + Send + Sync + 'static {
-    /// Sends one request to it.
+    /// Sends one request to the old generation.
     fn send(
         &self,
         snapshot: &Snapshot,
@@ -22,7 +22,7 @@ pub trait OldBackend: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Response<UpstreamBody>, Error>> + Send;
 }
 
-/// The old generation behind an HTTP pool: the sidecar.
+/// The old generation behind an HTTP pool, as in a sidecar.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct OldPool;
 
@@ -41,7 +41,7 @@ impl OldBackend for OldPool {
     }
 }
 
-/// Splits requests between an old side and the pools of the plan in force.
+/// Splits requests between an old backend and the pools of the plan in force.
 #[derive(Clone)]
 pub struct Proxy<O> {
     pub(super) context: Arc<ProxyContext>,
@@ -54,7 +54,7 @@ impl<O: OldBackend> Proxy<O> {
         Self { context, old }
     }
 
-    /// What all requests share.
+    /// The state that all requests share.
     #[must_use]
     pub fn context(&self) -> &Arc<ProxyContext> {
         &self.context

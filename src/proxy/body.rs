@@ -1,8 +1,12 @@
-//! The body of an answer to a client.
+//! The body of a response to a client.
 //!
-//! Bytes pass as they are. Three policies alter *when* they pass: a half event waits for its other half; events without
-//! content wait, for some seconds, for the first content, so that the request can still be saved; and what dies after that
-//! ends with an error event and an unclean close.
+//! Bytes pass unchanged, with these exceptions for event streams:
+//!
+//! - An incomplete event is held until it is complete.
+//! - Events without content are held for some seconds until the first content, so that the request can still be retried.
+//! - After a retry, repeated openings are dropped and ids are rewritten to continue what the client already has.
+//! - Keep-alive comments fill silence, if enabled.
+//! - A stream that fails ends with an error event and an unclean close.
 
 mod relay;
 mod sse_relay;
@@ -18,22 +22,22 @@ use http_body::{Body, Frame, SizeHint};
 use super::prefetch::prefetch;
 pub use relay::Relay;
 
-/// The answer ended before its end, after everything that could be forwarded was.
+/// The response ended early, after everything that could be forwarded was.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer was cut: {0}")]
 pub struct Cut(pub Box<str>);
 
-/// The body of an answer to a client.
+/// The body of a response to a client.
 pub struct SplitBody(Inner);
 
 enum Inner {
-    /// An answer of the proxy itself that is no exchange.
+    /// A response of the proxy itself, without upstream body.
     Own(Bytes),
     Relay(Box<Relay>),
 }
 
 impl SplitBody {
-    /// An answer of the proxy itself.
+    /// A response of the proxy itself.
     #[must_use]
     pub fn own(bytes: Bytes) -> Self {
         Self(Inner::Own(bytes))
@@ -43,21 +47,21 @@ impl SplitBody {
         Self(Inner::Relay(Box::new(relay)))
     }
 
-    /// Notes what went wrong, for the access line.
+    /// Records what went wrong, for the access line.
     pub fn because(&mut self, why: &str) {
         if let Inner::Relay(relay) = &mut self.0 {
             relay.because(why);
         }
     }
 
-    /// As [`UpstreamBody::poll_unread`], for a client that does not read.
+    /// Like [`UpstreamBody::poll_unread`](crate::upstream::UpstreamBody::poll_unread), for a client that does not read.
     pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         if let Inner::Relay(relay) = &mut self.0 {
             relay.poll_unread(cx);
         }
     }
 
-    /// Ends the answer now: an event stream with an error event, anything else by a cut.
+    /// Ends the response now: an event stream with an error event, anything else with a cut.
     pub fn interrupt(&mut self) {
         if let Inner::Relay(relay) = &mut self.0 {
             relay.interrupt();
@@ -98,7 +102,7 @@ impl Body for SplitBody {
     }
 }
 
-/// Is this an event stream (WHATWG HTML §9.2)?
+/// Whether this is an event stream (WHATWG HTML §9.2).
 pub fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|value| {
         let essence = value.as_bytes().split(|byte| *byte == b';').next();
@@ -106,7 +110,7 @@ pub fn is_event_stream(headers: &HeaderMap) -> bool {
     })
 }
 
-/// Can its bytes be read? A compressed stream passes as it is.
+/// Whether the body is unencoded and can be parsed. An encoded stream passes unchanged.
 pub fn is_readable(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_ENCODING)

@@ -1,4 +1,4 @@
-//! A request's body that must keep coming: what a client may take for it while somebody waits for more.
+//! The timeout for request bodies: how long to wait for the client while the body is being read.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use tower::BoxError;
 use crate::request_body::Fault;
 use crate::transport::deadline::Deadline;
 
-/// A body of a known length up to this has one limit for all of it, in bytes; a larger one has it for each pause.
+/// Up to this known length, in bytes, a body has one time limit as a whole; otherwise the limit applies to each pause.
 pub const SMALL: u64 = 64 * 1024;
 
-/// How long a client may be waited for, and where it is counted that one took longer.
+/// How long to wait for a client, and the counter of timeouts.
 #[derive(Debug)]
 pub struct BodyLimit {
     pub limit: Duration,
     pub passed: IntCounter,
 }
 
-/// A body that ends with [`Fault::TooSlow`] once its client was waited for too long. Time in which nobody wants more of it is
-/// not the client's.
+/// A body that fails with [`Fault::TooSlow`] once the client has kept the reader waiting too long. The timer starts
+/// only when the reader polls for more and nothing is there.
 pub struct Paced<B> {
     body: B,
     limit: Arc<BodyLimit>,
     is_small: bool,
     deadline: Option<Deadline>,
-    /// Kept once there was something to wait for.
+    /// Created at the first wait, then reused.
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -56,7 +56,7 @@ impl<B: Body> Paced<B> {
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline.until().into())));
         loop {
-            // It may be armed for a pause that is over.
+            // The timer may still be set for an earlier pause.
             if timer.deadline() != deadline.until().into() {
                 timer.as_mut().reset(deadline.until().into());
             }

@@ -1,6 +1,6 @@
-//! The head that a model server gets: what belongs to the client's connection is taken off, what a gateway owes is put on
-//! (RFC 9110 §7.6, RFC 7239); Host, credentials and trace context stay as they are. (Where exchanges are traced, `telemetry::trace`
-//! tells the trace context anew after that.)
+//! Builds the request head for a model server: removes hop-by-hop fields and adds the fields that a gateway must add
+//! (RFC 9110 §7.6, RFC 7239). Host, credentials and trace context stay unchanged here. (If exchanges are traced,
+//! `telemetry::trace` rewrites the trace context afterwards.)
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::upstream::{Added, Head, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDE
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Who a request came from. Made once per connection.
+/// The client that a request came from. Made once per connection.
 #[derive(Clone, Debug)]
 pub struct Client {
     address: IpAddr,
@@ -25,6 +25,8 @@ pub struct Client {
 }
 
 impl Client {
+    /// Makes the description of a client.
+    ///
     /// # Panics
     /// Never: an address is a valid header value.
     #[must_use]
@@ -43,7 +45,7 @@ impl Client {
     }
 }
 
-/// An address as text. One of IPv4, as nearly all are, without the machinery of `Display`.
+/// An address as text. Formats IPv4, by far the most common, without the cost of `Display`.
 fn text(address: IpAddr) -> String {
     let IpAddr::V4(address) = address else {
         return address.to_string();
@@ -58,7 +60,7 @@ fn text(address: IpAddr) -> String {
     text
 }
 
-/// What a head takes in memory, in bytes, about: its text, and a place in the map for each field.
+/// The approximate memory that a head takes, in bytes: its text and a map entry for each field.
 pub fn size<B>(request: &Request<B>) -> usize {
     const FIELD: usize = 128;
     let path = request.uri().path_and_query();
@@ -69,8 +71,8 @@ pub fn size<B>(request: &Request<B>) -> usize {
     })
 }
 
-/// Turns a client's head, whose fields have these `names`, into a model server's. Answers, too, which fields are meant for the
-/// client's connection alone.
+/// Turns a client's request head into one for a model server. `names` are the names of its fields. Also returns the
+/// fields that `Connection` names, which are meant for the client's connection alone.
 pub fn outgoing(
     parts: http::request::Parts,
     names: NameFilter,
@@ -85,7 +87,7 @@ pub fn outgoing(
         ..
     } = parts;
     let expects_continue = names.may_hold(&EXPECT) && headers.remove(EXPECT).is_some();
-    // HTTP/2 names the authority in the target.
+    // HTTP/2 carries the authority in the target.
     if !names.hold(&headers, &HOST)
         && let Some(value) = uri
             .authority()
@@ -119,7 +121,7 @@ pub fn outgoing(
     (head, named)
 }
 
-/// HTTP/2 may split a Cookie field for better compression; elsewhere there is one (RFC 9113 §8.2.3).
+/// HTTP/2 may split a Cookie field for better compression; HTTP/1.1 requires a single one (RFC 9113 §8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let mut crumbs = headers.get_all(COOKIE).iter();
     let (Some(first), Some(second)) = (crumbs.next(), crumbs.next()) else {
@@ -135,16 +137,16 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// An event stream that is compressed cannot be read, so it cannot be recovered nor ended with an error event: where one may
-/// be the answer, a model server is asked not to compress (RFC 9110 §12.5.3).
+/// Asks the model server not to compress (RFC 9110 §12.5.3). A compressed event stream cannot be parsed, so it could be
+/// neither retried nor ended with an error event.
 pub fn ask_for_identity(headers: &mut HeaderMap, names: NameFilter) {
     if names.hold(headers, &ACCEPT_ENCODING) {
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
     }
 }
 
-/// Does the client ask for another protocol (RFC 9110 §7.8)? Not for HTTP/2: what followed would be requests that nobody
-/// here reads.
+/// Whether the client asks to upgrade to another protocol (RFC 9110 §7.8). Upgrades to HTTP/2 do not count: the proxy
+/// would not see the requests that follow.
 pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
     let wants = |name, word: &str| {
         list_members(headers, &name).any(|member| {
@@ -158,8 +160,8 @@ pub fn asks_to_upgrade(headers: &HeaderMap, names: NameFilter) -> bool {
         && !wants(UPGRADE, "HTTP")
 }
 
-/// RFC 9110 §7.6.1: takes off `Connection`, what it names, and what is known to be meant for one connection. Answers what it
-/// names: trailers may be among it.
+/// RFC 9110 §7.6.1: removes `Connection`, the fields that it names, and the known hop-by-hop fields. Returns the names
+/// that `Connection` lists, since trailers may be among them.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<HeaderName> {
     let mut named = Vec::new();
     if names.hold(headers, &CONNECTION) {
@@ -167,7 +169,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<Head
             list_members(headers, &CONNECTION).filter_map(|name| name.parse::<HeaderName>().ok()),
         );
         for name in &named {
-            // A field that a gateway or the server itself relies on is not a client's to take away.
+            // A client must not be able to remove fields that a gateway or the model server relies on.
             if ![HOST, X_FORWARDED_FOR, crate::guard::GUARD].contains(name) {
                 headers.remove(name);
             }
@@ -182,7 +184,7 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap, names: NameFilter) -> Vec<Head
     named
 }
 
-/// Lists that others began are continued in `headers`; what is new is answered.
+/// Appends the client to the forwarding lists already in `headers`; returns the fields to add.
 fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Added {
     let mut added = Added {
         forwarded_proto: (!names.hold(headers, &X_FORWARDED_PROTO)).then(|| client.proto()),
@@ -191,7 +193,7 @@ fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Add
     };
     match list(headers, names, &X_FORWARDED_FOR) {
         None => {
-            // One that cannot be read is no list.
+            // Replace a list that is not readable text.
             if names.may_hold(&X_FORWARDED_FOR) {
                 headers.remove(X_FORWARDED_FOR);
             }
@@ -203,7 +205,7 @@ fn forwarded(headers: &mut HeaderMap, names: NameFilter, client: &Client) -> Add
             format!("{list}, {}", client.address),
         ),
     }
-    // RFC 7239: where someone before us began the list, it is continued.
+    // RFC 7239: continue the list only if an earlier proxy began it.
     if let Some(list) = list(headers, names, &FORWARDED) {
         let address = match client.address {
             IpAddr::V4(address) => address.to_string(),
@@ -233,7 +235,7 @@ fn set(headers: &mut HeaderMap, name: HeaderName, value: String) {
     }
 }
 
-/// RFC 9110 §7.6.3: a gateway says which version it received the message in.
+/// RFC 9110 §7.6.3: a gateway states the HTTP version in which it received the message.
 fn via(version: Version) -> &'static str {
     match version {
         Version::HTTP_2 => "2.0 crossfade",

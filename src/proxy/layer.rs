@@ -1,4 +1,5 @@
-//! The proxy as a tower layer: old is a service in this process, so a Rust frontend that embeds crossfade pays no extra hop.
+//! The proxy as a tower layer. The old generation is a service in this process, so a Rust frontend that embeds
+//! crossfade pays no extra hop.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -27,7 +28,7 @@ pub struct SplitLayer {
 }
 
 impl SplitLayer {
-    /// A layer that splits by what `context` holds in force.
+    /// A layer that splits requests by the plan in force in `context`.
     #[must_use]
     pub fn new(context: Arc<ProxyContext>) -> Self {
         Self { context }
@@ -47,7 +48,7 @@ where
     }
 }
 
-/// The old generation in this process.
+/// The old generation as a service in this process.
 #[derive(Clone)]
 pub struct InProcess<S>(S);
 
@@ -82,7 +83,7 @@ where
     }
 }
 
-/// A service that splits requests between the one it wraps and the new generation.
+/// A service that splits requests between the inner service and the new generation.
 #[derive(Clone)]
 pub struct SplitService<S> {
     proxy: Proxy<InProcess<S>>,
@@ -99,7 +100,7 @@ where
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        // Whether old is ready is found out by the attempt that goes to it.
+        // The attempt on old awaits its readiness.
         Poll::Ready(Ok(()))
     }
 

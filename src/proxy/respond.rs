@@ -1,4 +1,4 @@
-//! What a client is answered: the head of a model server's answer with its body as it comes, or an answer of the proxy's own.
+//! Builds the response to the client: a model server's head and relayed body, or a response of the proxy itself.
 
 use std::time::Instant;
 
@@ -17,11 +17,11 @@ use crate::split::Generation;
 use crate::sse::End;
 use crate::upstream::UpstreamBody;
 
-/// Says in each answer whose head it is.
+/// The response header that names the generation that sent the response.
 pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
 
 impl<O: OldBackend> Attempts<O> {
-    /// The answer to the client: its head now, its body as it comes.
+    /// The response to the client: the head now, the body as it arrives.
     pub fn respond(
         self,
         mut exchange: Exchange,
@@ -37,7 +37,7 @@ impl<O: OldBackend> Attempts<O> {
             let names = NameFilter::of(&parts.headers);
             named = head::remove_hop_by_hop(&mut parts.headers, names);
         }
-        // RFC 9110 §8.6: a client could wait for so many bytes.
+        // RFC 9110 §8.6: a client might wait for that many bytes.
         if switched || parts.status == StatusCode::NO_CONTENT {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
@@ -45,10 +45,10 @@ impl<O: OldBackend> Attempts<O> {
         if switched {
             return tunnel::respond(parts, exchange);
         }
-        // Anything but a success passes unchanged, whatever its form.
+        // Relay anything but a success unchanged, whatever its content type.
         exchange.is_sse = !is_head && parts.status.is_success() && is_event_stream(&parts.headers);
         let mut relay = if exchange.is_sse && is_readable(&parts.headers) {
-            // Another target may go on with it, and events and comments of ours may be in it.
+            // Another target may continue the stream, and the proxy may add events and comments.
             parts.headers.remove(header::CONTENT_LENGTH);
             let comments = self.proxy.context.settings.comments;
             Relay::of_events(source, exchange, Box::new(self), comments)
@@ -71,7 +71,7 @@ fn mark(headers: &mut HeaderMap, generation: Generation) {
     headers.insert(GENERATION, HeaderValue::from_static(generation.as_str()));
 }
 
-/// Ends an exchange with an answer of the proxy itself.
+/// Ends an exchange with a response of the proxy itself.
 pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
     if let Some(cause) = error.reject() {
         exchange.rejected(cause);

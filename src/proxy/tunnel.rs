@@ -1,4 +1,4 @@
-//! What follows `101 Switching Protocols`: bytes both ways until both sides have ended.
+//! Relays bytes in both directions after `101 Switching Protocols`, until both sides have ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,23 +16,23 @@ use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, deadline, tcp};
 use crate::upstream::Upgraded;
 
-/// How often it is looked whether anything passed, within the limit.
+/// How often to check for traffic within the idle limit.
 const LOOKS: u32 = 4;
 
-/// How long the last bytes of a tunnel that is cut have to arrive.
+/// How long to wait for the last bytes to be acknowledged before a tunnel is reset.
 const BEFORE_RESET: Duration = Duration::from_secs(1);
 
-/// How long a tunnel may be idle, and where it is counted that one was longer.
+/// How long a tunnel may be idle, and the counter of timeouts.
 pub struct TunnelIdle {
     pub limit: Duration,
     pub passed: IntCounter,
 }
 
-/// The model server's end of a tunnel, with the exchange that it belongs to. In the extensions of the answer.
+/// The upstream connection of a tunnel, with its exchange. Passed in the extensions of the response.
 #[derive(Clone)]
 pub struct Tunnel(Arc<Mutex<Option<(Upgraded, Exchange)>>>);
 
-/// The answer that switches protocols.
+/// The response that switches protocols.
 pub fn respond(mut parts: http::response::Parts, exchange: Exchange) -> Response<SplitBody> {
     if let Some(upgraded) = parts.extensions.remove::<Upgraded>() {
         let tunnel = Tunnel(Arc::new(Mutex::new(Some((upgraded, exchange)))));
@@ -42,8 +42,8 @@ pub fn respond(mut parts: http::response::Parts, exchange: Exchange) -> Response
 }
 
 impl Tunnel {
-    /// Joins the client's connection to the model server's, until both have ended, nothing passed for too long or `ending`
-    /// comes.
+    /// Relays between the client's and the upstream connection until both have ended, the tunnel has been idle for too
+    /// long, or `ending` resolves.
     pub async fn join(
         self,
         client: Rewound<WriteTimeout>,
@@ -57,7 +57,8 @@ impl Tunnel {
         let Some((mut upstream, _lease)) = upgraded.take() else {
             return;
         };
-        // Whatever ends it but its two sides ends it by a reset, also the end of this process: else half of it looked whole.
+        // Unless both sides end cleanly, close with a reset, even if the process dies: otherwise a truncated stream
+        // would look complete.
         tcp::reset_on_close(client.get_ref().socket(), true);
         tcp::reset_on_close(upstream.get_ref().socket(), true);
         let passed = AtomicU64::new(0);
@@ -99,12 +100,14 @@ impl Tunnel {
     }
 }
 
-/// Waits until nothing has passed for `limit`, by looks at how much has: no piece that passes costs a look at the clock.
+/// Waits until nothing has passed for `limit`. Checks a byte counter at intervals, so relayed data needs no clock
+/// reads.
 async fn until_idle(passed: &AtomicU64, limit: Duration) {
     let mut seen = passed.load(Ordering::Relaxed);
     let mut unchanged = 0;
     while unchanged < LOOKS {
-        // A look that is late has to wait for what came meanwhile: time in which this process stood still does not count.
+        // Time in which this process stood still does not count: after a late check, wait for data that arrived
+        // meanwhile.
         let every = limit / LOOKS;
         deadline::timeout(every, std::future::pending::<()>()).await;
         let now = passed.load(Ordering::Relaxed);
@@ -113,7 +116,7 @@ async fn until_idle(passed: &AtomicU64, limit: Duration) {
     }
 }
 
-/// A client's connection of which each piece that passes is counted, either way.
+/// A client connection that counts bytes in both directions.
 type Counted<F> = InspectReader<InspectWriter<Rewound<WriteTimeout>, F>, F>;
 
 fn transport<F>(client: &Counted<F>) -> &WriteTimeout {

@@ -1,5 +1,4 @@
-//! The life of an exchange's answer: what of it is forwarded and when, when it is given up for another target, and how it
-//! ends.
+//! Relays the response body of an exchange: what to forward and when, when to retry on another target, and how to end.
 
 mod end;
 
@@ -26,34 +25,34 @@ use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody};
 enum State {
     Flowing,
     Retrying(Retrying),
-    /// The error event is still to be forwarded, then the cut.
+    /// The error event is still to be forwarded, followed by the cut.
     Closing(Bytes),
     Cut(Box<str>),
     Ended,
 }
 
-/// An answer on its way.
+/// A response body that is being relayed.
 pub struct Relay {
     source: UpstreamBody,
     state: State,
-    /// Absent only while another attempt has it.
+    /// `None` only while a retry owns it.
     exchange: Option<Exchange>,
-    /// Present for an event stream that can be read.
+    /// Set for an event stream that can be parsed.
     sse: Option<SseRelay>,
-    /// Where an event stream comes from, until its first content.
+    /// The endpoint of an event stream, until its first content.
     endpoint: Option<Arc<Endpoint>>,
-    /// Present while the request can still be saved.
+    /// Set while the request can still be retried.
     attempts: Option<Box<dyn Retry>>,
     timers: Timers,
-    /// To be passed on after the last bytes.
+    /// Trailers to forward after the last bytes.
     trailers: Option<Box<HeaderMap>>,
-    /// Trailers of these names are not passed on.
+    /// Names of trailers that are not forwarded.
     hidden: Box<[HeaderName]>,
 }
 
 impl Relay {
-    /// Relays an event stream that can be read, whose head is already on its way. `attempts` is there for what can still be
-    /// saved.
+    /// Relays an event stream that can be parsed, whose head is already on its way. `attempts` makes retries until the
+    /// first content.
     pub fn of_events(
         source: UpstreamBody,
         exchange: Exchange,
@@ -73,7 +72,7 @@ impl Relay {
         relay
     }
 
-    /// Relays anything else as it comes; of an answer to HEAD there is nothing.
+    /// Relays anything else as it arrives. The response to a HEAD request has no body.
     pub fn of_bytes(source: UpstreamBody, mut exchange: Exchange, is_head: bool) -> Self {
         exchange.quiet = exchange.is_sse;
         let mut relay = Self::flowing(source, exchange);
@@ -97,7 +96,7 @@ impl Relay {
         }
     }
 
-    /// Trailers of these names are not passed on: they are meant for the model server's connection.
+    /// Does not forward trailers of these names: they are meant for the upstream connection.
     pub fn hide(&mut self, names: Vec<HeaderName>) {
         self.hidden = names.into();
     }
@@ -107,7 +106,7 @@ impl Relay {
     }
 
     pub fn size_hint(&self) -> SizeHint {
-        // An event stream may be switched or end with an event of ours: it has no length.
+        // An event stream may move to another target or end with an event of the proxy, so its length is unknown.
         if self.sse.is_some() {
             return SizeHint::default();
         }
@@ -142,7 +141,8 @@ impl Relay {
                         Ok(data) => self.take(data),
                         Err(trailers) => {
                             let rest = self.eof();
-                            // An answer that goes on elsewhere, or ends with an event of ours, has other trailers.
+                            // Trailers do not apply to a response that continues on another target or ends with an
+                            // event of the proxy.
                             if matches!(self.state, State::Ended) {
                                 let trailers = trailers.into_trailers().ok();
                                 let passed = trailers.and_then(|map| passable(map, &self.hidden));
@@ -155,7 +155,7 @@ impl Relay {
                         self.broke(error.in_general(), &error_chain(&error))
                     }
                     Poll::Ready(None) => self.eof(),
-                    // It did come, in time.
+                    // Data has arrived in time and comes with the next poll, so no deadline applies.
                     Poll::Pending if self.source.holds_back() => return Poll::Pending,
                     Poll::Pending => match self.poll_timers(cx) {
                         Poll::Pending => return Poll::Pending,
@@ -186,7 +186,7 @@ impl Relay {
                     if let Some(trailers) = self.trailers.take() {
                         return Poll::Ready(Some(Ok(Frame::trailers(*trailers))));
                     }
-                    // Recorded now, not when the connection gets round to dropping the body.
+                    // Record the outcome now, not when the connection drops the body.
                     self.exchange = None;
                     return Poll::Ready(None);
                 }
@@ -206,7 +206,7 @@ impl Relay {
         Pin::new(&mut self.source).poll_frame(cx)
     }
 
-    /// What to forward of bytes that came.
+    /// What to forward of a slice that arrived.
     fn take(&mut self, data: Bytes) -> Bytes {
         let exchange = self
             .exchange
@@ -229,7 +229,7 @@ impl Relay {
         let attempts = self.attempts.as_deref_mut();
         let taken = sse.take(data, now, exchange, attempts, &mut self.timers);
         if taken.committed {
-            // Without a limit its head was counted already.
+            // Without a first-event deadline the endpoint was credited when the head arrived.
             if let (Some(endpoint), Some(_)) = (&self.endpoint, self.timers.first_event) {
                 endpoint.succeeded(now);
             }
@@ -259,7 +259,7 @@ impl Relay {
         out
     }
 
-    /// The body ended, as far as its framing can tell. Answers what is still to be forwarded.
+    /// The body ended, as far as its framing can tell. Returns what is still to be forwarded.
     fn eof(&mut self) -> Bytes {
         let doubtful = self.source.ends_with_connection();
         let done = {
@@ -287,7 +287,7 @@ impl Relay {
     }
 
     pub fn because(&mut self, why: &str) {
-        // While another attempt has the record nothing is to be written that could fail.
+        // While a retry owns the record, nothing is written that could fail.
         if let Some(exchange) = &mut self.exchange {
             exchange.because(why);
         }

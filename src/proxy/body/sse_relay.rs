@@ -1,4 +1,4 @@
-//! What of an event stream is forwarded, held or dropped, slice by slice.
+//! Decides, slice by slice, what of an event stream to forward, hold or drop.
 
 use std::time::{Duration, Instant};
 
@@ -15,43 +15,43 @@ use crate::sse::{
     self, Api, Continuation, Decoder, Event, HoldPolicy, Prescan, Prescans, Step, Tail,
 };
 
-/// Longest event that is kept together, in bytes. A longer one passes as it comes, and the decoder goes quiet. So does one
-/// for which the memory budget has no room.
+/// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no
+/// room, passes through as it arrives, and the decoder goes quiet.
 const MAX_EVENT: usize = 1024 * 1024;
 
-/// Most bytes of events without content that are held.
+/// Maximum size of held events without content, in bytes.
 const MAX_HELD: usize = 256 * 1024;
 
-/// The relay of one event stream.
+/// Relays one event stream.
 pub struct SseRelay {
     api: Api,
     decoder: Decoder,
-    /// The beginning of an event whose end has not come.
+    /// The beginning of an incomplete event.
     partial: Vec<u8>,
-    /// Whole events without content, until content comes.
+    /// Complete events without content, held until content arrives.
     held: Vec<u8>,
-    /// Content has been forwarded: the answer is this target's for good.
+    /// Content was forwarded, so the stream stays on this target.
     committed: bool,
     hold: HoldPolicy,
-    /// The events without content that went out, should another target go on with the stream.
+    /// The events without content that were forwarded, in case another target continues the stream.
     continuation: Continuation,
-    /// For all that is held here.
+    /// Charge for everything held here.
     charge: Charge,
 }
 
-/// What came of a slice.
+/// The result of taking a slice.
 #[derive(Default)]
 pub struct Taken {
     pub forward: Bytes,
-    /// Content was seen just now.
+    /// This slice committed the stream.
     pub committed: bool,
-    /// The stream is given up for this target.
+    /// Abandon this stream and retry on another target.
     pub retry: Option<(Target, Cause)>,
     /// The stream does not continue what the client already has.
     pub conflict: bool,
 }
 
-/// What to do after an early event.
+/// What to do after an event before the first content.
 enum Early {
     Go,
     Commit,
@@ -86,7 +86,7 @@ impl SseRelay {
         self.decoder.quiet()
     }
 
-    /// A stream from another target follows.
+    /// Prepares for the stream of another target.
     pub fn restart(&mut self) {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
@@ -95,14 +95,14 @@ impl SseRelay {
         self.charge.shrink(0);
     }
 
-    /// Events without content were held long enough.
+    /// Returns the held events: they were held long enough.
     pub fn release(&mut self) -> Bytes {
         self.hold.released = true;
         self.continuation.sent_all(self.api, &self.held);
         std::mem::take(&mut self.held).into()
     }
 
-    /// What is still held when the stream ends by itself.
+    /// Returns what is still held when the stream ends by itself.
     pub fn rest(&mut self) -> Bytes {
         let mut rest = std::mem::take(&mut self.held);
         rest.append(&mut self.partial);
@@ -111,8 +111,8 @@ impl SseRelay {
         self.continuation.rewritten(self.api, rest.into())
     }
 
-    /// The error event that ends the stream: what was held goes first, half an event is dropped, or ended if it already
-    /// went out.
+    /// The error event that ends the stream, after the held events. An incomplete event is dropped, or terminated if
+    /// part of it was already sent.
     pub fn error(&mut self, message: &str, status: StatusCode) -> Bytes {
         let event = sse::error_event(self.api, message, kind(status), status.as_u16());
         let mut bytes = std::mem::take(&mut self.held);
@@ -125,7 +125,7 @@ impl SseRelay {
         bytes.into()
     }
 
-    /// Takes a slice of the stream.
+    /// Processes a slice of the stream.
     pub fn take(
         &mut self,
         data: Bytes,
@@ -143,7 +143,7 @@ impl SseRelay {
         }
         let mut taken = Taken::default();
         let mut out = Vec::new();
-        // Everything before this offset is dealt with.
+        // Everything before this offset is done.
         let mut from = 0;
         let mut with_content = 0;
         let mut prescans = Prescans::before(&self.decoder, &data);
@@ -196,7 +196,7 @@ impl SseRelay {
                 timers.last_data = Some(now);
             }
             if self.quiet() {
-                // It is not known any more where events end, so nothing of ours may go between them.
+                // Event boundaries are no longer known, so the proxy must not insert anything.
                 timers.comments = None;
             }
         } else {
@@ -206,7 +206,7 @@ impl SseRelay {
         taken
     }
 
-    /// Charges what is held. False when the budget has no room for it.
+    /// Charges what is held. Returns false if the budget has no room for it.
     fn charge_held(&mut self, exchange: &Exchange) -> bool {
         let held = self.partial.capacity()
             + self.held.capacity()
@@ -219,13 +219,13 @@ impl SseRelay {
                 .resize(exchange.memory(), wanted, Purpose::Event)
     }
 
-    /// There is no memory to hold anything for this stream: from here on everything passes as it comes, as after an event
-    /// that is too long. True when this commits the stream.
+    /// Stops holding and parsing, because the memory budget has no room: from now on everything passes as it arrives,
+    /// as after an event that is too long. Returns true if this commits the stream.
     fn give_up(&mut self, forward: &mut Bytes, exchange: &mut Exchange) -> bool {
         let rest = self.rest();
         *forward = [&forward[..], &rest].concat().into();
         self.decoder.give_up();
-        // By these ids its client knows what still comes.
+        // No other target will continue the stream. The ids stay: `take` still rewrites this slice.
         self.continuation.settled();
         let held = charged(self.continuation.held());
         self.charge.force(exchange.memory(), held);
@@ -233,7 +233,7 @@ impl SseRelay {
         !std::mem::replace(&mut self.committed, true)
     }
 
-    /// Deals with an event before the first content. `bytes` is what of it lies in this slice.
+    /// Processes an event before the first content. `bytes` is the part of it in this slice.
     #[expect(clippy::too_many_arguments)]
     fn early(
         &mut self,
@@ -287,7 +287,7 @@ impl SseRelay {
         Early::Go
     }
 
-    /// Decides about the rest of the slice, from `from` on. True when this commits the stream.
+    /// Processes the rest of the slice, starting at `from`. Returns true if this commits the stream.
     fn settle(
         &mut self,
         data: &Bytes,
@@ -304,7 +304,7 @@ impl SseRelay {
         }
         let boundary = self.decoder.boundary().max(from);
         if !self.committed {
-            // A stray LF that completes the line end of the last event goes where that event went.
+            // A stray LF that completes the line ending of the last event goes where that event went.
             let destination = if self.held.is_empty() {
                 &mut *out
             } else {
@@ -327,19 +327,19 @@ impl SseRelay {
         };
         self.partial.extend_from_slice(&data[boundary..]);
         if self.partial.is_empty() {
-            // An idle stream keeps no buffer.
+            // Idle streams keep no buffer.
             self.partial = Vec::new();
         }
         commits
     }
 }
 
-/// What is charged for so many bytes that are held.
+/// The charge for `held` bytes.
 fn charged(held: usize) -> usize {
     if held > FREE { cost(held) } else { 0 }
 }
 
-/// Notes an event that is forwarded. Has it content?
+/// Records an event that is forwarded. Returns whether it has content.
 fn note(api: Api, event: &Event<'_>, prescan: Prescan, exchange: &mut Exchange) -> bool {
     if let Some(usage) = prescan.usage(api, event) {
         exchange.usage.merge(usage);

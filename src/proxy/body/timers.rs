@@ -1,4 +1,5 @@
-//! The deadlines of an event stream, on one timer. Silence is noticed late rather than by resetting a timer per event.
+//! The deadlines of an event stream, on a single timer. The timer is not reset per event; when it fires early it is set
+//! again.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,38 +9,38 @@ use tokio::time::Sleep;
 
 use crate::transport::deadline::Deadline;
 
-/// What is due.
+/// Which deadline is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Events without content were held long enough.
     Hold,
-    /// No content within the first-event deadline.
+    /// No content before the first-event deadline.
     FirstEvent,
     /// Silence after the first content.
     Gap,
-    /// Silence towards the client: a keep-alive comment is wanted.
+    /// Nothing was forwarded for a while: send a keep-alive comment.
     Comment,
 }
 
-/// Limits and marks; all are absent by default, and then there is no timer.
+/// Limits and the times from which they count. By default all are `None`, and there is no timer.
 #[derive(Default)]
 pub struct Timers {
-    /// When events without content are released.
+    /// When to release events without content.
     pub held_until: Option<Instant>,
     pub first_event: Option<Instant>,
     pub gap: Option<Duration>,
-    /// When the last bytes came after the first content.
+    /// When the last bytes arrived, after the first content.
     pub last_data: Option<Instant>,
     pub comments: Option<Duration>,
     /// When something was last forwarded.
     pub forwarded: Option<Instant>,
     sleep: Option<Pin<Box<Sleep>>>,
-    /// One whose timer was late, and that was extended.
+    /// The deadline that was extended because its timer fired late.
     extended: Option<Deadline>,
 }
 
 impl Timers {
-    /// The earliest deadline and what it is for. While another attempt is being made only comments are due.
+    /// The earliest deadline and its kind. During a retry only comments are due.
     fn next(&self, flowing: bool) -> Option<(Instant, Due)> {
         let only_flowing = [
             self.held_until.map(|at| (at, Due::Hold)),
@@ -60,7 +61,7 @@ impl Timers {
             .min_by_key(|(at, _)| *at)
     }
 
-    /// Is there nothing to wait for, as by default?
+    /// Whether no limit is set, as by default.
     const fn are_absent(&self) -> bool {
         self.held_until.is_none()
             && self.first_event.is_none()
@@ -68,7 +69,7 @@ impl Timers {
             && self.comments.is_none()
     }
 
-    /// Waits for what is due next.
+    /// Waits for the next deadline.
     pub fn poll(&mut self, cx: &mut Context<'_>, flowing: bool) -> Poll<Due> {
         if self.are_absent() {
             return Poll::Pending;
@@ -89,7 +90,7 @@ impl Timers {
             ready!(sleep.as_mut().poll(cx));
             let now = Instant::now();
             if now < at {
-                // It was armed for something that has moved on since.
+                // The timer was set for a deadline that has since moved.
                 sleep.as_mut().reset(at.into());
                 continue;
             }

@@ -1,4 +1,4 @@
-//! How an answer ends before its end: on another target, with an error event, or with a cut.
+//! Handles a response that ends early: a retry on another target, an error event, or a cut.
 
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use crate::sse::End;
 use crate::upstream::{Failure, UpstreamBody};
 
 impl Relay {
-    /// The body broke off: `for_client` says why without the words of the system, `why` in all detail for the log. Answers
+    /// The body failed. `for_client` says why without system error texts; `why` has all details for the log. Returns
     /// what is still to be forwarded.
     pub(super) fn broke(&mut self, for_client: &str, why: &str) -> Bytes {
         self.failed(Failure::Answer, why);
@@ -30,7 +30,7 @@ impl Relay {
         let terminal = exchange.timeline.terminal();
         let failed = exchange.timeline.error().is_some();
         match &self.sse {
-            // All that the client waits for has come.
+            // The client has everything it waits for.
             Some(_) if terminal => self.finish(End::Cut),
             Some(_) if !failed => {
                 let message = format!("{} broke off the stream: {for_client}", self.side());
@@ -44,7 +44,7 @@ impl Relay {
         Bytes::new()
     }
 
-    /// A stream that fails before its first content counts against its endpoint.
+    /// Counts a failure before the first content against the endpoint.
     pub(super) fn failed(&mut self, failure: Failure, why: &str) {
         if let Some(endpoint) = self.endpoint.take() {
             endpoint.failed(failure, Instant::now(), &why);
@@ -68,7 +68,7 @@ impl Relay {
         self.state = State::Closing(sse.error(message, status));
     }
 
-    /// No target could serve it, and the client has a head already.
+    /// No target could serve the request, and the client already has a response head.
     pub(super) fn give_up(&mut self, message: &str, status: StatusCode) {
         self.exchange().timeline.set_error(Some(status.as_u16()));
         self.close(message, status, End::Cut);
@@ -80,7 +80,8 @@ impl Relay {
         }
         let message = "the proxy is shutting down";
         if self.exchange.is_none() {
-            // A retry has it, and with its future it goes: it counts as cancelled, by us.
+            // A retry owns the exchange and is dropped with it here, so it is recorded as cancelled although the proxy
+            // ended it.
             let status = StatusCode::SERVICE_UNAVAILABLE;
             self.state = match &mut self.sse {
                 Some(sse) => State::Closing(sse.error(message, status)),
@@ -110,7 +111,7 @@ impl Relay {
         self.state = State::Retrying(attempts.retry(exchange, target, cause));
     }
 
-    /// Goes on with what another attempt came to.
+    /// Continues with the result of a retry.
     pub(super) fn resume(&mut self, retried: Retried) {
         let Retried {
             attempts,
