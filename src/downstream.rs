@@ -1,7 +1,7 @@
-//! Clients' connections: accepting them, telling HTTP/1.1 from HTTP/2, reading requests and writing the answers.
+//! Serves client connections: accepts them, detects HTTP/1.1 or HTTP/2, reads requests and writes responses.
 //!
-//! Each request goes through [`Proxy::handle`](crate::proxy::Proxy::handle); which generation answers, and after how many
-//! attempts, is not known here.
+//! Each request goes through [`Proxy::handle`](crate::proxy::Proxy::handle). Contains no policy about which generation
+//! responds or how often a request is attempted.
 
 mod accept;
 mod body_channel;

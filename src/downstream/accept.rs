@@ -1,4 +1,4 @@
-//! Accepts connections of clients on one socket until the process drains.
+//! Accepts client connections on one socket until the process drains.
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,9 +24,9 @@ use crate::transport::write_timeout::WriteLimit;
 
 /// How long a draining process still accepts new connections: clients may not know yet that it drains.
 const LATE_CONNECT_GRACE: Duration = Duration::from_millis(100);
-/// How long TCP handshakes that have begun by then have to complete.
+/// How long TCP handshakes in progress at that point have to complete.
 const HANDSHAKE_GRACE: Duration = Duration::from_millis(100);
-/// How long a drain retries to accept the backlog while the process is short of descriptors.
+/// How long a drain keeps retrying to accept the backlog while the process is out of file descriptors.
 const BACKLOG_GRACE: Duration = Duration::from_secs(10);
 
 /// Serves clients on one socket until the process drains and the last connection has ended.
@@ -85,7 +85,7 @@ pub async fn serve<O: OldBackend>(
 }
 
 /// Predicts from the last batch how many connections arrive together. A single connection is served before the next
-/// `accept`, which would mostly find nothing; of several, all are accepted first.
+/// `accept`, which would mostly find nothing. A batch is accepted completely before any of it is served.
 #[derive(Default)]
 struct AcceptBatch {
     last: u32,
@@ -107,14 +107,14 @@ impl AcceptBatch {
         .await
     }
 
-    /// Is the last accepted connection probably the only one?
+    /// Whether the last accepted connection is probably the only one.
     const fn is_alone(&self) -> bool {
         self.now == 1 && self.last < 2
     }
 }
 
 impl<O: OldBackend> ConnectionHandler<O> {
-    /// Spawns a task that serves the connection, or closes it when `--max-connections` are open.
+    /// Spawns a task that serves the connection, or closes it if `--max-connections` are open.
     fn admit(&self, connections: &TaskTracker, stream: TcpStream, peer: SocketAddr) {
         match ConnectionPermit::take(self.proxy.context(), self.limits.max_connections) {
             Some(permit) => {
@@ -130,7 +130,8 @@ impl<O: OldBackend> ConnectionHandler<O> {
         errors.pause(error, Instant::now())
     }
 
-    /// Accepts what arrives while a drain begins, so that no client finds a connection reset that it takes for open.
+    /// Accepts connections that arrive while a drain begins, so that closing the listener does not reset a connection
+    /// that its client considers open.
     async fn accept_backlog(
         &self,
         listener: TcpListener,
@@ -163,7 +164,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
                 Err(error) => {
                     let pause = self.failed(&mut errors, &error);
                     let now = Instant::now();
-                    // Connections in the backlog are kept for as long as accepting them may work again.
+                    // Keep the backlog for as long as accepting may work again.
                     let patience = match is_exhaustion(&error) {
                         true => BACKLOG_GRACE,
                         false => LATE_CONNECT_GRACE + HANDSHAKE_GRACE,
@@ -176,7 +177,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
                 }
             }
         }
-        // Without the runtime, whose cooperative budget may return `Pending` although connections wait.
+        // Bypass the runtime: its cooperative budget may return `Pending` although connections are waiting.
         let listener = listener.into_std()?;
         while let Ok((stream, peer)) = listener.accept() {
             stream.set_nonblocking(true)?;

@@ -1,5 +1,5 @@
-//! Hands the body of a request from the connection that reads it to the attempt that sends it, one chunk at a time. The
-//! connection reads only what the receiver demands, so a slow model server slows down its client.
+//! Passes a request body, one chunk at a time, from the connection that reads it to the attempt that sends it. The
+//! connection reads only on demand, so a slow model server slows down its client.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -17,7 +17,7 @@ use crate::transport::READ_BUFFER;
 struct Slot {
     data: Option<Bytes>,
     trailers: Option<HeaderMap>,
-    /// For the data, until it is taken.
+    /// Charge for `data` until the receiver takes it.
     charge: Charge,
     ended: bool,
     broken: bool,
@@ -29,7 +29,7 @@ struct Slot {
     connection: Option<Waker>,
 }
 
-/// The receiving end: the request's body.
+/// The receiving end: the request body.
 pub struct BodyReceiver {
     slot: Arc<Mutex<Slot>>,
     length: SizeHint,
@@ -41,13 +41,13 @@ pub struct BodySender(Arc<Mutex<Slot>>);
 /// What the receiver wants from the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Read on.
+    /// Read more of the body.
     More,
     /// The receiver is gone: the rest of the body is not wanted.
     Nothing,
 }
 
-/// Makes both ends. `length` is what the head says about the body.
+/// Makes both ends. `length` is the body length that the head declares.
 pub fn body_channel(length: SizeHint) -> (BodySender, BodyReceiver) {
     let slot = Arc::new(Mutex::new(Slot::default()));
     (BodySender(Arc::clone(&slot)), BodyReceiver { slot, length })
@@ -58,7 +58,7 @@ fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
 }
 
 impl BodySender {
-    /// What the receiver wants. Pending while it has a chunk that it has not taken.
+    /// What the receiver wants. Pending while it has not taken the last chunk or does not wait for more.
     pub fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut slot = lock(&self.0);
         if slot.abandoned {
@@ -71,13 +71,13 @@ impl BodySender {
         Poll::Pending
     }
 
-    /// Is the receiver gone, so that the rest will not be read?
+    /// Whether the receiver is gone, so that the rest will not be read.
     pub fn is_abandoned(&self) -> bool {
         lock(&self.0).abandoned
     }
 
-    /// Hands on `data`, which was read. While it waits it is charged to `memory`: it keeps the read buffer it lies in, or where it
-    /// is small it is copied out of it.
+    /// Passes on `data`. A small chunk is copied out of its read buffer; a larger one keeps the buffer, which is
+    /// charged to `memory` until the receiver takes the chunk.
     pub fn data(&self, data: BytesMut, memory: &Arc<Budget>) {
         self.put(|slot| {
             let data = if data.len() <= FREE {
@@ -90,7 +90,7 @@ impl BodySender {
         });
     }
 
-    /// The body has ended, perhaps with trailers.
+    /// Ends the body, perhaps with trailers.
     pub fn end(&self, trailers: Option<HeaderMap>) {
         self.put(|slot| {
             slot.trailers = trailers;
@@ -109,7 +109,7 @@ impl BodySender {
 }
 
 impl Drop for BodySender {
-    /// A connection that goes before the end has broken the body off.
+    /// A connection that goes away before the end breaks off the body.
     fn drop(&mut self) {
         self.put(|slot| slot.broken = !slot.ended);
     }

@@ -1,5 +1,6 @@
-//! One HTTP/1.1 connection of a client: heads are read and judged, requests answered one after the other, answers written
-//! as their bodies come. The one task of the connection does all of it, down to reading the model server's socket.
+//! Serves one HTTP/1.1 client connection: reads and validates request heads, handles requests one after another, and
+//! writes each response as its body arrives. All of it, including reading the model server's socket, runs in the
+//! connection's task.
 
 mod inbound;
 mod linger;
@@ -30,7 +31,7 @@ use inbound::Inbound;
 use outbound::{End, Outbound};
 use refusal::Refusal;
 
-/// A connection, with what was read of it and what is still to be written.
+/// A connection with its read and write state.
 pub struct Connection<O> {
     proxy: Proxy<O>,
     client: Arc<Client>,
@@ -41,23 +42,23 @@ pub struct Connection<O> {
     tunnel_idle_timeout: Duration,
 }
 
-/// What a request without an answer is told when the time to drain is over.
+/// The response to a request that is still unanswered when the drain period ends.
 const SHUTTING_DOWN: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
     message: "the proxy is shutting down",
 };
 
-/// Reads of a client's body before others have their turn.
+/// Reads of a client's body before other tasks get their turn.
 const READS_AT_ONCE: u32 = 8;
 
 /// The client went away.
 struct Gone;
 
-/// What follows an exchange.
+/// What to do after an exchange.
 enum Next {
     Another,
     Close,
-    /// The answer was cut, and only a reset says so.
+    /// Reset the connection, since nothing else tells the client that the response was cut.
     Reset,
     Tunnel(Tunnel),
 }
@@ -84,7 +85,7 @@ impl<O: OldBackend> Connection<O> {
         }
     }
 
-    /// Serves the connection to its end.
+    /// Serves the connection until it ends.
     pub async fn run(mut self) {
         loop {
             let head = match self
@@ -100,7 +101,7 @@ impl<O: OldBackend> Connection<O> {
                     break;
                 }
             };
-            // What is rare is boxed: its state would otherwise lie idle in every open stream.
+            // Rare branches are boxed: otherwise every open stream would carry their idle state.
             match self.exchange(head).await {
                 Ok(Next::Another) => {}
                 Ok(Next::Close) => {
@@ -116,7 +117,7 @@ impl<O: OldBackend> Connection<O> {
                 Err(Gone) => return,
             }
         }
-        // Without TLS to say goodbye in, closing the socket says it for one call less.
+        // Without TLS there is no close_notify to send, and closing the socket saves a system call.
         if self.transport.is_tls() {
             let _ = Box::pin(self.transport.shutdown()).await;
         }
@@ -160,8 +161,8 @@ impl<O: OldBackend> Connection<O> {
         })
     }
 
-    /// The body of a request, and where it had to be waited for the leave to be open. What is over the limit of requests is not
-    /// waited for: it will be refused.
+    /// The request body, and a permit if the body had to be waited for. At the limit of concurrent requests it is not
+    /// waited for, since the request will be refused.
     async fn gather(
         &mut self,
         head: &RequestHead,
@@ -179,7 +180,7 @@ impl<O: OldBackend> Connection<O> {
         Ok((body, Some(permit)))
     }
 
-    /// Composes the head of an answer and lets go of all of it but what is still needed.
+    /// Composes the response head and drops everything that is no longer needed.
     fn begin(
         &mut self,
         response: Response<SplitBody>,
@@ -189,29 +190,29 @@ impl<O: OldBackend> Connection<O> {
     ) -> (Option<Tunnel>, bool, SplitBody) {
         let (mut parts, body) = response.into_parts();
         let tunnel = parts.extensions.remove::<Tunnel>();
-        // What is left of the request's body cannot be told from the next head in time.
+        // Unless the request body will have been read to its end, the rest of it would be taken for the next head.
         let persists =
             keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
         self.inbound.answered();
         let persists = self
             .outbound
             .begin(version, &parts, &body, is_head, persists);
-        // Its client takes any end but a reset for the right one, that of a process that is killed, too.
+        // The client takes any end but a reset for a complete response, even if the process is killed.
         if self.outbound.ends_with_connection() {
             tcp::reset_on_close(self.transport.socket(), true);
         }
         (tunnel, persists, body)
     }
 
-    /// Runs the request through the proxy, while its body is read as it is asked for and the client is watched.
+    /// Runs the request through the proxy. Meanwhile reads its body on demand and watches for the client's disconnect.
     fn answer(
         &mut self,
         request: Request<RequestBody>,
         permit: Option<Permit>,
     ) -> impl Future<Output = Result<Response<SplitBody>, Option<Refusal>>> {
         let client = Arc::clone(&self.client);
-        // Boxed: its state is large, and it is gone once the head of the answer is there. There is a box first, for the future to
-        // be made in; otherwise all of it would be copied there.
+        // Boxed: the future is large, and it is dropped once there is a response head. The box is allocated first so
+        // that the future is built in place instead of being copied into it.
         let place = Box::new_uninit();
         let handled = self.proxy.clone().handle(request, Some(client), permit);
         let mut handled = Box::into_pin(Box::write(place, handled));
@@ -223,7 +224,7 @@ impl<O: OldBackend> Connection<O> {
                 if self.watch.poll(cx) == Phase::Ending {
                     return Poll::Ready(Err(Some(SHUTTING_DOWN)));
                 }
-                // Polled again when it got something: it may have more to ask for.
+                // Poll again after handing on data: the request may want more.
                 match self.poll_inbound(cx) {
                     Poll::Ready(Ok(())) => {}
                     Poll::Ready(Err(refusal)) => return Poll::Ready(Err(refusal)),
@@ -235,12 +236,13 @@ impl<O: OldBackend> Connection<O> {
         })
     }
 
-    /// Reads what is wanted of the request's body, or else watches for the client's end. `Ok`: something was handed on.
+    /// Reads the request body on demand, otherwise watches for the client's disconnect. `Ok` means that something was
+    /// handed on.
     fn poll_inbound(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Option<Refusal>>> {
         let polled = self
             .inbound
             .poll_body(cx, &mut self.transport, self.outbound.pending());
-        // A `100 Continue` may have been put there.
+        // A `100 Continue` may have been queued.
         match self.outbound.poll_flush(cx, &mut self.transport) {
             Poll::Ready(Err(Gone)) => Poll::Ready(Err(None)),
             _ => polled,
@@ -260,7 +262,7 @@ impl<O: OldBackend> Connection<O> {
             if let Poll::Ready(end) = self.outbound.poll(cx, &mut self.transport, body) {
                 return Poll::Ready(end);
             }
-            // An answer that waits for its client was not polled, and nor was what sends the request.
+            // A response that waits for its client was not polled, so the request was not sent on either.
             if self.outbound.is_blocked() {
                 body.poll_unread(cx);
             }
@@ -274,7 +276,7 @@ impl<O: OldBackend> Connection<O> {
         Poll::Pending
     }
 
-    /// Answers what is no request, and says no more.
+    /// Refuses an invalid or failed request; the connection is closed afterwards.
     async fn refuse(&mut self, refusal: Refusal) {
         let ProxyContext {
             metrics, memory, ..
@@ -299,7 +301,7 @@ impl<O: OldBackend> Connection<O> {
         let mut body = body;
         let written =
             std::future::poll_fn(|cx| self.outbound.poll(cx, &mut self.transport, &mut body));
-        // Where it cannot be written the connection has ended, as whoever closes it will find.
+        // If the write fails the connection is gone, which the caller will notice when closing it.
         let _ = written.await;
     }
 
@@ -321,7 +323,7 @@ fn request(head: RequestHead, body: RequestBody) -> Request<RequestBody> {
     *request.uri_mut() = head.uri;
     *request.version_mut() = head.version;
     *request.headers_mut() = head.headers;
-    // Of an HTTP/1.0 client it is ignored, and so not passed on.
+    // An `Expect` from an HTTP/1.0 client is ignored, so it is not forwarded.
     if head.version == Version::HTTP_10 {
         request.headers_mut().remove(http::header::EXPECT);
     }

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection of a client: each stream of it is a task, with the proxy behind it.
+//! Serves one HTTP/2 client connection: each stream is a task that runs its request through the proxy.
 
 mod connection;
 
@@ -31,24 +31,24 @@ use crate::transport::h2::{Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, lend};
 
-/// Streams that a client may have open on one connection; clients open another one beyond it.
+/// Maximum number of concurrent streams per connection. Clients open another connection beyond it.
 const MAX_STREAMS: u32 = 128;
-/// What a stream takes of a request's body before it is read, in bytes (RFC 9113 §6.9.2: the value before any SETTINGS).
+/// How much of a request body a stream accepts before it is read, in bytes (RFC 9113 §6.9.2: the default initial
+/// window).
 pub(super) const STREAM_WINDOW: u32 = 65_535;
-/// The window of a connection, in bytes, cannot be used up by uploads that are not read, so that none of them stops
+/// The connection window, in bytes. Large enough that unread uploads cannot use it up, so that no upload blocks
 /// another.
 const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
-/// Bytes that wait per stream for a client that does not read.
+/// Maximum number of bytes buffered per stream for a client that does not read.
 const SEND_BUFFER: usize = 16 * 1024;
-/// Streams that a client may reset before they were looked at (CVE-2023-44487).
+/// Streams that a client may reset before they are accepted (CVE-2023-44487).
 const MAX_PENDING_RESETS: usize = 20;
-/// Streams of a connection, in all its life, that may be reset for what the client did wrong.
+/// Streams that may be reset for protocol errors of the client over the life of a connection.
 const MAX_ERRORS: usize = 1024;
-/// Resetting a stream throws away what is still queued for it, so the reset after an error event leaves the event this
-/// long to go out.
+/// How long an error event has to be sent before its stream is reset: a reset discards what is still queued.
 const BEFORE_RESET: Duration = Duration::from_millis(50);
 
-/// Serves the connection to its end.
+/// Serves the connection until it ends.
 pub async fn run<O: OldBackend>(
     proxy: Proxy<O>,
     client: Arc<Client>,
@@ -88,16 +88,16 @@ pub async fn run<O: OldBackend>(
     }
 }
 
-/// Where the answer to one request goes.
+/// Sends the response to one request.
 struct Stream {
     respond: SendResponse<Bytes>,
-    /// How long the client may take nothing of the answer.
+    /// How long the client may take nothing of the response.
     write_timeout: Duration,
     seat: Seat,
 }
 
 impl Stream {
-    /// Sends the answer once it is there, unless the client resets the stream before.
+    /// Sends the response once there is one, unless the client resets the stream first.
     async fn serve(mut self, answer: impl Future<Output = Response<Streamed>>) {
         let mut answer = std::pin::pin!(answer);
         let answered = std::future::poll_fn(|cx| match answer.as_mut().poll(cx) {
@@ -111,7 +111,7 @@ impl Stream {
         prepare(&mut head.headers, &body);
         let ends = body.is_end_stream();
         let response = Response::from_parts(head, ());
-        // An error means that the client, or its connection, is gone.
+        // An error means that the client or its connection is gone.
         let Ok(stream) = self.respond.send_response(response, ends) else {
             return self.respond.send_reset(Reason::INTERNAL_ERROR);
         };
@@ -121,7 +121,8 @@ impl Stream {
         }
     }
 
-    /// Sends the body, unless the client leaves the stream's window, or the connection's, closed for too long.
+    /// Sends the body. Gives up if the client leaves the flow-control window of the stream or the connection closed for
+    /// too long.
     async fn send(self, mut sending: Sending<Streamed>) {
         let mut stalled: Option<(u64, Pin<Box<Sleep>>)> = None;
         std::future::poll_fn(|cx| {
@@ -135,7 +136,7 @@ impl Stream {
                 stalled = None;
                 return Poll::Pending;
             }
-            // A client that sends all before it reads gets to the end of it.
+            // Keep sending the request: a client may send all of it before it reads the response.
             sending.body_mut().body.poll_unread(cx);
             let sent = sending.sent();
             let since = stalled.take().filter(|(at, _)| *at == sent);
@@ -161,7 +162,8 @@ async fn answer<O: OldBackend>(
             let ending = watch.reached(Phase::Ending);
             let limit = proxy.context().body_limit();
             tokio::select! {
-                // Boxed: its state is large, and this task would keep the room for it as long as the stream lives.
+                // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream
+                // lives.
                 answer = Box::pin(proxy.handle(with_body(request, limit, &memory), Some(client), None)) => answer,
                 () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
             }
@@ -179,7 +181,7 @@ async fn answer<O: OldBackend>(
     })
 }
 
-/// The request with a body that ends only as its stream does, and must keep coming.
+/// Converts the request. Its body is complete only if its stream ends cleanly, and is subject to the body timeout.
 fn with_body(
     request: Request<RecvStream>,
     limit: Arc<BodyLimit>,
@@ -198,12 +200,12 @@ fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {
     error_answer(Api::Other, status, message).map(SplitBody::own)
 }
 
-/// What HTTP/1.1 heads are refused for, and HTTP/2 itself lets pass (RFC 9113 §8.3.1).
+/// Applies checks that HTTP/1.1 heads undergo but that HTTP/2 itself does not require (RFC 9113 §8.3.1).
 fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     if request.method() == Method::CONNECT {
         return Some((StatusCode::NOT_IMPLEMENTED, "CONNECT is not served here"));
     }
-    // RFC 9113 §8.3.1: other schemes are for proxies that translate; model servers speak HTTP.
+    // RFC 9113 §8.3.1: other schemes are for proxies that translate, and model servers speak HTTP.
     if !matches!(request.uri().scheme_str(), Some("http" | "https") | None) {
         return Some((StatusCode::BAD_REQUEST, "the scheme must be http or https"));
     }
@@ -213,7 +215,8 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
             "the request has an Expect other than 100-continue",
         ));
     }
-    // RFC 9113 §8.2.1. HTTP/1.1 would drop these spaces, so what is checked here would not be what arrives.
+    // RFC 9113 §8.2.1. HTTP/1.1 would strip this white space, so the model server would not receive the value checked
+    // here.
     let is_padded = |value: &HeaderValue| {
         let ends = [value.as_bytes().first(), value.as_bytes().last()];
         ends.iter().any(|end| matches!(end, Some(b' ' | b'\t')))
@@ -224,7 +227,7 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
             "a header value begins or ends with white space",
         ));
     }
-    // RFC 9113 §8.3.1: a path begins with a slash, but for OPTIONS of the server as a whole.
+    // RFC 9113 §8.3.1: a path begins with a slash, except `*` for OPTIONS of the server as a whole.
     let path = request.uri().path();
     if !path.starts_with('/') && (path, request.method()) != ("*", &Method::OPTIONS) {
         return Some((
@@ -248,7 +251,7 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     ))
 }
 
-/// An answer's body over HTTP/2, which ends with the process.
+/// A response body over HTTP/2. Interrupts it when the process ends, and delays the reset after a cut.
 struct Streamed {
     body: SplitBody,
     memory: Arc<Budget>,
@@ -257,7 +260,7 @@ struct Streamed {
 }
 
 impl Streamed {
-    /// A frame that the connection queues until the client takes it.
+    /// Charges a frame that the connection queues until the client takes it.
     fn queued(&self, frame: Frame<Bytes>) -> Frame<Bytes> {
         frame.map_data(|data| lend(data, &self.memory))
     }

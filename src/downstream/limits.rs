@@ -1,21 +1,21 @@
-//! What a client may take of a connection, in bytes and time.
+//! Limits on what a client may use, in bytes and time.
 
 use std::time::Duration;
 
-/// Bounds on clients.
+/// Limits on clients and their connections.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Largest request head, in bytes.
     pub max_head: usize,
-    /// Time that a head, or a TLS handshake, may take.
+    /// How long a request head or a TLS handshake may take.
     pub head_timeout: Duration,
-    /// Time that a connection may rest between two requests.
+    /// How long a connection may be idle between two requests.
     pub idle_timeout: Duration,
-    /// Time that a client may leave what it is sent unread.
+    /// How long a client may leave sent data unread.
     pub write_timeout: Duration,
-    /// Time that nothing may pass through a tunnel (`Upgrade`).
+    /// How long a tunnel (`Upgrade`) may be idle.
     pub tunnel_idle_timeout: Duration,
-    /// Most connections that are open at once.
+    /// Maximum number of open connections.
     pub max_connections: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The sockets that clients connect to: one per thread, on one address.
+//! The listening sockets for clients: one per thread, all on one address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,21 +8,22 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::transport::accept;
 
-/// Connections that the kernel keeps until they are accepted.
+/// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: i32 = 4096;
 
-/// Sockets that listen on one address, one for each thread.
+/// Sockets that listen on one address, one per thread.
 pub struct Listener {
     address: SocketAddr,
     sockets: Vec<std::net::TcpListener>,
 }
 
 impl Listener {
-    /// Listens on `address` with `threads` sockets, between which the kernel shares the connections (`SO_REUSEPORT`). A client
-    /// that leaves what it was sent `unread` for so long is given up by the kernel.
+    /// Listens on `address` with `threads` sockets, among which the kernel distributes connections (`SO_REUSEPORT`).
+    /// `unread` is how long a client may leave sent data unacknowledged before the kernel closes the connection.
     ///
     /// # Errors
-    /// As binding and listening; also when another process listens there, which the shared port would hide.
+    /// The error of binding or listening, including an address in use by another process, which `SO_REUSEPORT` would
+    /// hide.
     pub fn bind(address: SocketAddr, threads: usize, unread: Duration) -> io::Result<Self> {
         let first = bind(address, false, unread)?;
         let address = first.local_addr()?;
@@ -37,13 +38,13 @@ impl Listener {
         Ok(Self { address, sockets })
     }
 
-    /// The address, with the real port.
+    /// The address, with the actual port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// A socket for each thread.
+    /// The sockets, one per thread.
     #[must_use]
     pub fn into_sockets(self) -> Vec<std::net::TcpListener> {
         self.sockets
@@ -58,7 +59,7 @@ fn bind(address: SocketAddr, shared: bool, unread: Duration) -> io::Result<std::
     )?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
-    // Inherited by what is accepted, as keep-alive is.
+    // Accepted connections inherit this, and keep-alive.
     socket.set_tcp_nodelay(true)?;
     accept::keep_alive(&SockRef::from(&socket), unread)?;
     if shared {
@@ -69,12 +70,12 @@ fn bind(address: SocketAddr, shared: bool, unread: Duration) -> io::Result<std::
     Ok(socket.into())
 }
 
-/// Has the kernel ignore clients that ask for a connection from now on; connections that are being made are still made. A
-/// client that is ignored asks again after a second, and is refused then, or finds another process: it has sent nothing yet.
-/// Without this, closing `listener` would reset connections that clients take for open.
+/// Makes the kernel ignore new connection attempts; handshakes in progress still complete. An ignored client retries
+/// after a second and is then refused, or reaches another process; it has not sent anything yet. Without this, closing
+/// `listener` would reset connections that clients consider open.
 #[cfg(target_os = "linux")]
 pub fn drop_new_connections(listener: &SockRef<'_>) -> io::Result<()> {
-    // Classic BPF over the TCP header (packet(7)): drop what has SYN and no ACK among its flags, at offset 13.
+    // Classic BPF over the TCP header (packet(7)): drop segments with SYN but not ACK in the flags byte, at offset 13.
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;
     const JUMP_IF_EQUAL: u16 = 0x15;

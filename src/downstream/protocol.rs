@@ -1,4 +1,4 @@
-//! Serves one connection of a client: the TLS handshake, then HTTP/1.1 or HTTP/2, by ALPN or by the first bytes.
+//! Serves one client connection: the TLS handshake, then HTTP/1.1 or HTTP/2, chosen by ALPN or by the first bytes.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a drain waits for the first bytes of a connection that has sent nothing yet.
 const FIRST_BYTES_GRACE: Duration = Duration::from_secs(1);
 
-/// What serving a connection takes.
+/// Everything needed to serve a connection.
 #[derive(Clone)]
 pub struct ConnectionHandler<O> {
     pub proxy: Proxy<O>,
@@ -35,7 +35,7 @@ pub struct ConnectionHandler<O> {
 }
 
 impl<O: OldBackend> ConnectionHandler<O> {
-    /// Serves a connection to its end, and holds its permit for as long.
+    /// Serves a connection until it ends, and holds its permit for as long.
     pub async fn serve(self, stream: TcpStream, peer: SocketAddr, _permit: ConnectionPermit) {
         match self.tls.clone() {
             None => {
@@ -43,7 +43,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
                 let transport = self.limited(Transport::Tcp(stream));
                 self.plaintext(transport, client).await;
             }
-            // Boxed: the state of what is rare would otherwise be part of every connection's task.
+            // Boxed: otherwise this rare state would be part of every connection's task.
             Some(tls) => Box::pin(self.tls(stream, peer, tls)).await,
         }
     }
@@ -52,8 +52,8 @@ impl<O: OldBackend> ConnectionHandler<O> {
         WriteTimeout::new(transport, Arc::clone(&self.write_limit))
     }
 
-    /// Runs `future` on a connection that has not sent a request yet: for `--head-timeout` at most, and during a drain for
-    /// [`FIRST_BYTES_GRACE`].
+    /// Runs `future` on a connection that has not sent a request yet: for at most `--head-timeout`, and during a drain
+    /// for at most [`FIRST_BYTES_GRACE`].
     async fn before_first_bytes<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let given_up = async {
             self.lifecycle.reached(Phase::Draining).await;
@@ -90,7 +90,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         Box::pin(self.plaintext(transport, client)).await;
     }
 
-    /// HTTP/1.1, unless the first bytes say HTTP/2.
+    /// Serves HTTP/1.1, or HTTP/2 if the connection starts with its preface.
     async fn plaintext(self, mut transport: WriteTimeout, client: Client) {
         // The first request has usually arrived with the connection.
         let memory = &self.proxy.context().memory;
@@ -102,7 +102,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
             Poll::Pending => BytesMut::new(),
         };
         if !is_decisive(&first) {
-            // Copied out of the shared read buffer: it may be held for a while.
+            // Copy it out of the shared read buffer: it may be held for a while.
             first = BytesMut::from(&first[..]);
             let begun = self.before_first_bytes(read_first_bytes(&mut transport, &mut first));
             if Box::pin(begun).await != Some(true) {
@@ -137,13 +137,13 @@ impl<O: OldBackend> ConnectionHandler<O> {
     }
 }
 
-/// Do these first bytes decide between HTTP/1.1 and HTTP/2?
+/// Whether these first bytes decide between HTTP/1.1 and HTTP/2.
 fn is_decisive(first: &[u8]) -> bool {
     let shared = first.len().min(PREFACE.len());
     first[..shared] != PREFACE[..shared] || shared == PREFACE.len()
 }
 
-/// Reads until the first bytes decide the protocol. False if the connection ended before.
+/// Reads until the first bytes decide the protocol. Returns false if the connection ended before that.
 async fn read_first_bytes(transport: &mut WriteTimeout, first: &mut BytesMut) -> bool {
     while !is_decisive(first) {
         match std::future::poll_fn(|cx| transport.poll_read_apart(cx, FREE)).await {

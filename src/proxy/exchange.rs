@@ -37,7 +37,7 @@ pub struct Exchange {
     pub usage: Usage,
     status: StatusCode,
     attempts: u32,
-    /// When the last attempt began; the start of a generation's latencies.
+    /// When the last attempt began. The latencies of a generation count from here.
     attempted: Instant,
     cause: Option<Cause>,
     /// A retry was made, and has not yet proved successful.

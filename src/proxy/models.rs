@@ -1,4 +1,5 @@
-//! Answers `GET /v1/models` and `GET /v1/models/<id>` while both generations serve: the union of their models by id.
+//! Answers `GET /v1/models` with the union of both generations' models by id, and looks up a single model in both,
+//! while both generations serve.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a client sends: heads, and bodies as they are asked for.
+//! The reading side of an HTTP/1.1 connection: request heads, and bodies on demand.
 
 mod ahead;
 mod payload;
@@ -26,19 +26,20 @@ use ahead::Ahead;
 use payload::Payload;
 use timer::Timer;
 
-/// A body up to this size is read before anything is sent on, in bytes: one write then carries the whole request.
+/// A body of at most this size, in bytes, is read in full before anything is sent, so that one write carries the whole
+/// request.
 const READ_WHOLE: usize = 64 * 1024;
-/// Most bytes that are read ahead of the request they belong to.
+/// Maximum number of bytes read ahead of the request that they belong to.
 const MAX_AHEAD: usize = FREE;
-/// How often it is asked whether a client that may not send on has left.
+/// How often to check for a disconnect while nothing is read from the client.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// The reading side of a connection.
 pub struct Inbound {
-    /// Read, but not used yet.
+    /// Bytes that were read but not used yet.
     read: Ahead,
     memory: Arc<Budget>,
-    /// The body at hand, as far as it is still to be read.
+    /// The unread rest of the current body.
     body: Payload,
     body_sender: Option<BodySender>,
     expects_continue: bool,
@@ -50,9 +51,9 @@ pub struct Inbound {
     served: bool,
 }
 
-/// What was read of a body at once.
+/// The first part of a body.
 enum First {
-    /// As far as it came, in memory of its own.
+    /// Everything that was read, in its own buffer.
     Gathered(Bytes),
     /// A slice of the read buffer.
     Part(BytesMut),
@@ -80,13 +81,13 @@ impl Inbound {
         }
     }
 
-    /// The next head; `None` when the connection is to be closed without a word.
+    /// Reads the next head. `None` means to close the connection without a response.
     pub async fn head(
         &mut self,
         transport: &mut WriteTimeout,
         watch: &mut Watch,
     ) -> Result<Option<RequestHead>, Refusal> {
-        // A new connection owes a head at once; one that has served may rest.
+        // A new connection must send a head at once; one that has served a request may be idle.
         let mut begun = !self.read.bytes.is_empty();
         let patience = if self.served && !begun {
             self.idle_timeout
@@ -121,7 +122,7 @@ impl Inbound {
                     Poll::Ready(_) => return Poll::Ready(Ok(None)),
                     Poll::Pending => {}
                 }
-                // After the read: what has come is answered.
+                // Checked after the read, so that a request that has arrived is served.
                 let phase = watch.poll(cx);
                 if phase == Phase::Ending || phase == Phase::Draining && !begun {
                     return Poll::Ready(Ok(None));
@@ -158,7 +159,8 @@ impl Inbound {
         Ok(head)
     }
 
-    /// The body of the request whose head was read, where there is none or all of it came with the head.
+    /// The body of the request whose head was read, if that needs no further read: there is no body, or a small one
+    /// came with the head. `None` otherwise, or if the memory budget has no room.
     pub fn body_at_once(&mut self, head: &RequestHead) -> Option<RequestBody> {
         self.body_sender = None;
         self.expects_continue = head.expects_continue;
@@ -166,7 +168,7 @@ impl Inbound {
         match self.body {
             Payload::None => Some(RequestBody::empty()),
             Payload::Length(length) if length <= self.read.bytes.len().min(READ_WHOLE) as u64 => {
-                // A copy of its own: what stays for a while does not stay in the buffer that all connections share.
+                // Copy it: data that stays for a while must not keep the buffer that all connections share.
                 if length <= FREE as u64 {
                     let whole = self.decode().ok()?;
                     return Some(RequestBody::whole(Bytes::copy_from_slice(&whole)));
@@ -183,10 +185,11 @@ impl Inbound {
         }
     }
 
-    /// The body of the request whose head was read, where [`Inbound::body_at_once`] has none: whole, if it is small.
+    /// The body of the request whose head was read, if [`Inbound::body_at_once`] has none. A small body is read in
+    /// full.
     ///
     /// # Errors
-    /// A refusal, or `None` when the client went away.
+    /// A refusal, or `None` if the client went away.
     pub async fn body(
         &mut self,
         head: &RequestHead,
@@ -194,7 +197,7 @@ impl Inbound {
         watch: &mut Watch,
     ) -> Result<RequestBody, Option<Refusal>> {
         let length = payload::length(head.framing);
-        // A client that waits for `100 Continue` has nothing to read yet.
+        // A client that waits for `100 Continue` has not sent any of the body yet.
         let first = if head.expects_continue && self.read.bytes.is_empty() {
             First::Gathered(Bytes::new())
         } else {
@@ -226,14 +229,14 @@ impl Inbound {
         )))
     }
 
-    /// The body of a request that will be refused: nothing of it is read unless it is asked for.
+    /// The body of a request that will be refused. Nothing of it is read except on demand.
     pub fn unread_body(&mut self, head: &RequestHead) -> RequestBody {
         let (sender, receiver) = body_channel(payload::length(head.framing));
         self.body_sender = Some(sender);
         RequestBody::stream(receiver)
     }
 
-    /// Reads a body that is small to its end, and of another one what has come. Less, where the memory budget has no room.
+    /// Reads a small body in full, and of any other what has arrived. Stops early if the memory budget has no room.
     async fn gather(
         &mut self,
         transport: &mut WriteTimeout,
@@ -254,7 +257,7 @@ impl Inbound {
                 if !small && !payload.is_empty() {
                     return Ok(First::Part(payload));
                 }
-                // There is room.
+                // The room was reserved above.
                 let _ = gathered.push(&payload);
             }
             if self.is_at_a_head() {
@@ -281,19 +284,19 @@ impl Inbound {
         }
     }
 
-    /// Takes the payload out of what was read.
+    /// Takes the payload out of the bytes read.
     fn decode(&mut self) -> Result<BytesMut, Refusal> {
         let payload = self.body.split(&mut self.read.bytes);
         self.read.let_go_if_empty();
         payload
     }
 
-    /// Is the body read to its end, so that what follows is a head?
+    /// Whether the body was read to its end, so that a head comes next.
     pub fn is_at_a_head(&self) -> bool {
         self.body.is_read()
     }
 
-    /// Will it be, by the time the answer has been written?
+    /// Whether [`Inbound::is_at_a_head`] will be true once the response has been written.
     pub fn will_be_at_a_head(&self) -> bool {
         let comes = self
             .body_sender
@@ -302,12 +305,13 @@ impl Inbound {
         self.is_at_a_head() || comes && !self.expects_continue
     }
 
-    /// The answer begins: `100 Continue` would come too late, and is not owed any more (RFC 9110 §10.1.1).
+    /// Records that the response begins: `100 Continue` is no longer required and would come too late (RFC 9110
+    /// §10.1.1).
     pub fn answered(&mut self) {
         self.expects_continue = false;
     }
 
-    /// Reads what is wanted of the body, or watches for the client's end.
+    /// Reads the body on demand, or watches for the client's disconnect.
     pub fn poll_body(
         &mut self,
         cx: &mut Context<'_>,
@@ -352,7 +356,7 @@ impl Inbound {
         Poll::Ready(Ok(()))
     }
 
-    /// Watches for the client's end; what else comes is kept for later, up to a bound.
+    /// Watches for the client's disconnect. Keeps data that arrives meanwhile, up to `MAX_AHEAD`.
     fn poll_gone(
         &mut self,
         cx: &mut Context<'_>,
@@ -371,7 +375,7 @@ impl Inbound {
         self.poll_left(cx, transport)
     }
 
-    /// Watches for the client's end behind bytes that are not wanted yet: the kernel is asked, now and then.
+    /// Watches for the client's disconnect behind unread data, by asking the kernel at intervals.
     fn poll_left(
         &mut self,
         cx: &mut Context<'_>,
@@ -385,13 +389,13 @@ impl Inbound {
         }
     }
 
-    /// Lets go of what was read: no more requests are taken from it.
+    /// Drops the bytes that were read: no further request is served.
     pub fn discard(&mut self) {
         self.read.bytes.clear();
         self.read.let_go_if_empty();
     }
 
-    /// What was read ahead.
+    /// The bytes that were read ahead.
     pub fn into_read(self) -> BytesMut {
         self.read.bytes
     }

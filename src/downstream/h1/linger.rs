@@ -1,4 +1,4 @@
-//! How a connection ends whose client may still be sending, or was given half an answer.
+//! Closes connections whose client may still be sending, or has received part of a response.
 
 use std::time::{Duration, Instant};
 
@@ -7,18 +7,17 @@ use tokio::io::AsyncWriteExt;
 use crate::transport::tcp;
 use crate::transport::write_timeout::WriteTimeout;
 
-/// What is still read of a client that was given its last answer, so that the answer is not lost to a reset
-/// (RFC 9112 §9.6).
+/// How long to read on after the last response, so that the response is not lost to a reset (RFC 9112 §9.6).
 const LINGER: Duration = Duration::from_secs(1);
-/// The longest that a client may take for an answer that it reads slowly while it is still sending.
+/// The total limit for a client that reads its response slowly while it is still sending.
 const LONGEST_LINGER: Duration = Duration::from_secs(30);
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// How long a client has to take the last of an answer that is cut.
+/// How long a client has to acknowledge the rest of a response that is cut.
 const BEFORE_RESET: Duration = Duration::from_secs(1);
 
-/// Ends our side and reads on, so that a client that is still sending gets to read its answer: for a moment, and as long
-/// as it still takes some of it. (What it has not taken is lost to the reset that closing means then.)
+/// Closes the write side and reads on, so that a client that is still sending can read its response: for a short time,
+/// and for as long as it keeps acknowledging data. After that, closing means a reset, and unacknowledged data is lost.
 pub async fn linger(transport: &mut WriteTimeout) {
     if !matches!(
         tokio::time::timeout(LINGER, transport.shutdown()).await,
@@ -46,7 +45,7 @@ pub async fn linger(transport: &mut WriteTimeout) {
     }
 }
 
-/// Resets the connection once the client has what could be sent: a reset throws away what it has not taken.
+/// Resets the connection once the client has acknowledged what was sent: a reset discards the rest.
 pub async fn reset(transport: WriteTimeout) {
     tcp::reset_on_close(transport.socket(), true);
     tcp::taken(transport.socket(), BEFORE_RESET).await;

@@ -1,4 +1,5 @@
-//! What a client is sent: the head with the first bytes that are there, then each batch of bytes in one write.
+//! The writing side of an HTTP/1.1 connection: the response head with the first available bytes of the body, then each
+//! batch of bytes in one write.
 
 use std::io::IoSlice;
 use std::pin::Pin;
@@ -19,29 +20,29 @@ use crate::proxy::SplitBody;
 use crate::transport::with_write_buffer;
 use crate::transport::write_timeout::WriteTimeout;
 
-/// Bytes that are gathered for one write, as long as they are there without waiting.
+/// Size of a batch, in bytes. A batch is gathered from data that is available without waiting.
 const BATCH: usize = 32 * 1024;
 
-/// From this length on, in bytes, data is written from where it lies instead of being copied into the batch. A smaller copy
-/// is cheaper than one more piece of a write. A larger one can be dear: AMD's Zen 4 takes up to fifty times as long for it
-/// where the target lies a little behind the source, modulo 4 KiB (glibc's bug 30994).
+/// From this length on, in bytes, data is written from where it is instead of being copied into the batch. Copying less
+/// is cheaper than another slice in a vectored write. Copying more can be slow: on AMD Zen 4 a copy can take up to
+/// fifty times as long if the destination lies slightly behind the source, modulo 4 KiB (glibc bug 30994).
 const LARGE: usize = 2048;
 
-/// Room for a head, in bytes.
+/// Initial capacity for a head, in bytes.
 const HEAD: usize = 512;
 
-/// How an answer ended on the wire.
+/// How a response ended on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Clean,
-    /// The body broke: the connection must end without the mark of a clean end.
+    /// The body failed: the connection must end without the mark of a clean end.
     Cut,
 }
 
 /// Bytes for one write.
 struct Batch<'a> {
     composed: &'a mut Vec<u8>,
-    /// What follows it, where that is large: data where it lies, and the end of its chunk.
+    /// Large data that follows `composed`, not copied, and the end of its chunk.
     large: Bytes,
     chunk_end: &'static [u8],
 }
@@ -63,19 +64,19 @@ impl Batch<'_> {
 /// The writing side of a connection.
 pub struct Outbound {
     memory: Arc<Budget>,
-    /// For what the socket does not take.
+    /// Charge for what the socket has not taken.
     charge: Charge,
-    /// Composed, but not taken by the socket yet.
+    /// Bytes that are composed but that the socket has not taken yet.
     pending: Vec<u8>,
     written: usize,
-    /// The head is composed, and goes out together with what the body has at once.
+    /// The head is composed and goes out with the first available bytes of the body.
     head_waits: bool,
     framing: Option<Framing>,
     end: Option<End>,
 }
 
 impl Outbound {
-    /// One that has nothing to write; what it will hold is charged to `memory`.
+    /// Has nothing to write yet. Charges what it will hold to `memory`.
     pub fn new(memory: &Arc<Budget>) -> Self {
         Self {
             memory: Arc::clone(memory),
@@ -88,7 +89,7 @@ impl Outbound {
         }
     }
 
-    /// Begins an answer: composes its head. True when the connection may carry another one after it.
+    /// Begins a response: composes its head. Returns true if the connection may carry another response after it.
     pub fn begin(
         &mut self,
         version: Version,
@@ -100,11 +101,12 @@ impl Outbound {
         let framing = framing(version, parts, body, is_head);
         let persists = persists && framing != Framing::UntilClose;
         let shown = match framing {
-            // The lengths of what has no body on the wire: the head's own, or none.
+            // A response without a body on the wire: to HEAD, the head's own `Content-Length`; otherwise 0, where one
+            // is allowed.
             Framing::None if !is_head && has_a_length(parts.status) => Framing::Length(0),
             other => other,
         };
-        // One allocation for nearly all heads.
+        // One allocation is enough for nearly all heads.
         self.pending.reserve(HEAD);
         let close = !persists && parts.status != StatusCode::SWITCHING_PROTOCOLS;
         http1::response_head(
@@ -121,22 +123,22 @@ impl Outbound {
         persists
     }
 
-    /// Is there something that the client has yet to take?
+    /// Whether there are bytes that the client has not taken yet.
     pub fn is_blocked(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Does the end of the connection mean the end of the answer?
+    /// Whether the end of the connection marks the end of the response.
     pub fn ends_with_connection(&self) -> bool {
         self.framing == Some(Framing::UntilClose)
     }
 
-    /// Bytes to go out before anything else.
+    /// Bytes to send before anything else.
     pub fn pending(&mut self) -> &mut Vec<u8> {
         &mut self.pending
     }
 
-    /// Writes what is pending.
+    /// Writes the pending bytes.
     pub fn poll_flush(
         &mut self,
         cx: &mut Context<'_>,
@@ -150,7 +152,7 @@ impl Outbound {
             }
         }
         if !self.pending.is_empty() {
-            // An idle stream keeps no buffer.
+            // Idle streams keep no buffer.
             self.pending = Vec::new();
             self.written = 0;
             self.charge.shrink(0);
@@ -158,7 +160,7 @@ impl Outbound {
         poll_flush_tls(cx, transport)
     }
 
-    /// Writes the answer as its body comes, to its end.
+    /// Writes the response as its body arrives, until it ends.
     pub fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -193,7 +195,7 @@ impl Outbound {
         }
     }
 
-    /// Composes what the body has without waiting. True when it has to be waited for.
+    /// Composes what the body has without waiting. Returns true if the body is pending.
     fn gather(
         &mut self,
         cx: &mut Context<'_>,
@@ -205,7 +207,7 @@ impl Outbound {
                 Poll::Pending => return true,
                 Poll::Ready(Some(Ok(frame))) => {
                     self.encode(frame, batch);
-                    // Behind what is large nothing can be composed: it would go out first.
+                    // Nothing can be composed behind large data: it would go out first.
                     if self.end.is_none() && batch.large.is_empty() && body.is_end_stream() {
                         self.finish(batch.composed, None);
                     }
@@ -226,7 +228,7 @@ impl Outbound {
             }
         };
         match &mut self.framing {
-            // An empty chunk would be the last one.
+            // An empty chunk would end the body.
             Some(Framing::Chunked) if !data.is_empty() => {
                 http1::chunk_head(batch.composed, data.len());
                 batch.add(data);
@@ -256,13 +258,13 @@ impl Outbound {
                 http1::last_chunk(batch, trailers);
                 End::Clean
             }
-            // A body shorter than its length is not whole.
+            // A body shorter than its length is incomplete.
             Some(Framing::Length(1..)) => End::Cut,
             _ => End::Clean,
         });
     }
 
-    /// Writes a batch; what the socket does not take stays pending.
+    /// Writes a batch. What the socket does not take stays pending.
     fn write(
         &mut self,
         cx: &mut Context<'_>,
@@ -276,11 +278,11 @@ impl Outbound {
             _ => 3,
         };
         let mut left = &mut pieces[..count];
-        // Takes away what is empty before the rest.
+        // Skips an empty first slice.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             let written = match &*left {
-                // A call for one piece is cheaper.
+                // A plain write is cheaper for a single slice.
                 [first] => Pin::new(&mut *transport).poll_write(cx, first),
                 pieces => Pin::new(&mut *transport).poll_write_vectored(cx, pieces),
             };
@@ -294,7 +296,7 @@ impl Outbound {
                         self.pending.extend_from_slice(piece);
                     }
                     if length > FREE {
-                        // It was read already, so there is no question of whether.
+                        // The data has already been read, so it is charged even beyond the limit.
                         self.charge.force(&self.memory, cost(length));
                     }
                     break;
@@ -334,7 +336,8 @@ fn framing(version: Version, parts: &Parts, body: &SplitBody, is_head: bool) -> 
     }
 }
 
-/// RFC 9110 §8.6: these have no content, and no `Content-Length` of 0 either.
+/// Whether a response with this status has a content length. RFC 9110 §8.6: the others have no content, and no
+/// `Content-Length: 0` either.
 fn has_a_length(status: StatusCode) -> bool {
     !status.is_informational()
         && status != StatusCode::NO_CONTENT

@@ -1,10 +1,10 @@
-//! What is no request, and what its sender is told.
+//! Responses to invalid or failed requests.
 
 use http::StatusCode;
 
 use crate::http1::HeadError;
 
-/// What is no request, and what to say of it.
+/// Why a request is refused: the status and message of the response.
 pub struct Refusal {
     pub status: StatusCode,
     pub message: &'static str,

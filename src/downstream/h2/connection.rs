@@ -1,4 +1,4 @@
-//! Drives an HTTP/2 connection of a client: when it must have begun, when it has rested long enough, and how it ends.
+//! Drives one HTTP/2 client connection: start timeout, idle timeout, keep-alive, drain and close.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,42 +21,42 @@ use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, deadline};
 
-/// What a client has sent, in bytes, when it has begun: its preface and the head of a frame (RFC 9113 §3.4, §4.1).
+/// Bytes that a client has sent once it has started: its preface and a frame header (RFC 9113 §3.4, §4.1).
 const BEGUN: u64 = 24 + 9;
-/// How long a connection without a stream that is to end waits for the client to say that it has seen so (RFC 9113 §6.8
-/// recommends a round trip), and then for it to take the last frame.
+/// How long a closing connection without streams waits for the client to see the GOAWAY (RFC 9113 §6.8 recommends a
+/// round trip), and then for it to take the last frame.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// How long a connection that is to end may take to send what is left of whole answers.
+/// How long a closing connection may take to send the rest of complete responses.
 const LAST_DATA: Duration = Duration::from_secs(10);
 
-/// Streams that a client may give up within [`RESETS_IN`], after they were handed out. What it resets before is bounded by h2.
-/// Each is work that was begun for nothing (CVE-2023-44487), and makes room for another one.
+/// Accepted streams that a client may cancel within [`RESETS_IN`]. Each is work done for nothing that makes room for
+/// the next one (CVE-2023-44487). h2 limits streams that are reset before they are accepted.
 const MAX_RESETS: usize = 500;
 const RESETS_IN: Duration = Duration::from_secs(1);
 
-/// The streams of a connection that are being answered.
+/// The open streams of a connection: those that are being responded to.
 #[derive(Default)]
 pub(super) struct Open {
     count: AtomicUsize,
-    /// Those that the client has given up so far.
+    /// Streams that the client has cancelled so far.
     resets: AtomicUsize,
     connection: AtomicWaker,
 }
 
 impl Open {
-    /// One more, while the seat is held.
+    /// Counts one more stream until the seat is dropped.
     pub(super) fn seat(self: &Arc<Self>) -> Seat {
         self.count.fetch_add(1, Ordering::Relaxed);
         Seat(Arc::clone(self))
     }
 }
 
-/// A stream that is being answered.
+/// A stream that is being responded to.
 pub(super) struct Seat(Arc<Open>);
 
 impl Seat {
-    /// The client does not want the answer.
+    /// Records that the client cancelled the stream.
     pub(super) fn given_up(&self) {
         self.0.resets.fetch_add(1, Ordering::Relaxed);
     }
@@ -70,9 +70,9 @@ impl Drop for Seat {
     }
 }
 
-/// Whether a client opens streams only to give them up.
+/// Detects clients that open streams only to cancel them.
 struct Resets {
-    /// How many it had given up at the beginning of the time in which they are counted.
+    /// The number of cancelled streams at the start of the current period.
     before: usize,
     since: Instant,
 }
@@ -85,7 +85,8 @@ impl Resets {
         }
     }
 
-    /// `total` are given up so far. The clock is read only where there is something to count.
+    /// Whether too many streams were cancelled in the current period. `total` is the number so far. The clock is read
+    /// only if it has changed.
     fn are_too_many(&mut self, total: usize, now: impl FnOnce() -> Instant) -> bool {
         if total == self.before {
             return false;
@@ -102,7 +103,7 @@ impl Resets {
     }
 }
 
-/// A connection that is served.
+/// A connection that is being served.
 struct Connection<'a, S> {
     inner: server::Connection<Counted<Rewound<WriteTimeout>>, Bytes>,
     traffic: Arc<Traffic>,
@@ -112,25 +113,25 @@ struct Connection<'a, S> {
     open: &'a Open,
     limits: &'a Limits,
     resets: Resets,
-    /// Until when the client must have begun.
+    /// When the client must have started.
     begins_by: Instant,
-    /// Since when no stream is being answered.
+    /// Since when no stream is open.
     idle_since: Option<Instant>,
-    /// What had been sent, and when, at the last look at a client that takes what is left.
+    /// Bytes sent so far and the time, at the last check of a client that takes remaining data.
     flushed: Option<(u64, Instant)>,
-    /// Since when the client is told to go elsewhere.
+    /// When the client was told to go away.
     leaving_since: Option<Instant>,
-    /// Since when all is over but for the last frame.
+    /// When the connection was shut down; only the last frame is left.
     over_since: Option<Instant>,
     timer: Pin<Box<Sleep>>,
     memory: &'a Budget,
     window: Window,
 }
 
-/// Serves a connection to its end: each request goes to `serve`.
+/// Serves a connection until it ends and passes each request to `serve`.
 ///
 /// # Errors
-/// Why it ended, if not as it should.
+/// Why the connection ended, unless it ended cleanly.
 pub(super) async fn serve(
     handshake: Handshake<Counted<Rewound<WriteTimeout>>>,
     traffic: Arc<Traffic>,
@@ -175,7 +176,7 @@ pub(super) async fn serve(
 
 impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), String>> {
-        // It is polled for each event of its streams, so the look must cost little.
+        // This runs for each event of each stream, so the check must be cheap.
         if self.leaving_since.is_none() && self.watch.poll(cx) >= Phase::Draining {
             self.leave();
         }
@@ -198,7 +199,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         }
     }
 
-    /// Moves frames and hands out new streams. Ready at the end of the connection.
+    /// Reads and writes frames and hands out new streams. Ready when the connection has ended.
     fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), String>> {
         loop {
             let (request, mut respond) = match ready!(self.inner.poll_accept(cx)) {
@@ -210,7 +211,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
             if self.over_since.is_none() && self.resets.are_too_many(resets, Instant::now) {
                 self.end(Instant::now(), Reason::ENHANCE_YOUR_CALM);
             }
-            // A client that does not acknowledge the GOAWAY goes on opening streams.
+            // A client that does not acknowledge the GOAWAY keeps opening streams.
             let refuses = |since: Instant| since.elapsed() > GRACE;
             if self.over_since.is_some() || self.leaving_since.is_some_and(refuses) {
                 respond.send_reset(Reason::REFUSED_STREAM);
@@ -220,13 +221,14 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         }
     }
 
-    /// Tells the client to open no more streams. The connection ends with the last that is open.
+    /// Tells the client to open no more streams. The connection ends with the last open one.
     fn leave(&mut self) {
         self.inner.graceful_shutdown();
         self.leaving_since = Some(Instant::now());
     }
 
-    /// Waits for what the connection may wait for. Ready when it is to be looked at again, with the reason if it is to end.
+    /// Waits for the current timeout of the connection. Ready if the connection must be polled again; an error is the
+    /// reason to end it.
     fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), &'static str>> {
         if self.open.count.load(Ordering::Relaxed) > 0 && self.over_since.is_none() {
             self.idle_since = None;
@@ -235,7 +237,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         }
         let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
         let has_begun = self.traffic.received() >= BEGUN;
-        // Whole answers may still wait for the client to take them.
+        // Complete responses may still be waiting for the client to take them.
         let is_flushing = self.inner.has_streams();
         let due = match (self.over_since, self.leaving_since) {
             (Some(since), _) => since + GRACE,
@@ -272,7 +274,7 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Ends the connection with all that is left of it.
+    /// Shuts down the connection and all its streams.
     fn end(&mut self, now: Instant, reason: Reason) {
         self.inner.abrupt_shutdown(reason);
         self.over_since = Some(now);
@@ -290,7 +292,7 @@ mod tests {
         let mut resets = Resets::since(start);
         assert!(!resets.are_too_many(MAX_RESETS, at(900)));
         assert!(resets.are_too_many(MAX_RESETS + 1, at(999)));
-        // As many in a longer time are the usual life of a gateway's connection.
+        // As many over a longer time are normal for a gateway's connection.
         let mut resets = Resets::since(start);
         for second in 0..100 {
             let total = usize::try_from(second).expect("few") * MAX_RESETS;

@@ -287,7 +287,7 @@ impl Relay {
     }
 
     pub fn because(&mut self, why: &str) {
-        // While a retry owns the record, nothing is written that could fail.
+        // A retry owns the record while it runs; a reason given meanwhile is lost.
         if let Some(exchange) = &mut self.exchange {
             exchange.because(why);
         }

@@ -30,7 +30,7 @@ pub struct SseRelay {
     partial: Vec<u8>,
     /// Complete events without content, held until content arrives.
     held: Vec<u8>,
-    /// Content was forwarded, so the stream stays on this target.
+    /// The stream stays on this target, because content was forwarded or a retry is ruled out.
     committed: bool,
     hold: HoldPolicy,
     /// The events without content that were forwarded, in case another target continues the stream.

@@ -29,7 +29,7 @@ pub struct Timers {
     pub held_until: Option<Instant>,
     pub first_event: Option<Instant>,
     pub gap: Option<Duration>,
-    /// When the last bytes arrived, after the first content.
+    /// When the last bytes arrived, once the stream is committed.
     pub last_data: Option<Instant>,
     pub comments: Option<Duration>,
     /// When something was last forwarded.

@@ -1,4 +1,4 @@
-//! What was read of a connection and not used yet, charged to the memory budget where it stays.
+//! Bytes that were read from a connection but not used yet. Charged to the memory budget if they stay.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::memory::{Budget, Charge, FREE, Purpose, cost};
 /// Bytes that were read ahead of their use.
 pub struct Ahead {
     pub bytes: BytesMut,
-    /// They lie in the buffer that all connections share, which they must not do for long.
+    /// The bytes lie in the buffer that all connections share, where they must not stay for long.
     shared: bool,
     memory: Arc<Budget>,
-    /// For what stays.
+    /// Charge for bytes that stay.
     charge: Charge,
 }
 
 impl Ahead {
-    /// What a connection began with, in the shared buffer.
+    /// Starts with the first bytes of a connection, in the shared buffer.
     pub fn new(first: BytesMut, memory: &Arc<Budget>) -> Self {
         Self {
             bytes: first,
@@ -27,13 +27,13 @@ impl Ahead {
         }
     }
 
-    /// Takes what was just read, where nothing was left.
+    /// Stores bytes that were just read. Nothing may be left from before.
     pub fn take(&mut self, bytes: BytesMut) {
         self.bytes = bytes;
         self.shared = true;
     }
 
-    /// Moves it out of the shared buffer: it will stay for a while.
+    /// Copies the bytes out of the shared buffer, because they will stay for a while.
     pub fn detach(&mut self) {
         if std::mem::take(&mut self.shared) {
             self.bytes = BytesMut::from(&self.bytes[..]);
@@ -41,7 +41,7 @@ impl Ahead {
         self.account();
     }
 
-    /// The same for the beginning of a head. False when the budget has no room for it.
+    /// Like [`Ahead::detach`], for the beginning of a head. Returns false if the budget has no room for it.
     #[must_use]
     pub fn detach_head(&mut self) -> bool {
         if !self.shared {
@@ -57,7 +57,7 @@ impl Ahead {
         true
     }
 
-    /// Charges what stays.
+    /// Charges the bytes that stay.
     pub fn account(&mut self) {
         let held = match self.bytes.len() {
             0..=FREE => 0,
@@ -68,12 +68,12 @@ impl Ahead {
         }
     }
 
-    /// Adds to what stays. False when the budget has no room for it.
+    /// Appends to the bytes that stay. Returns false if the budget has no room for them.
     #[must_use]
     pub fn add(&mut self, more: &[u8]) -> bool {
         let length = self.bytes.len() + more.len();
         if length > self.bytes.capacity() {
-            // As `BytesMut` grows.
+            // Grows like `BytesMut`.
             let capacity = length.max(self.bytes.capacity() * 2);
             if length > FREE
                 && !self
@@ -87,7 +87,7 @@ impl Ahead {
         true
     }
 
-    /// Even an empty slice keeps the buffer it lies in.
+    /// Releases the buffer if it is empty: even an empty slice keeps its buffer alive.
     pub fn let_go_if_empty(&mut self) {
         if self.bytes.is_empty() {
             self.bytes = BytesMut::new();

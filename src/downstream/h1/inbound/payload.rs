@@ -1,4 +1,4 @@
-//! Where a request's body ends in what is read, by its framing (RFC 9112 §6).
+//! Finds the end of a request body by its framing (RFC 9112 §6).
 
 use bytes::{Buf, BytesMut};
 use http::HeaderMap;
@@ -7,10 +7,10 @@ use http_body::SizeHint;
 use crate::downstream::h1::refusal::{BAD_CHUNK, Refusal};
 use crate::http1::{Chunked, Framing};
 
-/// What is still to come of a body.
+/// The unread rest of a body.
 pub enum Payload {
     None,
-    /// So many bytes.
+    /// This many bytes.
     Length(u64),
     Chunked(Chunked),
 }
@@ -24,10 +24,10 @@ impl Payload {
         }
     }
 
-    /// Takes what belongs to it out of `read`; of that what is payload.
+    /// Takes the bytes of this body out of `read` and returns the payload among them.
     ///
     /// # Errors
-    /// A chunk that is malformed.
+    /// A malformed chunk.
     pub fn split(&mut self, read: &mut BytesMut) -> Result<BytesMut, Refusal> {
         match self {
             Self::None => Ok(BytesMut::new()),
@@ -53,7 +53,7 @@ impl Payload {
         }
     }
 
-    /// Was all of it read?
+    /// Whether the whole body was read.
     pub fn is_read(&self) -> bool {
         match self {
             Self::None | Self::Length(0) => true,
@@ -63,7 +63,7 @@ impl Payload {
     }
 }
 
-/// How long a body of this framing is, in bytes, as far as its head says.
+/// The length of a body with this framing, in bytes, as far as its head declares it.
 pub fn length(framing: Framing) -> SizeHint {
     match framing {
         Framing::Length(length) => SizeHint::with_exact(length),

@@ -1,4 +1,4 @@
-//! One timer for the life of a connection, moved rather than made anew.
+//! A single timer for the life of a connection, reset instead of being recreated.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,12 +9,12 @@ use tokio::time::Sleep;
 pub struct Timer(Pin<Box<Sleep>>);
 
 impl Timer {
-    /// Armed for `limit` from now.
+    /// Expires `limit` from now.
     pub fn new(limit: Duration) -> Self {
         Self(Box::pin(tokio::time::sleep(limit)))
     }
 
-    /// Ready when `deadline` is over. One that is armed for an earlier time stays so, and is moved when that comes.
+    /// Ready once `deadline` has passed. A timer that is set for an earlier time is reset only when it fires.
     pub fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         loop {
             let armed = self.0.deadline();
@@ -28,7 +28,7 @@ impl Timer {
         }
     }
 
-    /// Ready `interval` from now at the latest.
+    /// Ready at the latest `interval` from now.
     pub fn poll_within(&mut self, cx: &mut Context<'_>, interval: Duration) -> Poll<()> {
         let next = Instant::now() + interval;
         if self.0.is_elapsed() || self.0.deadline() > next.into() {
