@@ -190,7 +190,8 @@ impl<O: OldBackend> Connection<O> {
     ) -> (Option<Tunnel>, bool, SplitBody) {
         let (mut parts, body) = response.into_parts();
         let tunnel = parts.extensions.remove::<Tunnel>();
-        // Unless the request body will have been read to its end, the rest of it would be taken for the next head.
+        // Keep the connection only if the request body will have been read to its end: otherwise its rest could not be
+        // told from the next head in time.
         let persists =
             keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
         self.inbound.answered();

@@ -251,7 +251,7 @@ fn refusal<B>(request: &Request<B>) -> Option<(StatusCode, &'static str)> {
     ))
 }
 
-/// A response body over HTTP/2. Interrupts it when the process ends, and delays the reset after a cut.
+/// A response body over HTTP/2. Interrupts the response when the process ends, and delays the reset after a cut.
 struct Streamed {
     body: SplitBody,
     memory: Arc<Budget>,

@@ -30,12 +30,12 @@ const GRACE: Duration = Duration::from_secs(1);
 /// How long a closing connection may take to send the rest of complete responses.
 const LAST_DATA: Duration = Duration::from_secs(10);
 
-/// Accepted streams that a client may cancel within [`RESETS_IN`]. Each is work done for nothing that makes room for
-/// the next one (CVE-2023-44487). h2 limits streams that are reset before they are accepted.
+/// Maximum number of accepted streams that a client may cancel within [`RESETS_IN`]. Each costs work for nothing and
+/// makes room for the next one (CVE-2023-44487). h2 limits streams that are reset before they are accepted.
 const MAX_RESETS: usize = 500;
 const RESETS_IN: Duration = Duration::from_secs(1);
 
-/// The open streams of a connection: those that are being responded to.
+/// The streams of a connection that are being served.
 #[derive(Default)]
 pub(super) struct Open {
     count: AtomicUsize,
@@ -52,7 +52,7 @@ impl Open {
     }
 }
 
-/// A stream that is being responded to.
+/// A stream that is being served.
 pub(super) struct Seat(Arc<Open>);
 
 impl Seat {
@@ -115,7 +115,7 @@ struct Connection<'a, S> {
     resets: Resets,
     /// When the client must have started.
     begins_by: Instant,
-    /// Since when no stream is open.
+    /// Since when no stream is being served.
     idle_since: Option<Instant>,
     /// Bytes sent so far and the time, at the last check of a client that takes remaining data.
     flushed: Option<(u64, Instant)>,
