@@ -33,7 +33,8 @@ pub struct Attempts<O> {
     pub attempted: Attempted,
     /// Whether a failed attempt may be retried on another target. False for requests that only old serves.
     pub retryable: bool,
-    /// Attempt the target even if all its endpoints are ejected, because the retry budget denied a move.
+    /// Attempt the target even if all its endpoints are ejected: the request could not move, for example because the
+    /// retry budget denied it.
     pub must_attempt: bool,
     /// When the current attempt began.
     pub started: Instant,
@@ -250,8 +251,8 @@ impl<O: OldBackend> Attempts<O> {
         sent.await
     }
 
-    /// Whether to skip a pool whose endpoints are all ejected. Only if there is another target. A request for old moves
-    /// to new only if old is unreachable or does not answer; otherwise a client that provokes errors from old could
+    /// Whether to skip a pool whose endpoints are all ejected. Only if there is another target. If that target is new,
+    /// only if the endpoints are unreachable or do not answer: otherwise a client that provokes errors from old could
     /// raise new's share for other clients.
     fn fail_fast(&self) -> FailFast {
         if !self.retryable || self.must_attempt {

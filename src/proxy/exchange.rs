@@ -125,7 +125,7 @@ impl Exchange {
         }
     }
 
-    /// Records that no retry succeeded: a response that was judged a failure, or an error, goes to the client.
+    /// Clears a pending recovery: no target did better, and a failed response or an error goes to the client.
     pub fn not_recovered(&mut self) {
         self.recovery_pending = false;
     }
@@ -215,7 +215,7 @@ impl Drop for Exchange {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Gone);
         let failed = self.status.is_server_error();
-        // How streams of an unknown API family end is not known.
+        // Without a known terminal event, the absence of one says nothing.
         let quiet = self.quiet || !self.api.has_terminal_event();
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
         if !self.is_sse && !failed {

@@ -25,7 +25,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Makes the description of a client.
+    /// Describes a client at `address`, connected with or without TLS.
     ///
     /// # Panics
     /// Never: an address is a valid header value.
