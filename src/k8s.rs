@@ -1,7 +1,7 @@
-//! What the API server sees of us: watches, Events, the lease of a leader, the addresses behind a Service, and the kinds of
-//! objects that own workers.
+//! The Kubernetes API client: watches, Events, leader election, the addresses behind a Service, and worker counts per kind of
+//! workload.
 //!
-//! Must not know what an update means nor what becomes of it.
+//! Contains no rollout policy.
 
 mod cache;
 mod connection;

@@ -1,7 +1,6 @@
-//! What the API server holds of the kinds that are asked for: each is listed when it is first asked for, and watched from
-//! then on.
+//! Caches objects from the API server. A kind is listed when it is first requested, and watched from then on.
 //!
-//! Must not know what the objects mean.
+//! Does not interpret the objects.
 
 mod objects;
 mod store;
@@ -20,14 +19,14 @@ use store::{Store, noting};
 pub use objects::Object;
 pub use store::{Changed, NotSynced};
 
-/// Which namespaces are looked at.
+/// The namespaces to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     All,
     Namespace(String),
 }
 
-/// All kinds that were asked for.
+/// A cache of every kind that has been requested.
 pub struct Cache {
     client: Client,
     scope: Scope,
@@ -36,7 +35,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Nothing is watched before it is asked for. Changes are told to the receiver.
+    /// Creates an empty cache; nothing is watched until it is requested. The receiver is notified of every change.
     #[must_use]
     pub fn new(connection: &Connection, scope: Scope) -> (Self, mpsc::UnboundedReceiver<Changed>) {
         let (told, changes) = mpsc::unbounded_channel();
@@ -49,10 +48,10 @@ impl Cache {
         (cache, changes)
     }
 
-    /// The objects of a kind in a namespace; none where the cluster does not have the kind.
+    /// Returns the objects of a kind in a namespace; empty if the cluster does not have the kind.
     ///
     /// # Errors
-    /// When they are not listed yet, or may not be.
+    /// If the kind is not listed yet, or listing it is refused.
     pub fn of(&self, kind: &ApiResource, namespace: &str) -> Result<Vec<Object>, NotSynced> {
         let store = self.store(kind);
         let state = store.state();
@@ -61,10 +60,10 @@ impl Cache {
         Ok(objects.flat_map(BTreeMap::values).cloned().collect())
     }
 
-    /// One object of a kind.
+    /// Returns one object of a kind.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// As for [`Self::of`].
     pub fn one(
         &self,
         kind: &ApiResource,
@@ -78,10 +77,10 @@ impl Cache {
         Ok(objects.and_then(|objects| objects.get(name)).cloned())
     }
 
-    /// The objects of a kind in all namespaces that are looked at.
+    /// Returns the objects of a kind in all namespaces of the scope.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// As for [`Self::of`].
     pub fn all(&self, kind: &ApiResource) -> Result<Vec<Object>, NotSynced> {
         let store = self.store(kind);
         let state = store.state();
@@ -90,7 +89,7 @@ impl Cache {
         Ok(objects.flat_map(BTreeMap::values).cloned().collect())
     }
 
-    /// Of how many kinds only the last list is known, because a newer one is refused?
+    /// The number of kinds that only have their last list, because listing or watching them is now refused.
     #[must_use]
     pub fn stale(&self) -> usize {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +97,7 @@ impl Cache {
         stale.count()
     }
 
-    /// Was all that is held heard of late, with nothing refused since?
+    /// Whether the API server confirmed everything in the cache recently and has refused nothing since.
     #[must_use]
     pub fn are_current(&self) -> bool {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// An API server whose list is empty and whose first watch is refused; the next one is granted, and silent.
+    /// An API server with an empty list that refuses the first watch, then accepts the next one and sends nothing on it.
     fn quiet_api_server(watches: Arc<AtomicUsize>) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             let is_watch = request.uri().query().unwrap_or_default().contains("watch=");
@@ -188,7 +187,7 @@ mod tests {
         assert!(cache.all(&teapots).unwrap().is_empty());
     }
 
-    /// An API server that begins: it knows no kind but the third time that it is asked, and is ready only then.
+    /// An API server that is starting: it does not know the kind until the third list request, and is not ready before that.
     fn beginning_api_server(lists: Arc<AtomicUsize>) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             let refused = |code: u16| {

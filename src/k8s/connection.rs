@@ -1,6 +1,4 @@
-//! The way to the API server: by the pod's service account or a kubeconfig.
-//!
-//! Must not know what is asked over it.
+//! Connects to the API server, with the pod's service account or a kubeconfig.
 
 use std::time::Duration;
 
@@ -13,18 +11,18 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tower::util::MapResponseLayer;
 
-/// How long a connection may take.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long the API server may be silent.
+/// Read timeout: how long the API server may be silent.
 const SILENCE: Duration = Duration::from_secs(40);
-/// The same of a watch: longer than the longest of them. The API server promises no bookmarks, so one where nothing changes
-/// may be silent to its end.
+/// Read timeout of a watch, longer than the longest watch. The API server does not promise bookmarks, so a watch may be silent
+/// to its end if nothing changes.
 const SILENCE_OF_WATCH: Duration = Duration::from_secs(130);
 
-/// Why there is no way to the API server at all.
+/// Why the API server cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Neither a service account nor a kubeconfig.
+    /// There is neither a service account nor a kubeconfig.
     #[error("no way to an API server is known")]
     Unknown(#[source] Box<InferConfigError>),
     /// The certificates or credentials cannot be used.
@@ -32,33 +30,33 @@ pub enum Error {
     Unusable(#[source] Box<kube::Error>),
 }
 
-/// The way to the API server. Nothing is sent before something is asked.
+/// A connection to the API server. Nothing is sent until the first request.
 #[derive(Clone)]
 pub struct Connection {
     pub(super) client: Client,
-    /// For the watch on updates: whatever comes of its answers is noted in `contact`.
+    /// For the watch on updates: every response and body frame updates `contact`.
     pub(super) watching: Client,
-    /// For other watches.
+    /// For the watches on EndpointSlices, with the same timeouts.
     pub(super) watching_unnoted: Client,
     pub(super) contact: watch::Receiver<Instant>,
     namespace: String,
 }
 
 impl Connection {
-    /// Reads how to reach the API server. `namespace` is the one to look at; by default that of the pod or of the
-    /// kubeconfig.
+    /// Reads how to reach the API server. `namespace` defaults to that of the pod or of the kubeconfig.
     ///
     /// # Errors
-    /// When nothing says how, or what does cannot be used.
+    /// If there is no configuration, or it cannot be used.
     pub async fn open(namespace: Option<&str>) -> Result<Self, Error> {
-        // An error means that the process has chosen before.
+        // An error means that the process has already installed a provider.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = kube::Config::infer()
             .await
             .map_err(|error| Error::Unknown(Box::new(error)))?;
         config.connect_timeout = Some(CONNECT);
         config.read_timeout = Some(SILENCE);
-        // It would hide that the API server is out of order, in the end for a quarter of an hour; who asks here asks again.
+        // The default retry would hide an unavailable API server, eventually for a quarter of an hour. Callers retry
+        // themselves.
         config.default_retry = false;
         let namespace = namespace.map_or_else(|| config.default_namespace.clone(), str::to_owned);
         let unusable = |error| Error::Unusable(Box::new(error));
@@ -71,7 +69,7 @@ impl Connection {
                 return response;
             }
             told.send_replace(Instant::now());
-            // Bookmarks as well: where nothing changes they are all that may come.
+            // Bookmarks count too: while nothing changes they may be all that arrives.
             let told = told.clone();
             response.map(|body| -> Box<DynBody> {
                 Box::new(body.map_frame(move |frame| {
@@ -93,13 +91,13 @@ impl Connection {
         })
     }
 
-    /// What asks the API server.
+    /// A client for requests to the API server.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The namespace that is looked at.
+    /// The namespace that is watched.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace

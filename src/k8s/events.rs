@@ -1,7 +1,8 @@
-//! Events on an update, for `kubectl describe`: one for each reason and edit, whoever of the proxies is first.
+//! Writes Events on an update, for `kubectl describe`: one per reason and edit, from whichever proxy writes it first.
 //!
-//! All proxies of a deployment see the same. The name of an Event is made of what it says, so that the API server keeps
-//! the first and refuses the others. Nothing waits for an Event, and one that cannot be written is only logged.
+//! All proxies of a deployment observe the same. The name of an Event is a hash of the edit, the reason and the occasion, so
+//! the API server keeps the first Event and rejects the duplicates. Nothing waits for an Event, and a failed write is only
+//! logged.
 
 use std::time::Duration;
 
@@ -17,36 +18,37 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::Connection;
 use crate::resource::{API_VERSION, Identity, KIND};
 
-/// Events that wait to be written; beyond it they are dropped.
+/// How many Events may be queued; more are dropped.
 const WAITING: usize = 32;
-/// Attempts at one Event, and the pause between them.
+/// Attempts per Event, and the pause between them.
 const ATTEMPTS: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(2);
-/// Time that the API server may take.
+/// How long the API server may take to respond.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The greatest length of a note, in bytes (events.k8s.io/v1), and of what is taken of a name.
+/// The maximum length of a note (events.k8s.io/v1), and the length to which the update's name is cut, in bytes.
 const MAX_NOTE: usize = 1024;
 const MAX_NAME: usize = 200;
-/// Who reports.
+/// `reportingController` of the Events.
 const CONTROLLER: &str = "nvidia.com/crossfade";
 
-/// What is to be said of an update.
+/// Something to report about an update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// The update, and which edit of it.
     pub about: Identity,
-    /// One word in CamelCase, as `Invalid`.
+    /// One word in CamelCase, such as `Invalid`.
     pub reason: &'static str,
-    /// In words.
+    /// The message.
     pub note: String,
-    /// Whether something is wrong.
+    /// Whether the Event has type `Warning`.
     pub warning: bool,
-    /// Tells apart what may happen to one edit several times; the same where all who say it mean one occasion.
+    /// Distinguishes Events with the same reason about the same edit. Proxies that report the same occasion use the same
+    /// value.
     pub occasion: u64,
 }
 
 impl Notice {
-    /// The same for all who say the same of the same edit.
+    /// The Event's name: equal for every proxy that reports the same reason and occasion of the same edit.
     fn name(&self) -> String {
         let about = &self.about;
         let name = about.name.as_deref().unwrap_or("update");
@@ -86,7 +88,7 @@ impl Notice {
     }
 }
 
-/// As much of `text` as has at most `most` bytes.
+/// The longest prefix of `text` with at most `most` bytes.
 fn start(text: &str, most: usize) -> &str {
     let ends = text
         .char_indices()
@@ -94,12 +96,12 @@ fn start(text: &str, most: usize) -> &str {
     &text[..ends.take_while(|end| *end <= most).last().unwrap_or(0)]
 }
 
-/// Where notices are handed in.
+/// The sending half, through which notices are reported.
 #[derive(Clone, Debug)]
 pub struct Notices(mpsc::Sender<Notice>);
 
 impl Notices {
-    /// Has it written, soon; drops it when too many wait.
+    /// Queues a notice to be written soon. Drops it if the queue is full.
     pub fn tell(&self, notice: Notice) {
         if let Err(error) = self.0.try_send(notice) {
             tracing::warn!(%error, "an Event is dropped");
@@ -121,7 +123,7 @@ impl Reporter {
         Self::with_room(connection, WAITING)
     }
 
-    /// One by which so many notices can wait to be written.
+    /// A reporter whose queue holds `room` notices.
     #[must_use]
     pub fn with_room(connection: &Connection, room: usize) -> (Notices, Self) {
         let (sender, waiting) = mpsc::channel(room);
@@ -138,7 +140,7 @@ impl Reporter {
         (Notices(sender), reporter)
     }
 
-    /// Writes for as long as it is polled.
+    /// Writes queued notices for as long as it is polled.
     pub async fn write(mut self) {
         while let Some(notice) = self.waiting.recv().await {
             let namespace = notice.about.namespace.as_ref().unwrap_or(&self.namespace);
@@ -164,14 +166,14 @@ async fn create(api: &Api<Event>, event: &Event) -> Result<(), kube::Error> {
     let params = PostParams::default();
     match tokio::time::timeout(PATIENCE, api.create(&params, event)).await {
         Ok(Ok(_)) => Ok(()),
-        // Another proxy was first.
+        // Another proxy wrote it first.
         Ok(Err(kube::Error::Api(status))) if status.code == 409 => Ok(()),
         Ok(Err(error)) => Err(error),
         Err(elapsed) => Err(kube::Error::Service(elapsed.into())),
     }
 }
 
-/// Whether it may go well when tried again: not where the API server has said no.
+/// Whether a retry may succeed: not after the API server rejected the Event.
 fn may_pass(error: &kube::Error) -> bool {
     !matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != 429)
 }

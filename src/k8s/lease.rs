@@ -1,9 +1,9 @@
-//! One leader among several replicas, by a Lease (coordination.k8s.io/v1).
+//! Leader election among controller replicas, with a Lease (coordination.k8s.io/v1).
 //!
-//! Who does not lead takes the lease over when it has not been renewed for its whole length, by the clock of who looks:
-//! clocks of different hosts are never compared. Who leads counts on it for two thirds of its length only, from before the
-//! renewal was sent: what is begun within them, and takes no longer than the last third, has ended before another can lead.
-//! Must not know what the leader does.
+//! A replica takes over the lease of another once that has not been renewed for its full duration, measured by its own clock:
+//! clocks of different hosts are never compared. The leader relies on its lease for only two thirds of the duration, counted
+//! from before the renewal was sent. Work that starts within that time and takes no longer than the last third ends before
+//! another replica can lead.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,20 +18,20 @@ use tokio::sync::watch;
 
 use super::Connection;
 
-/// A place among those who may lead.
+/// A candidate in the leader election.
 pub struct Lease {
     api: Api<Object>,
     name: String,
     identity: String,
     length: Duration,
     held_until: watch::Sender<Option<Instant>>,
-    /// Who held it when it was last seen.
+    /// The holder when the lease was last read.
     holder: Arc<ArcSwapOption<String>>,
-    /// The lease of another as it was last seen, and since when it is so.
+    /// The resource version of another replica's lease, and since when it has been unchanged.
     other: Option<(Option<String>, Instant)>,
 }
 
-/// Does this process lead?
+/// Tells whether this process is the leader.
 #[derive(Clone, Debug)]
 pub struct Leading {
     until: watch::Receiver<Option<Instant>>,
@@ -39,7 +39,7 @@ pub struct Leading {
 }
 
 impl Leading {
-    /// For how long it surely does; none if it does not.
+    /// How long this process is certain to remain the leader; `None` if it is not the leader.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let until = (*self.until.borrow())?;
@@ -48,13 +48,13 @@ impl Leading {
             .filter(|left| !left.is_zero())
     }
 
-    /// Who held the lease when it was last seen, by its identity: another than this one may be gone by now.
+    /// The identity of the lease's holder when it was last read. If that is another replica, it may be gone by now.
     #[must_use]
     pub fn holder(&self) -> Option<Arc<String>> {
         self.holder.load_full()
     }
 
-    /// Waits until the answer may have changed.
+    /// Waits until leadership may have changed.
     pub async fn changed(&mut self) {
         if self.until.changed().await.is_err() {
             std::future::pending().await
@@ -63,7 +63,7 @@ impl Leading {
 }
 
 impl Lease {
-    /// A candidate named `identity`, which no other process may be called, for the lease `name` of `length`.
+    /// Creates a candidate for the lease `name` with the duration `length`. No other process may use the same `identity`.
     #[must_use]
     pub fn new(
         connection: &Connection,
@@ -90,7 +90,7 @@ impl Lease {
         (lease, leading)
     }
 
-    /// Takes the lease when it can, and renews it, for as long as it is polled.
+    /// Acquires the lease when possible and renews it, for as long as it is polled.
     pub async fn keep(&mut self) {
         loop {
             let begun = Instant::now();
@@ -120,7 +120,7 @@ impl Lease {
         }
     }
 
-    /// Gives the lease up, so that another can lead at once.
+    /// Releases the lease, so that another replica can lead at once.
     pub async fn release(&mut self) {
         if self.held_until.send_replace(None).is_none() {
             return;
@@ -143,7 +143,7 @@ impl Lease {
         }
     }
 
-    /// Is it ours after this?
+    /// Tries to acquire or renew the lease. Returns whether this replica holds it.
     async fn attempt(&mut self) -> Result<bool, ClientError> {
         let params = PostParams::default();
         let written = match self.api.get_opt(&self.name).await? {
@@ -160,7 +160,7 @@ impl Lease {
                 self.note(&written);
                 Ok(true)
             }
-            // Another was first.
+            // Another replica was first.
             Err(ClientError::Api(status)) if status.code == 409 => Ok(false),
             Err(error) => Err(error),
         }

@@ -1,6 +1,4 @@
-//! The addresses behind a Service, as its EndpointSlices have them.
-//!
-//! Must not know what is done with them.
+//! Watches the EndpointSlices of a Service for its ready addresses.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -14,9 +12,9 @@ use kube::runtime::{WatchStreamExt, watcher::DefaultBackoff};
 
 use super::Connection;
 
-/// The label by which a slice names its Service (discovery.k8s.io/v1).
+/// The label with the name of a slice's Service (discovery.k8s.io/v1).
 const OF_SERVICE: &str = "kubernetes.io/service-name";
-/// The name of the port that is taken when none has the number that was asked for.
+/// The name of the port to use if no port has the requested number.
 const HTTP: &str = "http";
 
 /// A watch on the addresses behind one port of a Service.
@@ -30,7 +28,7 @@ pub struct Slices {
 }
 
 impl Slices {
-    /// Of the `service` in the namespace of `connection`. Nothing is asked before [`Slices::next`] is.
+    /// Watches `service` in the namespace of `connection`. Sends no request before [`Slices::next`] is polled.
     #[must_use]
     pub fn new(connection: &Connection, service: &str, port: u16) -> Self {
         let api: Api<EndpointSlice> =
@@ -48,7 +46,7 @@ impl Slices {
         }
     }
 
-    /// The ready addresses, each time something has changed; the last ones stay while the API server is away.
+    /// Returns the ready addresses after each change. The last ones stay in use while the API server is unreachable.
     pub async fn next(&mut self) -> Vec<SocketAddr> {
         loop {
             match self.events.next().await {
@@ -99,7 +97,7 @@ impl Slices {
     }
 }
 
-/// The port of a slice that is meant: its only one, or the one of this number, or the one that is called `http`.
+/// The port of a slice to connect to: its only one, else the one with the number `wanted`, else the one named `http`.
 #[must_use]
 pub fn port_of(slice: &EndpointSlice, wanted: u16) -> Option<u16> {
     let ports = slice.ports.as_deref().unwrap_or_default();
@@ -126,7 +124,7 @@ fn ready(slice: &EndpointSlice, wanted: u16) -> Vec<SocketAddr> {
     let endpoints = slice.endpoints.iter().flatten();
     endpoints
         .filter(|endpoint| {
-            // What is not said counts as ready.
+            // An unset `ready` condition counts as ready.
             let conditions = endpoint.conditions.as_ref();
             conditions
                 .and_then(|conditions| conditions.ready)

@@ -1,7 +1,7 @@
-//! The updates of a namespace, or those of one deployment in it, as they come and go: resumed where the API server lets it,
-//! listed anew where it does not.
+//! Watches the updates of a namespace, or those of a single deployment in it. Resumes the watch where the API server allows
+//! it, and relists where it does not.
 //!
-//! Must not know what an update means.
+//! Does not interpret updates.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -17,25 +17,26 @@ use super::Connection;
 use crate::error_chain::error_chain;
 use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
 
-/// A watch is begun anew after so long, in seconds: by chance, as in client-go, so that the watches of many proxies that
-/// began together do not go on together. It is also how long a way to the API server that is dead without an error may stay
-/// unnoticed, which is why it is not longer.
+/// How long a watch lasts before it is restarted, in seconds. It is random, as in client-go, so that the watches of many
+/// proxies that start together do not restart together. It also bounds how long a dead connection without an error may go
+/// unnoticed, so it must not be longer.
 const RENEW: Range<u32> = 60..120;
-/// The pause after an error, doubled with each to the second; half of it is chance, so that not all come back at once.
+/// The first and the longest pause after an error. The pause doubles with each error, and half of it is jitter, so that not
+/// all proxies reconnect at once.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
 
-/// What became known.
+/// A change reported by the watch.
 #[derive(Debug)]
 pub enum WatchEvent {
-    /// These are all, whatever was known before.
+    /// The full list; it replaces everything known before.
     All(Vec<Update>),
-    /// This one is new or has changed.
+    /// An update was added or changed.
     Is(Update),
-    /// The one of this name is gone.
+    /// The update of this name was removed.
     Gone(String),
-    /// The API server cannot be reached or does not answer as it should; `heard` is when it last did.
+    /// The API server cannot be reached or returns errors; `heard` is when it last answered.
     Lost { cause: String, heard: Instant },
-    /// It can be reached again.
+    /// The API server can be reached again.
     Found,
 }
 
@@ -45,9 +46,9 @@ type Events = Pin<Box<dyn Stream<Item = watcher::Result<Event<DynamicObject>>> +
 pub struct Watch {
     api: Api<DynamicObject>,
     events: Events,
-    /// The deployment whose updates alone are asked for, as long as the API server can select them.
+    /// The deployment to select updates by, as long as the API server supports the field selector.
     source: Option<String>,
-    /// What a list has given so far.
+    /// The objects of a list that is still incomplete.
     listed: Vec<Update>,
     contact: tokio::sync::watch::Receiver<Instant>,
     heard: Instant,
@@ -57,11 +58,11 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Of the deployment with these names. Only a single name can be selected by; of several, all updates of the namespace
-    /// are watched. Nothing is asked before [`Watch::next`] is.
+    /// Watches the updates of the deployment with these names. The API server can select by one name only, so with several
+    /// names all updates of the namespace are watched. Sends no request before [`Watch::next`] is polled.
     #[must_use]
     pub fn new(connection: &Connection, names: &[String]) -> Self {
-        // Not as its type: one object that cannot be read as such would end the watch on all.
+        // Untyped, because one object that does not match the type would end the watch on all of them.
         let kind: ApiResource = DynamoUpdateConfig::api_resource();
         let client = connection.watching.clone();
         let api = Api::namespaced_with(client, connection.namespace(), &kind);
@@ -82,14 +83,14 @@ impl Watch {
         }
     }
 
-    /// Whether it tells only of the updates of one deployment: one that is edited to name another is gone from it as a
-    /// deleted one is.
+    /// Whether the watch is limited to the updates of one deployment. If so, an update that is edited to name another
+    /// deployment is reported as removed.
     #[must_use]
     pub const fn is_selective(&self) -> bool {
         self.source.is_some()
     }
 
-    /// The next that becomes known. It may be dropped and asked again at any time.
+    /// Waits for the next event. It is safe to drop the future and call again.
     pub async fn next(&mut self) -> WatchEvent {
         loop {
             let resume = self.resume;
@@ -117,7 +118,7 @@ impl Watch {
         let event = match event {
             Some(Ok(event)) => event,
             Some(Err(error)) => return self.lose(error),
-            // The stream has no end; begun anew all the same.
+            // The stream should never end; restart it if it does.
             None => {
                 self.begin();
                 return None;
@@ -139,7 +140,7 @@ impl Watch {
         None
     }
 
-    /// Begins by listing.
+    /// Restarts the watch with a list.
     fn begin(&mut self) {
         self.events = events(&self.api, self.source.as_deref());
     }
@@ -154,8 +155,8 @@ impl Watch {
             self.begin();
             return None;
         }
-        // Where a watch cannot be resumed it is only by listing that it goes on (410), as after the API server's
-        // store was put back to an older state (504, "Too large resource version").
+        // These errors cannot be resumed from, only relisted: 410, and 504 ("Too large resource version") after the store of
+        // the API server was restored to an older state.
         if let watcher::Error::WatchStartFailed(ClientError::Api(status)) = &error
             && matches!(status.code, 410 | 504)
         {
@@ -164,14 +165,14 @@ impl Watch {
         let pause = PAUSES[1].min(PAUSES[0] * 2u32.pow(self.failures.min(10)));
         self.resume = Instant::now() + pause.mul_f64(0.5 + fastrand::f64() / 2.0);
         self.failures += 1;
-        // A watch that only has to list anew is no loss.
+        // A watch that only needs to relist is not a lost connection.
         if let watcher::Error::WatchError(status) = &error
             && status.code == 410
         {
             self.resume = Instant::now();
             return None;
         }
-        // What was heard up to now was before this.
+        // Ignore responses from before the error: they are no sign of recovery.
         self.contact.mark_unchanged();
         self.heard = self.heard.max(*self.contact.borrow());
         let cause = error_chain(&error);
@@ -184,7 +185,7 @@ impl Watch {
     }
 }
 
-/// How long a watch is to last, in seconds.
+/// A random watch duration, in seconds.
 pub(super) fn length() -> u32 {
     fastrand::u32(RENEW)
 }
@@ -197,11 +198,11 @@ fn events(api: &Api<DynamicObject>, source: Option<&str>) -> Events {
     Box::pin(watcher(api.clone(), settings))
 }
 
-/// By which only the updates of `source` are told.
+/// The field selector for the updates of `source`.
 fn selector(source: &str) -> String {
     let mut selector = "spec.sourceDeployment=".to_owned();
     for letter in source.chars() {
-        // As `fields.EscapeValue` of apimachinery.
+        // Same escapes as `fields.EscapeValue` of apimachinery.
         if matches!(letter, '\\' | ',' | '=') {
             selector.push('\\');
         }
@@ -210,7 +211,7 @@ fn selector(source: &str) -> String {
     selector
 }
 
-/// Is what was asked for nothing that the API server understands? So it answers a selector by a field that is not selectable.
+/// Whether the API server rejected the request as malformed, as it does for a selector on a field that is not selectable.
 fn is_bad_request(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(ClientError::Api(status))

@@ -1,6 +1,6 @@
-//! The workers of a generation, counted where they are: one file for each kind of object that can own them.
+//! Counts the workers of a generation, with one file per kind of object that can own them.
 //!
-//! A worker is a replica of a model server, of however many pods it is made. Must not know what is decided by the counts.
+//! A worker is one replica of a model server, however many pods that takes. Contains no rollout policy.
 
 mod deployment;
 mod graph;
@@ -26,46 +26,46 @@ use crate::rollout::{Role, Workers};
 pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 /// Dynamo's label with the type of the component.
 pub const COMPONENT: &str = "nvidia.com/dynamo-component-type";
-/// Dynamo's label with prefill or decode, where the type is `worker`.
+/// Dynamo's label with `prefill` or `decode`, if the type is `worker`.
 pub const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
-/// Dynamo's label with the generation of the workers.
+/// Dynamo's label with the hash that identifies the generation of the workers.
 pub const WORKER_HASH: &str = "nvidia.com/dynamo-worker-hash";
-/// Dynamo's label with the namespace by which frontends find workers.
+/// Dynamo's label with the namespace in which frontends find workers.
 pub const DYNAMO_NAMESPACE: &str = "nvidia.com/dynamo-namespace";
 
-/// The workers of a side, by role.
+/// The ready and desired workers of a generation, by role.
 pub type Counts = BTreeMap<Role, Workers>;
 
-/// Which workers are meant: what `spec.workers.{old,new}` and the names of the deployments say.
+/// Selects the workers to count, from `spec.workers.{old,new}` and the names of the deployments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Which {
     /// The Kubernetes namespace.
     pub namespace: String,
-    /// The name of the object that owns them, or of the graph that owns such objects; of `DynamoWorkerMetadata` the Dynamo
-    /// namespace.
+    /// The name of the object that owns the workers, or of the graph that owns such objects. For `DynamoWorkerMetadata`, the
+    /// Dynamo namespace.
     pub name: String,
-    /// The revision or worker hash, where one object holds several generations.
+    /// The revision or worker hash, if one object holds several generations.
     pub revision: Option<String>,
-    /// Labels of the pods.
+    /// Labels that select the pods.
     pub selector: BTreeMap<String, String>,
-    /// The Dynamo namespace of the workers, where pods are labelled with one: the same, or the one that it begins with, as
-    /// Dynamo adds the hash of the generation to it.
+    /// The Dynamo namespace of the workers. Pods that are labelled with a namespace must be labelled with this one, or with
+    /// its part before a `-`, because Dynamo appends the hash of the generation to the label's value.
     pub dynamo_namespace: Option<String>,
 }
 
 /// A kind of object whose workers can be counted.
 pub trait Workload: Sync {
-    /// Its kind, as in `spec.workers.*.kind`.
+    /// The kind, as in `spec.workers.*.kind`.
     fn kind(&self) -> &'static str;
 
-    /// The workers of `which`.
+    /// Counts the workers of `which`.
     ///
     /// # Errors
-    /// When what must be looked at could not be listed.
+    /// If an object that must be counted could not be listed.
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced>;
 }
 
-/// Every kind.
+/// Every supported kind, in the order of `WORKER_KINDS`.
 pub const ALL: [&dyn Workload; 9] = [
     &pods::Pods,
     &deployment::Deployments,
@@ -78,16 +78,16 @@ pub const ALL: [&dyn Workload; 9] = [
     &metadata::Metadata,
 ];
 
-/// The kind of this name.
+/// Looks up a kind by name.
 #[must_use]
 pub fn by_kind(kind: &str) -> Option<&'static dyn Workload> {
     ALL.into_iter().find(|workload| workload.kind() == kind)
 }
 
-/// The workers of `which`, counted as a `workload`.
+/// Counts the workers of `which` as a `workload`.
 ///
 /// # Errors
-/// When what must be looked at could not be listed, or the kind cannot be counted as it is asked for.
+/// If an object that must be counted could not be listed, or the kind cannot be counted as requested.
 pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
     let kind = workload.kind();
     if !which.selector.is_empty() && kind != pods::Pods.kind() {
@@ -98,14 +98,14 @@ pub fn count(workload: &dyn Workload, cache: &Cache, which: &Which) -> Result<Co
     workload.count(cache, which)
 }
 
-/// The workers of a deployment of which only the name is known: of the graph of this name if there is one, by the labels
-/// of its pods, else of the Deployment.
+/// Counts the workers of a deployment of which only the name is known: by the pod labels of the graph of this name if there is
+/// one, else by the Deployment.
 ///
 /// # Errors
-/// When what must be looked at could not be listed.
+/// If an object that must be counted could not be listed.
 pub fn by_name(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
     let graph = cache.one(&graph::resource(), &which.namespace, &which.name)?;
-    // What a graph wants is said by the graph, as pods come and go; but it says nothing of one of its generations.
+    // Pods come and go, so the graph says how many are desired, but only in total and not for one of its generations.
     let is_none = graph.is_none();
     let Some(graph) = graph.filter(|_| which.revision.is_none()) else {
         let counts = pods::Pods.count(cache, which)?;

@@ -1,11 +1,11 @@
-//! The objects of one kind.
+//! The cached objects of one kind, by namespace and name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use kube::api::DynamicObject;
 
-/// An object as the API server holds it; of pods only what is looked at.
+/// An object as the API server returned it. Pods are trimmed to the fields that are used.
 pub type Object = Arc<DynamicObject>;
 
 /// The objects of one kind, by namespace and name.
@@ -24,7 +24,7 @@ pub fn put(objects: &mut Objects, object: Object) {
     objects.entry(namespace).or_default().insert(name, object);
 }
 
-/// Those that are new, have changed or are gone.
+/// Returns the objects that were added, changed or removed.
 pub fn differing(before: &Objects, after: &Objects) -> Vec<Object> {
     let flat = |objects: &Objects| -> BTreeMap<(String, String), Object> {
         let all = objects.values().flat_map(BTreeMap::values);

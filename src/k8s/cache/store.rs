@@ -1,4 +1,4 @@
-//! One kind: listed, then watched, and what an error means for what is held.
+//! The store of one kind: lists it, watches it, and decides what an error means for the cached objects.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,24 +13,25 @@ use tokio::sync::mpsc;
 use super::objects::{Object, Objects, differing, place, put};
 use crate::error_chain::error_chain;
 
-/// A watch is begun anew after so long, in seconds.
+/// How long a watch lasts before it is restarted, in seconds.
 const RENEW: u32 = 25;
-/// The pause after an error, doubled with each, half of it chance.
+/// The first and the longest pause after an error. The pause doubles with each error, and half of it is jitter.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
 
-/// A kind has to be unknown to the API server for so long to be taken for gone: one that begins anew does not know all kinds
-/// at once.
+/// How long the API server must report a kind as unknown before its objects count as gone. An API server that is starting does
+/// not know all kinds at once.
 const GONE: Duration = Duration::from_secs(30);
-/// A kind that was never listed is taken to be absent sooner, when the API server has been unknowing for so long and says
-/// that it is ready (`/readyz`), which it is when its definitions are served.
+/// The shorter limit for a kind that was never listed, which applies while the API server reports that it is ready
+/// (`/readyz`). It is ready only once its CustomResourceDefinitions are served.
 const ABSENT: Duration = Duration::from_secs(2);
-/// How long the API server may take to say so.
+/// How long `/readyz` may take.
 const READY: Duration = Duration::from_secs(5);
 
-/// Who was heard so long ago may have changed without notice. A watch is begun anew, and heard by that, far more often.
+/// Cached objects may have changed unnoticed if the API server has confirmed nothing for this long. A watch restarts, and
+/// thereby confirms them, far more often.
 const CURRENT: Duration = Duration::from_secs(60);
 
-/// An object that is new, has changed or is gone.
+/// An object that was added, changed or removed.
 #[derive(Clone, Debug)]
 pub struct Changed {
     /// The plural of its kind.
@@ -38,19 +39,19 @@ pub struct Changed {
     pub object: Object,
 }
 
-/// Why nothing can be said of a kind. What could not be listed is not empty.
+/// Why the objects of a kind are not known. A kind that could not be listed does not count as empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSynced {
     #[error("{0} are not listed yet")]
     NotYet(String),
     #[error("{plural} cannot be listed: {cause}")]
     Refused { plural: String, cause: String },
-    /// It cannot be counted as it is asked for.
+    /// The workers cannot be counted in the way the update asks for.
     #[error("{0}")]
     Unclear(String),
 }
 
-/// The objects of one kind, as the API server was last heard.
+/// The objects of one kind, as last received from the API server.
 pub struct Store {
     plural: String,
     state: Mutex<State>,
@@ -59,30 +60,30 @@ pub struct Store {
 #[derive(Default)]
 pub struct State {
     pub objects: Objects,
-    /// Listed in full at least once, or known not to exist in this cluster.
+    /// Whether the kind was listed in full at least once, or is known not to exist in this cluster.
     listed: bool,
-    /// The cluster does not have the kind.
+    /// Whether the cluster does not have the kind.
     absent: bool,
-    /// Why it cannot be listed or watched now. What was listed before stays.
+    /// Why the kind cannot be listed or watched now. Objects that were listed before stay.
     refused: Option<String>,
-    /// When the API server last granted what was asked of it.
+    /// When the API server last granted a request.
     heard: Option<Instant>,
-    /// Since when the API server has said nothing but that it does not know the kind.
+    /// Since when the API server has answered only that it does not know the kind.
     unknown_since: Option<Instant>,
 }
 
 impl State {
-    /// Has the API server only said that it does not know the kind?
+    /// Whether the kind was never listed and the API server reports it as unknown.
     const fn may_be_absent(&self) -> bool {
         !self.listed && self.unknown_since.is_some()
     }
 
-    /// Was it listed and is it no longer watched, because that is refused?
+    /// Whether the kind was listed, but can no longer be listed or watched.
     pub const fn is_stale(&self) -> bool {
         self.listed && self.refused.is_some()
     }
 
-    /// Was it heard of late, with nothing refused since?
+    /// Whether the API server confirmed the objects recently and has refused nothing since.
     pub fn is_current(&self, now: Instant) -> bool {
         let is_heard = |at: Instant| now.saturating_duration_since(at) < CURRENT;
         !self.listed || self.absent || (self.refused.is_none() && self.heard.is_some_and(is_heard))
@@ -101,7 +102,7 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// May it be asked of?
+    /// Whether the objects can be read.
     pub fn check(&self, state: &State) -> Result<(), NotSynced> {
         let plural = self.plural.clone();
         match &state.refused {
@@ -114,7 +115,7 @@ impl Store {
         }
     }
 
-    /// Lists and watches the kind for as long as anybody wants to be told.
+    /// Lists and watches the kind until the receiver of changes is dropped.
     pub async fn fill(
         self: Arc<Self>,
         api: Api<DynamicObject>,
@@ -130,7 +131,7 @@ impl Store {
         let mut events = begin();
         let mut listed = Vec::new();
         let mut failures = 0;
-        // Has the API server said that it is ready, before it was asked last?
+        // Whether the API server reported ready before the latest request.
         let mut was_ready = false;
         loop {
             match events.next().await {
@@ -166,7 +167,7 @@ impl Store {
         }
     }
 
-    /// Takes in an event; which objects are new, changed or gone by it?
+    /// Applies an event and returns the objects that it adds, changes or removes.
     fn take(&self, event: Event<DynamicObject>, listed: &mut Vec<Object>) -> Vec<Object> {
         let mut state = self.state();
         state.heard = Some(Instant::now());
@@ -198,7 +199,7 @@ impl Store {
         Vec::new()
     }
 
-    /// Notes that the API server grants what is asked of it.
+    /// Records that the API server granted a request.
     fn is_heard(&self) {
         let mut state = self.state();
         state.unknown_since = None;
@@ -208,8 +209,8 @@ impl Store {
         }
     }
 
-    /// Notes an error. Must the watch begin anew, by listing, and which objects are gone by it?
-    /// `was_ready` before it was asked, by what the API server says of itself?
+    /// Records an error. Returns whether the watch must restart with a list, and the objects that are gone as a result.
+    /// `was_ready` says whether the API server reported ready before the request.
     fn fails(&self, error: &watcher::Error, was_ready: bool, now: Instant) -> (bool, Vec<Object>) {
         let code = match error {
             watcher::Error::InitialListFailed(ClientError::Api(status))
@@ -225,7 +226,7 @@ impl Store {
                 now
             }
         };
-        // A watch that only has to list anew is no refusal.
+        // A watch that only needs to relist was not refused.
         if matches!(code, 410 | 504) || (code == 404 && state.absent) {
             return (true, Vec::new());
         }
@@ -238,7 +239,7 @@ impl Store {
             (state.listed, state.absent) = (true, true);
             return (true, differing(&objects, &Objects::new()));
         }
-        // Not yet refused: the API server may only be beginning.
+        // Not refused yet: the API server may be starting.
         if code == 404 && !state.listed {
             return (true, Vec::new());
         }
@@ -254,7 +255,7 @@ impl Store {
         (code == 404, Vec::new())
     }
 
-    /// Without what is not looked at: there may be thousands.
+    /// Drops the fields that are not used: there may be thousands of objects.
     fn trimmed(&self, mut object: DynamicObject) -> Object {
         if self.plural == "dynamoupdateconfigs" {
             return Arc::new(object);
@@ -276,7 +277,7 @@ impl Store {
     }
 }
 
-/// Does the API server say that it serves all it has?
+/// Whether the API server reports ready.
 async fn is_ready(client: &Client) -> bool {
     let Ok(request) = http::Request::get("/readyz").body(Vec::new()) else {
         return false;
@@ -285,8 +286,8 @@ async fn is_ready(client: &Client) -> bool {
     matches!(asked, Ok(Ok(_)))
 }
 
-/// A client that tells `store` of each answer that grants what was asked: a watch that goes on after an error has no event
-/// of its own for that.
+/// Wraps a client so that `store` learns of every successful response: a watch that resumes after an error has no event of its
+/// own to say so.
 pub fn noting(client: Client, store: Arc<Store>) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request| {
@@ -343,7 +344,7 @@ mod tests {
             (true, Duration::ZERO, false),
             (true, ABSENT / 2, false),
             (true, ABSENT, true),
-            // One that is not ready yet, or may not be asked.
+            // An API server that is not ready, or refuses to say.
             (false, ABSENT, false),
             (false, GONE / 2, false),
             (false, GONE, true),

@@ -1,4 +1,4 @@
-//! Deployments (apps/v1). While one is rolled, its counts are those of both generations: then a revision is needed.
+//! Deployments (apps/v1). During a rolling update the status counts both generations together, so `revision` must be given.
 
 use kube::api::ApiResource;
 
@@ -6,7 +6,7 @@ use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 
 pub(super) struct Deployments;
 
-/// The label by which its pods are told apart.
+/// The label that the Deployment controller sets on pods of one revision.
 const REVISION: &str = "pod-template-hash";
 
 impl Workload for Deployments {

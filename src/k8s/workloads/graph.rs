@@ -1,6 +1,7 @@
-//! The status of a DynamoGraphDeployment (nvidia.com/v1alpha1). What says how many are ready depends on what the component is
-//! made of: `readyReplicas`, or `availableReplicas` where there is none. While a graph is rolled these are sums over both
-//! generations, and `updatedReplicas`, of new alone, says nothing of readiness: then its pods are counted by their hash.
+//! DynamoGraphDeployments (nvidia.com/v1alpha1), counted by their status. The field with the ready count depends on the kind
+//! of object behind a component: `readyReplicas`, or `availableReplicas` if that is absent. During a rolling update both are
+//! sums over the two generations, and `updatedReplicas`, which is of new alone, does not mean ready. A revision is therefore
+//! counted by the hash on its pods.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +46,7 @@ pub(super) fn resource() -> ApiResource {
     super::resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
 }
 
-/// How many workers of each role a graph wants.
+/// The desired number of workers of each role.
 pub(super) fn wanted(graph: &DynamicObject) -> BTreeMap<Role, u32> {
     let mut wanted: BTreeMap<Role, u32> = BTreeMap::new();
     for (_, role, desired) in components(graph) {
@@ -55,7 +56,7 @@ pub(super) fn wanted(graph: &DynamicObject) -> BTreeMap<Role, u32> {
     wanted
 }
 
-/// Name, role and wanted replicas of the components that are workers: of `services` (v1alpha1) or `components` (v1beta1).
+/// Name, role and desired replicas of each worker component, from `services` (v1alpha1) or `components` (v1beta1).
 fn components(graph: &DynamicObject) -> Vec<(String, Role, u32)> {
     let is_going = graph.metadata.deletion_timestamp.is_some();
     let spec = &graph.data["spec"];
@@ -75,7 +76,7 @@ fn components(graph: &DynamicObject) -> Vec<(String, Role, u32)> {
         (name, component["type"].as_str(), None, component)
     });
     let of = |(name, kind, sub, component): (String, Option<&str>, Option<&str>, &Json)| {
-        // Without a type it is not known to be a worker.
+        // A component without a type is not known to be a worker.
         let role = object::role_of(Some(kind?), sub)?;
         let replicas = component["replicas"].as_u64().unwrap_or(1);
         let replicas = u32::try_from(replicas).unwrap_or(u32::MAX);

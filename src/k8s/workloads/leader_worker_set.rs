@@ -1,4 +1,4 @@
-//! LeaderWorkerSets (leaderworkerset.x-k8s.io/v1): a replica is a leader with its workers, and `readyReplicas` counts whole
+//! LeaderWorkerSets (leaderworkerset.x-k8s.io/v1). A replica is a leader with its workers, and `readyReplicas` counts whole
 //! groups. There is no `availableReplicas`.
 
 use kube::api::ApiResource;

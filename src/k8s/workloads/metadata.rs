@@ -1,5 +1,5 @@
-//! DynamoWorkerMetadata (nvidia.com/v1alpha1) of ready pods, by Dynamo namespace: what the frontends themselves see. Each
-//! bears the name of its pod, and its `spec.data` is a free form; a worker is a pod with an endpoint called `generate`.
+//! DynamoWorkerMetadata (nvidia.com/v1alpha1) of pods, by Dynamo namespace: the same data that the frontends read. Each object
+//! has the name of its pod, and `spec.data` has no fixed schema. A worker is a pod with an endpoint named `generate`.
 
 use serde_json::Value as Json;
 
@@ -42,7 +42,7 @@ impl Workload for Metadata {
     }
 }
 
-/// What a pod does in this Dynamo namespace, by the components whose endpoints it has.
+/// The role of a pod in this Dynamo namespace, from the component of its first `generate` endpoint.
 fn role(data: &Json, namespace: &str) -> Option<Role> {
     let endpoints = data["endpoints"].as_object()?;
     let mut own = endpoints.values().filter(|endpoint| {

@@ -1,6 +1,6 @@
-//! Kthena's ModelServings (workload.serving.volcano.sh/v1alpha1): a replica is a group with every role in it, as many of each
-//! as the role says. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas` count
-//! groups ready or not.
+//! Kthena's ModelServings (workload.serving.volcano.sh/v1alpha1). A replica is a group with every role, and the role says how
+//! many of it the group has. `availableReplicas` counts whole groups that are ready; `currentReplicas` and `updatedReplicas`
+//! count groups whether ready or not.
 
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
@@ -29,7 +29,7 @@ pub(super) fn resource() -> ApiResource {
     super::resource(group, "v1alpha1", "ModelServing", "modelservings")
 }
 
-/// Roles may be called anything; these are no model servers.
+/// Roles may have any name; these are not model servers.
 fn is_no_worker(role: &Json) -> bool {
     ["frontend", "planner", "epp", "router"]
         .iter()

@@ -1,4 +1,4 @@
-//! What the kinds have in common: labels, roles, counts of an object, and which objects are meant.
+//! Shared by all kinds: labels, roles, replica counts, and the selection of objects.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, Which};
 use crate::k8s::cache::{Cache, NotSynced, Object};
 use crate::rollout::{Role, Workers};
 
-/// A label of an object.
+/// The value of a label.
 pub(super) fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
     labels(object)?.get(name).map(String::as_str)
 }
@@ -20,7 +20,7 @@ pub fn labels(object: &DynamicObject) -> Option<&BTreeMap<String, String>> {
     object.metadata.labels.as_ref()
 }
 
-/// Does an object carry all these labels?
+/// Whether an object carries all labels of `selector`.
 #[must_use]
 pub fn is_selected(object: &DynamicObject, selector: &BTreeMap<String, String>) -> bool {
     selector
@@ -28,11 +28,11 @@ pub fn is_selected(object: &DynamicObject, selector: &BTreeMap<String, String>) 
         .all(|(name, value)| label(object, name) == Some(value))
 }
 
-/// The port of a proxy, by which a Deployment of frontends is known that says nothing else.
+/// The port name of a crossfade sidecar. A Deployment without labels that has this port is one of frontends.
 const PROXY_PORT: &str = "crossfade";
 
-/// What the component of these labels does, or of those of its pods; none if it is no worker. Without labels it does all,
-/// unless its pods have a proxy.
+/// The role of an object, from its own labels or those of its pod template; `None` if it is not a worker. An unlabelled object
+/// is a plain worker unless its pods have a crossfade sidecar.
 pub(super) fn role(object: &DynamicObject) -> Option<Role> {
     let of_pods = |name: &str| {
         let labels = object.data.pointer("/spec/template/metadata/labels")?;
@@ -45,7 +45,7 @@ pub(super) fn role(object: &DynamicObject) -> Option<Role> {
     }
 }
 
-/// Have the pods that it makes a container with the port of a proxy?
+/// Whether a container of the pod template has the port of a crossfade sidecar.
 fn has_proxy(object: &DynamicObject) -> bool {
     ["initContainers", "containers"].iter().any(|list| {
         let containers = object.data.pointer(&format!("/spec/template/spec/{list}"));
@@ -56,7 +56,7 @@ fn has_proxy(object: &DynamicObject) -> bool {
     })
 }
 
-/// The role by Dynamo's names: a component's type, and below it.
+/// The role by Dynamo's names: the type of a component and its subtype.
 pub(super) fn role_of(component: Option<&str>, sub: Option<&str>) -> Option<Role> {
     match (component, sub) {
         (Some("prefill"), _) | (None | Some("worker"), Some("prefill")) => Some(Role::Prefill),
@@ -67,13 +67,13 @@ pub(super) fn role_of(component: Option<&str>, sub: Option<&str>) -> Option<Role
     }
 }
 
-/// A whole number at `pointer`.
+/// The non-negative integer at `pointer`.
 pub(super) fn number(object: &DynamicObject, pointer: &str) -> Option<u32> {
     let number = object.data.pointer(pointer)?.as_u64()?;
     Some(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-/// Ready by the status at `ready`, wanted by `spec.replicas`, which is 1 where it is not given.
+/// Reads the ready count from `ready` and the desired count from `spec.replicas`, which defaults to 1.
 pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
     let is_going = object.metadata.deletion_timestamp.is_some();
     Workers {
@@ -85,7 +85,7 @@ pub(super) fn replicas(object: &DynamicObject, ready: &str) -> Workers {
     }
 }
 
-/// The objects of a kind that are meant: the one of the name, and those that carry it as the name of their graph.
+/// The objects of a kind that `which` selects: the one with its name, and those labelled with it as their graph.
 pub(super) fn meant(
     cache: &Cache,
     kind: &ApiResource,
@@ -96,8 +96,8 @@ pub(super) fn meant(
         object.metadata.name.as_ref() == Some(&which.name)
             || label(object, GRAPH) == Some(&which.name)
     });
-    // One object may hold all generations; of objects of one generation each, those of the wanted one are meant, even if
-    // there are none (any more).
+    // One object may hold all generations. If each object holds one generation, only those of the requested one count, even if
+    // there are none (left).
     let hash = which.revision.as_deref();
     if hash.is_some() && objects.iter().any(|object| has_hash(object)) {
         objects.retain(|object| label(object, WORKER_HASH) == hash);
@@ -105,12 +105,12 @@ pub(super) fn meant(
     Ok(objects)
 }
 
-/// Does an object say of which generation it is?
+/// Whether an object is labelled with its generation.
 pub(super) fn has_hash(object: &DynamicObject) -> bool {
     label(object, WORKER_HASH).is_some()
 }
 
-/// As [`meant`], of a kind whose objects do not tell the generations within one of them apart.
+/// Like [`meant`], for a kind whose status does not separate the generations within one object.
 pub(super) fn meant_whole(
     cache: &Cache,
     kind: &ApiResource,
@@ -135,7 +135,7 @@ pub(super) fn meant_whole(
     }
 }
 
-/// Adds up the objects by their roles.
+/// Sums the counts of the objects by role.
 pub(super) fn sum(objects: &[Object], count: impl Fn(&DynamicObject) -> Workers) -> Counts {
     let mut counts = Counts::new();
     for object in objects {
@@ -152,7 +152,7 @@ pub(super) fn add(counts: &mut Counts, role: Role, workers: Workers) {
     sum.desired = sum.desired.saturating_add(workers.desired);
 }
 
-/// Is this pod ready, and not on its way out?
+/// Whether a pod is ready and not being deleted.
 #[must_use]
 pub fn pod_is_ready(pod: &DynamicObject) -> bool {
     let conditions = pod.data.pointer("/status/conditions");
@@ -162,7 +162,7 @@ pub fn pod_is_ready(pod: &DynamicObject) -> bool {
         && conditions.any(|condition| condition["status"] == "True")
 }
 
-/// Has this pod ended, whether well or not?
+/// Whether a pod has terminated, successfully or not.
 pub(super) fn pod_has_ended(pod: &DynamicObject) -> bool {
     let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
     matches!(phase, Some("Succeeded" | "Failed"))

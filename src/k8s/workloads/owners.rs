@@ -1,7 +1,7 @@
-//! How many replicas the objects want whose pods would be counted: that no pod exists, by a quota or a webhook, is no sign
-//! that none is wanted.
+//! The number of workers that the owners of the selected pods want. Pods may be missing because of a quota or a webhook, which
+//! does not mean that none are wanted.
 //!
-//! Must not know how many pods there are.
+//! Does not count pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,17 +13,17 @@ use super::pod_clique::{GROUP, INDEX};
 use super::{Cache, NotSynced};
 use crate::rollout::Role;
 
-/// The pods of one role of an owner, as far as their labels go, and how many workers they make.
+/// The labels of the pods that an owner creates for one role, and the number of workers they make.
 struct Makes {
     pod: DynamicObject,
     workers: u32,
 }
 
-/// How many workers of each role are wanted by the objects whose pods are meant. The kinds that not every cluster has are
-/// asked only where there are no such pods at all.
+/// The number of workers of each role that the owners of the selected pods want. Kinds that may not be installed are listed
+/// only if there are no such pods at all.
 ///
 /// # Errors
-/// When what owns workers is not listed.
+/// If a kind of owner is not listed yet.
 pub(super) fn wanted(
     cache: &Cache,
     namespace: &str,
@@ -47,7 +47,7 @@ pub(super) fn wanted(
     for (kind, by) in others.into_iter().filter(|_| without_pods) {
         let owners = match cache.of(&kind, namespace) {
             Ok(owners) => owners,
-            // Not every cluster lets the controller see kinds that its updates do not name.
+            // The controller may not be allowed to list kinds that its updates do not name.
             Err(NotSynced::Refused { .. }) => continue,
             Err(not_synced) => return Err(not_synced),
         };
@@ -67,7 +67,7 @@ pub(super) fn wanted(
     Ok(wanted)
 }
 
-/// A pod with the labels at `labels`, and what says of `owner` whether it is a frontend.
+/// A stand-in for a pod of `owner`: a copy of the owner, so that a sidecar is recognized, with the labels at `labels`.
 fn pod(owner: &DynamicObject, labels: &Json) -> Option<DynamicObject> {
     let mut pod = owner.clone();
     pod.metadata.labels = Some(serde_json::from_value(labels.clone()).ok()?);
@@ -86,7 +86,7 @@ fn by_template(owner: &DynamicObject) -> Option<Makes> {
     })
 }
 
-/// A replica is one worker, of however many pods.
+/// A replica is one worker, however many pods it has.
 fn by_leader_worker_sets(owners: &[&DynamicObject]) -> Vec<Makes> {
     let of = |owner: &&DynamicObject| {
         let template = &owner.data["spec"]["leaderWorkerTemplate"]["workerTemplate"];
@@ -117,7 +117,7 @@ fn by_cliques(owners: &[&DynamicObject]) -> Vec<Makes> {
     owners.iter().map(of).collect()
 }
 
-/// A replica has so many of each role, with the labels of the role's entry.
+/// Each replica has the given number of every role, with the labels of the role's entry pod.
 fn by_model_servings(owners: &[&DynamicObject]) -> Vec<Makes> {
     let of = |owner: &&DynamicObject| -> Vec<Makes> {
         let roles = owner.data.pointer("/spec/template/roles");

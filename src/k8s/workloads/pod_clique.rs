@@ -1,5 +1,5 @@
-//! Grove's PodCliques (grove.io/v1alpha1): `readyReplicas`, no `availableReplicas`. A clique within a scaling group is a part
-//! of each of the group's replicas and no worker by itself: the group counts them.
+//! Grove's PodCliques (grove.io/v1alpha1). They have `readyReplicas` but no `availableReplicas`. A clique within a scaling
+//! group is a part of each replica of the group and not a worker by itself, so the group counts it.
 
 use kube::api::ApiResource;
 
@@ -7,9 +7,9 @@ use super::{Cache, Counts, NotSynced, Which, Workload, object};
 
 pub(super) struct PodCliques;
 
-/// The label of what belongs to a scaling group.
+/// The label with the scaling group that an object belongs to.
 pub(super) const GROUP: &str = "grove.io/podcliquescalinggroup";
-/// The label with the number of a scaling group's replica.
+/// The label with the replica index within a scaling group.
 pub(super) const INDEX: &str = "grove.io/podcliquescalinggroup-replica-index";
 
 impl Workload for PodCliques {
@@ -20,7 +20,7 @@ impl Workload for PodCliques {
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let mut objects = object::meant_whole(cache, &resource(), which)?;
         objects.retain(|object| {
-            // Whoever names one means it.
+            // A clique that is selected by its name counts even if it belongs to a scaling group.
             object.metadata.name.as_ref() == Some(&which.name)
                 || object::label(object, GROUP).is_none()
         });

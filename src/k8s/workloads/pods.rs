@@ -1,5 +1,5 @@
-//! Pods, by Dynamo's labels or by an explicit selector. A replica that spans several nodes is several pods and one worker,
-//! ready when all of them are.
+//! Pods, selected by Dynamo's labels or by an explicit selector. A replica that spans several nodes is several pods and one
+//! worker, which is ready when all of its pods are.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Workload for Pods {
             counts.is_empty(),
         )? {
             let workers = counts.entry(role).or_default();
-            // That no pod exists, by a quota or a webhook, is no sign that none is wanted.
+            // Pods may be missing because of a quota or a webhook, which does not mean that none are wanted.
             if workers.desired == 0 {
                 workers.desired = wanted;
             }
@@ -39,7 +39,7 @@ impl Workload for Pods {
     }
 }
 
-/// The workers that the pods which there are make.
+/// Counts the workers of the pods that exist.
 pub(super) fn there(cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
     let mut pods = cache.of(&resource(), &which.namespace)?;
     pods.retain(|pod| is_meant(pod, which));
@@ -50,10 +50,10 @@ pub(super) fn resource() -> ApiResource {
     super::resource("", "v1", "Pod", "pods")
 }
 
-/// Is a pod one of those that are counted?
+/// Whether `which` selects a pod.
 fn is_meant(pod: &DynamicObject, which: &Which) -> bool {
     let is_meant = match which.selector.is_empty() {
-        // Of a graph's pods each says what it is: one that does not may be a frontend.
+        // Every worker pod of a graph is labelled with its type; an unlabelled pod may be a frontend.
         true => {
             label(pod, GRAPH) == Some(&which.name)
                 && says_its_type(pod)
@@ -71,7 +71,7 @@ fn says_its_type(pod: &DynamicObject) -> bool {
         .any(|name| label(pod, name).is_some())
 }
 
-/// Is a pod of the Dynamo namespace that is meant, as far as it says of which it is?
+/// Whether a pod is of the requested Dynamo namespace. An unlabelled pod counts as such.
 fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
     let (Some(meant), Some(own)) = (&which.dynamo_namespace, label(pod, DYNAMO_NAMESPACE)) else {
         return true;
@@ -80,8 +80,8 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
     more.is_some_and(|more| more.is_empty() || more.starts_with('-'))
 }
 
-/// Of objects whose own counts mix generations: their pods of one revision, which the kind's controller writes to this
-/// label.
+/// Counts the pods of one revision, for kinds whose status mixes generations. The controller of the kind writes the revision
+/// to the label `marked_by`.
 pub(super) fn of_revision(
     cache: &Cache,
     objects: &[Object],
@@ -112,18 +112,18 @@ pub(super) fn of_revision(
     Ok(counts)
 }
 
-/// The pods of a replica.
+/// The pods of one replica.
 #[derive(Default)]
 struct Replica {
     pods: usize,
     ready: usize,
-    /// Is one of them on its way out?
+    /// Whether one of them is being deleted.
     is_broken: bool,
-    /// How many there should be, if that is known.
+    /// The number of pods that the replica should have, if known.
     size: Option<usize>,
 }
 
-/// The workers that these pods make.
+/// Counts the workers that consist of these pods.
 pub(super) fn count(cache: &Cache, namespace: &str, pods: &[Object]) -> Result<Counts, NotSynced> {
     let mut cliques = Vec::new();
     if pods.iter().any(|pod| label(pod, GROUP).is_some()) {
@@ -148,7 +148,7 @@ fn counted(pods: &[Object], cliques: &[Object]) -> Counts {
     }
     let mut counts = Counts::new();
     for ((role, _), replica) in replicas {
-        // All of it is on its way out.
+        // The whole replica is being deleted.
         if replica.pods == 0 {
             continue;
         }
@@ -163,7 +163,7 @@ fn counted(pods: &[Object], cliques: &[Object]) -> Counts {
     counts
 }
 
-/// Which replica a pod belongs to, and of how many pods that is made, as far as it is known.
+/// The replica that a pod belongs to, and the number of pods of that replica, if known.
 fn replica(pod: &DynamicObject, cliques: &[Object]) -> (String, Option<usize>) {
     const LWS: &str = "leaderworkerset.sigs.k8s.io";
     if let Some(group) = label(pod, &format!("{LWS}/group-key")) {
@@ -173,7 +173,7 @@ fn replica(pod: &DynamicObject, cliques: &[Object]) -> (String, Option<usize>) {
     }
     let (group, index) = (label(pod, GROUP), label(pod, INDEX));
     if let (Some(group), Some(index)) = (group, index) {
-        // A replica of a scaling group is one of each of its cliques.
+        // A replica of a scaling group consists of one of each of the group's cliques.
         let own = cliques.iter().filter(|clique| {
             let component = label(clique, COMPONENT);
             label(clique, GROUP) == Some(group)
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(decode(&pods, &[]), (0, 1));
         pods.push(pod("c", "1", true));
         assert_eq!(decode(&pods, &[]), (1, 2));
-        // All of it on its way out is no replica at all.
+        // A replica whose pods are all being deleted does not count.
         assert!(counted(&[going], &[]).is_empty());
     }
 }

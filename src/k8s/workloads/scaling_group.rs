@@ -1,5 +1,5 @@
-//! Grove's PodCliqueScalingGroups (grove.io/v1alpha1): a replica is one of each of its cliques. There is no `readyReplicas`;
-//! `availableReplicas` counts replicas of which every clique has enough ready pods.
+//! Grove's PodCliqueScalingGroups (grove.io/v1alpha1). A replica consists of one of each of its cliques. There is no
+//! `readyReplicas`; `availableReplicas` counts replicas in which every clique has enough ready pods.
 
 use super::{Cache, Counts, NotSynced, Which, Workload, object};
 

@@ -1,4 +1,4 @@
-//! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` say nothing of readiness: a revision is counted by pods.
+//! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` do not mean ready, so a revision is counted by its pods.
 
 use kube::api::ApiResource;
 
@@ -6,7 +6,7 @@ use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 
 pub(super) struct StatefulSets;
 
-/// The label by which its pods are told apart.
+/// The label that the StatefulSet controller sets on pods of one revision.
 const REVISION: &str = "controller-revision-hash";
 
 impl Workload for StatefulSets {
