@@ -1,4 +1,4 @@
-//! Where plans and addresses come from, and the one writer that folds them into snapshots.
+//! The sources of plans and addresses, and the single writer that turns them into snapshots.
 
 #[cfg(feature = "kube")]
 mod cluster;

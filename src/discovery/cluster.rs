@@ -1,6 +1,6 @@
-//! The plan of a cluster: the update of one's own deployment, as it is edited, contested and deleted.
+//! The cluster as a source of plans: follows the update of this proxy's own deployment through edits, conflicts and deletion.
 //!
-//! This is what is known of it, at a start and from then on. Must not put anything in force itself.
+//! This file holds the observed state, at startup and after it. Publishes no snapshot itself.
 
 mod endpoint_watch;
 mod follower;
@@ -17,20 +17,20 @@ use crate::config::ClusterSource;
 use crate::k8s::{Connection, Error, Notices, Reporter, Watch, WatchEvent};
 use crate::resource::{Identity, TargetScope};
 
-/// How long a start waits for the API server before it goes on with what it has.
+/// How long startup waits for the API server before it continues with what it has.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// The updates of a namespace, as far as they are known.
+/// The observed updates of a namespace.
 pub struct Cluster {
     watch: Watch,
-    /// By which the addresses behind Services are watched, if they are.
+    /// The watches on the addresses behind Services, if enabled.
     endpoints: Option<EndpointWatches>,
     notices: Notices,
     reporter: Option<Reporter>,
     own: Vec<String>,
     scope: TargetScope,
     view: View,
-    /// Whether the view holds what the API server does.
+    /// Whether the view reflects a complete list.
     listed: bool,
     lost: Option<Instant>,
 }
@@ -39,7 +39,7 @@ impl Cluster {
     /// Reads how to reach the API server.
     ///
     /// # Errors
-    /// When nothing says how.
+    /// If there is no usable configuration.
     pub async fn open(settings: &ClusterSource) -> Result<Self, Error> {
         let connection = Connection::open(settings.namespace.as_deref()).await?;
         let (notices, reporter) = Reporter::new(&connection);
@@ -62,7 +62,7 @@ impl Cluster {
         })
     }
 
-    /// The plan to begin with, if there is one and the API server tells it within a moment.
+    /// The initial plan, if there is one and the API server returns it within a second.
     pub async fn first(&mut self) -> Option<(RequestedPlan, Arc<str>)> {
         match tokio::time::timeout(MOMENT, self.watch.next()).await {
             Ok(seen) => {
@@ -75,7 +75,7 @@ impl Cluster {
         Some((ruler.best()?.into(), source))
     }
 
-    /// The plan that was kept over a restart, if its update is still one to follow.
+    /// The plan that was saved before a restart, if its update is still one to follow.
     #[must_use]
     pub fn kept(&self, state: &State) -> Option<(RequestedPlan, Arc<str>)> {
         let update = state.update()?;
@@ -93,7 +93,7 @@ impl Cluster {
         }
     }
 
-    /// Folds in what was seen. True if the updates may have changed.
+    /// Applies a watch event. Returns true if the updates may have changed.
     fn see(&mut self, seen: WatchEvent) -> bool {
         match seen {
             WatchEvent::Lost { cause, heard } => {
@@ -131,7 +131,7 @@ impl Cluster {
     }
 }
 
-/// Where a plan comes from, for people.
+/// The source of a plan, in a form for users.
 fn source(identity: &Identity) -> Arc<str> {
     identity.source().into()
 }

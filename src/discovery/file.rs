@@ -1,4 +1,4 @@
-//! A plan file, watched: replaced by an editor, swapped as a symlink (ConfigMap volumes), or written in place.
+//! Watches a plan file that may be replaced by an editor, swapped as a symlink (ConfigMap volumes) or written in place.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,26 +13,26 @@ use super::source_event::{RequestedPlan, SourceEvent};
 use crate::files;
 use crate::resource::{self, MAX_BYTES, Problems};
 
-/// How often the file is looked at without having been told of a change (a network file system tells nothing).
+/// How often the file is checked without a notification. Network file systems send none.
 const LOOK: Duration = Duration::from_secs(2);
-/// A file that someone may still be writing is left alone until it has been still for so long.
+/// How long a file must have been unmodified before it is read, unless an event says that it is complete.
 const STILL: Duration = Duration::from_secs(1);
 
-/// How long a file that is refused must have stayed as it is.
+/// How long an invalid file must stay unchanged before it is rejected.
 const RECONSIDER: Duration = Duration::from_millis(100);
 
-/// Reads a plan file.
+/// Reads and validates a plan file.
 ///
 /// # Errors
-/// Everything that is wrong with it.
+/// All problems of the file.
 pub fn read(path: &Path) -> Result<RequestedPlan, Problems> {
     Ok(resource::load(&read_text(path)?)?.into())
 }
 
-/// The text of a manifest file, not judged.
+/// Reads the text of a manifest file without validating it.
 ///
 /// # Errors
-/// Why it cannot be read.
+/// Why the file cannot be read.
 pub fn read_text(path: &Path) -> Result<String, Problems> {
     let bytes = files::read(path, MAX_BYTES as u64).map_err(|error| match error {
         files::Error::Read(error) => Problems::one("", format!("cannot be read: {error}")),
@@ -41,11 +41,11 @@ pub fn read_text(path: &Path) -> Result<String, Problems> {
     String::from_utf8(bytes).map_err(|_| Problems::one("", "is no text in UTF-8"))
 }
 
-/// What tells one state of a file from another, without reading it.
+/// Identifies one version of a file without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stamp {
     modified: Option<SystemTime>,
-    /// Device and inode, and when the inode changed: a file put in the place of another may be as old and as long.
+    /// Device and inode. With `changed`, the inode's change time, they reveal a replacement of the same age and length.
     inode: (u64, u64),
     changed: (i64, i64),
     length: u64,
@@ -70,7 +70,7 @@ impl Stamp {
     }
 }
 
-/// A plan file and the state of it that was read last.
+/// A plan file and the version of it that was read last.
 #[derive(Debug)]
 pub struct PlanFile {
     path: PathBuf,
@@ -86,20 +86,20 @@ impl PlanFile {
         }
     }
 
-    /// Reads the file. What changes from now on is told by [`PlanFile::watch`].
+    /// Reads the file. [`PlanFile::watch`] reports changes from now on.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All problems of the file.
     pub fn read(&mut self) -> Result<RequestedPlan, Problems> {
-        // Before the text: a change in between must be seen as one.
+        // Stat before reading, so that a change in between is noticed.
         self.seen = Stamp::of(&self.path);
         read(&self.path)
     }
 
-    /// Watches the file for the life of the process and tells of every change.
+    /// Watches the file for the life of the process and reports every change.
     ///
     /// # Errors
-    /// When its directory cannot be watched.
+    /// If its directory cannot be watched.
     pub async fn watch(mut self, news: mpsc::Sender<SourceEvent>) -> notify::Result<()> {
         let (sender, mut changes) = mpsc::channel(16);
         let watched = self.path.clone();
@@ -111,7 +111,7 @@ impl PlanFile {
                 let _ = sender.try_send(whole);
             })?;
         watcher.watch(directory(&self.path), RecursiveMode::NonRecursive)?;
-        // A link into another directory: what it points to may be written in place.
+        // A link into another directory, where the target may be written in place.
         let mut linked = None;
         let mut whole = false;
         loop {
@@ -138,11 +138,11 @@ impl PlanFile {
         }
     }
 
-    /// What there is to tell, if the file has changed and is `whole` or has been still for long enough.
+    /// Checks for a change. The file is only read if it is `whole` or has been unmodified for long enough.
     async fn look(&mut self, whole: bool) -> Option<SourceEvent> {
         let heard = Instant::now();
         let Some(mut stamp) = Stamp::of(&self.path) else {
-            // Gone, or on its way to being replaced: the last good plan stays.
+            // Removed, or about to be replaced. The last good plan stays in force.
             self.seen = None;
             return None;
         };
@@ -162,7 +162,7 @@ impl PlanFile {
                 }
                 Err(problems) => problems,
             };
-            // What is wrong may be half written: it is judged only once it has stayed as it is for a moment.
+            // An invalid file may be half written, so it is rejected only once it has stayed unchanged for a moment.
             tokio::time::sleep(RECONSIDER).await;
             let now = Stamp::of(&self.path)?;
             if now == stamp && self.seen.as_ref() == Some(&stamp) {
@@ -173,7 +173,7 @@ impl PlanFile {
     }
 }
 
-/// Does the event mean that a file is complete: closed after writing, or put in place by a rename or link?
+/// Whether the event means that a file is complete: closed after writing, or put in place by a rename or link.
 fn is_whole(kind: EventKind) -> bool {
     matches!(
         kind,
@@ -182,7 +182,8 @@ fn is_whole(kind: EventKind) -> bool {
     )
 }
 
-/// Is it the plan file, what it links to, or the link by which a ConfigMap volume is swapped, and not a neighbour?
+/// Whether the event is about the plan file, its link target, or the link that swaps a ConfigMap volume, and not about another
+/// file in the directory.
 fn is_about(path: &Path, changed: &[PathBuf]) -> bool {
     let target = std::fs::canonicalize(path).ok();
     let names = [

@@ -1,4 +1,4 @@
-//! Active probes: asks each endpoint by itself whether it can serve. A frontend's `/health` says nothing about that.
+//! Actively probes each endpoint for whether it can serve, which a frontend's `/health` does not tell.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::snapshot::SnapshotStore;
 use crate::transport::deadline;
 use crate::upstream::{self, Added, Endpoint, Head, Outgoing, Pool};
 
-/// Largest list of models that is read, in bytes.
+/// The largest list of models that is read, in bytes.
 const MAX_LIST: usize = 4 * 1024 * 1024;
-/// Where a frontend lists its models.
+/// The path where a frontend lists its models.
 const MODELS: &str = "/v1/models";
-/// Limit for an answer where the plan sets none.
+/// The timeout of a probe if the plan configures none.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Probes all endpoints of the plan in force for the life of the process; `default` is the interval where the plan has
-/// none.
+/// Probes all endpoints of the plan in force for the life of the process. `default` is the interval for plans that do not
+/// configure probes.
 pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
-    // Before the first look: whatever comes after a look is news.
+    // Subscribe before the first load, so that no later snapshot is missed.
     let mut changes = snapshots.changes();
     loop {
         let snapshot = snapshots.load();
@@ -34,7 +34,7 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
             timeout: PATIENCE,
         });
         let Some(probe) = snapshot.plan.probe.clone().or(own) else {
-            // A plan that wants probes may come, and until then the pools of this one may go.
+            // Wait for a plan that wants probes, without keeping the pools of this one alive.
             drop(snapshot);
             let told = changes.changed().await;
             told.expect("the snapshots that tells of changes is held here");
@@ -52,10 +52,11 @@ pub async fn probe(snapshots: Arc<SnapshotStore>, default: Option<Duration>) {
     }
 }
 
-/// Asks all endpoints of `pool` at once, whatever the plan asks: is any of them there to take requests? Changes nothing.
+/// Probes all endpoints of `pool` concurrently, whatever probe the plan has, and returns whether any of them can take
+/// requests. Does not change their health.
 ///
-/// Any answer says so, be it that it knows no such path, but for a server error and a list of models that is empty: who says
-/// of itself that it cannot serve is not to be given all requests.
+/// Any response counts, even status 404, except for a server error or an empty list of models: an endpoint that reports that
+/// it cannot serve must not get all requests.
 #[cfg(feature = "kube")]
 pub async fn any_answers(pool: &Arc<Pool>) -> bool {
     let mut asked = tokio::task::JoinSet::new();
@@ -81,7 +82,7 @@ async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
         deadline::timeout(probe.timeout, can_serve(&pool, &endpoint, &probe.question)).await;
     let was = endpoint.is_healthy(std::time::Instant::now());
     let is = match answered {
-        // Nothing was found out about the endpoint: this host could not ask.
+        // Says nothing about the endpoint: this host could not connect.
         Some(None) => return,
         Some(Some(is)) => is,
         None => false,
@@ -92,7 +93,7 @@ async fn ask(pool: Arc<Pool>, endpoint: Arc<Endpoint>, probe: Probe) {
     }
 }
 
-/// Whether an endpoint can serve; none if this host cannot open a connection.
+/// Whether an endpoint can serve; `None` if this host cannot open a connection.
 async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -> Option<bool> {
     let path = match question {
         Question::AnyModel => MODELS.to_owned(),
@@ -108,15 +109,15 @@ async fn can_serve(pool: &Pool, endpoint: &Arc<Endpoint>, question: &Question) -
     Some(status == StatusCode::OK && (!matches!(question, Question::AnyModel) || lists()))
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 enum Unanswered {
     /// This host cannot open a connection.
     HereExhausted,
-    /// The endpoint gives none, or one that is too long.
+    /// The endpoint does not respond, or the response is too long.
     There,
 }
 
-/// The answer of an endpoint.
+/// Sends a GET request to an endpoint and reads the whole response.
 async fn get(
     pool: &Pool,
     endpoint: &Arc<Endpoint>,
@@ -149,7 +150,7 @@ async fn get(
     Ok((status, body.to_bytes()))
 }
 
-/// Whether a list of models has any; none if it is no such list.
+/// Whether a list of models has an entry; `None` if the body is not such a list.
 fn lists_a_model(body: &[u8]) -> Option<bool> {
     let list: serde_json::Value = serde_json::from_slice(body).ok()?;
     Some(!list.get("data")?.as_array()?.is_empty())
@@ -167,7 +168,7 @@ mod tests {
     use crate::resource::Plan;
     use crate::snapshot::Snapshot;
 
-    /// A plan without any server.
+    /// A snapshot without servers.
     fn snapshot(probe: Option<Probe>) -> Snapshot {
         let plan = Plan {
             probe,
@@ -204,7 +205,7 @@ mod tests {
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
         let mut probing = pin!(probe(Arc::clone(&snapshots), None));
-        // There is no runtime here: whoever asked for a timer would panic.
+        // There is no runtime in this test, so a timer would panic.
         let mut look = || assert!(probing.as_mut().poll(&mut cx).is_pending());
         look();
         snapshots.store(snapshot(None));

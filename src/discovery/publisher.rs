@@ -1,6 +1,6 @@
-//! The one writer of snapshots: folds plans and addresses, and says what it made of them.
+//! The single writer of snapshots: applies plans and addresses, and reports the result.
 //!
-//! Must not know where they come from, nor how a pool or a TLS configuration is made.
+//! Does not depend on their source, nor on how pools and TLS configurations are built.
 
 mod certificates;
 mod snapshot_builder;
@@ -21,14 +21,14 @@ use crate::resource::{Host, Manifest, Plan, Problems, Target};
 use crate::snapshot::{Rejection, Snapshot, SnapshotStore, Status};
 use crate::telemetry::Metrics;
 
-/// A plan whose certificates could not be used: it may come in force once they can.
+/// A plan that was rejected because its certificates cannot be used. It is retried, because they may become usable.
 struct Refused {
     wanted: RequestedPlan,
     source: Arc<str>,
     problems: Problems,
 }
 
-/// The writer.
+/// The single writer of snapshots.
 pub struct Publisher {
     snapshots: Arc<SnapshotStore>,
     status: Arc<Status>,
@@ -39,10 +39,10 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Puts the first plan in force.
+    /// Publishes the first plan.
     ///
     /// # Errors
-    /// When its TLS files cannot be used.
+    /// If its TLS files cannot be used.
     pub async fn start(
         config: &Config,
         metrics: Arc<Metrics>,
@@ -73,7 +73,7 @@ impl Publisher {
         let manifest = wanted.manifest.clone();
         publisher.apply(wanted, source).await?;
         if let Some(state) = state {
-            // While nothing is served there is time for it.
+            // Nothing is served yet, so a blocking write is fine.
             if let Some(manifest) = manifest
                 && let Err(error) = state.save(&manifest)
             {
@@ -95,7 +95,7 @@ impl Publisher {
         &self.status
     }
 
-    /// Takes in what a source tells.
+    /// Handles an event from a source.
     pub async fn hear(&mut self, news: SourceEvent) {
         match news {
             SourceEvent::Rejected { problems, source } => {
@@ -104,7 +104,7 @@ impl Publisher {
             }
             SourceEvent::Withdrawn => self.accept(),
             SourceEvent::AllOld { source } => {
-                // It needs no certificate of its own: those of old are in use.
+                // This needs no certificates beyond those of old, which are in use.
                 let _ = self.apply(Plan::all_old().into(), source).await;
             }
             SourceEvent::Addresses { target, addresses } => {
@@ -120,7 +120,7 @@ impl Publisher {
             } => {
                 let outcome = self.want(wanted, source, heard).await;
                 if let Some(done) = done {
-                    // Whoever waited may have gone.
+                    // The receiver may be gone.
                     let _ = done.send(outcome);
                 }
             }
@@ -135,7 +135,7 @@ impl Publisher {
     ) -> Result<(), Problems> {
         let current = self.snapshots.load();
         if current.plan == wanted.plan && current.epoch > 0 {
-            // The same again clears what was wrong in between, and may come from elsewhere than it first did.
+            // The same plan again clears a rejection. Its source or manifest may differ.
             self.accept();
             if current.source != source || current.manifest != wanted.manifest {
                 self.keep(&wanted);
@@ -169,13 +169,13 @@ impl Publisher {
         }
     }
 
-    /// Nothing is refused any more.
+    /// Clears the rejection.
     fn accept(&mut self) {
         self.refused = None;
         self.status.rejection.store(Arc::default());
     }
 
-    /// Tries a plan again whose certificates could not be used: their files may be there by now.
+    /// Retries a plan whose certificates could not be used, in case their files are now valid.
     pub async fn reconsider(&mut self) {
         let Some(refused) = self.refused.take() else {
             return;
@@ -196,7 +196,7 @@ impl Publisher {
         }
     }
 
-    /// Notes a plan that cannot come in force.
+    /// Records a plan that cannot be put in force.
     pub fn reject(&self, problems: Problems, source: Arc<str>) {
         self.metrics.plans_rejected.inc();
         for problem in problems.iter().take(20) {
@@ -231,14 +231,14 @@ impl Publisher {
         Ok(())
     }
 
-    /// Has it kept over a restart, soon.
+    /// Queues the plan to be saved for a restart.
     fn keep(&self, wanted: &RequestedPlan) {
         if let Some(keeper) = &self.keeper {
             keeper.send_replace(wanted.manifest.clone());
         }
     }
 
-    /// The targets whose names may mean other addresses by now.
+    /// The targets with host names, which may resolve differently by now.
     #[must_use]
     pub fn names(&self) -> Vec<Target> {
         let current = self.snapshots.load();
@@ -247,7 +247,7 @@ impl Publisher {
         targets
     }
 
-    /// Takes in the addresses of targets, and puts changed ones in force under the same plan.
+    /// Applies resolver answers, and publishes a snapshot if addresses have changed.
     pub fn learn(&mut self, answers: Vec<(Target, Vec<SocketAddr>)>) {
         let mut changed = false;
         for (target, addresses) in answers {
@@ -258,7 +258,7 @@ impl Publisher {
         }
     }
 
-    /// The same plan over the addresses as they are now.
+    /// Publishes the same plan with the current addresses.
     fn renew(&mut self) {
         let current = self.snapshots.load();
         let wanted = RequestedPlan {
@@ -269,7 +269,7 @@ impl Publisher {
         tracing::info!("addresses changed");
     }
 
-    /// Puts the same plan in force again: it does not begin anew.
+    /// Publishes the same plan again, without a new epoch or start time.
     fn restate(&mut self, wanted: RequestedPlan, source: Arc<str>) {
         let current = self.snapshots.load();
         let builder = &self.builder;
@@ -279,7 +279,7 @@ impl Publisher {
         self.snapshots.store(snapshot);
     }
 
-    /// Are all targets known by at least one address?
+    /// Whether every target has at least one known address.
     #[must_use]
     pub fn knows_all_addresses(&self) -> bool {
         let current = self.snapshots.load();
@@ -287,7 +287,7 @@ impl Publisher {
         self.builder.addresses.unknown(&targets).is_empty()
     }
 
-    /// Reads certificate files again that have changed.
+    /// Reloads certificate files that have changed.
     pub fn refresh_tls(&self) {
         self.builder.certificates.refresh();
     }

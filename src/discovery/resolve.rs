@@ -1,4 +1,4 @@
-//! Names to addresses: all of them, asked again now and then.
+//! Resolves host names to all of their addresses, and remembers the last known addresses of each target.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -7,21 +7,21 @@ use std::time::Duration;
 use crate::resource::{Host, Target};
 use crate::transport;
 
-/// Longest wait for an answer of the resolver.
+/// How long the resolver may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The addresses last known for each target.
+/// The last known addresses of each target.
 #[derive(Debug, Default)]
 pub struct Addresses {
     resolved: HashMap<Target, Vec<SocketAddr>>,
-    /// Told by a source that knows better than the resolver.
+    /// Reported by a source that takes precedence over the resolver.
     told: HashMap<Target, Vec<SocketAddr>>,
-    /// The resolver has been asked for them, with success or not.
+    /// Targets that the resolver was asked for, successfully or not.
     asked: HashSet<Target>,
 }
 
 impl Addresses {
-    /// What is known of `targets` now; a name that was never resolved has no address.
+    /// The known addresses of `targets`. A name that was never resolved has none.
     #[must_use]
     pub fn of(&self, targets: &[Target]) -> Vec<(Target, Vec<SocketAddr>)> {
         targets
@@ -35,10 +35,10 @@ impl Addresses {
             .collect()
     }
 
-    /// Notes an answer. True when it changes something.
+    /// Records the answer of the resolver. Returns true if the addresses in use change.
     pub fn learn(&mut self, target: Target, addresses: Vec<SocketAddr>) -> bool {
         self.asked.insert(target.clone());
-        // A name that does not resolve for a moment keeps the addresses it had.
+        // A name that temporarily does not resolve keeps its addresses.
         if addresses.is_empty() {
             return false;
         }
@@ -46,7 +46,8 @@ impl Addresses {
         self.resolved.insert(target, addresses.clone()).as_ref() != Some(&addresses) && !is_told
     }
 
-    /// Notes what a source tells of a target; none is that it knows no better. True when it changes something.
+    /// Records the addresses that a source reports for a target; an empty list hands the target back to the resolver. Returns
+    /// true if something changes.
     pub fn tell(&mut self, target: &Target, addresses: Vec<SocketAddr>) -> bool {
         match addresses.is_empty() {
             true => self.told.remove(target).is_some(),
@@ -60,7 +61,7 @@ impl Addresses {
         self.told.get(target).or_else(|| self.resolved.get(target))
     }
 
-    /// The targets that have no address yet.
+    /// The targets without a known address.
     #[must_use]
     pub fn unknown(&self, targets: &[Target]) -> Vec<Target> {
         targets
@@ -72,8 +73,7 @@ impl Addresses {
 }
 
 impl Addresses {
-    /// The targets of which nothing is known, not even that the resolver knows nothing: what a plan that names them has to
-    /// wait for.
+    /// The targets without a known address that the resolver was never asked for. A plan that names them waits for the answer.
     #[must_use]
     pub fn unasked(&self, targets: &[Target]) -> Vec<Target> {
         let mut unknown = self.unknown(targets);
@@ -82,7 +82,7 @@ impl Addresses {
     }
 }
 
-/// The addresses of each of `targets`, in a stable order; none for a name that does not resolve in time.
+/// Resolves each of `targets` to a sorted list of addresses, which is empty for a name that does not resolve in time.
 pub async fn resolve(targets: Vec<Target>) -> Vec<(Target, Vec<SocketAddr>)> {
     let mut asked = tokio::task::JoinSet::new();
     for target in targets {
@@ -130,7 +130,7 @@ mod tests {
         assert!(!addresses.learn(all[0].clone(), Vec::new()));
         assert!(addresses.learn(all[1].clone(), vec![([10, 0, 0, 2], 1).into()]));
         assert_eq!(addresses.unasked(&all), all[2..]);
-        // It is asked for again all the same, beside everything else.
+        // It stays among the unknown names, which are resolved again in the background.
         assert_eq!(addresses.unknown(&all), [all[0].clone(), all[2].clone()]);
     }
 }

@@ -1,6 +1,6 @@
-//! What a source of plans or addresses tells the one writer of snapshots.
+//! The events that sources of plans and addresses send to the writer of snapshots.
 //!
-//! Must not know what becomes of it.
+//! Contains no policy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tokio::sync::oneshot;
 
 use crate::resource::{Manifest, Plan, Problems, Target};
 
-/// A plan as its source gives it.
+/// A plan from a source.
 #[derive(Clone, Debug)]
 pub struct RequestedPlan {
     pub plan: Arc<Plan>,
-    /// The manifest it was read from, if it was.
+    /// The manifest that the plan was read from, if any.
     pub manifest: Option<Arc<Manifest>>,
 }
 
@@ -36,25 +36,26 @@ impl From<(Manifest, Plan)> for RequestedPlan {
     }
 }
 
-/// What a source has to tell.
+/// An event from a source.
 #[derive(Debug)]
 pub enum SourceEvent {
     Plan {
         wanted: RequestedPlan,
         source: Arc<str>,
         heard: Instant,
-        /// Told what became of it, if someone waits for that.
+        /// Receives the outcome, if the source waits for it.
         done: Option<oneshot::Sender<Result<(), Problems>>>,
     },
     Rejected {
         problems: Problems,
         source: Arc<str>,
     },
-    /// What was refused is wanted no more.
+    /// The rejected plan is no longer wanted.
     Withdrawn,
-    /// The plan in force is wanted no more, and old can take all requests. What was refused stays refused.
+    /// The plan in force is no longer wanted, and old can take all requests. A rejection stays.
     AllOld { source: Arc<str> },
-    /// Which addresses are behind a target, from one who knows better than the resolver; none if nobody does any more.
+    /// The addresses behind a target, from a source that takes precedence over the resolver. An empty list hands the target
+    /// back to the resolver.
     Addresses {
         target: Target,
         addresses: Vec<SocketAddr>,

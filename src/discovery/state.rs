@@ -1,4 +1,4 @@
-//! The last good plan, kept over a restart.
+//! Saves the last good plan across restarts.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -11,18 +11,20 @@ use tokio::sync::watch;
 use crate::files;
 use crate::resource::{API_VERSION, Identity, KIND, MAX_BYTES, Manifest, ReportedStatus, Update};
 
-/// Largest file that is read, in bytes: four times what a manifest may have, for it is written with indentation.
+/// The largest file that is read, in bytes: four times the limit for a manifest, because the file is indented.
 const MOST: u64 = 4 * MAX_BYTES as u64;
 
-/// The directory where it is kept.
+/// The directory of the saved plan.
 #[derive(Clone, Debug)]
 pub struct State {
     file: PathBuf,
 }
 
 impl State {
+    /// Creates the directory.
+    ///
     /// # Errors
-    /// When the directory cannot be made.
+    /// If the directory cannot be created.
     pub fn open(directory: &Path) -> io::Result<Self> {
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -38,10 +40,10 @@ impl State {
         &self.file
     }
 
-    /// Keeps a plan: the whole file is there or the one before it.
+    /// Saves a plan atomically: a crash leaves the old or the new file.
     ///
     /// # Errors
-    /// As writing and renaming.
+    /// If the file cannot be written or renamed.
     pub fn save(&self, manifest: &Manifest) -> io::Result<()> {
         let identity = &manifest.identity;
         let text = serde_json::json!({
@@ -59,7 +61,7 @@ impl State {
         files::replace(&self.file, &new, &serde_json::to_vec_pretty(&text)?)
     }
 
-    /// The update that is kept, not judged again; none if there is none that can be read.
+    /// The saved update, not validated; `None` if there is none or it cannot be read.
     #[must_use]
     pub fn update(&self) -> Option<Update> {
         let text = match files::read_own(&self.file, MOST) {
@@ -90,8 +92,8 @@ impl State {
         })
     }
 
-    /// Keeps what it is sent, a plan or that there is none, beside everything else: a disk that is slow must keep no plan from
-    /// coming in force. Of several that wait only the last counts.
+    /// Spawns a task that saves each plan it is sent, or removes the saved plan for `None`. A slow disk must not delay putting
+    /// plans in force. If several are queued, only the last one counts.
     #[must_use]
     pub fn keeper(self) -> watch::Sender<Option<Arc<Manifest>>> {
         let (sender, mut plans) = watch::channel(None::<Arc<Manifest>>);
@@ -112,10 +114,10 @@ impl State {
         sender
     }
 
-    /// Keeps none.
+    /// Removes the saved plan.
     ///
     /// # Errors
-    /// As removing a file, but for one that is not there.
+    /// If an existing file cannot be removed.
     pub fn forget(&self) -> io::Result<()> {
         match std::fs::remove_file(&self.file) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

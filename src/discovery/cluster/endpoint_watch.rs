@@ -1,6 +1,6 @@
-//! The addresses behind the Services that a plan leads to, watched for as long as it does.
+//! Watches the addresses behind the Services that the current plan sends requests to.
 //!
-//! Must not know what is done with them.
+//! Does not use the addresses itself.
 
 use std::net::SocketAddr;
 
@@ -11,15 +11,15 @@ use crate::discovery::SourceEvent;
 use crate::k8s::{Connection, Slices};
 use crate::resource::{Host, Target};
 
-/// The watches, one for each target.
+/// One watch per target.
 pub(super) struct EndpointWatches {
     connection: Connection,
-    /// What the name of a Service of the namespace ends in.
+    /// The suffix of the name of a Service in the namespace.
     suffix: String,
     watched: Vec<(Target, AbortOnDrop)>,
 }
 
-/// A watch that ends when it is dropped.
+/// Aborts the task of a watch when dropped.
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -38,11 +38,11 @@ impl EndpointWatches {
         }
     }
 
-    /// Watches what is behind `targets`, and nothing else, and tells `news` of it.
+    /// Watches exactly the Services behind `targets` and sends their addresses to `news`.
     pub async fn follow(&mut self, targets: &[Target], news: &mpsc::Sender<SourceEvent>) {
         let gone = |(target, _): &(Target, AbortOnDrop)| !targets.contains(target);
         for (target, _) in self.watched.extract_if(.., |watched| gone(watched)) {
-            // Should a later plan lead there again, old addresses are worse than the Service's own.
+            // If a later plan uses the target again, resolving the Service is better than old addresses.
             let _ = news.send(of(target, Vec::new())).await;
         }
         for target in targets {
@@ -66,7 +66,7 @@ impl EndpointWatches {
         }
     }
 
-    /// The Service of the namespace that `target` is.
+    /// The Service that `target` names, if it is one of the namespace.
     fn service<'a>(&self, target: &'a Target) -> Option<&'a str> {
         match &target.host {
             Host::Name(name) => name

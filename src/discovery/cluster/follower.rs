@@ -1,7 +1,7 @@
-//! What follows from the updates of a cluster: a plan that is wanted or refused, and what people are told of it, in the log,
-//! by Events, and on the page `/plan`.
+//! Turns the updates of a cluster into plans that are wanted or rejected, and reports them to users in the log, in Events and
+//! on `/plan`.
 //!
-//! It tells the one writer of snapshots what to put in force, and must not do so itself.
+//! Sends plans to the writer of snapshots and does not publish snapshots itself.
 
 mod withdrawal;
 
@@ -20,29 +20,28 @@ use crate::k8s::Notice;
 use crate::resource::{Identity, Manifest, Plan, Problems};
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 
-/// Where decisions go, what is in force by them, and what was told of them.
+/// The follower's state: where plans are sent, what is in force, and what was already reported.
 struct Follower {
     cluster: Cluster,
     news: mpsc::Sender<SourceEvent>,
     snapshots: Arc<SnapshotStore>,
     status: Arc<Status>,
-    /// Tells of every snapshot.
+    /// Notifies of every new snapshot.
     changes: watch::Receiver<()>,
-    /// Whether an update is for this deployment.
+    /// Whether there is an update for this deployment.
     ruled: bool,
     conflicts: Vec<Conflict>,
     refused: Option<(Identity, Problems)>,
-    /// The question to old, after the update whose plan is in force has gone.
+    /// The pending probe of old, after the update whose plan is in force has gone.
     asking: Option<Pin<Box<dyn Future<Output = bool> + Send>>>,
-    /// How much of its full size old had when it was last said, in percent, and of which update that was said.
+    /// The capacity of old in percent of its full size when it was last reported, and the update that reported it.
     old_capacity: Option<(Identity, u32)>,
-    /// An update that has gone while its plan stays in force, and why that is so.
+    /// An update that has gone while its plan stays in force, and the reason for that.
     epilogue: Option<(Identity, String)>,
 }
 
 impl Cluster {
-    /// Tells the writer of snapshots what the cluster wants, and people what they should know, for as long as it is
-    /// polled.
+    /// Sends the plan that the cluster wants to the writer of snapshots and reports to users, for as long as it is polled.
     pub async fn follow(
         mut self,
         news: mpsc::Sender<SourceEvent>,
@@ -111,7 +110,7 @@ impl Follower {
                 self.part(answers).await;
             }
             Ok(()) = self.changes.changed() => {
-                // Whoever caused it: a plan that was kept, and one whose certificates have come, are followed as well.
+                // Any snapshot counts, including that of a saved plan or of one whose certificates became usable.
                 if let Some(behind) = &mut self.cluster.endpoints {
                     let targets = self.snapshots.load().plan.new.clone();
                     behind.follow(&targets, &self.news).await;
@@ -121,7 +120,7 @@ impl Follower {
         }
     }
 
-    /// What follows from the updates as they are.
+    /// Decides on the current updates and acts on the decision.
     async fn decide(&mut self, heard: Instant) {
         self.note_old();
         let judged = self
@@ -159,7 +158,7 @@ impl Follower {
         self.show();
     }
 
-    /// Is another plan in force, or none at all?
+    /// Whether the plan in force is a different one, or is not from a manifest.
     fn is_other(&self, (manifest, plan): &(Manifest, Plan)) -> bool {
         let snapshot = self.snapshots.load();
         let in_force = snapshot.manifest.as_ref();
@@ -172,7 +171,7 @@ impl Follower {
         in_force(&self.snapshots.load())
     }
 
-    /// Has a plan put in force. False if it cannot be.
+    /// Requests that a plan is put in force. Returns false if it is rejected.
     async fn want(&mut self, identity: Identity, wanted: RequestedPlan, heard: Instant) -> bool {
         let (done, outcome) = oneshot::channel();
         let news = SourceEvent::Plan {
@@ -181,7 +180,7 @@ impl Follower {
             heard,
             done: Some(done),
         };
-        // Who does not hear it any more is about to end.
+        // The send fails only if the process is about to exit.
         let _ = self.news.send(news).await;
         match outcome.await {
             Ok(Err(problems)) => {
@@ -195,7 +194,7 @@ impl Follower {
         }
     }
 
-    /// Has it told that the update cannot be used.
+    /// Reports that the update cannot be used.
     async fn refuse(&mut self, identity: Identity, problems: Problems) {
         let refused = (identity, problems);
         if self.refused.as_ref() == Some(&refused) {
@@ -210,7 +209,7 @@ impl Follower {
         self.say_invalid(identity, problems);
     }
 
-    /// There is no update: what was refused is no matter any more.
+    /// There is no update, so a rejected plan no longer matters.
     async fn withdraw(&mut self) {
         if self.refused.take().is_some() {
             let _ = self.news.send(SourceEvent::Withdrawn).await;
@@ -239,7 +238,7 @@ impl Follower {
                 reason: "Conflict",
                 note: told,
                 warning: true,
-                // The same edit may lose against one and then against another.
+                // The same edit may conflict with one update and later with another.
                 occasion: xxh3_64(conflict.ruler.as_bytes()),
             });
         }
@@ -256,7 +255,7 @@ impl Follower {
         });
     }
 
-    /// Shows people how it stands with the source of plans.
+    /// Publishes the state of this source for `/plan`.
     fn show(&self) {
         let cluster = &self.cluster;
         self.status.lost_since.store(Arc::new(cluster.lost));
@@ -287,7 +286,7 @@ impl Follower {
     }
 }
 
-/// The update whose plan `snapshot` has.
+/// The update whose plan `snapshot` has, if it is one of a cluster.
 fn in_force(snapshot: &Snapshot) -> Option<Identity> {
     let identity = snapshot.manifest.as_ref()?.identity.clone();
     identity.uid.is_some().then_some(identity)

@@ -1,6 +1,6 @@
-//! What is known of the updates of a namespace, and what follows from it for one deployment: a pure fold.
+//! The observed updates of a namespace, and what they mean for one deployment. Pure: performs no I/O.
 //!
-//! Must not know how any of it became known, nor what is in force.
+//! Does not depend on how the updates were observed or on the plan in force.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::resource::{Identity, Manifest, Plan, Problems, TargetScope, Update};
 #[derive(Debug, Default)]
 pub(super) struct View(BTreeMap<String, Update>);
 
-/// What follows for one deployment.
+/// The decision for one deployment.
 #[derive(Debug, PartialEq)]
 pub(super) struct Judgement {
-    /// The update that rules, and what it means; none if there is none.
+    /// The update that rules, with its plan; `None` if there is no update.
     pub ruler: Option<Ruler>,
-    /// The updates that do nothing.
+    /// The updates that have no effect.
     pub conflicts: Vec<Conflict>,
 }
 
@@ -24,18 +24,18 @@ pub(super) struct Judgement {
 pub(super) struct Ruler {
     pub identity: Identity,
     pub plan: Result<(Manifest, Plan), Problems>,
-    /// The plan that the controller goes by instead, where this one is refused there, too.
+    /// If the plan is invalid: the plan that the controller uses instead.
     pub instead: Option<(Manifest, Plan)>,
 }
 
 impl Ruler {
-    /// What there is to be put in force.
+    /// The plan to put in force.
     pub fn best(self) -> Option<(Manifest, Plan)> {
         self.plan.ok().or(self.instead)
     }
 }
 
-/// An update that does nothing, since another one rules its deployment.
+/// An update without effect, because another one rules its deployment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Conflict {
     pub loser: Identity,
@@ -53,7 +53,7 @@ impl Conflict {
     }
 }
 
-/// Whether it is for the deployment that has these names.
+/// Whether an update is for the deployment with the names `own`.
 pub(super) fn is_own(update: &Update, own: &[String]) -> bool {
     own.iter().any(|name| update.source() == Some(name))
 }
@@ -72,24 +72,24 @@ impl View {
         self.0.remove(name);
     }
 
-    /// Whether this very update is there, whatever it says by now.
+    /// Whether the view has this update, matched by UID, regardless of its spec.
     pub fn has(&self, identity: &Identity) -> bool {
         self.find(identity).is_some()
     }
 
-    /// Whether this very update is there, and for the deployment that has these names.
+    /// Whether the view has this update and it is for the deployment with the names `own`.
     pub fn holds(&self, identity: &Identity, own: &[String]) -> bool {
         self.find(identity)
             .is_some_and(|update| is_own(update, own))
     }
 
-    /// This very update.
+    /// Finds this update by name and UID.
     pub fn find(&self, identity: &Identity) -> Option<&Update> {
         let known = self.0.get(identity.name.as_deref()?)?;
         (known.identity.uid == identity.uid).then_some(known)
     }
 
-    /// What follows for the deployment that has these names.
+    /// Decides for the deployment with the names `own`.
     pub fn judge(&self, own: &[String], scope: &TargetScope) -> Judgement {
         let updates = self.0.values().filter(|update| is_own(update, own));
         let updates: Vec<_> = updates.collect();
@@ -183,7 +183,7 @@ mod tests {
         assert!(!view.has(&known));
         view.set(of("one", "mine"));
         assert!(view.has(&known) && view.holds(&known, &own));
-        // Edited away, and then made anew.
+        // Edited to name another deployment, then deleted and created again.
         view.set(of("one", "other"));
         assert!(view.has(&known) && !view.holds(&known, &own));
         view.set(of("two", "mine"));

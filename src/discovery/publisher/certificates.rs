@@ -1,6 +1,6 @@
-//! TLS towards model servers: the configuration of each generation, made of the process's files or of those the plan names.
+//! The TLS configuration towards the model servers of each generation, from the files of the process or of the plan.
 //!
-//! Must not know addresses, nor what is put in force.
+//! Does not depend on addresses or snapshots.
 
 use std::sync::Arc;
 
@@ -15,20 +15,20 @@ use crate::tls::{ClientFiles, Reloading};
 pub struct TlsFault(#[from] crate::tls::Error);
 
 impl TlsFault {
-    /// Its cause, with all that is behind it, for the person who wrote the plan.
+    /// The error with its causes, for the author of the plan.
     pub(super) fn problems(&self) -> Problems {
         Problems::one("spec.tls", error_chain(&self.0))
     }
 }
 
-/// A client TLS configuration and what it was made from.
+/// A client TLS configuration and the files it was built from.
 type Tls = Option<(ClientFiles, Arc<Reloading<ClientFiles>>)>;
 
-/// The configurations that were needed so far.
+/// The configurations that have been needed so far.
 pub(super) struct Certificates {
-    /// The files of the process, for old and wherever a plan names none.
+    /// The files of the process: for old, and for whatever the plan leaves out.
     own: ClientFiles,
-    /// Of old with its peers, and of new.
+    /// For old and its peers, and for new.
     made: [Tls; 2],
 }
 
@@ -40,16 +40,16 @@ impl Certificates {
         }
     }
 
-    /// The configuration of a generation, if one was ever needed there.
+    /// The configuration of a generation, if one was ever needed.
     pub fn of(&self, generation: Generation) -> Option<Arc<Reloading<ClientFiles>>> {
         let made = self.made[generation.index()].as_ref();
         made.map(|(_, tls)| Arc::clone(tls))
     }
 
-    /// Makes what is needed where old, and where new, `speaks` TLS.
+    /// Builds the configurations that are needed; `speaks` says for old and new whether they use TLS.
     ///
     /// # Errors
-    /// When the files cannot be used.
+    /// If the files cannot be used.
     pub fn prepare(&mut self, plan: &Plan, speaks: [bool; 2]) -> Result<(), TlsFault> {
         let own = &self.own;
         let of_plan = plan.tls.as_ref().map_or_else(
@@ -80,7 +80,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// Reads files again that have changed.
+    /// Reloads files that have changed.
     pub fn refresh(&self) {
         for (_, tls) in self.made.iter().flatten() {
             match tls.refresh() {

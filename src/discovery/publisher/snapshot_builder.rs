@@ -1,7 +1,7 @@
-//! What a snapshot is made of beside its plan: the process's targets and settings, and the addresses and certificates that
-//! are known by now.
+//! Builds snapshots from a plan, the static targets and settings of the process, and the addresses and certificates that are
+//! known.
 //!
-//! Must not know what is in force, nor why anything is put in force.
+//! Does not decide what is put in force.
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 use crate::split::Generation;
 use crate::upstream::{Pool, PoolSettings};
 
-/// What there is to make snapshots of.
+/// The inputs of a snapshot other than the plan.
 pub(super) struct SnapshotBuilder {
     old: Vec<Target>,
     peers: Vec<Target>,
@@ -38,20 +38,20 @@ impl SnapshotBuilder {
         }
     }
 
-    /// All targets that requests may go to under `plan`.
+    /// All targets that may receive requests under `plan`.
     pub fn targets(&self, plan: &Plan) -> Vec<Target> {
         [&plan.new[..], &self.old, &self.peers].concat()
     }
 
-    /// Gets what `plan` needs and what was not needed before.
+    /// Resolves names and loads certificates that `plan` needs and no earlier plan did.
     ///
     /// # Errors
-    /// When its TLS files cannot be used.
+    /// If its TLS files cannot be used.
     pub async fn prepare(&mut self, plan: &Plan) -> Result<(), TlsFault> {
         let speaks = |targets: &[Target]| targets.iter().any(|target| target.tls);
         let old = speaks(&self.old) || speaks(&self.peers);
         self.certificates.prepare(plan, [old, speaks(&plan.new)])?;
-        // Requests must find new where it is. But a name that nobody knew when it was asked for keeps no later plan waiting.
+        // Requests must find the addresses of new. But a name that did not resolve earlier must not delay later plans.
         let targets = self.targets(plan);
         for (target, addresses) in resolve(self.addresses.unasked(&targets)).await {
             self.addresses.learn(target, addresses);
@@ -59,7 +59,7 @@ impl SnapshotBuilder {
         Ok(())
     }
 
-    /// A snapshot of what is wanted; endpoints that `previous` had keep their state and connections.
+    /// Builds the snapshot of a plan. Endpoints that `previous` has keep their state and connections.
     pub fn snapshot(
         &self,
         previous: &Snapshot,

@@ -1,7 +1,7 @@
-//! An update that is gone while its plan is in force: old gets all requests, if it answers and was not last seen to have lost
-//! capacity, and else new keeps its share.
+//! Handles the removal of the update whose plan is in force: old gets all requests if it answers and had not lost capacity
+//! when last observed. Otherwise new keeps its share.
 //!
-//! Must not judge the updates that are left.
+//! Does not decide on the remaining updates.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::Follower;
 use crate::discovery::{SourceEvent, probe};
 use crate::resource::Identity;
 
-/// How long old may take to answer when the update is deleted.
+/// How long old may take to answer once the update has gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Follower {
-    /// Asks old, once, whether it can take all requests, if the update whose plan is in force has gone: deleted, or edited to be
-    /// another deployment's. That the next one is bad makes no difference.
+    /// Probes old, once, if the update whose plan is in force was deleted or edited to name another deployment. It does so
+    /// even if the next update is invalid.
     pub(super) fn ask_if_gone(&mut self) {
         let cluster = &self.cluster;
         let gone = self.in_force();
@@ -30,7 +30,7 @@ impl Follower {
         let snapshot = self.snapshots.load();
         tracing::info!(update = %snapshot.source, "the update is gone; asking old whether it can serve");
         self.asking = Some(Box::pin(async move {
-            // Where old is this very process it needs no asking.
+            // If old is a service in this process there is nothing to probe.
             let Some(old) = &snapshot.old else {
                 return true;
             };
@@ -39,7 +39,7 @@ impl Follower {
         }));
     }
 
-    /// The update is gone, and old has answered or not.
+    /// Acts on the result of the probe after the update has gone.
     pub(super) async fn part(&mut self, answers: bool) {
         let Some(identity) = self.in_force() else {
             return;
@@ -74,7 +74,7 @@ impl Follower {
         self.show();
     }
 
-    /// Keeps in mind what the controller says of old, as long as the update whose plan is in force is there.
+    /// Records the capacity that the controller reports for old, while the update whose plan is in force exists.
     pub(super) fn note_old(&mut self) {
         let Some(in_force) = self.in_force() else {
             return;
@@ -85,8 +85,8 @@ impl Follower {
         }
     }
 
-    /// What old had of its full size, in percent, when the controller last said so, if that was less than all and old would now
-    /// get more requests than it does.
+    /// The last reported capacity of old in percent of its full size, if that is below 100 and old would now get more
+    /// requests.
     fn lost_capacity(&self, gone: &Identity) -> Option<u32> {
         let (of, percent) = self.old_capacity.as_ref()?;
         let gets_more = !self.snapshots.load().plan.weights.is_all_old();
