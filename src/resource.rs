@@ -1,9 +1,8 @@
-//! The `DynamoUpdateConfig` as people write it, and what it means: resource → plan, with every
-//! problem at once.
+//! The `DynamoUpdateConfig` as users write it, and its translation into a plan, reporting every problem at once.
 //!
-//! One language for flags, files and clusters: the types of the `spec` are the schema, a file is
-//! held against that schema with its lines, and whatever the source, one function makes the
-//! [`Plan`]. Must not know where a manifest comes from nor what becomes of its plan.
+//! Flags, files and clusters share one language: the types of the `spec` define the schema, files are checked against that
+//! schema with line numbers, and one function builds the [`Plan`] for every source. Does not depend on where a manifest comes
+//! from or how its plan is used.
 
 #[cfg(feature = "kube")]
 mod crd;
@@ -57,17 +56,17 @@ pub use self::{
     yaml::MAX_BYTES,
 };
 
-/// Reads the text of a manifest, YAML or JSON, of at most [`MAX_BYTES`].
+/// Reads a manifest, in YAML or JSON, of at most [`MAX_BYTES`].
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it, in the order of its lines. Only what makes the text
-/// unreadable as a whole (invalid YAML, several documents) hides other problems.
+/// All problems, in the order of their lines. Only a text that is unreadable as a whole (invalid YAML, several documents)
+/// hides other problems.
 pub fn load(text: &str) -> Result<(Manifest, Plan), Problems> {
     load_as(text, |_| None)
 }
 
-/// Reads it, with `unless_given` of the spec as the split where there is none.
+/// Like [`load`], but uses the split that `unless_given` returns if the spec gives none.
 fn load_as(
     text: &str,
     unless_given: fn(&DynamoUpdateConfigSpec) -> Option<Weights>,
@@ -90,7 +89,7 @@ fn read(
     let resource = manifest::only_resource(&root, problems)?;
     let (identity, node) = manifest::open(resource, problems);
     let mut fields = schema::read(node?, problems)?;
-    // A stand-in for the one required field, so that the others are still judged.
+    // A placeholder for the one required field, so that the other fields are still checked.
     fields
         .entry("newFrontendService")
         .or_insert_with(|| Json::from(""));
@@ -114,9 +113,9 @@ fn read(
     plan.map(|plan| (manifest, plan))
 }
 
-/// Whether `found` only follows from a field having been left out for a problem that is known.
+/// Whether `found` is only a consequence of a known problem, for which a field was left out.
 fn follows(found: &Problem, known: &[String]) -> bool {
-    // The two forms of the split: a wrong one is not a missing one.
+    // Either field can give the split: if one is invalid, the split is not missing.
     const SPLIT: [&str; 2] = ["spec.trafficSplitPercent", "spec.weights"];
     let is_split = SPLIT.contains(&&*found.path);
     known.iter().any(|path| {
@@ -124,26 +123,26 @@ fn follows(found: &Problem, known: &[String]) -> bool {
     })
 }
 
-/// Whether the field at `path` is the one at `parent` or within it.
+/// Whether `path` is the field at `parent` or lies within it.
 fn is_within(path: &str, parent: &str) -> bool {
     path.strip_prefix(parent)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// What there is to say about a manifest to the person who wrote it.
+/// What to tell the author of a manifest about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What is wrong; nothing if the manifest can be used.
+    /// What is wrong; empty if the manifest can be used.
     pub problems: Problems,
-    /// What is right but perhaps not what was meant.
+    /// What is valid but may not be intended.
     pub notes: Vec<String>,
-    /// In one line what the manifest does; none if it cannot be used.
+    /// What the manifest does, in one line; `None` if it cannot be used.
     pub summary: Option<String>,
 }
 
-/// Judges the text of a manifest file without using it.
+/// Checks the text of a manifest file without using it.
 ///
-/// One that names a `sourceDeployment` is for a cluster, where the controller sets a split that is not given.
+/// A manifest that names a `sourceDeployment` is for a cluster, where the controller sets a missing split.
 #[must_use]
 pub fn check(text: &str) -> Report {
     let in_cluster = |spec: &DynamoUpdateConfigSpec| {
@@ -176,7 +175,7 @@ pub fn check(text: &str) -> Report {
     }
 }
 
-/// What is told of a manifest for a cluster that gives no split.
+/// The note on a manifest for a cluster that gives no split.
 const UNDECIDED: &str = "spec.trafficSplitPercent: is not given, and neither is weights: in a cluster, all requests go to old \
                          until the controller has set them; `crossfade proxy --plan` refuses this file";
 

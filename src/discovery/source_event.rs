@@ -1,6 +1,4 @@
 //! The events that sources of plans and addresses send to the writer of snapshots.
-//!
-//! Contains no policy.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

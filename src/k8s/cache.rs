@@ -1,6 +1,4 @@
 //! Caches objects from the API server. A kind is listed when it is first requested, and watched from then on.
-//!
-//! Does not interpret the objects.
 
 mod objects;
 mod store;

@@ -1,6 +1,6 @@
 //! Leader election among controller replicas, with a Lease (coordination.k8s.io/v1).
 //!
-//! A replica takes over the lease of another once that has not been renewed for its full duration, measured by its own clock:
+//! A replica takes over the lease once its holder has not renewed it for the full duration, measured by the replica's own clock:
 //! clocks of different hosts are never compared. The leader relies on its lease for only two thirds of the duration, counted
 //! from before the renewal was sent. Work that starts within that time and takes no longer than the last third ends before
 //! another replica can lead.

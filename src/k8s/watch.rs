@@ -1,7 +1,5 @@
 //! Watches the updates of a namespace, or those of a single deployment in it. Resumes the watch where the API server allows
 //! it, and relists where it does not.
-//!
-//! Does not interpret updates.
 
 use std::ops::Range;
 use std::pin::Pin;
@@ -19,7 +17,7 @@ use crate::resource::{DynamoUpdateConfig, Identity, ReportedStatus, Update};
 
 /// How long a watch lasts before it is restarted, in seconds. It is random, as in client-go, so that the watches of many
 /// proxies that start together do not restart together. It also bounds how long a dead connection without an error may go
-/// unnoticed, so it must not be longer.
+/// unnoticed, which is why it is not longer.
 const RENEW: Range<u32> = 60..120;
 /// The first and the longest pause after an error. The pause doubles with each error, and half of it is jitter, so that not
 /// all proxies reconnect at once.

@@ -1,13 +1,11 @@
-//! The CustomResourceDefinition: what `crossfade crd` prints and `deploy/base/crd.yaml` holds.
-//!
-//! Must not know how it gets to a cluster.
+//! The CustomResourceDefinition that `crossfade crd` prints and `deploy/base/crd.yaml` holds.
 
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
 use super::{rules, spec::DynamoUpdateConfig};
 
-/// The definition as the API server takes it.
+/// The definition as JSON for the API server.
 #[must_use]
 pub fn crd() -> Json {
     let mut crd = serde_json::to_value(DynamoUpdateConfig::crd())
@@ -20,7 +18,7 @@ pub fn crd() -> Json {
     crd
 }
 
-/// The definition as YAML, with a head that says where it comes from.
+/// The definition as YAML, with a header that says how it was generated.
 #[must_use]
 pub fn crd_yaml() -> String {
     let body = serde_saphyr::to_string(&crd()).expect("plain JSON can be written as YAML");
@@ -29,8 +27,8 @@ pub fn crd_yaml() -> String {
     )
 }
 
-/// Takes out what means nothing to the API server: formats it does not know, and `nullable`: it drops a null that is
-/// not allowed as if the field had not been given, which is what the reader of files does too.
+/// Removes what has no meaning to the API server: unknown formats, and `nullable`. The API server drops a null that is not
+/// allowed as if the field were absent, as does the reader of files.
 fn tidy(schema: &mut Json) {
     const FORMATS: [&str; 6] = ["int32", "int64", "float", "double", "date", "date-time"];
     match schema {
@@ -42,7 +40,7 @@ fn tidy(schema: &mut Json) {
                     .and_then(Json::as_f64)
                     .filter(|bound| bound.fract() == 0.0)
                 {
-                    // Whole numbers far below 2^53.
+                    // The bounds are whole numbers far below 2^53.
                     fields.insert(bound.into(), Json::from(whole as i64));
                 }
             }
@@ -54,7 +52,7 @@ fn tidy(schema: &mut Json) {
                 fields.remove("format");
             }
             if let Some(Json::String(text)) = fields.get_mut("description") {
-                // Lines of a source file are no lines of a paragraph.
+                // Joins the lines of a doc comment into paragraphs.
                 *text = text
                     .replace("\n\n", "\u{0}")
                     .replace('\n', " ")
@@ -82,7 +80,7 @@ mod tests {
                 count += 1;
                 let said = schema["description"].as_str().unwrap_or_default();
                 assert!(path.ends_with("[]") || said.len() > 10, "{path}: {said:?}");
-                // What is meant for readers of the source.
+                // Intra-doc links are for readers of the source.
                 assert!(!said.contains("[`"), "{path}: {said}");
             });
         }

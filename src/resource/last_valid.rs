@@ -1,4 +1,4 @@
-//! The last spec of an update that could be used, as its status notes it while the present one cannot.
+//! The last valid spec of an update, which its status records while the current spec is invalid.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

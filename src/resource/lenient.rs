@@ -1,16 +1,16 @@
-//! Reads a status of another version: what cannot be read is left out, and all else is kept.
+//! Reads a status that another version wrote: drops what cannot be parsed and keeps the rest.
 //!
-//! A field that is missing is not an error, but a word that is not known fails a whole type. Here it costs the smallest part
-//! that the rest can do without. Must not know what any field means.
+//! A missing field is not an error, but a single unknown enum value fails a whole type. This reader drops only the smallest
+//! part without which the rest can be parsed.
 
 use serde_json::{Map, Value as Json, json};
 
 use super::DynamoUpdateConfigStatus;
 
-/// The most parts that are named one by one.
+/// The maximum number of dropped parts that are reported.
 const MAX_LOST: usize = 8;
 
-/// The status in `value`, and the paths of what cannot be read in it, at most eight of them.
+/// Returns the status in `value` and the paths of at most eight parts of it that cannot be parsed.
 #[must_use]
 pub fn read_status(value: &Json) -> (DynamoUpdateConfigStatus, Vec<String>) {
     let mut lost = Vec::new();
@@ -23,7 +23,7 @@ fn is_readable(root: Json) -> bool {
     serde_json::from_value::<DynamoUpdateConfigStatus>(root).is_ok()
 }
 
-/// What of `value` can be read, where `within` puts a part to its place in a status that has nothing else.
+/// Returns the parts of `value` that can be parsed. `within` wraps a part in an otherwise empty status.
 fn keep(
     value: &Json,
     path: &str,
@@ -56,7 +56,7 @@ fn keep(
         }
         _ => None,
     };
-    // A type with fields that it cannot do without is left out whole.
+    // Drop a type as a whole if one of its required fields was dropped.
     let kept = kept.filter(|kept| is_readable(within(kept.clone())));
     if kept.is_none() {
         lost.truncate(before);

@@ -1,7 +1,5 @@
-//! The envelope of the `spec`: `apiVersion`, `kind`, `metadata` and `status`, as a person writes
-//! it or as `kubectl get -o yaml` prints it.
-//!
-//! Must not know the fields of the `spec`.
+//! The envelope of the `spec`: `apiVersion`, `kind`, `metadata` and `status`, as a user writes it or `kubectl get -o yaml`
+//! prints it.
 
 use super::{
     problems::{Problem, Problems},
@@ -15,18 +13,18 @@ pub const API_VERSION: &str = "nvidia.com/v1alpha1";
 /// The kind of the resource.
 pub const KIND: &str = "DynamoUpdateConfig";
 
-/// A manifest that was read without a problem.
+/// A manifest that was read without problems.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Manifest {
-    /// Whose manifest it is.
+    /// The identity of the update.
     pub identity: Identity,
-    /// What it says, with the defaults filled in.
+    /// The spec, with defaults filled in.
     pub spec: DynamoUpdateConfigSpec,
-    /// Fields of the `spec` that were given but only mean something in a cluster.
+    /// Fields of the `spec` that are set but only have an effect in a cluster.
     pub without_effect: Vec<&'static str>,
 }
 
-/// What of `metadata` tells one update from another. A file may leave out any of it.
+/// The parts of `metadata` that identify an update and its edit. All of them are optional in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// `metadata.namespace`
@@ -35,12 +33,12 @@ pub struct Identity {
     pub name: Option<String>,
     /// `metadata.uid`
     pub uid: Option<String>,
-    /// `metadata.generation`: which edit of the `spec` this is.
+    /// `metadata.generation`, which identifies an edit of the `spec`.
     pub generation: Option<i64>,
 }
 
 impl Identity {
-    /// The source of a plan that a cluster tells, for people: `cluster: NAMESPACE/NAME`.
+    /// The source of a plan from a cluster, in a form for users: `cluster: NAMESPACE/NAME`.
     #[must_use]
     pub fn source(&self) -> String {
         let part = |part: &Option<String>| part.clone().unwrap_or_default();
@@ -48,7 +46,7 @@ impl Identity {
     }
 }
 
-/// The one resource that `root` is or, as a `List`, holds.
+/// The single resource in `root`, which may be a `List` around it.
 pub(super) fn only_resource<'a>(root: &'a Node, problems: &mut Problems) -> Option<&'a Node> {
     if root.text("kind") != Some("List") {
         return Some(root);
@@ -67,7 +65,7 @@ pub(super) fn only_resource<'a>(root: &'a Node, problems: &mut Problems) -> Opti
     }
 }
 
-/// Holds the envelope of `resource` against what it must be and gives what is in it.
+/// Checks the envelope of `resource`, and returns its identity and `spec`.
 pub(super) fn open<'a>(
     resource: &'a Node,
     problems: &mut Problems,
@@ -107,7 +105,7 @@ fn schema_has(field: &str) -> bool {
     !super::schema()["properties"][field].is_null()
 }
 
-/// `metadata` may have any shape: what is not of the right type is left out.
+/// `metadata` may have any shape: fields of the wrong type are ignored.
 fn identity(resource: &Node) -> Identity {
     let Some(metadata) = resource.get("metadata") else {
         return Identity::default();

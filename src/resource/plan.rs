@@ -1,7 +1,6 @@
-//! What is wanted, valid by construction: the `spec` with its contradictions refused and its
-//! texts understood.
+//! The plan: a `spec` that is parsed, free of contradictions and valid by construction.
 //!
-//! Flags, files and clusters all come through here. Must not know files, lines or clusters.
+//! Flags, files and clusters all produce plans. Does not depend on files, lines or clusters.
 
 use std::{fmt, time::Duration};
 
@@ -13,97 +12,97 @@ use super::{
 };
 use crate::split::Weights;
 
-/// What is wanted of the proxy. Made by [`Plan::of`], [`super::load`] and
-/// [`Plan::all_old`] only.
+/// What the proxy is to do. Built only by [`Plan::of`], [`super::load`], [`super::Update::plan`], [`Plan::all_old`] and
+/// [`Plan::only_old`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Whose plan it is; empty if it was made from flags.
+    /// The update that the plan is from; empty if the plan was made from flags.
     pub identity: Identity,
     /// The split, after the cap.
     pub weights: Weights,
     /// The split before the cap, if the cap lowered it.
     pub capped_from: Option<Weights>,
-    /// The frontends of the new generation: at least one (but for [`Plan::all_old`]), none twice, all with or all
-    /// without TLS.
+    /// The frontends of the new generation: at least one (except for [`Plan::all_old`] and [`Plan::only_old`]), no duplicates,
+    /// and either all or none of them with TLS.
     pub new: Vec<Target>,
-    /// What keeps a session on one generation.
+    /// How sessions stay on one generation.
     pub affinity: Affinity,
-    /// What is done for a request whose generation fails it.
+    /// What to do if a generation fails a request.
     pub failover: Failover,
-    /// Whether old is no fallback even while new has all requests.
+    /// Whether old is not a fallback even while new gets all requests.
     pub old_drains: bool,
-    /// Regular questions to the frontends, if wanted.
+    /// Active probes of the frontends, if enabled.
     pub probe: Option<Probe>,
-    /// TLS to the new generation beyond the defaults; only if [`Plan::new`] speaks TLS.
+    /// TLS settings for the new generation beyond the defaults; only set if [`Plan::new`] uses TLS.
     pub tls: Option<Tls>,
 }
 
-/// What names the session of a request. Both lists may be empty, neither holds a name twice.
+/// Where a request carries its session ID. Either list may be empty; neither has duplicates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Affinity {
-    /// Request headers, the first one present counts.
+    /// Request headers. The first one present counts.
     pub headers: Vec<HeaderName>,
-    /// Top-level text fields of a JSON body, looked at after the headers.
+    /// Top-level text fields of a JSON body, used if no header is present.
     pub body_fields: Vec<String>,
 }
 
-/// What is done for a request whose generation fails it. All timeouts are more than zero.
+/// What to do if a generation fails a request. All timeouts are greater than zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failover {
-    /// Whether a request is tried on the other generation at all.
+    /// Whether a request may be retried on the other generation at all.
     pub enabled: bool,
-    /// The largest body that is kept for a second try, in bytes.
+    /// The largest request body that is kept for a retry, in bytes.
     pub max_replay_bytes: usize,
-    /// The limit for the first event with content; no limit if none.
+    /// The timeout for the first event with content, if any.
     pub first_event_timeout: Option<Duration>,
-    /// The limit for silence after the first event; no limit if none.
+    /// The limit for silence after the first event, if any.
     pub gap_timeout: Option<Duration>,
-    /// Second tries allowed, in percent of all requests, 0..=100.
+    /// The retry budget in percent of all requests, 0..=100.
     pub retry_budget_percent: u8,
-    /// How long events without content are held back; zero is not at all.
+    /// How long events without content are held back; zero disables holding.
     pub hold: Duration,
-    /// Whether status 529 is a reason for a second try.
+    /// Whether status 529 triggers a retry.
     pub retry_overloaded: bool,
-    /// Whether status 500 of old is a reason for a second try on new.
+    /// Whether status 500 from old triggers a retry on new.
     pub retry_old_server_errors: bool,
 }
 
-/// A regular question to each frontend.
+/// An active probe of each frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// What is asked.
+    /// What the probe checks.
     pub question: Question,
-    /// From one question to the next, more than zero.
+    /// The time between probes, greater than zero.
     pub interval: Duration,
-    /// The limit for an answer, more than zero.
+    /// The timeout of a probe, greater than zero.
     pub timeout: Duration,
 }
 
-/// What a [`Probe`] asks.
+/// What a [`Probe`] checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// Does `/v1/models` list any model?
+    /// `/v1/models` lists a model.
     AnyModel,
-    /// Is this model ready (`/v1/models/{model}/ready`)?
+    /// The model is ready (`/v1/models/{model}/ready`).
     Model(String),
-    /// Does this path answer with status 200?
+    /// The path answers with status 200.
     Path(PathAndQuery),
 }
 
-/// TLS to the new generation. The files are those of the proxy and not yet read.
+/// TLS to the new generation. The files are on the proxy's file system and have not been read yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tls {
-    /// The authorities to trust instead of the system's.
+    /// The CA certificates to trust instead of those of the system.
     pub ca_file: Option<String>,
-    /// The name on the server's certificate instead of the target's host.
+    /// The name that the server's certificate must carry, instead of the target's host.
     pub server_name: Option<Host>,
-    /// The files of the certificate and key that the proxy shows.
+    /// The files of the client certificate and its key.
     pub client: Option<(String, String)>,
 }
 
 impl fmt::Display for Plan {
-    /// In one line what the plan does with requests.
+    /// What the plan does with requests, in one line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.new.is_empty() {
             return f.write_str("all to old");

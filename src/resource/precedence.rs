@@ -1,15 +1,15 @@
-//! Which of several updates of one deployment rules.
+//! Decides which of several updates of one deployment rules.
 //!
-//! The oldest does, until a younger one names it in `supersedes`; that one rules in its place, and may be superseded in
-//! turn. Everyone who looks at the same updates comes to the same answer, in whatever order they arrived. Must not know
-//! where the updates come from.
+//! The oldest one rules, unless a younger one names it in `supersedes`; that one then rules in its place, and may be
+//! superseded itself. The decision depends only on the set of updates, not on the order of their arrival.
 
-/// What of an update matters here.
+/// The fields of an update that decide its precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contender<'a> {
-    /// `metadata.name`: two updates of a namespace never share it.
+    /// `metadata.name`, which is unique in a namespace.
     pub name: &'a str,
-    /// `metadata.creationTimestamp`, in seconds since 1970. Of two of one second the one whose name sorts first is older.
+    /// `metadata.creationTimestamp`, in seconds since 1970. Of two updates of the same second, the one whose name sorts first
+    /// counts as older.
     pub created: i64,
     /// `spec.supersedes`
     pub supersedes: Option<&'a str>,
@@ -20,36 +20,36 @@ impl<'a> Contender<'a> {
         (self.created, self.name)
     }
 
-    /// Whether this one replaces `other`: it names it, and is younger.
+    /// Whether this update replaces `other`: it names it in `supersedes` and is younger.
     fn replaces(&self, other: &Self) -> bool {
         self.supersedes == Some(other.name) && self.age() > other.age()
     }
 }
 
-/// How an update stands among those of its deployment.
+/// The standing of an update among those of its deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It rules.
     Rules,
-    /// It ruled, or would rule, were it not for the one at this place, which names it in `supersedes`.
+    /// It would rule, but the update at this index names it in `supersedes`.
     SupersededBy(usize),
-    /// It does nothing: it names in `supersedes` neither the one that rules nor one that it could replace.
+    /// It has no effect: it neither rules nor was replaced.
     Conflicts,
 }
 
-/// The answer.
+/// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Precedence {
-    /// The place of the one that rules.
+    /// The index of the update that rules.
     pub ruler: usize,
-    /// One for each contender, in their order.
+    /// The standing of each contender, in their order.
     pub standings: Vec<Standing>,
 }
 
-/// Who of `contenders` rules; none if there are none.
+/// Decides which of `contenders` rules; `None` if there are none.
 ///
-/// Only a younger update can replace an older one, so that there are no circles: what an older one says of a younger
-/// one is without effect. If several name the same one, the oldest of them replaces it.
+/// Only a younger update can replace an older one, which rules out cycles: `supersedes` has no effect on a younger update. If
+/// several name the same update, the oldest of them replaces it.
 #[must_use]
 pub fn rule(contenders: &[Contender<'_>]) -> Option<Precedence> {
     let oldest =
@@ -101,7 +101,7 @@ mod tests {
                 "b",
                 vec![Rules, Conflicts],
             ),
-            // Of one second: by name.
+            // Same second: by name.
             (
                 &[("b", 1, None), ("a", 1, None)],
                 "a",
@@ -123,19 +123,19 @@ mod tests {
                 "c",
                 vec![Rules, SupersededBy(2), SupersededBy(0)],
             ),
-            // A chain that is broken: c names one that does not rule.
+            // A broken chain: c names an update that does not rule.
             (
                 &[("a", 1, None), ("b", 2, None), ("c", 3, Some("b"))],
                 "a",
                 vec![Rules, Conflicts, Conflicts],
             ),
-            // Two heirs: the older one.
+            // Two candidates: the older one.
             (
                 &[("a", 1, None), ("b", 2, Some("a")), ("c", 3, Some("a"))],
                 "b",
                 vec![SupersededBy(1), Rules, Conflicts],
             ),
-            // An older one cannot replace a younger one, so that a circle is none.
+            // An older update cannot replace a younger one, so there is no cycle.
             (
                 &[("a", 1, Some("b")), ("b", 2, None)],
                 "a",
@@ -146,7 +146,7 @@ mod tests {
                 "b",
                 vec![SupersededBy(1), Rules],
             ),
-            // Itself, and one that is not there.
+            // An update that names itself, and one that does not exist.
             (&[("a", 1, Some("a"))], "a", vec![Rules]),
             (
                 &[("a", 1, Some("gone")), ("b", 2, Some("gone"))],

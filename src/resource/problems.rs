@@ -1,24 +1,22 @@
-//! What is wrong with a manifest: every problem at once, each with its field and line.
-//!
-//! Must not know what makes a manifest wrong.
+//! The problems of a manifest, all at once, each with its field and line.
 
 use std::fmt;
 
 use crate::printable::printable;
 
-/// One thing that is wrong, for a person to correct.
+/// A single problem, for the author to correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The field, as `spec.affinity.headers[1]`; empty when the text as a whole is meant.
+    /// The field, such as `spec.affinity.headers[1]`; empty if the problem is with the text as a whole.
     pub path: String,
-    /// The line of the file, from 1; none when there is no file.
+    /// The line in the file, from 1; `None` if there is no file.
     pub line: Option<usize>,
-    /// What is wrong and, where it can be said, what would be right.
+    /// What is wrong and, if known, what would be valid.
     pub message: String,
 }
 
 impl Problem {
-    /// A problem of the field at `path`, not (yet) found in a file.
+    /// A problem of the field at `path`, without a line.
     pub(super) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -27,7 +25,7 @@ impl Problem {
         }
     }
 
-    /// The same, found on `line`.
+    /// Sets the line.
     pub(super) fn at(mut self, line: Option<usize>) -> Self {
         self.line = line;
         self
@@ -46,31 +44,31 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All that is wrong with one manifest, in the order of its lines.
+/// All problems of a manifest, in the order of their lines.
 ///
-/// As an error it displays one problem per line.
+/// `Display` prints one problem per line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Whether nothing is wrong.
+    /// Whether there are no problems.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// How many things are wrong.
+    /// The number of problems.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The problems, in the order of their lines.
+    /// Iterates over the problems, in the order of their lines.
     pub fn iter(&self) -> std::slice::Iter<'_, Problem> {
         self.0.iter()
     }
 
-    /// A single problem that has no line.
+    /// A single problem without a line.
     #[must_use]
     pub fn one(path: &str, message: impl Into<String>) -> Self {
         let mut problems = Self::default();
@@ -82,7 +80,7 @@ impl Problems {
         self.0.push(problem);
     }
 
-    /// In the order of lines; problems of one line stay as they were found.
+    /// Sorts by line, and keeps the order of problems on the same line.
     pub(super) fn sort(&mut self) {
         self.0.sort_by_key(|problem| problem.line);
     }

@@ -1,21 +1,20 @@
-//! What the API server checks of a resource beyond types and bounds, as CEL rules with their messages.
+//! CEL rules for what the API server checks beyond types and bounds, with their messages.
 //!
-//! The reader of files and the proxy refuse the same by [`super::judge`]; here it is said where a person hears of it at
-//! once, by `kubectl apply`. Must not know what a plan makes of the fields.
+//! [`super::validate::judge`] rejects the same for files and proxies; these rules report it earlier, on `kubectl apply`.
 //!
-//! Beware of the cost that the API server estimates from the bounds of the schema: a rule over a list or text needs its
-//! greatest length.
+//! The API server estimates the cost of a rule from the bounds of the schema, so a rule over a list or a string needs a
+//! maximum length.
 
 use serde_json::{Value as Json, json};
 
-/// The form of one target, as [`super::Target`] reads it: a scheme and a host, or a host and a port.
+/// The syntax of one target, as [`super::Target`] parses it: a scheme and a host, or a host and a port.
 const TARGET: &str = r"\\s*((?i:https?)://([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?/?|([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5})\\s*";
 
 fn rule(rule: &str, message: &str) -> Json {
     json!({"rule": rule, "message": message})
 }
 
-/// Of the resource as a whole, where its name is known.
+/// Rules for the whole resource, where its name is available.
 #[cfg(feature = "kube")]
 pub(super) fn resource() -> Json {
     json!([rule(
@@ -24,7 +23,7 @@ pub(super) fn resource() -> Json {
     )])
 }
 
-/// Of the `spec`.
+/// Rules for `spec`.
 pub(super) fn spec() -> Json {
     let agrees = "!has(self.weights) || !has(self.trafficSplitPercent) \
          || self.weights.old + self.weights.new == 0 \
@@ -65,8 +64,8 @@ pub(super) fn spec() -> Json {
     ])
 }
 
-/// Whether the workers of the two generations can be others. Two selectors are taken for different ones here: to compare
-/// them would cost more than the API server allows.
+/// Whether `workers` distinguishes the two generations. Two selectors count as different here, because a comparison would
+/// exceed the cost limit of the API server.
 fn told_apart() -> String {
     const FIELDS: [&str; 4] = ["kind", "name", "revision", "selector"];
     let (old, new) = ("self.workers.old", "self.workers.new");
@@ -88,7 +87,7 @@ fn told_apart() -> String {
     )
 }
 
-/// Of `weights`.
+/// Rules for `weights`.
 pub(super) fn weights() -> Json {
     json!([rule(
         "self.old > 0 || self.new > 0",
@@ -96,7 +95,7 @@ pub(super) fn weights() -> Json {
     )])
 }
 
-/// Of `newFrontendService`.
+/// Rules for `newFrontendService`.
 pub(super) fn targets() -> Json {
     json!([rule(
         &format!("self.matches('^{TARGET}(,{TARGET})*$')"),
@@ -105,7 +104,7 @@ pub(super) fn targets() -> Json {
     )])
 }
 
-/// Of a field that names an object of the cluster.
+/// Rules for a field that names an object in the cluster.
 pub(super) fn object_name() -> Json {
     json!([rule(
         "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",
@@ -114,13 +113,13 @@ pub(super) fn object_name() -> Json {
     )])
 }
 
-/// Of a number whose least value is a fraction: where the value is a whole number, the API server's own check cuts the
-/// fraction off and lets 0 pass.
+/// Rules for a number with a fractional minimum. If the value is an integer, the API server's own check truncates the minimum
+/// and accepts 0.
 pub(super) fn more_than_zero() -> Json {
     json!([rule("self > 0.0", "must be more than 0")])
 }
 
-/// Of `probe`.
+/// Rules for `probe`.
 pub(super) fn probe() -> Json {
     json!([
         rule(
@@ -134,7 +133,7 @@ pub(super) fn probe() -> Json {
     ])
 }
 
-/// Of `tls`.
+/// Rules for `tls`.
 pub(super) fn tls() -> Json {
     json!([rule(
         "has(self.clientCertFile) == has(self.clientKeyFile)",
@@ -142,7 +141,7 @@ pub(super) fn tls() -> Json {
     )])
 }
 
-/// Of a list of header names (RFC 9110 §5.6.2).
+/// Rules for a list of header names (RFC 9110 §5.6.2).
 pub(super) fn header_names() -> Json {
     json!([
         rule(
@@ -156,7 +155,7 @@ pub(super) fn header_names() -> Json {
     ])
 }
 
-/// Of a list of names.
+/// Rules for a list of names.
 pub(super) fn no_name_twice() -> Json {
     json!([rule(
         "self.all(one, self.exists_one(other, other == one))",

@@ -1,6 +1,6 @@
-//! Where a frontend is reached: `host:port`, `http://host[:port]`, `https://host[:port]`.
+//! The address of a frontend: `host:port`, `http://host[:port]` or `https://host[:port]`.
 //!
-//! Must not know how names are resolved or connections made.
+//! Does not resolve names or open connections.
 
 use std::{
     fmt,
@@ -11,27 +11,27 @@ use std::{
 /// The address of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// Whether TLS is spoken.
+    /// Whether to use TLS.
     pub tls: bool,
     /// The host.
     pub host: Host,
     /// The TCP port, never 0.
     pub port: u16,
-    /// The host as a person wrote it, where [`Target::host`] is the whole name that this stands for
-    /// ([`super::TargetScope::of`]): what the server's certificate carries.
+    /// The host as the user wrote it, if [`super::TargetScope::of`] expanded it to the full name in [`Target::host`]. The
+    /// server's certificate must carry this one.
     pub written: Option<Host>,
 }
 
 /// The host of a [`Target`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// A DNS name in lower case; may end with a dot (absolute).
+    /// A DNS name in lower case. A trailing dot marks it as absolute.
     Name(String),
     /// An IP address.
     Ip(IpAddr),
 }
 
-/// Why a text is no [`Target`]; the message is for the person who wrote it.
+/// Why a text is not a [`Target`]; the message is for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' {reason}")]
 pub struct TargetError {
@@ -40,8 +40,8 @@ pub struct TargetError {
 }
 
 impl Target {
-    /// Host and port for the `Host` header and `:authority` (RFC 9110 §7.2): without the port if
-    /// it is the default of the scheme, IPv6 addresses in brackets.
+    /// Host and port for the `Host` header and `:authority` (RFC 9110 §7.2). Omits the default port of the scheme; IPv6
+    /// addresses are in brackets.
     #[must_use]
     pub fn authority(&self) -> String {
         if self.port == default_port(self.tls) {
@@ -51,20 +51,20 @@ impl Target {
         }
     }
 
-    /// What TLS calls the server.
+    /// The server name for TLS.
     #[must_use]
     pub fn called(&self) -> &Host {
         self.written.as_ref().unwrap_or(&self.host)
     }
 
-    /// Must the name lead to a Service of its namespace? So it is where [`super::TargetScope::of`] has completed it.
+    /// Whether the name must resolve to a Service of its namespace: if [`super::TargetScope::of`] has expanded it.
     #[must_use]
     pub const fn is_confined(&self) -> bool {
         self.written.is_some()
     }
 
-    /// What a resolver is asked for. A whole name has a dot at its end (RFC 1034 §3.1), so that the resolver tries
-    /// no search list before it: in a pod that list ends in the domain of the node, which may be anybody's.
+    /// The name to resolve. An expanded name gets a trailing dot (RFC 1034 §3.1), so that the resolver does not try its search
+    /// list first: in a pod that list ends in the domain of the node, which may belong to anyone.
     #[must_use]
     pub fn name(&self) -> String {
         match &self.host {
@@ -82,7 +82,7 @@ fn default_port(tls: bool) -> u16 {
 }
 
 impl fmt::Display for Target {
-    /// The whole URL, with its port.
+    /// The whole URL, always with a port.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
         write!(f, "{scheme}://{}:{}", self.host, self.port)
@@ -90,7 +90,7 @@ impl fmt::Display for Target {
 }
 
 impl fmt::Display for Host {
-    /// As it stands in a URL: IPv6 addresses in brackets.
+    /// The form in a URL: IPv6 addresses are in brackets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Host::Name(name) => f.write_str(name),
@@ -105,7 +105,7 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
         parse(text.trim()).map_err(|reason| TargetError {
-            // A password does not belong into a log.
+            // Keeps passwords out of logs.
             text: match text.rsplit_once('@') {
                 Some((_, host)) => format!("…@{}", host.trim()),
                 None => text.trim().to_owned(),
@@ -118,7 +118,7 @@ impl FromStr for Target {
 impl FromStr for Host {
     type Err = TargetError;
 
-    /// A DNS name or IP address; IPv6 addresses in brackets.
+    /// Parses a DNS name or an IP address; IPv6 addresses are in brackets.
     fn from_str(text: &str) -> Result<Self, TargetError> {
         parse_host(text).map_err(|reason| TargetError {
             text: text.to_owned(),
@@ -127,11 +127,11 @@ impl FromStr for Host {
     }
 }
 
-/// The targets of a comma-separated list, at least one.
+/// Parses a comma-separated list of at least one target.
 ///
 /// # Errors
 ///
-/// Every element that is no target; an empty list is one empty element.
+/// Every element that is not a target. An empty list counts as one empty element.
 pub fn parse_targets(list: &str) -> Result<Vec<Target>, Vec<TargetError>> {
     let (good, bad): (Vec<_>, Vec<_>) = list
         .split(',')
@@ -198,7 +198,7 @@ fn refuse_more_than_an_authority(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The host, still in its brackets if it has some, and the port's digits.
+/// Splits off the port's digits. The host keeps its brackets.
 fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
     if authority.starts_with('[') {
         let end = authority.find(']').ok_or("has a '[' without its ']'")? + 1;
@@ -218,7 +218,7 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), String> {
 }
 
 fn parse_port(digits: &str) -> Result<u16, String> {
-    // `parse` alone would take a sign.
+    // `parse` alone would accept a sign.
     let number = match digits.as_bytes() {
         [first, ..] if first.is_ascii_digit() => digits.parse().ok(),
         _ => None,
@@ -249,7 +249,7 @@ fn parse_host(text: &str) -> Result<Host, String> {
         // A host whose last label is a number is an IPv4 address (WHATWG URL §3.5).
         return Err(format!("has the host '{text}', which is no IPv4 address"));
     }
-    // RFC 1123 §2.1, and underscores, which resolvers take.
+    // RFC 1123 §2.1, and underscores, which resolvers accept.
     if name.len() > 253 || !name.split('.').all(is_label) {
         return Err(format!(
             "has the host '{text}', which is no DNS name; a name is made of letters, digits, '-' and '.'"

@@ -1,24 +1,24 @@
-//! Where the targets of an update in a cluster may be: who may edit it must not be able to send prompts anywhere.
+//! Restricts the targets of an update in a cluster, so that a user who may edit it cannot send prompts anywhere.
 //!
-//! Only Services of the update's own namespace, by name. Must not know how names are resolved.
+//! Allows only Services of the update's own namespace, by name.
 
 use super::target::{Host, Target};
 
-/// What an update may reach.
+/// The targets that an update may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetScope {
     /// The namespace of the update.
     pub namespace: String,
     /// The domain of the cluster, such as `cluster.local`.
     pub domain: String,
-    /// Whether any target is allowed, wherever it is.
+    /// Whether any target is allowed.
     pub anywhere: bool,
 }
 
-/// Why a target is out of reach; the message is for the person who wrote it.
+/// Why a target is not allowed; the message is for its author.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfScope {
-    /// It is an address and no name.
+    /// It is an address, not a name.
     #[error(
         "{target} is an address; only Services of namespace '{namespace}' are allowed, by name{HINT}"
     )]
@@ -32,7 +32,7 @@ pub enum OutOfScope {
         other: String,
         namespace: String,
     },
-    /// It is no name of a Service.
+    /// It is not the name of a Service.
     #[error(
         "{target} is not in the cluster; only Services of namespace '{namespace}' are allowed: NAME, NAME.{namespace}, \
          NAME.{namespace}.svc or NAME.{namespace}.svc.{domain}{HINT}"
@@ -44,17 +44,17 @@ pub enum OutOfScope {
     },
 }
 
-/// What a person can do about it.
+/// How to lift the restriction.
 const HINT: &str =
     " (--kube-allow-any-target of the proxy and --allow-any-target of the controller lift this)";
 
 impl TargetScope {
-    /// The target by the Service's whole name, so that no search list of a resolver can lead elsewhere: `x.dev` in the
-    /// namespace `dev` is a Service, and not the host of that name in the Internet.
+    /// Expands the target to the full name of the Service, so that the search list of a resolver cannot lead elsewhere: in the
+    /// namespace `dev`, `x.dev` is a Service and not the host of that name on the Internet.
     ///
     /// # Errors
     ///
-    /// Why it is out of reach.
+    /// Why the target is not allowed.
     pub fn of(&self, target: &Target) -> Result<Target, OutOfScope> {
         if self.anywhere {
             return Ok(target.clone());
@@ -78,7 +78,7 @@ impl TargetScope {
         let is_whole = |rest: &str| rest.strip_suffix('.').unwrap_or(rest) == self.domain;
         let other = match rest.map(|rest| rest.split_once('.').unwrap_or((rest, ""))) {
             None => None,
-            // A dot at the end makes a name absolute, and only the whole name is one.
+            // A trailing dot makes a name absolute, so it is only valid on the full name.
             Some((_, after)) if name.ends_with('.') && !after.starts_with("svc.") => {
                 return Err(outside);
             }
@@ -143,10 +143,10 @@ mod tests {
             let written: Target = text.parse().unwrap();
             let reached = scope().of(&written).unwrap();
             assert_eq!(reached.name(), "new.dev.svc.cluster.local.", "{text}");
-            // The certificate is that of the name as it was written.
+            // The certificate must carry the name as it was written.
             assert_eq!(*reached.called(), written.host, "{text}");
         }
-        // Where nobody has completed a name, the search list may.
+        // The search list applies to names that were not expanded.
         assert_eq!("new:80".parse::<Target>().unwrap().name(), "new");
         assert_eq!("[::1]:80".parse::<Target>().unwrap().name(), "::1");
     }
@@ -192,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is written: what is reached ends in the own namespace, and has one label before it.
+        /// Whatever name is written, the result is a single label in the own namespace.
         #[test]
         fn nothing_leaves_the_namespace(name in "[a-z]{1,3}(\\.(dev|svc|cluster|local|com|prod)){0,5}\\.?") {
             let target: Target = format!("{name}:80").parse().unwrap();

@@ -1,4 +1,4 @@
-//! The room through its door: texts in, plans or problems out.
+//! Tests of the public functions: text in, plan or problems out.
 
 mod corpus;
 mod meaning;

@@ -1,13 +1,13 @@
-//! A document as a tree that knows its lines.
+//! A parsed document as a tree of nodes with line numbers.
 //!
-//! Must not know how it was written nor what it says.
+//! Does not depend on the syntax or the meaning of the document.
 
 use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A value and its line: that of its key or, in a list, on which it starts. Lines count from 1;
-/// what was never in a file has none.
+/// A value and its line: the line of its key or, in a list, the line on which it starts. Lines count from 1; a value that is
+/// not from a file has none.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub line: Option<usize>,
@@ -25,7 +25,7 @@ pub(super) enum Value {
     Map(Vec<Entry>),
 }
 
-/// A field of a map. A file's maps have no two fields of one name.
+/// A field of a map. Keys in a map from a file are unique.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub key: String,
@@ -42,7 +42,7 @@ impl Node {
         Some(&entry.node)
     }
 
-    /// The text of the field `key`, if it is one.
+    /// The field `key`, if it is text.
     pub fn text(&self, key: &str) -> Option<&str> {
         match &self.get(key)?.value {
             Value::Text(text) => Some(text),
@@ -50,7 +50,7 @@ impl Node {
         }
     }
 
-    /// The line of the field at `path` under this node or, where it is missing, of what lacks it.
+    /// The line of the field at `path` or, if that is missing, of its closest existing parent.
     pub fn line_of(&self, path: &str) -> Option<usize> {
         let steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
         let mut node = self;
@@ -94,7 +94,7 @@ impl From<Json> for Node {
     }
 }
 
-/// The value in a few words, to say what was found instead of what is wanted.
+/// A short description of the value, for messages about what was found instead.
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

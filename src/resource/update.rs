@@ -1,6 +1,4 @@
-//! An update as the API server holds it, and the plan it means to a proxy of its namespace.
-//!
-//! Must not know how it was got from there.
+//! An update as the API server stores it, and its plan for a proxy in the same namespace.
 
 use serde_json::Value as Json;
 
@@ -11,38 +9,38 @@ use super::{
 };
 use crate::split::Weights;
 
-/// An update of a cluster, not yet judged.
+/// An update of a cluster, not yet validated.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Update {
-    /// Its name, and which edit of it this is.
+    /// The name, and which edit of the update this is.
     pub identity: Identity,
     /// `metadata.creationTimestamp`, in seconds since 1970.
     pub created: i64,
     /// `spec`, as it was written.
     pub spec: Json,
-    /// What the controller said of it.
+    /// The parts of `status` that matter to a proxy.
     pub status: ReportedStatus,
 }
 
-/// What a proxy reads of the status of an update, which only the controller may write.
+/// The part of the status of an update that proxies read. Only the controller may write it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReportedStatus {
-    /// `status.phase`, if it is one that is known.
+    /// `status.phase`, if it is a known one.
     pub phase: Option<Phase>,
-    /// The cap over which new takes all, as the controller found no ready worker of old (`status.liftedCapPercent`). It was
-    /// said of an earlier spec, perhaps: as long as that cap is the cap, and all is to go to new, it still holds.
+    /// The cap that the controller lifted because it found no ready worker of old (`status.liftedCapPercent`). It may have
+    /// been reported for an earlier spec, and still holds while the cap is the same and all requests should go to new.
     pub lifted_cap: Option<u8>,
-    /// The split that the controller wanted last (`status.wanted`). It is the split while the spec gives none, so that who
-    /// replaces the whole spec by one without a split moves nothing.
+    /// The last split that the controller wanted (`status.wanted`). It applies while the spec gives none, so that replacing
+    /// the whole spec by one without a split moves no traffic.
     pub wanted: Option<Weights>,
-    /// How much of its full size old had, in percent (`status.old.capacityPercent`).
+    /// The capacity of old in percent of its full size (`status.old.capacityPercent`).
     pub old_capacity: Option<u32>,
-    /// The last spec that could be used, while the present one cannot (`status.lastValid`).
+    /// The last valid spec, while the current one is invalid (`status.lastValid`).
     pub last_valid: Option<Box<LastValidStatus>>,
 }
 
 impl ReportedStatus {
-    /// Reads a status; what cannot be read was not said.
+    /// Reads a status. Fields that cannot be parsed are ignored.
     #[cfg(feature = "kube")]
     #[must_use]
     pub fn of(status: &Json) -> Self {
@@ -73,7 +71,7 @@ impl Update {
         self.spec.get("sourceDeployment")?.as_str()
     }
 
-    /// What matters for who rules.
+    /// The fields that decide the precedence of the update.
     #[must_use]
     pub fn contender(&self) -> Contender<'_> {
         Contender {
@@ -83,13 +81,13 @@ impl Update {
         }
     }
 
-    /// This update by the last spec of it that could be used, if the controller goes by that one instead of this edit.
+    /// This update with its last valid spec, if the controller uses that instead of this edit.
     #[must_use]
     pub fn by_last_valid(&self) -> Option<Self> {
         let valid = self.status.last_valid.as_ref()?;
         (Some(valid.instead_of) == self.identity.generation).then(|| Self {
             identity: Identity {
-                // Nothing of this edit is in force by it.
+                // This edit is not in force, but an earlier one.
                 generation: Some(valid.generation),
                 ..self.identity.clone()
             },
@@ -102,14 +100,13 @@ impl Update {
         })
     }
 
-    /// The plan, with every target within `scope`.
+    /// The plan, with every target restricted to `scope`.
     ///
-    /// A field that is not known is passed over: the resource may have been written for a newer proxy, and its
-    /// definition may be newer than this one.
+    /// Ignores unknown fields: the resource may have been written for a newer proxy, with a newer definition.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All problems of the spec.
     pub fn plan(&self, scope: &TargetScope) -> Result<(Manifest, Plan), Problems> {
         let mut problems = Problems::default();
         let known = schema::only_known(&self.spec);
@@ -140,7 +137,7 @@ impl Update {
         }
         plan.old_drains |= self.status.phase.is_some_and(Phase::old_drains);
         if let Some(wanted) = self.status.wanted.filter(|_| !spec.gives_split()) {
-            // For who keeps the manifest: the status is not kept with it.
+            // The manifest may be saved, and the status is not saved with it.
             let (old, new) = (wanted.old(), wanted.new_weight());
             spec.weights = Some(WeightsSpec { old, new });
         }
@@ -153,14 +150,14 @@ impl Update {
     }
 }
 
-/// Whether new takes all in spite of `cap`: it is the very cap that the controller has `lifted`, and all is to go to new.
-/// Caps in percent.
+/// Whether new gets all requests in spite of `cap`: all requests should go to new, and the controller has `lifted` this very
+/// cap. Caps are in percent.
 #[must_use]
 pub fn is_lifted(cap: Option<u8>, lifted: Option<u8>, all_to_new: bool) -> bool {
     all_to_new && lifted.is_some() && lifted == cap
 }
 
-/// Leads the targets of `plan` to where they may be.
+/// Expands the targets of `plan` and checks that they are within `scope`.
 fn within(scope: &TargetScope, plan: &mut Plan) -> Result<(), Problems> {
     let mut problems = Problems::default();
     let mut reached: Vec<Target> = Vec::with_capacity(plan.new.len());
@@ -280,7 +277,7 @@ mod tests {
             (100, None, 25),
             (100, Some(25), 100),
             (50, Some(25), 25),
-            // It was another one.
+            // Another cap was lifted.
             (100, Some(50), 25),
         ] {
             let update = Update {
@@ -323,7 +320,7 @@ mod tests {
             };
             let (manifest, plan) = update.plan(&scope()).unwrap();
             assert_eq!((plan.weights, plan.capped_from), (expected, capped));
-            // Who is to keep the manifest over a restart keeps the split with it, if there is one.
+            // If there is a split, the manifest carries it, so that a saved manifest keeps it across a restart.
             assert_eq!(manifest.spec.gives_split(), wanted.is_some());
             let again = Update {
                 status: ReportedStatus::default(),
@@ -332,7 +329,7 @@ mod tests {
             };
             assert_eq!(again.plan(&scope()).unwrap().1, plan);
         }
-        // One that is given goes before it.
+        // A split in the spec takes precedence.
         let update = Update {
             status: ReportedStatus {
                 wanted: Some(Weights::ALL_NEW),
@@ -356,7 +353,7 @@ mod tests {
                 "lastValid": {"generation": 2, "insteadOf": instead_of, "spec": valid},
             })
         };
-        // Said of an earlier edit: of this one the controller does not know yet.
+        // Reported for an earlier edit: the controller has not seen this one yet.
         update.status = ReportedStatus::of(&status(2));
         assert_eq!(update.by_last_valid(), None);
         update.status = ReportedStatus::of(&status(3));
@@ -365,7 +362,7 @@ mod tests {
         assert_eq!(plan.weights.rounded_percent(), 25);
         assert_eq!(plan.identity.generation, Some(2));
         assert_eq!(by_valid.status.old_capacity, Some(75));
-        // Written by another version, it was not said.
+        // What another version wrote is ignored.
         let strange =
             json!({"phase": "Rewinding", "liftedCapPercent": 300, "lastValid": {"spec": {}}});
         assert_eq!(ReportedStatus::of(&strange), ReportedStatus::default());

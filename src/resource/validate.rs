@@ -1,6 +1,6 @@
-//! Spec → plan: what the schema cannot say, such as contradictions and the form of texts.
+//! Turns a spec into a plan and checks what the schema cannot express, such as contradictions and the syntax of strings.
 //!
-//! Must not know files or lines, nor check again what the schema bounds.
+//! Does not depend on files or lines, and does not repeat the bounds of the schema.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::split::Weights;
 
-/// What is told of a split that is missing where no controller can set it.
+/// The message for a missing split where no controller can set it.
 const NO_SPLIT: &str = "is required, unless weights is given: only in a cluster can the split be left to the controller";
 
 impl Plan {
@@ -28,7 +28,7 @@ impl Plan {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, without lines.
+    /// All problems of the spec, without lines.
     pub fn of(identity: Identity, spec: &DynamoUpdateConfigSpec) -> Result<Self, Problems> {
         let mut problems = Problems::default();
         match serde_json::to_value(spec) {
@@ -43,18 +43,18 @@ impl Plan {
         }
     }
 
-    /// What stands in for a plan while there is none: no new generation, everything to old.
+    /// The plan that applies while there is no other: no new generation, all requests to old.
     #[must_use]
     pub fn all_old() -> Self {
         Self::only_old(&DynamoUpdateConfigSpec::default())
             .expect("the default policies are valid ones")
     }
 
-    /// As [`Plan::all_old`], by the policies of `spec`.
+    /// Like [`Plan::all_old`], with the policies of `spec`.
     ///
     /// # Errors
     ///
-    /// What is wrong with the policies.
+    /// The problems of the policies.
     pub fn only_old(spec: &DynamoUpdateConfigSpec) -> Result<Self, Problems> {
         let spec = DynamoUpdateConfigSpec {
             traffic_split_percent: Some(0),
@@ -67,10 +67,10 @@ impl Plan {
     }
 }
 
-/// Notes every problem, and gives the plan if it found none.
+/// Reports every problem, and returns the plan if there is none.
 ///
-/// An empty `newFrontendService` gives no plan and no problem: the schema has spoken. `unless_given` is the split where the
-/// spec gives none; without it, that is a problem.
+/// An empty `newFrontendService` gives neither a plan nor a problem, because the schema already reports it. `unless_given` is
+/// the split if the spec gives none; if it is `None` too, that is a problem.
 pub(super) fn judge(
     identity: Identity,
     spec: &DynamoUpdateConfigSpec,
@@ -116,7 +116,7 @@ pub(super) fn judge(
 /// The split that the spec gives.
 fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Weights> {
     let Some(ratio) = spec.weights else {
-        // A percentage above 100 has been refused by the schema.
+        // The schema rejects percentages above 100.
         return Weights::percent(spec.traffic_split_percent?).ok();
     };
     let Ok(weights) = Weights::new(ratio.old, ratio.new) else {
@@ -141,7 +141,7 @@ fn weights(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) -> Option<Wei
     }
 }
 
-/// The lower share of new of the two.
+/// The wanted split, or the cap if that has a lower share of new.
 fn capped(wanted: Weights, cap: Option<u8>) -> Weights {
     let share = |weights: Weights| {
         let new = u64::from(weights.new_weight());
@@ -175,7 +175,7 @@ fn targets(list: &str, problems: &mut Problems) -> Option<Vec<Target>> {
     Some(targets)
 }
 
-/// The names of objects must be such (RFC 1123), and those of the two generations must tell them apart.
+/// Checks that object names are valid (RFC 1123) and that the two generations can be told apart.
 fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
     let is_name = |name: &str| {
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -210,7 +210,7 @@ fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
     }
 }
 
-/// Whether the workers of the two generations can be others: how many there are to be tells nothing of that.
+/// Whether `workers` distinguishes the two generations. `replicas` alone does not.
 fn tells_apart(workers: &WorkersSpec) -> bool {
     fn of(side: &Option<WorkerSourceSpec>) -> Option<WorkerSourceSpec> {
         let replicas = Default::default();
@@ -232,7 +232,7 @@ fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {
                 headers.push(header);
                 continue;
             }
-            // The schema has said that it must not be empty.
+            // The schema already reports the empty name.
             Err(_) if name.is_empty() => continue,
             Err(_) => format!("'{}' is not a header name", name.escape_debug()),
         };
@@ -257,7 +257,7 @@ fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover {
     };
     Failover {
         enabled: spec.enabled,
-        // Where it does not fit no body can be as large either.
+        // If the value does not fit, no body can be as large either.
         max_replay_bytes: usize::try_from(spec.max_replay_bytes).unwrap_or(usize::MAX),
         first_event_timeout: seconds("firstEventTimeoutSeconds", spec.first_event_timeout_seconds),
         gap_timeout: seconds("gapTimeoutSeconds", spec.gap_timeout_seconds),
@@ -330,7 +330,7 @@ fn tls(spec: &TlsSpec, speaks_tls: bool, problems: &mut Problems) -> Tls {
     }
 }
 
-/// The schema bounds what is written; a value made in code may still be no number.
+/// Converts seconds. The schema bounds values from a manifest, but a value set in code may still be NaN or infinite.
 fn seconds(path: &str, value: f64, problems: &mut Problems) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or_else(|_| {
         let unless_known = !problems.iter().any(|problem| problem.path == path);

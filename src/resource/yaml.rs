@@ -1,6 +1,6 @@
-//! Reads YAML 1.2 (JSON is that too) into a tree that knows its lines.
+//! Parses YAML 1.2, and so JSON, into a tree with line numbers.
 //!
-//! Bounded in size, depth and what aliases unfold to. Must not know what the document says.
+//! Limits the size, the depth and the expansion of aliases.
 
 use std::{borrow::Cow, collections::HashMap};
 
@@ -11,13 +11,13 @@ use super::{
     tree::{Entry, Node, Value},
 };
 
-/// The largest text that is read, in bytes: as much as an object may have in a cluster.
+/// The largest text that is read, in bytes. An object in a cluster may not be larger.
 pub const MAX_BYTES: usize = 1024 * 1024;
-/// How deep a document may nest. A `DynamoUpdateConfig` with its status needs some ten levels.
+/// The maximum nesting depth. A `DynamoUpdateConfig` with its status needs about ten levels.
 const MAX_DEPTH: usize = 64;
 
-/// Reads the one document of `text`. What can be read past (a key given twice) is noted in
-/// `problems` and the rest still returned; with what cannot, nothing is.
+/// Parses the single document in `text`. Recoverable errors, such as a duplicate key, are added to `problems` and the rest is
+/// still returned; other errors return `None`.
 pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     if text.len() > MAX_BYTES {
         problems.push(Problem::new(
@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
         return None;
     }
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    // YAML takes both for the same (§5.4); the parser counts two lines for one within `|` and `>`.
+    // YAML treats `\r\n` like `\n` (§5.4), but the parser counts it as two lines within `|` and `>`.
     let text = text.replace("\r\n", "\n");
     let mut reader = Reader {
         parser: Parser::new_from_str(&text),
@@ -42,7 +42,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     match reader.only_document() {
         Ok(node) => Some(node),
         Err(problem) => {
-            // The parser finds that something is missing at the end on a line beyond it.
+            // The parser reports something missing at the end on a line beyond it.
             let last = text.lines().count().max(1);
             let line = problem.line.map(|line| line.min(last));
             problems.push(problem.at(line));
@@ -53,11 +53,11 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
 
 struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// What aliases stand for, by the parser's number of the anchor.
+    /// The values of anchors, by the parser's number of the anchor.
     anchors: HashMap<usize, Node>,
-    /// The size of all copies made for anchors and aliases.
+    /// The size of all copies made for anchors and aliases, in bytes.
     unfolded: usize,
-    /// Where the reader is, as in [`Problem::path`].
+    /// The current position, as in [`Problem::path`].
     path: String,
     problems: &'a mut Problems,
 }
@@ -71,7 +71,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Empty documents (a `---` too many) do not count.
+    /// Returns the only document. Empty documents (an extra `---`) do not count.
     fn only_document(&mut self) -> Result<Node, Problem> {
         let mut document = None;
         loop {
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
             Event::SequenceStart(anchor, _) => (self.list(depth)?, anchor),
             Event::MappingStart(anchor, _) => (self.map(depth)?, anchor),
             Event::Alias(anchor) => {
-                // An anchor is known once its value is complete, that of a key never.
+                // An anchor is known once its value is complete. Anchors on keys are never known.
                 let Some(node) = self.anchors.get(&anchor).cloned() else {
                     let message = "an alias of something that is no complete value before it";
                     return Err(Problem::new("", message).at(line));
@@ -120,7 +120,7 @@ impl<'a> Reader<'a> {
                 self.unfold(&node, line)?;
                 return Ok(Node { line, ..node });
             }
-            // Only if the parser were broken, as it balances its events.
+            // Unreachable unless the parser emits unbalanced events.
             other => {
                 let message = format!("no valid YAML: {other:?} in place of a value");
                 return Err(Problem::new("", message).at(line));
@@ -134,7 +134,7 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    /// The value one level below, reached by `step`.
+    /// The value one level below, at `step`.
     fn under(
         &mut self,
         step: &str,
@@ -193,7 +193,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Counts a copy of `node`, so that aliases of aliases end before memory does.
+    /// Counts a copy of `node`, so that nested aliases hit the limit before they exhaust memory.
     fn unfold(&mut self, node: &Node, line: Option<usize>) -> Result<(), Problem> {
         self.unfolded += size(node);
         if self.unfolded > MAX_BYTES {
@@ -204,7 +204,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// About the memory of `node`, in bytes.
+/// The approximate memory of `node`, in bytes.
 fn size(node: &Node) -> usize {
     size_of::<Node>()
         + match &node.value {
@@ -222,8 +222,8 @@ fn syntax(error: &ScanError) -> Problem {
     Problem::new("", format!("no valid YAML: {}", error.info())).at(Some(error.marker().line()))
 }
 
-/// The core schema (YAML 1.2.2 §10.3.2), except that a decimal number with a leading zero is text:
-/// YAML 1.1 reads it as octal, so that `kubectl` would see another number.
+/// The core schema (YAML 1.2.2 §10.3.2), except that a decimal number with a leading zero is text: YAML 1.1 reads it as octal,
+/// so `kubectl` would see a different number.
 fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     let is_text =
         style != ScalarStyle::Plain || tag.is_some_and(|tag| matches!(&*tag.suffix, "str" | ""));
@@ -252,11 +252,11 @@ fn number(text: &str) -> Option<Value> {
         let sign = if text.starts_with('-') { -1.0 } else { 1.0 };
         return Some(Value::Float(sign * f64::INFINITY));
     }
-    // Else Rust would also read words such as `infinity`.
     let only_digits = unsigned.bytes().all(|byte| byte.is_ascii_digit());
     if only_digits && unsigned.len() > 1 && unsigned.starts_with('0') {
         return None;
     }
+    // Rust would also parse words such as `infinity`.
     if !unsigned.starts_with(|first: char| first.is_ascii_digit() || first == '.') {
         return None;
     }

@@ -1,6 +1,4 @@
 //! Watches the addresses behind the Services that the current plan sends requests to.
-//!
-//! Does not use the addresses itself.
 
 use std::net::SocketAddr;
 

@@ -1,6 +1,4 @@
 //! The TLS configuration towards the model servers of each generation, from the files of the process or of the plan.
-//!
-//! Does not depend on addresses or snapshots.
 
 use std::sync::Arc;
 

@@ -1,7 +1,5 @@
 //! The number of workers that the owners of the selected pods want. Pods may be missing because of a quota or a webhook, which
 //! does not mean that none are wanted.
-//!
-//! Does not count pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +21,7 @@ struct Makes {
 /// only if there are no such pods at all.
 ///
 /// # Errors
-/// If a kind of owner is not listed yet.
+/// If Deployments or StatefulSets could not be listed, or another kind is not listed yet.
 pub(super) fn wanted(
     cache: &Cache,
     namespace: &str,

@@ -1,4 +1,4 @@
-//! Whole files: the good and the bad ones of the corpus, and what comes of damaged ones and of any text.
+//! Whole files: valid and invalid files of the corpus, damaged files, and arbitrary text.
 
 use std::{fs, path::Path};
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The files of the corpus: (name, text).
+/// The files of the corpus, as (name, text).
 fn corpus(kind: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/corpus/plan")
@@ -33,7 +33,7 @@ fn every_good_file_of_the_corpus_loads() {
     }
 }
 
-/// A bad file names in comments what must be said of it: `# expect: …`, all and in order.
+/// Comments in an invalid file list all expected problems in order, as `# expect: …`.
 #[test]
 fn every_bad_file_of_the_corpus_has_exactly_the_problems_it_names() {
     for (name, text) in corpus("bad") {
@@ -104,7 +104,7 @@ proptest! {
         }
     }
 
-    /// Good files with bytes cut out or put in: whatever comes of it, no panic and no empty error.
+    /// Valid files with characters removed or inserted must neither panic nor yield an empty error.
     #[test]
     fn a_damaged_file_loads_or_has_a_problem(
         file in 0usize..64, at in 0usize..4096, cut in 0usize..64, put in "[ -~\n]{0,12}",

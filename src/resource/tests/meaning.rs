@@ -1,4 +1,4 @@
-//! What a good manifest means: the plan, whose it is, and what a person is told of it.
+//! What a valid manifest means: the plan, its identity, and the report to the user.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! What is wrong with a manifest: named by its field, its line and its reason, all at once and nothing twice.
+//! Each problem of a manifest is reported with its field, line and reason, all at once and none twice.
 
 use super::*;
 
-/// The problems of a manifest whose `spec` starts on line 4 with a good target and split.
+/// The problems of a manifest with a valid target and split, followed by `fields`, which start on line 6.
 fn problems_of(fields: &str) -> Vec<String> {
     let good = "  newFrontendService: new:8000\n  trafficSplitPercent: 25\n";
     problems(&format!("{HEAD}{good}{fields}"))

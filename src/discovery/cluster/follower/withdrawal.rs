@@ -1,7 +1,5 @@
 //! Handles the removal of the update whose plan is in force: old gets all requests if it answers and had not lost capacity
 //! when last observed. Otherwise new keeps its share.
-//!
-//! Does not decide on the remaining updates.
 
 use std::time::Duration;
 
