@@ -51,13 +51,11 @@ impl fmt::Display for Problem {
 pub struct Problems(Vec<Problem>);
 
 impl Problems {
-    /// Whether there are no problems.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The number of problems.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()

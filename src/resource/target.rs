@@ -13,7 +13,6 @@ use std::{
 pub struct Target {
     /// Whether to use TLS.
     pub tls: bool,
-    /// The host.
     pub host: Host,
     /// The TCP port, never 0.
     pub port: u16,
@@ -27,7 +26,6 @@ pub struct Target {
 pub enum Host {
     /// A DNS name in lower case. A trailing dot marks it as absolute.
     Name(String),
-    /// An IP address.
     Ip(IpAddr),
 }
 
