@@ -1,7 +1,7 @@
-//! The rollout: from what is seen of both generations to the split that follows.
+//! Decides an update: from the observed state of both generations to the traffic split.
 //!
-//! One pure function, [`step`]: settings, memory, observation and now in, a [`Decision`] out. Whoever calls it observes
-//! before and applies after, and holds no policy:
+//! One pure function, [`step`], maps settings, memory, observation and the current time to a [`Decision`]. The caller
+//! observes before the call, applies the decision after it, and contains no policy:
 //!
 //! ```text
 //! Settings (spec) ────────┐
@@ -14,9 +14,9 @@
 //!
 //! # Capacity
 //!
-//! The [`Capacity`] of a side is the least, over the roles it needs, of ready workers ÷ full size. The full size is the
-//! source's size when the update was accepted, or what a person states: never the momentary replicas, which say only how
-//! far an update is. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
+//! The [`Capacity`] of a side is the minimum, over the roles it needs, of ready workers ÷ full size. The full size is
+//! the source's size when the update was accepted, or what the user states. It is never the current replica count,
+//! which only tells how far an update has come. New gets `new ÷ (old + new)` of the requests, as an exact [`Ratio`]:
 //!
 //! | old | new | split |
 //! | --- | --- | --- |
@@ -25,41 +25,42 @@
 //! | 4 of 4 workers | 8 of 4 workers | 1 : 2, 67 % |
 //! | prefill 4 of 4, decode 0 of 2 | 1 of 4 workers | 0 : ¼, all to new |
 //!
-//! A worker is ready before a frontend knows of it. Where the frontends of old have been found to count workers as is counted
-//! here, only those count that one frontend of their side knows of.
+//! A worker is ready before a frontend registers it. If the frontends of old have been found to report as many workers
+//! as are ready, then only workers known to at least one frontend of their side count.
 //!
-//! Frontends of new that do not serve what is wanted take their part of its capacity with them: one of four leaves it three
-//! quarters. A frontend that was not heard is none of them: new keeps what it has, and gains nothing. See [`gate()`].
+//! A frontend of new that does not serve what is required takes its share of new's capacity with it: with one of four
+//! failing, three quarters remain. A frontend whose state is unknown is not failing: new keeps what it has and gains
+//! nothing. See [`gate()`].
 //!
-//! A missing role is no capacity. What a side needs is learnt from the source; new may be of another shape (one worker
-//! for all where old had halves), and then needs its own roles, whose sizes a person has to state. A half always needs its
-//! other half.
+//! A missing role means no capacity. The roles a side needs are learned from the source. New may have another shape
+//! (one worker for everything where old had prefill and decode); then it needs its own roles, and the user has to state
+//! their sizes. Prefill and decode always need each other.
 //!
 //! # The rules
 //!
-//! The first that applies decides, and is named in the decision ([`Rule`]):
+//! The first rule that applies decides, and the decision names it ([`Rule`]):
 //!
 //! | # | rule | when | split |
 //! | --- | --- | --- | --- |
-//! | 0 | `Superseded` | another resource rules the deployment | stays |
-//! | 1 | `NeitherCanServe` | nobody can serve | stays |
+//! | 0 | `Superseded` | another resource controls the deployment | unchanged |
+//! | 1 | `NeitherCanServe` | neither side can serve | unchanged |
 //! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
 //! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
-//! | 4 | `Paused` | a person holds it | what is held, a person's edit included |
-//! | 5 | `DrainOld` | a person wants old drained | all to new, or the cap |
+//! | 4 | `Paused` | the user pauses the update | the held split, including the user's edits |
+//! | 5 | `DrainOld` | the user sets `drainOld` | all to new, or the cap |
 //! | 6 | `Cap` | capacity would give new more than the cap | the cap |
-//! | 7 | `Capacity` | else | by capacity |
+//! | 7 | `Capacity` | otherwise | by capacity |
 //!
-//! With `strict`, pause goes before 2 and 3, and 3 ends at the cap. What a pause holds returns after an emergency. An edit
-//! by a person who did not pause is taken back, and told once.
+//! With `strict`, `Paused` precedes rules 2 and 3, and rule 3 is limited by the cap. After an emergency the split held
+//! by a pause is restored. A user's edit without a pause is reverted, and reported once.
 //!
-//! # Away at once, towards in time
+//! # Losses at once, gains after a wait
 //!
-//! Each side has a [`Credit`]: the capacity that counts. It falls with what is seen at once, and rises to what has lasted
-//! for `stableSeconds`, when also every ready proxy has applied the last change (or `ackTimeoutSeconds` are over). The
-//! split is by the credits. So nothing that moves requests *away* from a loss ever waits, and everything that moves them
-//! *towards* a gain does, even if both come in one moment. Two exceptions: old is credited at once
-//! where it alone can serve, and a contested edit or a split above the cap is put right at once.
+//! Each side has a [`Credit`]: the capacity that counts. It falls to the observed capacity at once. It rises to what
+//! has lasted for `stableSeconds`, and only once every ready proxy has applied the last change or `ackTimeoutSeconds`
+//! have passed. The split follows the credits. So traffic moves *away* from a loss without waiting, and *towards* a
+//! gain only after a wait, even if both happen at once. Two exceptions: old is credited at once when only old can
+//! serve, and a contested edit or a split above the cap is corrected at once.
 //!
 //! # The end
 //!
@@ -67,26 +68,29 @@
 //! Pending ──▶ Progressing ──▶ Draining ──▶ Complete
 //! ```
 //!
-//! Old has weight 0, *and that is wanted* (nobody wants old's workers any more, a person set `drainOld`, or paused at 100 %;
-//! workers that fell over are an outage, and a name under which nothing was ever found may be mistyped: old stays a fallback)
-//! → every proxy alive has applied it → `Draining`: old is no fallback any more → all know that, too, and no stream runs on
-//! old, or `drainDeadlineSeconds` are over → `Complete`. Nobody found is nobody who agrees: without a proxy there is no
-//! `Draining`. Every [`Phase`] goes back when old is needed again, and `Complete` when a later proxy may send to old. When
-//! old's last worker and old as a whole can go is another question, with a list of [`Evidence`] that must each be seen. The
-//! pods of old's frontends carry streams of *new*, because the sidecar sits there.
+//! 1. Old's weight is 0, *and that is intended*: no replicas of old are desired any more, the user set `drainOld`, or
+//!    the user paused at 100 %. Crashed workers are an outage, and a name under which nothing was ever found may be
+//!    mistyped; in both cases old stays a fallback.
+//! 2. Every live proxy has applied it → `Draining`: old is no longer a fallback.
+//! 3. All proxies know that, and no stream runs on old or `drainDeadlineSeconds` have passed → `Complete`.
+//!
+//! No proxies means no confirmation: without a proxy there is no `Draining`. Every [`Phase`] goes back when old is
+//! needed again, and `Complete` also when a later proxy may send to old. Whether old's last worker, or all of old, may
+//! be removed is a separate question: each item of a list of [`Evidence`] must be observed. The pods of old's frontends
+//! also carry streams of *new*, because the sidecar runs there.
 //!
 //! # For the caller
 //!
-//! - What could not be listed is not empty: without it there is no [`Observation`]. What was not heard yet is marked as such:
-//!   it lets nothing gain and takes nothing away.
-//! - First the split (with `oldDraining`, in one write, against the `resourceVersion` that was seen), then the memory. If the
-//!   split cannot be written, throw the decision away, observe and decide again. If the memory cannot be written after it,
-//!   nothing worse follows than that a wait begins anew.
-//! - Publish the events of a decision that was applied; there are none when nothing happens.
-//! - Call again when something is seen, and at `wake_at`.
-//! - Time is a [`Timestamp`] of the wall clock, because it must survive a restart; jumps cost a wait or spare one.
+//! - A failed list is not an empty list: without it there is no [`Observation`]. State that has not been observed yet
+//!   is marked as such; it permits no gain and causes no loss.
+//! - Write the split first (with `oldDraining`, in one write, against the observed `resourceVersion`), then the memory.
+//!   If the split cannot be written, discard the decision, observe and decide again. If only the memory write fails,
+//!   the worst consequence is that a wait starts again.
+//! - Publish the events of a decision once it is applied. A decision that changes nothing has no events.
+//! - Call again on every new observation, and at `wake_at`.
+//! - Time is a wall-clock [`Timestamp`] because it must survive a restart. A clock jump lengthens or shortens a wait.
 //!
-//! Must not know Kubernetes, clocks, sockets, tasks, logs or metrics, nor how anything here is observed or applied.
+//! Does not depend on Kubernetes, clocks, sockets, tasks, logs or metrics.
 
 mod assessment;
 mod capacity;

@@ -1,6 +1,5 @@
-//! An observation, understood: capacities, the gate and the proxies, by what is remembered and wanted.
-//!
-//! Must not know the rules.
+//! Evaluates an observation against settings and memory: capacities, the gate and the proxies. Does not depend on the
+//! rules.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +16,14 @@ pub(super) struct Assessment<'a> {
     pub seen: &'a Observation,
     pub now: Timestamp,
     pub capacity: Sides<Capacity>,
-    /// Was ever a worker of old found, or an object that has none?
+    /// Whether workers of old were ever found, or old has a component now, even one scaled to 0.
     pub old_was_found: bool,
     /// Whether new can serve.
     pub gate: Gate,
-    /// Is it unknown what new must serve, because nobody can say what old does?
+    /// Whether the required models are unknown because old's frontends cannot be asked.
     pub wanted_is_unknown: bool,
     pub proxies: Proxies,
-    /// When the ready proxies are waited for no longer.
+    /// When the ack timeout of the last change expires.
     pub ack_deadline: Timestamp,
 }
 
@@ -61,7 +60,7 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// Can each side serve at this moment?
+    /// Whether each side can serve right now.
     pub fn serves(&self) -> Sides<bool> {
         Sides {
             old: self.capacity.old.serves,
@@ -69,8 +68,8 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// The capacity that is there to be credited: none behind a closed gate, and only a part of it behind frontends of which
-    /// not all serve.
+    /// The capacity that can be credited. New's is 0 behind a closed gate, and reduced by the fraction of its frontends
+    /// that fail.
     pub fn usable(&self) -> Sides<Ratio> {
         let gate = &self.gate;
         let behind_gate = match gate.failing {
@@ -93,14 +92,15 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// Has every ready proxy applied the last change, or had its time to?
+    /// Whether gains may count: every ready proxy has applied the last change or the ack timeout has expired, and the
+    /// settings are not `losses_only`.
     pub fn may_gain(&self) -> bool {
         let is_applied = self.proxies.lagging.is_empty() || self.time_is_up();
         is_applied && !self.settings.losses_only
     }
 
-    /// Do ready proxies lag though they had their time? Who gives them none is not told; nor is who does not rule, as the
-    /// proxies do not follow it.
+    /// Whether to report that ready proxies still lag after the ack timeout. Never with a timeout of 0, and never for a
+    /// superseded update, which the proxies do not follow.
     pub fn is_lagging(&self) -> bool {
         let had_time = self.time_is_up() && !self.settings.ack_timeout.is_zero();
         had_time && self.proxies.lagging_is_sure && self.seen.superseded_by.is_none()
@@ -110,10 +110,10 @@ impl<'a> Assessment<'a> {
         self.now >= self.ack_deadline
     }
 
-    /// Takes what is usable now into the `credit` of each side; which side lost?
+    /// Updates the `credit` of each side with the usable capacity, and returns which side lost some.
     ///
-    /// At the first assessment old is credited with all it has, and new with what its share so far implies: an update that is
-    /// taken over half-way goes on from there.
+    /// On the first assessment, old is credited with everything it has and new with what its current share implies, so
+    /// that an update taken over half-way continues from there.
     pub fn credit(&self, credit: Option<Sides<Credit>>) -> (Sides<Credit>, Sides<bool>) {
         let usable = self.usable();
         let mut credit = credit.unwrap_or_else(|| Sides {
@@ -135,7 +135,7 @@ impl<'a> Assessment<'a> {
         (credit, lost)
     }
 
-    /// How many workers of new are ready that none of its frontends knows of.
+    /// The number of ready workers of new that none of its frontends has registered.
     pub fn unregistered(&self) -> u32 {
         let roles = self.capacity.new.roles.iter();
         let missing = roles.map(|(role, counted)| {
@@ -145,34 +145,34 @@ impl<'a> Assessment<'a> {
         missing.sum()
     }
 
-    /// Does anybody want a worker of new, so that being without is a fault and not a way back?
+    /// Whether any worker of new is desired, so that having none ready is a fault and not a rollback.
     pub fn new_is_wanted(&self) -> bool {
         let workers = self.seen.workers.new.values();
         workers.into_iter().any(|workers| workers.desired > 0)
     }
 
-    /// Does anybody still want old, so that being without workers is an outage and not the end?
+    /// Whether every role that old needs is still desired, so that having no workers is an outage and not the end.
     pub fn old_is_wanted(&self) -> bool {
         let wanted = |role: &Role| is_wanted(&self.seen.workers.old, *role);
         let mut roles = self.capacity.old.roles.keys();
         roles.len() > 0 && roles.all(wanted)
     }
 
-    /// Is old without workers because nobody wants it any more? Where nothing was ever found under its name, that may be
-    /// mistyped.
+    /// Whether old has no workers because they are no longer desired. False if nothing was ever found under old's name,
+    /// because the name may be mistyped.
     pub fn old_is_given_up(&self) -> bool {
         self.old_was_found && !self.old_is_wanted()
     }
 }
 
-/// Does new have a part in the split that it earned before, or that a person holds?
+/// Whether new has a share of the split that it earned earlier or that a pause holds.
 fn has_share(settings: &Settings, memory: &Memory, seen: &Observation, new: &Capacity) -> bool {
     let credit = memory.credit.as_ref();
     let earned = !new.share.is_zero() && credit.is_none_or(|credit| !credit.new.capacity.is_zero());
     !seen.split.is_all_old() && (settings.paused || earned)
 }
 
-/// What new must serve: what is stated, or what old serves or served.
+/// What new must serve: the stated models, or those that old serves or served.
 fn wanted<'a>(
     settings: &'a Settings,
     memory: &'a Memory,
@@ -186,7 +186,7 @@ fn wanted<'a>(
         }
         None if old.has_open() => RequiredModels::NotYet,
         None if old.trouble().is_some() => RequiredModels::Unknown,
-        // It serves none.
+        // Old serves no model.
         None => RequiredModels::Models(&memory.models),
     }
 }

@@ -1,6 +1,5 @@
-//! How much of a whole generation a side is: the least, over the roles it needs, of ready workers ÷ full size.
-//!
-//! Must not know for how long it has been so, nor what it is used for.
+//! Computes the capacity of a side as a fraction of a whole generation: the minimum, over the roles it needs, of ready
+//! workers ÷ full size.
 
 use std::{collections::BTreeMap, collections::BTreeSet, fmt};
 
@@ -24,7 +23,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As in Dynamo's component types.
+    /// The name, as in Dynamo's component types.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -41,17 +40,17 @@ impl fmt::Display for Role {
     }
 }
 
-/// The workers of one role. A replica over several nodes is one worker.
+/// The workers of one role. A replica that spans several nodes is one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Workers {
-    /// Ready now.
+    /// Ready replicas.
     pub ready: u32,
-    /// Wanted now; 0 once nobody wants any. No measure of a whole: it moves while an update runs.
+    /// Desired replicas; 0 when scaled down. Not the full size, because it changes while an update runs.
     pub desired: u32,
 }
 
 impl Workers {
-    /// The size that the role has, if it has any.
+    /// The current size of the role, or `None` if it has no workers.
     pub(super) fn size(self) -> Option<u32> {
         Some(self.desired.max(self.ready)).filter(|size| *size > 0)
     }
@@ -60,21 +59,21 @@ impl Workers {
 /// The capacity of a side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// As a part of the source when it was whole. More than one for a side that is bigger: an exact ratio loads every
-    /// worker alike, and cutting it at one would overload the smaller side.
+    /// The fraction of the whole source. It exceeds 1 for a larger side: an exact ratio loads every worker equally, and
+    /// capping it at 1 would overload the smaller side.
     pub share: Ratio,
-    /// Has each role it needs a ready worker? Can be so although `share` is 0: where the full size is not known.
+    /// Whether every role it needs has a ready worker. Can be true although `share` is 0, if a full size is unknown.
     pub serves: bool,
-    /// The roles it needs; empty only if nothing is known of either side.
+    /// The roles it needs; empty only if nothing is known about either side.
     pub roles: BTreeMap<Role, RoleCapacity>,
 }
 
-/// A role within the capacity of a side.
+/// One role within the capacity of a side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoleCapacity {
     /// Ready workers.
     pub ready: u32,
-    /// How many make the side whole. None if neither the source nor a person says.
+    /// The full size. `None` if neither the source nor the user defines it.
     pub full: Option<u32>,
 }
 
@@ -97,17 +96,17 @@ impl Capacity {
         roles.filter_map(|(role, counts)| (counts.ready == 0).then_some(*role))
     }
 
-    /// The roles whose full size nobody says.
+    /// The roles whose full size is unknown.
     pub fn unmeasured(&self) -> impl Iterator<Item = Role> {
         let roles = self.roles.iter();
         roles.filter_map(|(role, counts)| counts.full.is_none().then_some(*role))
     }
 }
 
-/// The capacity of both sides.
+/// Computes the capacity of both sides.
 ///
-/// `accepted` is the source's size when the update was accepted. What a person states goes before it, and what is stated of
-/// old is the source's size for new, too.
+/// `accepted` is the source's size when the update was accepted. Sizes in `stated` take precedence, and those stated
+/// for old also apply to new.
 pub(super) fn of_both(
     workers: &Sides<BTreeMap<Role, Workers>>,
     accepted: &BTreeMap<Role, u32>,
@@ -119,7 +118,7 @@ pub(super) fn of_both(
     let own_roles: BTreeSet<Role> = present(&workers.new)
         .chain(stated.new.keys().copied())
         .collect();
-    // Of the source's shape as far as it can be seen: then it needs all that the source needs.
+    // If new's roles all occur in the source, new has the source's shape and needs all of the source's roles.
     let new_roles = if own_roles.is_subset(&old_roles) {
         old_roles.clone()
     } else {
@@ -148,7 +147,7 @@ fn present(workers: &BTreeMap<Role, Workers>) -> impl Iterator<Item = Role> {
     sizes.filter_map(|(role, workers)| workers.size().map(|_| *role))
 }
 
-/// With the other half of each half: a frontend serves neither prefill nor decode alone.
+/// Adds the missing counterpart of prefill or decode: a frontend cannot serve with only one of them.
 fn completed(roles: impl Iterator<Item = Role>) -> BTreeSet<Role> {
     let mut roles: BTreeSet<Role> = roles.collect();
     if !roles.is_empty() && !roles.contains(&Role::Worker) {
@@ -157,7 +156,7 @@ fn completed(roles: impl Iterator<Item = Role>) -> BTreeSet<Role> {
     roles
 }
 
-/// `below`, where `above` does not say otherwise. A size of 0 says nothing.
+/// `below`, overridden by `above`. A size of 0 overrides nothing.
 fn overlaid(below: &BTreeMap<Role, u32>, above: &BTreeMap<Role, u32>) -> BTreeMap<Role, u32> {
     let sizes = below.iter().chain(above.iter());
     sizes

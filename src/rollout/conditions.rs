@@ -1,6 +1,5 @@
-//! The story for people: conditions and events.
-//!
-//! Decides nothing. Whatever is said holds no times, so that a status changes only when something happens.
+//! Builds the conditions and events of a step. Contains no policy. Messages contain no times, so that the status
+//! changes only when something happens.
 
 use super::{
     Obstacle, Phase, Rule,
@@ -11,36 +10,37 @@ use super::{
 /// A condition of the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
-    /// Which.
+    /// The condition's type.
     pub kind: ConditionKind,
-    /// Does it hold?
+    /// Whether the status is `True`.
     pub holds: bool,
-    /// One word in CamelCase.
+    /// The reason: one word in CamelCase.
     pub reason: &'static str,
-    /// In a person's words.
+    /// The message for users.
     pub message: String,
 }
 
-/// The conditions there are.
+/// The types of conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionKind {
-    /// The resource is valid and rules its deployment.
+    /// The resource is valid and controls its deployment.
     Accepted,
     /// New can serve.
     NewFrontendReady,
-    /// The split moves, or will when what it waits for comes.
+    /// The split is moving, or will move when what it waits for happens.
     Progressing,
-    /// A person or the cap holds the split.
+    /// A pause or the cap holds the split.
     Paused,
-    /// Old is done with.
+    /// The update is complete: old is no longer needed.
     Complete,
-    /// Something is not as it should be.
+    /// Something is wrong.
     Degraded,
-    /// Nothing moves and nothing is wrong: it is complete, or held. The first of the three of kstatus, of which one holds.
+    /// The update is complete or held, and nothing is wrong. First of the three kstatus conditions, of which exactly
+    /// one is true.
     Ready,
-    /// It moves, or will when what it waits for comes.
+    /// The update is progressing, or will progress when what it waits for happens.
     Reconciling,
-    /// It does not get on by itself.
+    /// The update cannot progress on its own.
     Stalled,
 }
 
@@ -62,14 +62,14 @@ impl ConditionKind {
     }
 }
 
-/// Something that has happened.
+/// A Kubernetes Event to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Is it a `Warning`? Else `Normal`.
+    /// Whether the type is `Warning` instead of `Normal`.
     pub is_warning: bool,
-    /// One word in CamelCase.
+    /// The reason: one word in CamelCase.
     pub reason: &'static str,
-    /// In a person's words.
+    /// The message for users.
     pub message: String,
 }
 
@@ -99,7 +99,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
     } else {
         "Accepted"
     };
-    // Who holds the split, if anybody does.
+    // What holds the split, if anything.
     let (is_held, holder, held) = match context.rule {
         _ if settings.paused => (true, "Paused", "spec.paused is true"),
         Rule::Cap => (true, "Cap", "capacity would give new more than the cap"),
@@ -143,8 +143,8 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
     all
 }
 
-/// The conditions by which tools that know nothing of updates wait for one or take it for failed (kstatus of
-/// kubernetes-sigs/cli-utils): exactly one of them holds.
+/// The conditions by which generic tools wait for an update or detect that it failed (kstatus of
+/// kubernetes-sigs/cli-utils). Exactly one of them is true.
 fn standard(all: &[Condition], is_held: bool) -> [Condition; 3] {
     use ConditionKind::{Accepted, Complete, Degraded, Progressing, Ready, Reconciling, Stalled};
     let of = |kind| all.iter().find(|condition| condition.kind == kind);
@@ -177,13 +177,13 @@ const fn reason(obstacle: &Obstacle) -> &'static str {
     }
 }
 
-/// Is something wrong that time alone will not mend?
+/// Reports faults that time alone will not fix.
 fn degraded(context: &StatusContext) -> Condition {
     let outage = match context.rule {
         Rule::Superseded => None,
         Rule::NeitherCanServe => Some(why(context)),
         Rule::OldCannotServe => (!context.assessment.old_is_given_up()).then(|| why(context)),
-        // A new generation that is not there yet is no fault, nor one that is taken back; one that should hold a share is.
+        // It is no fault if new is not up yet or is being rolled back. It is one if new should have a share.
         Rule::NewCannotServe => {
             let held = context.memory.held.is_some_and(|held| !held.is_all_old());
             let fell_over = context.memory.new_had_share && context.assessment.new_is_wanted();
@@ -219,7 +219,7 @@ fn degraded(context: &StatusContext) -> Condition {
     }
 }
 
-/// Why new, which keeps what it has, can get nothing more.
+/// Why new keeps its share but cannot gain.
 fn untried(context: &StatusContext) -> Option<Obstacle> {
     let assessment = context.assessment;
     let is_kept = assessment.gate.is_presumed
@@ -232,13 +232,13 @@ fn untried(context: &StatusContext) -> Option<Obstacle> {
     }
 }
 
-/// That some frontends of new fail it since it had a share; of one that begins that is no fault.
+/// Which frontends of new fail, once new has had a share. Before that, a failing frontend is no fault.
 fn fails_in_part(context: &StatusContext) -> Option<String> {
     let has_begun = context.rule != Rule::Superseded && context.memory.new_had_share;
     failing(context).filter(|_| has_begun)
 }
 
-/// What has happened by this step.
+/// The events of this step.
 pub(super) fn events(context: &StatusContext) -> Vec<Event> {
     let mut events = Vec::new();
     let mut event = |is_warning, reason, message| {

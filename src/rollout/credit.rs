@@ -1,7 +1,7 @@
-//! The capacity that counts: what is lost is lost at once, what is gained counts when it has lasted.
+//! Damps capacity: losses count at once, gains only after they have lasted.
 //!
-//! This is all the damping there is. It lies on the capacity of each side and not on the split, so that one side's loss
-//! never waits for the other side's gain. Must not know what the capacities are compared for.
+//! This is the only damping. It applies to the capacity of each side and not to the split, so that one side's loss
+//! never waits for the other side's gain.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{Ratio, Timestamp};
 
-/// A side that loses what it gained less than so long ago flaps. So long ago is long enough to begin anew.
+/// A loss within this time after a gain is a flap. A later loss resets the count.
 const FLAPPING: Duration = Duration::from_secs(600);
-/// What has flapped must last for no longer than this, where `stableSeconds` is not longer itself.
+/// Upper limit of the doubled stable time, unless `stableSeconds` itself is longer.
 const LONGEST: Duration = Duration::from_secs(120);
-/// Doublings that are told apart.
+/// Maximum number of flaps that are counted.
 const MAX_FLAPS: u32 = 16;
 
-/// How many rises are told apart. Beyond that the youngest are taken as one.
+/// Maximum number of rises that are tracked. Beyond that, a new rise replaces the latest one.
 const MAX_RISES: usize = 16;
 
 /// What a side is credited with.
@@ -55,7 +55,7 @@ pub struct Rise {
 }
 
 impl Credit {
-    /// `capacity`, and nothing above it.
+    /// A credit of `capacity`, with no rises.
     #[must_use]
     pub const fn of(capacity: Ratio) -> Self {
         Self {
@@ -66,20 +66,21 @@ impl Credit {
         }
     }
 
-    /// `capacity` from now on, without waiting, by what is known of how it flaps.
+    /// Sets the capacity without a wait and drops all rises. Keeps the flap count.
     pub(super) fn put(&mut self, capacity: Ratio) {
         self.capacity = capacity;
         self.rises.clear();
     }
 
-    /// How long a gain must last, where `stable` is how long it must of a side that does not flap.
+    /// How long a gain must last: `stable`, doubled with each flap after the first, up to two minutes or `stable`,
+    /// whichever is longer.
     #[must_use]
     pub fn patience(&self, stable: Duration) -> Duration {
         let doubled = stable.saturating_mul(1 << self.flaps.saturating_sub(1).min(MAX_FLAPS));
         doubled.min(LONGEST.max(stable))
     }
 
-    /// Takes in what is seen now; was anything lost?
+    /// Records the capacity seen at `now`. Returns whether credited capacity was lost.
     pub(super) fn see(&mut self, seen: Ratio, now: Timestamp) -> bool {
         if seen <= self.capacity {
             let lost = seen < self.capacity;
@@ -89,7 +90,7 @@ impl Credit {
                 self.flaps = match flaps {
                     Some(true) => (self.flaps + 1).min(MAX_FLAPS),
                     Some(false) => 0,
-                    // One loss after the other is one.
+                    // Consecutive losses without a gain in between count as one.
                     None => self.flaps,
                 };
             }
@@ -97,7 +98,7 @@ impl Credit {
             return lost;
         }
         let kept = self.rises.partition_point(|rise| rise.capacity <= seen);
-        // Where it was higher it has been at least so high for as long.
+        // The capacity was higher since `fallen.since`, so it has been at least `seen` since then.
         let fallen = self.rises.drain(kept..).next();
         let top = self
             .rises
@@ -115,7 +116,7 @@ impl Credit {
         false
     }
 
-    /// Counts what has lasted for `stable`.
+    /// Credits the rises that have lasted long enough.
     pub(super) fn gain(&mut self, now: Timestamp, stable: Duration) {
         let patience = self.patience(stable);
         let lasted = |rise: &Rise| now.since(rise.since) >= patience;
@@ -126,13 +127,13 @@ impl Credit {
         }
     }
 
-    /// Would something count now, if it were allowed to?
+    /// Whether `gain` would credit something now.
     pub(super) fn lasted(&self, now: Timestamp, stable: Duration) -> bool {
         let rise = self.rises.first();
         rise.is_some_and(|rise| now.since(rise.since) >= self.patience(stable))
     }
 
-    /// Takes moments that lie ahead of `now` for now.
+    /// Moves timestamps that are later than `now` back to `now`.
     pub(super) fn clamp(&mut self, now: Timestamp) {
         for rise in &mut self.rises {
             rise.since = rise.since.min(now);
@@ -155,7 +156,7 @@ mod tests {
         Timestamp::from_unix_millis(1000 * second)
     }
 
-    /// What counts after each of `seen`, as (second, quarters seen, quarters counted).
+    /// Checks the credited capacity after each of `seen`, given as (second, quarters seen, quarters credited).
     fn follow(seen: &[(u64, u64, u64)]) {
         let mut credit = Credit::of(Ratio::ZERO);
         for (second, of, counted) in seen {
@@ -202,7 +203,7 @@ mod tests {
     fn what_comes_and_goes_again_and_again_must_last_for_twice_as_long_each_time() {
         let mut credit = Credit::of(Ratio::ZERO);
         let (mut gains, mut counted) = (Vec::new(), quarters(0));
-        // Ready for half a minute, away for ten seconds, for twenty minutes.
+        // Ready for 30 s, gone for 10 s, repeated for 20 minutes.
         for second in 0..1200 {
             credit.see(quarters(u64::from(second % 40 < 30)), at(second));
             credit.gain(at(second), STABLE);
@@ -212,7 +213,7 @@ mod tests {
             counted = credit.capacity;
         }
         assert_eq!(gains, [5, 45, 90, 140], "then never within half a minute");
-        // It counts again when it has lasted for longer, though never for longer than two minutes.
+        // It is credited again after lasting longer, but the wait never exceeds two minutes.
         credit.see(quarters(1), at(1200));
         credit.gain(at(1239), STABLE);
         assert_eq!(credit.capacity, quarters(0));

@@ -1,6 +1,5 @@
-//! The end of an update, in its order: old weight 0, applied by all, draining, no stream left, complete.
-//!
-//! Must not know how the split was decided.
+//! Advances an update through its phases: old has weight 0, all proxies apply it, old drains, no stream is left,
+//! complete.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -25,7 +24,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// As in the status.
+    /// The name, as in the status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -37,34 +36,34 @@ impl Phase {
         }
     }
 
-    /// Is old no fallback any more?
+    /// Whether old is no longer a fallback.
     #[must_use]
     pub const fn old_drains(self) -> bool {
         matches!(self, Self::Draining | Self::Complete)
     }
 }
 
-/// What the phase follows from.
+/// The inputs that determine the phase.
 pub(super) struct Ending<'a> {
     pub before: Phase,
     pub since: Timestamp,
     pub now: Timestamp,
     pub settings: &'a Settings,
-    /// The split in the resource.
+    /// The split in the resource as observed.
     pub present: Weights,
-    /// The split that it will have after this step.
+    /// The split after this step.
     pub next: Weights,
-    /// Is old's share 0 because that is wanted, and not because its workers fell over?
+    /// Whether old's share is 0 intentionally, and not because its workers crashed.
     pub is_meant: bool,
-    /// Does the resource say that old drains?
+    /// `spec.oldDraining` as observed.
     pub told: bool,
-    /// Has the deadline ended the last drain?
+    /// Whether the deadline ended the last drain.
     pub overdue: bool,
     pub proxies: &'a Proxies,
 }
 
 impl Ending<'_> {
-    /// The phase, and whether a deadline has ended the drain.
+    /// Returns the next phase, and whether a deadline ended the drain.
     pub fn phase(&self) -> (Phase, bool) {
         let phase = self.next_phase();
         let has_ended = phase == Phase::Complete && self.before != Phase::Complete;
@@ -82,7 +81,7 @@ impl Ending<'_> {
         if !self.has_left_old() {
             return Phase::Progressing;
         }
-        // Nobody found is nobody who agrees. Only of what is complete the frontends may be gone, too.
+        // No proxies means no confirmation. Only a complete update may lose its frontends.
         if self.proxies.are_none() {
             return match self.before {
                 Phase::Complete => Phase::Complete,
@@ -99,12 +98,12 @@ impl Ending<'_> {
         let all_drain = self.told && self.proxies.let_old_drain();
         let is_empty = self.proxies.old_is_empty();
         match self.before {
-            // One that came later may send to old.
+            // A proxy that started later may send to old.
             Phase::Complete if all_drain && (is_empty || self.overdue) => Phase::Complete,
             Phase::Complete => Phase::Draining,
-            // Each phase is seen, if only for a moment.
+            // Report every phase, even if only briefly.
             Phase::Draining if self.now <= self.since => Phase::Draining,
-            // Until all know that old is no fallback a request could still be on its way there.
+            // Until all proxies know that old is no fallback, a request could still be on its way to it.
             Phase::Draining if all_drain && (is_empty || self.is_overdue()) => Phase::Complete,
             Phase::Draining => Phase::Draining,
             _ if all_left => Phase::Draining,
@@ -116,15 +115,15 @@ impl Ending<'_> {
         self.deadline().is_some_and(|end| self.now >= end)
     }
 
-    /// Does only the word of a proxy keep old from draining?
+    /// Whether old would drain if only the lagging proxies confirmed it.
     pub fn waits_for_proxies(&self) -> bool {
         self.has_left_old() && !self.proxies.lagging_alive.is_empty()
     }
 
-    /// When streams on old are waited for no longer, if old drains and there is a limit.
+    /// When the drain deadline expires, if there is one.
     pub fn deadline(&self) -> Option<Timestamp> {
         let limit = self.settings.drain_deadline?;
-        // A drain that begins with this step has all of it.
+        // A drain that begins in this step gets the full time.
         let since = if self.before == Phase::Draining {
             self.since
         } else {

@@ -1,23 +1,25 @@
-//! How long a drain still takes, judged by how long streams have lasted.
+//! Estimates how long a drain still takes from how long streams have lasted.
 //!
-//! For people: the one place of this room that reckons in floating point. Must not decide anything.
+//! The estimate is only displayed and decides nothing. This is the only module of the rollout that uses floating point.
 
 use std::time::Duration;
 
-/// How certain an estimate is: in nine of ten drains all streams have ended by then.
+/// Confidence of an estimate: in nine of ten drains all streams have ended by then.
 const CERTAINTY: f64 = 0.9;
 
-/// How long streams lasted, from when they were sent to the generation to their end.
+/// A histogram of stream durations, from when the request was sent to the generation to the end of the stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
-    /// Upper bounds, rising, and how many streams ended above the bound before and up to this one.
+    /// Upper bounds in ascending order, each with the number of streams that lasted longer than the previous bound and
+    /// at most this one.
     pub buckets: Vec<(Duration, u64)>,
-    /// How many lasted longer than the last bound. They are taken to last up to twice as long.
+    /// How many lasted longer than the last bound. They are assumed to last up to twice that bound.
     pub longer: u64,
 }
 
 impl Lengths {
-    /// Adds what another proxy has seen. Proxies of one version have the same bounds; those of another keep theirs.
+    /// Adds the histogram of another proxy. Proxies of one version have the same bounds; other bounds are added to the
+    /// list.
     pub fn add(&mut self, other: &Self) {
         for (bound, count) in &other.buckets {
             match self.buckets.binary_search_by_key(bound, |known| known.0) {
@@ -29,12 +31,12 @@ impl Lengths {
     }
 }
 
-/// The time until all of `open` streams have ended, most probably, when none has been added for `elapsed`.
+/// Estimates the time until all of `open` streams have ended, if none has been added for `elapsed`.
 ///
-/// A stream that is met at any moment is a long one more often than not, and is met in its middle: what is left of it is
-/// longer than `t` with probability `∫ₜ S ÷ ∫₀ S`, where `S(x)` is the share of streams that last longer than `x` (the
-/// residual life of renewal theory). `n` streams have ended when the last has. None if nothing is known of lengths, or
-/// streams have lasted longer than any before.
+/// A stream that is open at a random moment is likely a long one, observed at a random point of its life. Its remaining
+/// time exceeds `t` with probability `∫ₜ S ÷ ∫₀ S`, where `S(x)` is the fraction of streams that last longer than `x`
+/// (residual life in renewal theory). All `n` streams have ended when the last one has. Returns `None` if no durations
+/// are known, or if `elapsed` exceeds every known duration.
 #[must_use]
 pub fn drain_estimate(open: u64, lengths: &Lengths, elapsed: Duration) -> Option<Duration> {
     if open == 0 {
@@ -46,7 +48,7 @@ pub fn drain_estimate(open: u64, lengths: &Lengths, elapsed: Duration) -> Option
     if now_left <= 0.0 {
         return None;
     }
-    // All end within t if each does: (1 − left(t))ⁿ = certainty. In this form it is exact for huge n, too.
+    // All end within t if each of them does: (1 − left(t))ⁿ = certainty. This form is exact for huge n, too.
     let each_may_be_left = -(CERTAINTY.ln() / open as f64).exp_m1();
     let end = first_at_most(&curve, now_left * each_may_be_left);
     Duration::try_from_secs_f64((end - start).max(0.0)).ok()
@@ -66,7 +68,7 @@ fn left_after(lengths: &Lengths) -> Option<Vec<(f64, f64)>> {
     let total: u64 = bounds.iter().map(|(_, count)| count).sum();
     let mut curve = vec![(bounds.last()?.0, 0.0)];
     let (mut above, mut area) = (0_u64, 0.0);
-    // From the end: S rises linearly within a bucket.
+    // Integrate backwards: S is linear within a bucket.
     for (i, (bound, count)) in bounds.iter().enumerate().rev() {
         let below = if i == 0 { 0.0 } else { bounds[i - 1].0 };
         area += (bound - below) * (above as f64 + *count as f64 / 2.0);
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn one_stream_of_known_length_has_at_most_that_left() {
         let one = drain_estimate(1, &minute_long(), Duration::ZERO).unwrap();
-        // Uniform over a minute: nine of ten times less than 54 s.
+        // Uniform over a minute: below 54 s in nine of ten cases.
         assert!((53..=55).contains(&one.as_secs()), "{one:?}");
         let many = drain_estimate(10_000, &minute_long(), Duration::ZERO).unwrap();
         assert!(many > one && many <= seconds(60), "{many:?}");

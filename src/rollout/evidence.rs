@@ -1,34 +1,32 @@
-//! The evidence that old is not needed any more.
-//!
-//! This is the one place that says when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every piece of their
-//! list was positively seen at this step. What is not known counts as missing. Must not know how any of it is observed.
+//! Decides when `lastOldWorkerDispensable` and `safeToDeleteOld` hold: when every item of their list was positively
+//! observed at this step. What is unknown counts as missing.
 
 use super::{Phase, Sides, assessment::Assessment, proxies::Proxies};
 use crate::split::Weights;
 
-/// One thing that must be seen.
+/// One observation that is required before old may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Evidence {
-    /// What the API server holds was heard of late.
+    /// The controller had recent contact with the API server.
     CurrentView,
-    /// The update rules its deployment and is complete.
+    /// The update controls its deployment and is complete.
     Complete,
     /// The split in the resource gives all to new, and this step leaves it so.
     AllToNew,
-    /// Each frontend of new was heard to serve, so that nobody needs old back.
+    /// Each frontend of new was observed to serve, so no client needs old back.
     NewServes,
-    /// A proxy of old's frontends answers.
+    /// At least one proxy of old's frontends answers.
     ProxySeen,
-    /// Every frontend of old that is alive has a proxy that answers, follows this generation of the resource, and gives old
+    /// Every live frontend of old has a proxy that answers, has applied this generation of the resource, and gives old
     /// no request by it.
     NoNewRequestOnOld,
-    /// By all these proxies old is no longer a fallback.
+    /// In all these proxies old is no longer a fallback.
     NoFallbackToOld,
-    /// No open request of an earlier plan may still be sent to old.
+    /// No open request of an earlier plan can still be sent to old.
     NoLateRequest,
     /// No stream runs on old.
     NoStreamOnOld,
-    /// No update, this one or another, has old's frontends for its new ones.
+    /// No update, including this one, uses old's frontends as its new ones.
     NoUpdateToOld,
     /// No stream of either generation runs through the pods of old's frontends.
     NoStreamThroughOldPods,
@@ -41,7 +39,7 @@ pub enum Evidence {
 }
 
 impl Evidence {
-    /// What must be seen before the last worker of old may go.
+    /// Required before the last worker of old may be removed.
     pub const FOR_LAST_WORKER: [Self; 10] = [
         Self::CurrentView,
         Self::Complete,
@@ -55,7 +53,7 @@ impl Evidence {
         Self::NoUpdateToOld,
     ];
 
-    /// What must be seen beside that before old may be deleted, its frontends too.
+    /// Additionally required before old may be deleted, including its frontends.
     pub const FOR_DELETION: [Self; 4] = [
         Self::NoStreamThroughOldPods,
         Self::ClientsReachNew,
@@ -63,13 +61,13 @@ impl Evidence {
         Self::NoOtherWayToOld,
     ];
 
-    /// All, in the order in which they are looked at.
+    /// All evidence, in the order in which it is checked.
     pub fn all() -> impl Iterator<Item = Self> {
         let last_worker = Self::FOR_LAST_WORKER.into_iter();
         last_worker.chain(Self::FOR_DELETION)
     }
 
-    /// What is to be done, or waited for, while it is missing.
+    /// Why the evidence is missing, for users.
     #[must_use]
     pub const fn missing(self) -> &'static str {
         match self {
@@ -103,7 +101,7 @@ impl Evidence {
     }
 }
 
-/// Whether what a flag promises was seen.
+/// The inputs from which evidence is checked.
 pub(super) struct EvidenceInput<'a> {
     pub assessment: &'a Assessment<'a>,
     pub phase: Phase,
@@ -142,7 +140,7 @@ impl EvidenceInput<'_> {
         }
     }
 
-    /// What is missing before old may be deleted.
+    /// The evidence that is missing before old may be deleted.
     pub fn missing(&self) -> Vec<Evidence> {
         Evidence::all()
             .filter(|evidence| !self.is_seen(*evidence))

@@ -1,31 +1,29 @@
-//! The gate: can the new generation serve, and if not, what is in the way?
-//!
-//! Must not know the split nor the past.
+//! The gate: whether the new generation can serve, and if not, why. Does not depend on the split's history.
 
 use std::{collections::BTreeSet, fmt};
 
 use super::{Answer, Capacity, Frontend, Frontends, Role};
 
-/// What keeps a side from serving.
+/// What prevents a side from serving.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
     /// Its frontend service has no ready endpoint.
     NoEndpoint,
-    /// Its frontends cannot be asked what they serve, and why.
+    /// Its frontends cannot be queried for their models, and why.
     NoAnswer(String),
-    /// Its frontends have not been heard yet.
+    /// Its frontends have not answered yet.
     NotYet,
-    /// Nobody says what it should serve: old's frontends have not told their models.
+    /// It is unknown which models it should serve: old's frontends have not listed theirs.
     OldModelsUnknown,
-    /// These models are not served there.
+    /// It does not serve these models.
     ModelsMissing(Vec<String>),
-    /// It lists so many models more than are asked for, and one that is missing may be among them.
+    /// It lists this many models beyond those that are queried, and a missing one may be among them.
     ListTooLong(usize),
-    /// It serves no model at all, and nobody says which it should.
+    /// It serves no model, and none in particular is required.
     NoModel,
     /// These roles have no ready worker.
     NoWorkers(Vec<Role>),
-    /// Nothing is known of its workers.
+    /// Nothing is known about its workers.
     NothingKnown,
 }
 
@@ -72,15 +70,15 @@ impl fmt::Display for Obstacle {
 /// What new must serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequiredModels<'a> {
-    /// These models; if there are none, one at least.
+    /// These models; if empty, at least one model.
     Models(&'a BTreeSet<String>),
-    /// What old serves, of which nothing has been heard yet.
+    /// What old serves, which is not known yet.
     NotYet,
-    /// What old serves, which nobody can say.
+    /// What old serves, which cannot be determined.
     Unknown,
 }
 
-/// What the gate is asked of.
+/// The inputs of [`gate`].
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The side's frontends.
@@ -89,50 +87,52 @@ pub struct Asked<'a> {
     pub wanted: RequiredModels<'a>,
     /// The side's capacity.
     pub capacity: &'a Capacity,
-    /// Does it have a share of the requests?
+    /// Whether the side has a share of the requests.
     pub has_share: bool,
-    /// What the proxies see of it.
+    /// What the proxies observe of it.
     pub by_proxies: ByProxies,
 }
 
-/// What the proxies see of a side, all together.
+/// What all proxies together observe of a side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByProxies {
-    /// Can none of them be asked? Then who asks hears nobody, and knows nothing.
+    /// Whether no proxy answers. Then the controller itself may be cut off, and silence proves nothing.
     pub are_unheard: bool,
-    /// Are the requests of one of them answered there?
+    /// Whether the requests of at least one proxy are answered there.
     pub serves: bool,
-    /// Does one of them leave out an endpoint that has failed it?
+    /// Whether at least one proxy lacks a usable endpoint there.
     pub is_impaired: bool,
 }
 
-/// Whether a side can serve, and how many of its frontends do.
+/// The result of [`gate()`]: whether a side can serve, and how many of its frontends do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gate {
-    /// What keeps it from serving; nothing if it can.
+    /// What prevents it from serving; empty if it can serve.
     pub obstacles: Vec<Obstacle>,
-    /// Frontends that are asked.
+    /// How many frontends are queried.
     pub asked: usize,
-    /// Those of them that do not serve what is wanted.
+    /// How many of them do not serve what is required.
     pub failing: usize,
-    /// Why one of these does not.
+    /// Why one of these fails.
     pub cause: Option<Obstacle>,
-    /// Is it only taken to serve, because it did when it was last heard? Then it keeps what it has and gains nothing.
+    /// Whether the side is only presumed to serve, because a frontend is in an unknown state or none is queried. Then
+    /// it keeps what it has and gains nothing.
     pub is_presumed: bool,
 }
 
-/// Whether one frontend serves.
+/// The state of one frontend.
 enum Verdict {
     Serves,
     Fails(Obstacle),
     Unknown,
 }
 
-/// Whether a side can serve what is `wanted`, and what keeps it from that.
+/// Checks whether a side can serve what is `wanted`, and what prevents it.
 ///
-/// A frontend that does not serve takes its part of the capacity with it, and only if all do not serve the gate is closed. One
-/// that was not heard is no such frontend: as long as the side has a share it keeps it, and news alone takes it away. No
-/// answer is news of the frontend if others were heard, or if the proxies can be asked and see nothing served there.
+/// A failing frontend takes its part of the capacity with it; the gate closes only if all fail. An unknown frontend
+/// does not fail: while the side has a share it keeps it, and only positive evidence takes it away. Whether silence
+/// counts as failure depends on the proxies. If they see the side serve, it does only if another frontend answered and
+/// a proxy lacks an endpoint there. If not, it does if another frontend answered or any proxy does.
 #[must_use]
 pub fn gate(asked: Asked) -> Gate {
     let mut gate = Gate {
@@ -141,7 +141,7 @@ pub fn gate(asked: Asked) -> Gate {
         ..Gate::default()
     };
     if asked.frontends.endpoints == 0 {
-        // Without one no model can be asked for: to name them all would only hide the cause.
+        // Without an endpoint no model can be queried. Listing them all as missing would hide the cause.
         gate.obstacles.insert(0, Obstacle::NoEndpoint);
         return gate;
     }
@@ -190,7 +190,7 @@ impl Asked<'_> {
         }
     }
 
-    /// Does silence speak against the frontend that is silent, and not against who asks?
+    /// Whether silence is the fault of the silent frontend and not of the controller's network.
     fn is_silence_of_frontend(&self) -> bool {
         let mut others = self.frontends.asked.iter();
         let some_answer =
@@ -202,7 +202,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What keeps a side from serving of which not all is known.
+    /// The obstacle of a side whose frontends are not all known.
     fn open(&self) -> Obstacle {
         match (self.frontends.trouble(), self.wanted) {
             (Some(trouble), _) => Obstacle::NoAnswer(trouble.to_owned()),
@@ -211,7 +211,7 @@ impl Asked<'_> {
         }
     }
 
-    /// What keeps a side from serving none of whose frontends does.
+    /// The obstacles of a side all of whose frontends fail.
     fn closed(&self) -> Vec<Obstacle> {
         let each = self.frontends.asked.iter();
         let heard = each.filter(|frontend| frontend.answer == Answer::Heard);
@@ -232,7 +232,7 @@ impl Asked<'_> {
     }
 }
 
-/// What of its workers keeps a side from serving.
+/// The obstacles that arise from a side's workers.
 pub(super) fn without_workers(capacity: &Capacity) -> Vec<Obstacle> {
     if capacity.serves {
         Vec::new()
@@ -243,7 +243,7 @@ pub(super) fn without_workers(capacity: &Capacity) -> Vec<Obstacle> {
     }
 }
 
-/// At most three of `names`, and how many more there are.
+/// At most three of `names`, and the number of the rest.
 pub(super) fn listed<T: fmt::Display>(names: &[T]) -> String {
     const SHOWN: usize = 3;
     let shown: Vec<String> = names.iter().take(SHOWN).map(T::to_string).collect();

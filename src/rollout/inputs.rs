@@ -1,6 +1,4 @@
-//! What a step is told: what is wanted (`Settings`) and what was seen (`Observation`).
-//!
-//! Must not know what follows from it.
+//! Inputs of a step: what is requested ([`Settings`]) and what was observed ([`Observation`]). Contains no policy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +21,7 @@ pub struct Sides<T> {
 }
 
 impl<T> Sides<T> {
-    /// The one of `generation`.
+    /// The value for `generation`.
     pub const fn of(&self, generation: Generation) -> &T {
         match generation {
             Generation::Old => &self.old,
@@ -32,39 +30,39 @@ impl<T> Sides<T> {
     }
 }
 
-/// What the resource asks for. The fields of its `spec` that this room knows.
+/// The fields of the resource's `spec` that the rollout uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What is updated to what: any text that changes when `sourceDeployment` or `targetDeployment` do. A [`Memory`] of
-    /// another subject is forgotten.
+    /// Identifies the update: any text that changes when `sourceDeployment` or `targetDeployment` do. A [`Memory`] with
+    /// another subject is discarded.
     ///
     /// [`Memory`]: super::Memory
     pub subject: String,
     /// `paused`: nothing moves.
     pub paused: bool,
-    /// `maxTrafficSplitPercent`, 0 to 100. What is above that is no cap.
+    /// `maxTrafficSplitPercent`, 0 to 100. A greater value is no cap.
     pub cap_percent: Option<u8>,
-    /// `drainOld`: all to new as soon as new can serve, though old has workers.
+    /// `drainOld`: send everything to new as soon as new can serve, even if old has workers.
     pub drain_old: bool,
-    /// `strict`: pause and cap hold even where a side cannot serve.
+    /// `strict`: pause and cap apply even if a side cannot serve.
     pub strict: bool,
-    /// `stableSeconds`: how long capacity must have been there before it counts.
+    /// `stableSeconds`: how long a capacity must last before it counts.
     pub stable: Duration,
-    /// `ackTimeoutSeconds`: how long to wait, at most, for the proxies to apply a change before the next one.
+    /// `ackTimeoutSeconds`: the maximum wait for the proxies to apply a change before the next one.
     pub ack_timeout: Duration,
-    /// `drainDeadlineSeconds`: how long streams may still run on old once it drains.
+    /// `drainDeadlineSeconds`: how long streams may keep running on old once it drains.
     pub drain_deadline: Option<Duration>,
-    /// `workers.{old,new}.replicas`: how many workers of a role make a side whole, where a person says so.
+    /// `workers.{old,new}.replicas`: the full size of each role, where the user states it.
     pub full_sizes: Sides<BTreeMap<Role, u32>>,
-    /// `models`: what new must serve; by default all that old serves.
+    /// `models`: what new must serve. Defaults to everything that old serves.
     pub models: Option<BTreeSet<String>>,
-    /// Are these the last settings that could be used, while the present ones cannot? Then losses are followed, and nothing is
-    /// gained or ended by them.
+    /// Whether these are the last valid settings because the current ones are invalid. Then losses take effect, but
+    /// nothing is gained and no phase advances.
     pub losses_only: bool,
 }
 
 impl Settings {
-    /// Those of a resource in which only `subject` is given.
+    /// The defaults, with only `subject` given.
     #[must_use]
     pub fn of(subject: impl Into<String>) -> Self {
         Self {
@@ -83,84 +81,86 @@ impl Settings {
     }
 }
 
-/// What was seen, at one moment. Only a *complete* assessment makes an observation: an observer that could not list something
-/// must not pass it off as being empty.
+/// What was observed at one moment. It must be *complete*: an observer that could not list something must not report it
+/// as empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// `metadata.generation` of the resource.
     pub resource_generation: u64,
-    /// The split that the resource asks for now.
+    /// The split in the resource.
     pub split: Weights,
-    /// Does the controller own the fields of the split, as their last writer?
+    /// Whether the controller owns the fields of the split, as their last writer.
     pub split_is_ours: bool,
-    /// `spec.oldDraining` as it is now.
+    /// `spec.oldDraining` as observed.
     pub old_draining: bool,
-    /// The resource that rules the deployment instead of this one, if one does.
+    /// The resource that controls the deployment instead of this one, if any.
     pub superseded_by: Option<String>,
-    /// The workers of each side, by role; no entry where a side has no such component.
+    /// The workers of each side by role. A role without a component has no entry.
     pub workers: Sides<BTreeMap<Role, Workers>>,
-    /// What each side's frontends can do.
+    /// The frontends of each side.
     pub frontends: Sides<Frontends>,
-    /// The proxies of the old frontends, all that are alive, whether they are ready or not.
+    /// The proxies of old's frontends: all that are alive, ready or not.
     pub proxies: Vec<Proxy>,
-    /// Where clients are led.
+    /// Where client traffic is routed.
     pub clients: Clients,
-    /// The updates whose new frontends are old's, this one among them, in a person's words. None where it is not known.
+    /// The updates, including this one, whose new frontends are this update's old ones, as text for users. `None` if
+    /// unknown.
     pub updates_to_old: Option<Vec<String>>,
-    /// Is all that the API server was heard to hold heard of late, so that nothing of it can have changed without notice?
+    /// Whether every watch is current, so that nothing in the API server can have changed unnoticed.
     pub is_current: bool,
-    /// How long streams last: those that have ended on the old generation.
+    /// How long streams on the old generation lasted.
     pub lengths: Lengths,
 }
 
-/// What the frontends of a side can do.
+/// The state of a side's frontends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontends {
-    /// Ready endpoints of their service.
+    /// Number of ready endpoints of their Service.
     pub endpoints: u32,
-    /// What each of them said, of those that are asked.
+    /// The results of those that are queried.
     pub asked: Vec<Frontend>,
-    /// Why none of them can be asked, in a person's words.
+    /// Why none of them can be queried, as text for users.
     pub trouble: Option<String>,
 }
 
-/// What one frontend said.
+/// The result of querying one frontend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontend {
-    /// Models that are really served: asked for, not only listed.
+    /// Models that passed a readiness check, not all that are listed.
     pub models: BTreeSet<String>,
-    /// How many models it lists beyond those that it is asked for.
+    /// How many listed models are not checked.
     pub left_out: usize,
-    /// The workers that it knows of.
+    /// The workers that it has registered.
     pub registered: Registered,
     /// Whether it answered.
     pub answer: Answer,
 }
 
-/// Whether a frontend answered what it serves.
+/// Whether a frontend answered the query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Answer {
-    /// It said what it serves.
+    /// It answered.
     #[default]
     Heard,
-    /// It was asked just now, or one of its models is tried for the first time: `models` is what is proven so far.
+    /// The first query is still open, or a model is being tried for the first time: `models` holds what is proven so
+    /// far.
     NotYet,
-    /// No question came to it, for a reason that lies with the controller: `models` is what was known before.
+    /// The query was not sent, for a reason within the controller: `models` holds what was known before.
     Unasked(String),
-    /// No answer came back. That may be its fault or that of the network in between.
+    /// No answer was received. The fault may be its own or the network's.
     Silent(String),
-    /// It answered, but not what was asked.
+    /// It answered, but not with what was queried.
     Bad(String),
 }
 
 impl Answer {
-    /// Does it say nothing of what the frontend serves by now?
+    /// Whether it leaves open what the frontend serves now.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::NotYet | Self::Unasked(_))
     }
 
-    /// Why it cannot be asked, if it cannot.
+    /// Why the query failed, if it did.
     #[must_use]
     pub fn trouble(&self) -> Option<&str> {
         match self {
@@ -171,18 +171,18 @@ impl Answer {
 }
 
 impl Frontends {
-    /// All that any of them serves.
+    /// The union of what they serve.
     pub(super) fn models(&self) -> BTreeSet<&String> {
         let each = self.asked.iter();
         each.flat_map(|frontend| &frontend.models).collect()
     }
 
-    /// Is there one of which it is not known yet what it serves?
+    /// Whether it is not yet known of one of them what it serves.
     pub(super) fn has_open(&self) -> bool {
         self.asked.iter().any(|frontend| frontend.answer.is_open())
     }
 
-    /// Why one of them cannot be asked, if one cannot.
+    /// Why one of them cannot be queried, if any.
     pub(super) fn trouble(&self) -> Option<&str> {
         let mut each = self.asked.iter();
         let of_one = each.find_map(|frontend| frontend.answer.trouble());
@@ -190,66 +190,66 @@ impl Frontends {
     }
 }
 
-/// Where the Services, Ingresses and routes of the cluster lead clients. Each is None where it is not known.
+/// Where the Services, Ingresses and routes of the cluster send clients. Each is `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
-    /// Does `clientService` lead to a ready frontend of new?
+    /// Whether `clientService` selects a ready frontend of new.
     pub reach_new: Option<bool>,
-    /// Does `clientService` lead to a frontend of old, ready or not?
+    /// Whether `clientService` selects a frontend of old, ready or not.
     pub reach_old: Option<bool>,
-    /// What else leads to frontends of old, in a person's words.
+    /// What else routes to frontends of old, as text for users.
     pub other_ways: Option<Vec<String>>,
 }
 
-/// One sidecar.
+/// One sidecar proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxy {
-    /// Its pod.
+    /// The name of its pod.
     pub name: String,
-    /// Is its pod ready, so that clients reach it?
+    /// Whether its pod is ready and thus receives client traffic.
     pub ready: bool,
-    /// What it says of itself, or why it says nothing.
+    /// Its reported state, or why there is none.
     pub state: Result<ProxyState, Silence>,
 }
 
-/// Why nothing is known of a proxy.
+/// Why the state of a proxy is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Silence {
-    /// It was asked just now, and may still answer.
+    /// It was queried just now and may still answer.
     NotYet,
     /// It does not answer.
     NoAnswer,
-    /// Its pod has no port of this name: it has no proxy, or one that nobody can ask. Clients reach it all the same.
+    /// Its pod has no port of this name: it has no proxy, or none that can be queried. Clients reach it all the same.
     NoPort(String),
 }
 
-/// What a proxy says of itself.
+/// The reported state of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProxyState {
-    /// The generation of the resource that is in force there.
+    /// The generation of the resource that it has applied.
     pub applied: u64,
-    /// Does the plan in force there give old no request?
+    /// Whether its plan sends no request to old.
     pub leaves_old: bool,
-    /// Does the plan in force there say that old drains, so that no request of new falls back to it?
+    /// Whether its plan says that old drains, so that no request of new falls back to it.
     pub old_drains: bool,
-    /// Open requests of earlier plans that may still be sent to old. None if it does not say.
+    /// Open requests of earlier plans that may still be sent to old. `None` if it does not report them.
     pub may_reach_old: Option<u64>,
-    /// Streams that run through it, by the side that serves them.
+    /// Open streams through it, by the side that serves them.
     pub open_streams: Sides<u64>,
-    /// How new does with the requests that this proxy sends to it.
+    /// The results of the requests that it sends to new.
     pub new_serves: Experience,
-    /// Does it leave out an endpoint of new that has failed it?
+    /// Whether it excludes an endpoint of new, or has none.
     pub new_is_impaired: bool,
 }
 
-/// What a proxy sees of a side by the requests that it sends there.
+/// The results of a proxy's requests to a side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Experience {
-    /// It has sent none lately.
+    /// It has sent none recently.
     #[default]
     None,
     /// They are answered.
     Good,
-    /// They are not, or no endpoint can be used.
+    /// They fail, or no endpoint is usable.
     Bad,
 }

@@ -1,6 +1,5 @@
-//! What outlives a step: all that the next decision needs besides what it sees, kept in the resource's status.
-//!
-//! Must not know how it is stored, nor who asks.
+//! The state that outlives a step: everything the next decision needs besides its observation. It is stored in the
+//! resource's status.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +12,8 @@ use super::{
 };
 use crate::split::Weights;
 
-/// How many models of old are remembered: the status of an object has a size of its own. The first in the order of their
-/// names, as these are what frontends are asked for.
+/// Maximum number of old's models that are kept, because the size of a status is limited. The first by name are kept,
+/// because those are the ones that frontends are queried for.
 const MAX_MODELS: usize = 512;
 
 /// What a controller that starts anew must know, and all it must know. Its own default is that of an update just accepted.
@@ -78,7 +77,7 @@ pub struct Change {
 }
 
 impl Memory {
-    /// As it is before a step at `now`: of this subject, and with nothing ahead of `now`.
+    /// The memory at the start of a step: reset if the subject changed, with no timestamp later than `now`.
     pub(super) fn opened(&self, subject: &str, now: Timestamp) -> Self {
         if self.subject != subject {
             return Self {
@@ -101,12 +100,12 @@ impl Memory {
         memory
     }
 
-    /// Takes in what is remembered of an assessment whatever follows from it.
+    /// Records what is remembered of an observation, whatever the decision.
     pub(super) fn learn(&mut self, seen: &Observation, now: Timestamp) {
         for (role, workers) in &seen.workers.old {
             if let Some(size) = workers.size() {
                 let known = self.full_sizes.entry(*role).or_insert(size);
-                // What comes later may be on its way up or down.
+                // Sizes seen later may belong to a scale-up or scale-down.
                 if !self.new_had_share {
                     *known = size.max(*known);
                 }
@@ -117,7 +116,7 @@ impl Memory {
         let old = &seen.frontends.old;
         let served = old.models();
         if old.has_open() || old.trouble().is_some() {
-            // Who says nothing now may serve more.
+            // A frontend without a current answer may serve more than it reports.
             for model in served {
                 if self.models.len() < MAX_MODELS {
                     self.models.insert(model.clone());
@@ -139,16 +138,17 @@ impl Memory {
         }
     }
 
-    /// Takes in the split as it is, and keeps what a pause holds. Is it an edit that is not to stay?
+    /// Records the current split and what a pause holds. Returns whether the split is a user's edit that must be
+    /// reverted.
     pub(super) fn judge_split(&mut self, settings: &Settings, seen: &Observation) -> bool {
-        // An edit made while paused stays to be the start of what follows, also if the same edit ends the pause.
+        // An edit made during a pause is kept as the starting point, even if the same edit ends the pause.
         let is_free = settings.paused || self.held.is_some();
         let is_other = self.written.is_some_and(|written| written != seen.split);
         let edited = !seen.split_is_ours && is_other && !is_free;
         if !edited {
             self.written = Some(seen.split);
         }
-        // A person's edit replaces what was held; what an override wrote does not.
+        // A user's edit replaces the held split; an override does not.
         let held = self
             .held
             .filter(|_| seen.split_is_ours)
@@ -159,7 +159,7 @@ impl Memory {
         edited
     }
 
-    /// Notes what decided and how far it is.
+    /// Records the deciding rule and the phase.
     pub(super) fn enter(&mut self, rule: Rule, phase: Phase, now: Timestamp) {
         if self.rule != Some(rule) {
             (self.rule, self.rule_since) = (Some(rule), now);
@@ -169,7 +169,7 @@ impl Memory {
         }
     }
 
-    /// Notes that proxies lag; is it new?
+    /// Records that lagging proxies were reported. Returns whether this is the first time.
     pub(super) fn tell_lag(&mut self) -> bool {
         let change = self.change.as_mut();
         change.is_some_and(|change| !std::mem::replace(&mut change.lag_told, true))

@@ -1,6 +1,4 @@
-//! Whole sentences: why the split is what it is, and what is in the way.
-//!
-//! Must not know what becomes of them, nor name a time.
+//! Writes the status message: why the split is what it is, and what prevents progress. Messages contain no times.
 
 use super::{
     Capacity, Memory, Phase, Ratio, Role, RoleCapacity, Rule, Wait,
@@ -10,7 +8,7 @@ use super::{
 };
 use crate::split::Weights;
 
-/// A step, as far as it is told.
+/// The results of a step that messages, conditions and events are built from.
 pub(super) struct StatusContext<'a> {
     pub assessment: &'a Assessment<'a>,
     pub before: &'a Memory,
@@ -20,13 +18,13 @@ pub(super) struct StatusContext<'a> {
     /// The split after this step.
     pub next: Weights,
     pub waiting_for: &'a [Wait],
-    /// Is an edit taken back for the first time?
+    /// Whether an edit is reverted for the first time.
     pub contested: bool,
-    /// Have proxies been waited for in vain for the first time?
+    /// Whether proxies lag after the timeout for the first time.
     pub lag_is_new: bool,
 }
 
-/// The whole in one line: the split, why, and what is waited for.
+/// The one-line summary: the split, the reason, and what is waited for.
 pub(super) fn message(context: &StatusContext) -> String {
     let phase = match context.phase {
         Phase::Draining => "old drains; ",
@@ -75,7 +73,7 @@ pub(super) fn why(context: &StatusContext) -> String {
         ),
         Rule::NewCannotServe => format!("new cannot serve: {}", obstacles()),
         Rule::OldCannotServe => {
-            // Else people wait for an end that does not come.
+            // Otherwise users wait for an end that never comes.
             let hint = if !assessment.old_was_found {
                 "; no worker of old was ever found, so it remains the fallback: correct spec.sourceDeployment or \
                  spec.workers.old, or pause with all to new to end the update"
@@ -113,7 +111,7 @@ pub(super) fn why(context: &StatusContext) -> String {
     }
 }
 
-/// What an emergency goes over.
+/// Which settings an emergency overrides.
 fn overridden(context: &StatusContext) -> String {
     let settings = context.assessment.settings;
     let pause = settings.paused.then_some("pause");
@@ -134,7 +132,7 @@ fn by_capacity(context: &StatusContext) -> String {
     })
 }
 
-/// `weights` for people: percent and, where that is rounded or says less, the exact ratio.
+/// `weights` for users: the percentage, and the exact ratio where it adds something.
 pub(super) fn share(weights: Weights) -> String {
     match weights {
         Weights::ALL_OLD => "all to old".to_owned(),
@@ -148,7 +146,7 @@ pub(super) fn share(weights: Weights) -> String {
     }
 }
 
-/// The ready workers of a side.
+/// The ready workers of a side, as text.
 fn ready(capacity: &Capacity) -> String {
     let of = |counts: &RoleCapacity| match counts.full {
         Some(full) => format!("{} of {full}", counts.ready),
@@ -164,7 +162,7 @@ fn ready(capacity: &Capacity) -> String {
     format!("{} ready", roles.collect::<Vec<_>>().join(" and "))
 }
 
-/// What a person must state before new can get a share.
+/// The size that the user must state before new can get a share.
 pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     let capacity = &context.assessment.capacity.new;
     let role = capacity.unmeasured().next().filter(|_| capacity.serves)?;
@@ -174,7 +172,7 @@ pub(super) fn unmeasured(context: &StatusContext) -> Option<String> {
     ))
 }
 
-/// That workers of new are ready which get no request yet.
+/// How many workers of new are ready but get no request yet.
 fn unregistered(context: &StatusContext) -> Option<String> {
     let count = context.assessment.unregistered();
     let (workers, are) = if count == 1 {
@@ -187,7 +185,7 @@ fn unregistered(context: &StatusContext) -> Option<String> {
     })
 }
 
-/// That some frontends of new do not serve, if others do.
+/// How many frontends of new fail, if others serve.
 pub(super) fn failing(context: &StatusContext) -> Option<String> {
     let gate = &context.assessment.gate;
     let cause = gate.cause.as_ref()?;
@@ -199,7 +197,7 @@ pub(super) fn failing(context: &StatusContext) -> Option<String> {
     })
 }
 
-/// That nobody applies the split, if so. Of a complete update the frontends may be gone.
+/// That no proxy applies the split, if so. The frontends of a complete update may be gone.
 pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
     let proxies = &context.assessment.proxies;
     let may_be_gone = context.phase == Phase::Complete && proxies.are_none();
@@ -218,7 +216,7 @@ pub(super) fn without_proxy(context: &StatusContext) -> Option<String> {
     ))
 }
 
-/// Who lags.
+/// Which proxies lag.
 pub(super) fn lag(context: &StatusContext) -> String {
     let names = &context.assessment.proxies.lagging;
     format!(
