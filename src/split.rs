@@ -1,36 +1,33 @@
-//! The split: which generation a request goes to, and why.
+//! Decides which generation a request goes to, and why.
 //!
 //! # The rule
 //!
-//! A weight of 5 % means that of any run of `n` requests through one proxy `n × 5 %` go to the new
-//! generation, to within one request: exactly, from the first request on, not on average. Drawing
-//! a random number per request would miss by about `√(n·w·(1−w))`: of twenty requests at 5 %, by
+//! With a weight of 5 %, of any run of `n` requests through one proxy, `n × 5 %` go to the new
+//! generation, to within one request. This holds exactly from the first request on, not on average.
+//! A random number per request would miss by about `√(n·w·(1−w))`: for twenty requests at 5 %, by
 //! as much as the one request that is due.
 //!
-//! So the choice is made by error diffusion, in one dimension: each request adds the weight of the
-//! new generation to an accumulator; whenever a whole request has gathered there, that request goes
-//! to the new generation and one is taken off. This is Bresenham's line (1965), and the error
-//! diffusion of Floyd and Steinberg (*An adaptive algorithm for spatial greyscale*, 1976): what one
-//! decision gets wrong, the next ones are told. Any two runs of one length then hold the same number
-//! of new requests, give or take one: no rule has a lower discrepancy.
+//! The split therefore uses error diffusion in one dimension. Each request adds the weight of the
+//! new generation to an accumulator. When the accumulator reaches a whole request, that request
+//! goes to the new generation and one is subtracted. This is Bresenham's line (1965), and the error
+//! diffusion of Floyd and Steinberg (*An adaptive algorithm for spatial greyscale*, 1976): the
+//! error of one decision is carried into the next. Any two runs of the same length contain the same
+//! number of new requests, plus or minus one. No rule has a lower discrepancy.
 //!
-//! * Each proxy starts at a random phase, so that many proxies with little traffic each do not all
-//!   hold back their first request to the new generation until the same moment.
-//! * The accumulator outlives the plan: a change of weight starts no new count.
-//! * A request with an affinity key goes to a side fixed by the hash of its key ([`Key`]), and is
-//!   *counted*: the requests without a key make up for it, so that the whole still meets the weight
-//!   for as long as there are enough of them.
-//! * Everything that is not open to the split (pinned, overridden, guarded, retried) is not
-//!   counted: it is beside the weight, not part of it.
+//! * Each proxy starts at a random phase, so that many proxies with little traffic do not all send
+//!   their first request to the new generation at the same time.
+//! * The accumulator outlives the plan: a new weight does not restart the count.
+//! * A request with an affinity key goes to the side given by the hash of its key ([`Key`]) and is
+//!   *counted*. Requests without a key compensate, so that the total still meets the weight as long
+//!   as there are enough of them.
+//! * Requests that bypass the split (pinned, overridden, guarded, retried) are not counted.
 //!
-//! Beware: an exact rule has a period. A client whose own requests alternate in step with it (every
-//! second one large, at 50 %) sends all of one kind to one generation. Traffic of many clients does
-//! not do this.
+//! An exact rule has a period. A client whose requests alternate in step with it (every second one
+//! large, at 50 %) sends all of one kind to one generation. Traffic from many clients does not do
+//! this.
 //!
-//! # What this room must not know
-//!
-//! HTTP, plans, pools, clocks, where randomness comes from. It is pure but for one atomic integer
-//! ([`Diffusion`]), whose every step is a pure function.
+//! Does not depend on HTTP, plans, pools, clocks or a source of randomness. It is pure except for
+//! the atomic integers of [`Diffusion`], whose every update is a pure function.
 
 mod affinity;
 mod assign;
@@ -49,7 +46,7 @@ pub use weights::{Weights, WeightsError};
 pub enum Generation {
     /// The one that served before the update.
     Old,
-    /// The one the update fades to.
+    /// The one that the update moves traffic to.
     New,
 }
 
@@ -57,7 +54,7 @@ impl Generation {
     /// Both, in the order of [`Generation::index`].
     pub const ALL: [Generation; 2] = [Generation::Old, Generation::New];
 
-    /// `old` or `new`: metric label, log field, header value.
+    /// `old` or `new`, as used for metric labels, log fields and header values.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -66,7 +63,7 @@ impl Generation {
         }
     }
 
-    /// The side that this one is not.
+    /// The other generation.
     #[must_use]
     pub const fn other(self) -> Generation {
         match self {
@@ -75,7 +72,7 @@ impl Generation {
         }
     }
 
-    /// The place in a two-element array: 0 for old, 1 for new.
+    /// The index in a two-element array: 0 for old, 1 for new.
     #[must_use]
     pub const fn index(self) -> usize {
         match self {

@@ -57,7 +57,7 @@ pub struct Settings {
     /// `models`: what new must serve. Defaults to everything that old serves.
     pub models: Option<BTreeSet<String>>,
     /// Whether these are the last valid settings because the current ones are invalid. Then losses take effect, but
-    /// nothing is gained and no phase advances.
+    /// nothing is gained, and neither the drain nor its completion begins.
     pub losses_only: bool,
 }
 

@@ -1,32 +1,30 @@
-//! What the proxies say together.
-//!
-//! Must not know what waits for it.
+//! Summarizes the reported states of all proxies.
 
 use super::{Experience, Proxy, Sides, Silence, gate::ByProxies};
 
-/// Those that have applied the resource's last change, those that lag, and what runs through them.
+/// Which proxies have applied the resource's last change, which lag, and the streams and requests they carry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Proxies {
-    /// The ready ones that lag or do not answer, sorted: they hold back a move.
+    /// The ready proxies that lag or do not answer, sorted. They hold back a move.
     pub lagging: Vec<String>,
-    /// Is one among them that had its chance to answer?
+    /// Whether one of these has had its chance to answer.
     pub lagging_is_sure: bool,
-    /// All alive that lag or do not answer, sorted: they hold back the end.
+    /// All live proxies that lag or do not answer, sorted. They hold back the end.
     pub lagging_alive: Vec<String>,
     /// How many answer.
     pub heard: usize,
     /// How many there are.
     count: usize,
-    /// How many have no port at which they can be asked.
+    /// How many have no port on which they can be queried.
     without_port: usize,
-    /// Of how many the plan in force gives old no request, and of how many it says that old drains.
+    /// How many give old no request by their current plan, and how many of those also let old drain.
     left_old: usize,
     drain_old: usize,
-    /// Open requests of earlier plans that may still be sent to old. None if one does not say.
+    /// Open requests of earlier plans that may still be sent to old. `None` if a proxy does not report them.
     pub may_reach_old: Option<u64>,
-    /// Open streams. None if one does not say.
+    /// Open streams. `None` if a proxy does not report them.
     pub open: Option<Sides<u64>>,
-    /// How new does by their requests.
+    /// What they observe of new.
     pub see_new: ByProxies,
 }
 
@@ -82,27 +80,27 @@ impl Proxies {
         }
     }
 
-    /// Is there no pod that may have a proxy which can be asked?
+    /// Whether no pod can have a proxy that answers.
     pub const fn are_unseen(&self) -> bool {
         self.count == self.without_port
     }
 
-    /// Is there none at all?
+    /// Whether there are no proxies at all.
     pub const fn are_none(&self) -> bool {
         self.count == 0
     }
 
-    /// Is there one at least, and does none of them give old a request?
+    /// Whether there are proxies and none of them gives old a request.
     pub const fn have_left_old(&self) -> bool {
         self.count > 0 && self.left_old == self.count
     }
 
-    /// Is there one at least, and is old no fallback at any of them?
+    /// Whether there are proxies and old is no fallback for any of them.
     pub const fn let_old_drain(&self) -> bool {
         self.count > 0 && self.drain_old == self.count
     }
 
-    /// Does nothing run on old, nor can anything come to it, as far as they say?
+    /// Whether, by their reports, nothing runs on old and nothing can still be sent to it.
     pub fn old_is_empty(&self) -> bool {
         self.may_reach_old.unwrap_or(0) == 0 && self.open.is_some_and(|open| open.old == 0)
     }

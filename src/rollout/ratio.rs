@@ -1,6 +1,4 @@
-//! Exact ratios: no floating point decides where traffic goes.
-//!
-//! Must not know what is measured by them.
+//! Exact ratios, so that no traffic decision depends on floating point.
 
 use std::{cmp::Ordering, num::NonZeroU64};
 
@@ -9,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::split::Weights;
 
-/// The most that one part of written weights may be: the bound of the field `spec.weights`.
+/// Upper limit of each part of `spec.weights`.
 const MAX_WEIGHT: u128 = 1_000_000_000;
 
 /// A number that is not negative, exact, in lowest terms. It may be more than one.
@@ -32,13 +30,13 @@ struct Parts {
 }
 
 impl Ratio {
-    /// Nothing.
+    /// Zero.
     pub const ZERO: Self = Self {
         numerator: 0,
         denominator: NonZeroU64::MIN,
     };
 
-    /// `of` ÷ `whole`; none if `whole` is 0.
+    /// `of` ÷ `whole`, or `None` if `whole` is 0.
     #[must_use]
     pub const fn new(of: u64, whole: u64) -> Option<Self> {
         let divisor = gcd(of as u128, whole as u128) as u64;
@@ -54,19 +52,19 @@ impl Ratio {
         }
     }
 
-    /// Numerator and denominator, in lowest terms; the latter is never 0.
+    /// Numerator and denominator in lowest terms. The denominator is never 0.
     #[must_use]
     pub const fn parts(self) -> (u64, u64) {
         (self.numerator, self.denominator.get())
     }
 
-    /// Is it nothing?
+    /// Whether the ratio is 0.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.numerator == 0
     }
 
-    /// `of` parts of it out of `whole`; nothing of a whole of 0.
+    /// The ratio times `of` ÷ `whole`, or 0 if `whole` is 0.
     pub(super) fn part(self, of: u64, whole: u64) -> Self {
         let numerator = u128::from(self.numerator) * u128::from(of);
         let denominator = u128::from(self.denominator.get()) * u128::from(whole);
@@ -74,8 +72,8 @@ impl Ratio {
         Self::new(numerator as u64, denominator as u64).unwrap_or(Self::ZERO)
     }
 
-    /// The capacity that earns new the share that `weights` give it, beside an old generation of capacity `old`; none if
-    /// old gets nothing.
+    /// The capacity of new that corresponds to its share in `weights` if old's capacity is `old`. `None` if old gets
+    /// nothing.
     pub(super) fn implied(weights: Weights, old: Self) -> Option<Self> {
         let numerator = u128::from(weights.new_weight()) * u128::from(old.numerator);
         let denominator = u128::from(weights.old()) * u128::from(old.denominator.get());
@@ -83,10 +81,10 @@ impl Ratio {
         Self::new(numerator as u64, denominator as u64)
     }
 
-    /// The weights in the ratio of two capacities; none if both are nothing.
+    /// The weights in the ratio of two capacities. `None` if both are 0.
     ///
-    /// Exact as long as a part in lowest terms is at most 10⁹, which 30,000 workers a side cannot exceed. Beyond that it is
-    /// rounded, but never to 0.
+    /// Exact while each part in lowest terms is at most 10⁹, which 30,000 workers per side cannot exceed. Beyond that
+    /// it is rounded, but never to 0.
     #[must_use]
     pub fn weights(old: Self, new: Self) -> Option<Weights> {
         let part = |own: Self, other: Self| {
@@ -110,7 +108,7 @@ impl PartialOrd for Ratio {
     }
 }
 
-/// A stored ratio of a whole of nothing.
+/// A stored ratio has a denominator of 0.
 #[derive(Debug, thiserror::Error)]
 #[error("a ratio needs a whole that is more than 0")]
 struct NoWhole;
@@ -132,7 +130,7 @@ impl From<Ratio> for Parts {
     }
 }
 
-/// Weights in a [`Memory`](super::Memory): stored as `{old, new}`.
+/// Serializes the weights in a [`Memory`](super::Memory) as `{old, new}`.
 pub(super) mod stored_weights {
     use schemars::JsonSchema;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
@@ -163,7 +161,8 @@ pub(super) mod stored_weights {
     }
 }
 
-/// Two numbers in the same ratio, in lowest terms, neither above `limit`. Where that needs rounding, what is not 0 stays so.
+/// Reduces two numbers to lowest terms, with both at most `limit`. Rounds if necessary, but never a non-zero number to
+/// 0.
 const fn fit(a: u128, b: u128, limit: u128) -> (u128, u128) {
     let divisor = gcd(a, b);
     if divisor == 0 {
@@ -181,7 +180,7 @@ const fn shrunk(number: u128, divisor: u128) -> u128 {
     }
 }
 
-/// Zero only when both are.
+/// Zero only if both are.
 const fn gcd(mut a: u128, mut b: u128) -> u128 {
     while b != 0 {
         (a, b) = (b, a % b);

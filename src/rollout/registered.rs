@@ -1,23 +1,22 @@
-//! The workers that frontends know of: a worker is ready before a frontend has taken it in, and gets no request until then.
-//!
-//! Must not know how a frontend is asked.
+//! Limits ready workers to those that frontends have registered. A worker is ready before a frontend registers it, and
+//! gets no request until then.
 
 use std::collections::BTreeMap;
 
 use super::{Answer, Frontends, Role, Sides, Workers};
 
-/// How many workers a frontend can send requests to. None where it does not say.
+/// The number of workers that a frontend can send requests to. `None` where it does not report it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registered {
-    /// Those that only read prompts.
+    /// Prefill-only workers.
     pub prefill: Option<u32>,
-    /// All others.
+    /// All other workers.
     pub others: Option<u32>,
 }
 
 impl Registered {
-    /// What the frontends of a side know, all together: one that has just begun learns of them one by one, so the one that
-    /// knows most counts. Nothing if one of them does not say.
+    /// What the frontends of a side have registered. A frontend that has just started registers workers one by one, so
+    /// the highest count is used. `None` if one of them does not report a count.
     pub(super) fn of(frontends: &Frontends) -> Self {
         let each = frontends.asked.iter();
         let heard = each.filter(|one| one.answer == Answer::Heard);
@@ -32,18 +31,18 @@ impl Registered {
         }
     }
 
-    /// How many workers of `role` it says there are, where `workers` are all of that side.
+    /// The registered workers of `role`, where `workers` are all workers of that side.
     fn count(self, role: Role, workers: &BTreeMap<Role, Workers>) -> Option<u32> {
         let is_one = !(workers.contains_key(&Role::Worker) && workers.contains_key(&Role::Decode));
         match role {
             Role::Prefill => self.prefill,
-            // What only decodes and what does all is not told apart there.
+            // Frontends do not distinguish decode-only workers from full workers.
             Role::Worker | Role::Decode => self.others.filter(|_| is_one),
         }
     }
 
-    /// Does a frontend count as is counted here? Several processes of one replica, or workers that serve no model of their
-    /// own, are counted otherwise.
+    /// Whether the frontends count exactly the ready workers. They count differently if a replica runs several
+    /// processes, or if workers serve no model of their own.
     pub(super) fn agrees(self, workers: &BTreeMap<Role, Workers>) -> bool {
         let same = |(role, counted): (&Role, &Workers)| {
             counted.ready > 0 && self.count(*role, workers) == Some(counted.ready)
@@ -51,7 +50,7 @@ impl Registered {
         !workers.is_empty() && workers.iter().all(same)
     }
 
-    /// `workers`, of which only those are ready that frontends know of.
+    /// `workers`, with the ready ones limited to those that are registered.
     pub(super) fn limit(self, workers: &BTreeMap<Role, Workers>) -> BTreeMap<Role, Workers> {
         let limited = workers.iter().map(|(role, counted)| {
             let known = self.count(*role, workers).unwrap_or(u32::MAX);
@@ -62,7 +61,7 @@ impl Registered {
     }
 }
 
-/// The workers of both sides without those that no frontend knows of, if frontends were found to count as is counted here.
+/// The workers of both sides, limited to registered ones if the frontends were found to count as the controller does.
 pub(super) fn known(
     workers: &Sides<BTreeMap<Role, Workers>>,
     frontends: &Sides<Frontends>,

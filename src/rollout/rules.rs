@@ -1,6 +1,4 @@
-//! The rules, in their order: the first that applies decides the split, and is named.
-//!
-//! Must not know whether a move has to wait: only where it should go.
+//! The rules, in order: the first that applies decides the split. Whether a move has to wait is decided in [`step()`](super::step()).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -30,7 +28,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Every rule, in the order in which they are asked.
+    /// Every rule, in order of precedence.
     pub const ALL: [Self; 8] = [
         Self::Superseded,
         Self::NeitherCanServe,
@@ -58,36 +56,36 @@ impl Rule {
     }
 }
 
-/// What the rules look at.
+/// The inputs of [`decide`].
 pub(super) struct RuleInput<'a> {
     pub settings: &'a Settings,
     pub superseded: bool,
-    /// Can each side serve at this moment?
+    /// Whether each side can serve right now.
     pub serves: Sides<bool>,
-    /// The capacity that counts.
+    /// The credited capacity.
     pub credit: Sides<Ratio>,
-    /// The split as it is.
+    /// The current split.
     pub present: Weights,
     /// The split that a pause holds.
     pub held: Weights,
 }
 
-/// Where the split should go.
+/// Where the split should move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Aim {
-    /// Nowhere: it stays.
+    /// It stays.
     Stay,
-    /// There at once: away from a side that cannot serve.
+    /// Move at once, away from a side that cannot serve.
     AtOnce(Weights),
-    /// There, when what must be waited for has come.
+    /// Move once the required waits are over.
     Toward(Weights),
 }
 
-/// The rule that applies first, and where it sends the split.
+/// Returns the first rule that applies, and where the split should move.
 pub(super) fn decide(view: &RuleInput) -> (Rule, Aim) {
     let settings = view.settings;
     let strictly_paused = settings.strict && settings.paused;
-    // What returns after it could not serve has no credit yet: until then the other side keeps all.
+    // A side that recovers has no credit yet. Until it does, the other side keeps everything.
     let old_is_out = view.credit.old.is_zero();
     match (view.serves.old, view.serves.new) {
         _ if view.superseded => (Rule::Superseded, Aim::Stay),
@@ -99,7 +97,7 @@ pub(super) fn decide(view: &RuleInput) -> (Rule, Aim) {
         }
         (_, true) if old_is_out => (Rule::OldCannotServe, Aim::AtOnce(Weights::ALL_NEW)),
         _ if settings.paused => (Rule::Paused, toward_held(view)),
-        // As for any gain, what new has must have lasted before.
+        // As for any gain, new's capacity must have lasted first.
         _ if settings.drain_old && !view.credit.new.is_zero() => {
             let (rule, aim) = capped(settings, Weights::ALL_NEW, Aim::Toward);
             let is_capped = rule == Rule::Cap;
@@ -112,7 +110,7 @@ pub(super) fn decide(view: &RuleInput) -> (Rule, Aim) {
     }
 }
 
-/// Back to what is held, after an override, once the side that gains by it counts again.
+/// Returns to the held split after an override, once the side that gains from it has credit again.
 fn toward_held(view: &RuleInput) -> Aim {
     let held = at_most(view.held, view.settings.cap_percent);
     let gains_new = is_more(held, view.present);
@@ -138,7 +136,7 @@ fn capped(settings: &Settings, weights: Weights, aim: fn(Weights) -> Aim) -> (Ru
     (rule, aim(within))
 }
 
-/// `weights`, or the cap where they give new more.
+/// `weights`, limited to the cap.
 pub(super) fn at_most(weights: Weights, cap_percent: Option<u8>) -> Weights {
     match cap_percent.and_then(|percent| Weights::percent(percent).ok()) {
         Some(cap) if is_more(weights, cap) => cap,
@@ -146,7 +144,7 @@ pub(super) fn at_most(weights: Weights, cap_percent: Option<u8>) -> Weights {
     }
 }
 
-/// Does new get more by `a` than by `b`?
+/// Whether new gets more with `a` than with `b`.
 pub(super) fn is_more(a: Weights, b: Weights) -> bool {
     let cross = |a: Weights, b: Weights| u64::from(a.new_weight()) * u64::from(b.old());
     cross(a, b) > cross(b, a)

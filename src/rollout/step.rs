@@ -1,7 +1,6 @@
 //! One step: an observation in, a decision out.
 //!
-//! Puts the parts together in their order: remember, count, gate, credit, rule, wait, end, tell. Must not know how an
-//! observation is made or a decision applied.
+//! Combines the parts in order: memory, assessment, credit, rule, wait, end, status.
 
 use std::time::Duration;
 
@@ -18,48 +17,48 @@ use super::{
 };
 use crate::split::Weights;
 
-/// What is to be done, and all there is to say about it.
+/// What to write, and the status to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The split to write, as percentage and exact weights together; none if it is right as it is.
+    /// The split to write, as percentage and exact weights together. `None` if it is already right.
     pub split: Option<Weights>,
-    /// What `spec.oldDraining` is to be.
+    /// The value for `spec.oldDraining`.
     pub old_draining: bool,
-    /// What to remember. Write it after the split, and only if the split could be written.
+    /// The memory for the next step. Write it after the split, and only if the split was written.
     pub memory: Memory,
     /// How far the update is.
     pub phase: Phase,
     /// The rule that decided.
     pub rule: Rule,
-    /// The capacity of each side as it is; what counts of it is in the memory.
+    /// The observed capacity of each side. The credited capacity is in the memory.
     pub capacity: Sides<Capacity>,
-    /// What keeps new from serving; nothing if it can.
+    /// What prevents new from serving; empty if it can serve.
     pub obstacles: Vec<Obstacle>,
-    /// Open streams; none if a proxy does not answer.
+    /// Open streams. `None` if a proxy does not answer.
     pub open_streams: Option<Sides<u64>>,
-    /// What it waits for.
+    /// What the update waits for.
     pub waiting_for: Vec<Wait>,
-    /// The conditions of the status, without their times.
+    /// The conditions of the status, without timestamps.
     pub conditions: Vec<Condition>,
-    /// The whole in a person's words. The same as long as nothing happens: it holds no times.
+    /// The one-line summary for users. It contains no times, so that it only changes when something happens.
     pub message: String,
-    /// What has changed by this step.
+    /// The events of this step.
     pub events: Vec<Event>,
-    /// May old be deleted, with its frontends? Only with all [`Evidence`].
+    /// Whether old may be deleted, including its frontends. Requires all [`Evidence`].
     pub safe_to_delete_old: bool,
-    /// May the last worker of old go? Only with the evidence for it.
+    /// Whether the last worker of old may be removed. Requires [`Evidence::FOR_LAST_WORKER`].
     pub last_old_worker_dispensable: bool,
     /// The evidence that is missing before old may be deleted.
     pub missing: Vec<Evidence>,
-    /// The time the drain still needs, most probably; none if old does not drain, or nothing is known.
+    /// The estimated time until the drain ends. `None` if old does not drain or no estimate is possible.
     pub drain_estimate: Option<Duration>,
-    /// When to decide again though nothing may have been seen by then.
+    /// When to decide again even without a new observation.
     pub wake_at: Option<Timestamp>,
 }
 
-/// Decides what follows from `seen` at `now`, by what is remembered.
+/// Decides what to do about `seen` at `now`, given the memory of earlier steps.
 ///
-/// The same arguments give the same decision, and once a decision is applied the next one changes nothing.
+/// The same arguments give the same decision. Once a decision is applied, the next one changes nothing.
 #[must_use]
 pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Timestamp) -> Decision {
     let before = memory;
@@ -71,9 +70,10 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     let edited = memory.judge_split(settings, seen);
     let (mut rule, mut aim) = rules::decide(&view(&assessment, &memory, &credit));
     if aim == Aim::AtOnce(Weights::ALL_OLD) {
-        // Else new, back for a moment, would take all from an old side that serves but has not lasted yet.
+        // Otherwise, if new recovers for a moment, it would take everything from an old side that serves but has no
+        // credit yet.
         credit.old.put(assessment.usable().old);
-        // An old side that counts again may fall under another rule.
+        // With old's credit restored, another rule may apply.
         (rule, aim) = rules::decide(&view(&assessment, &memory, &credit));
     }
     memory.credit = Some(credit);
@@ -83,7 +83,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
     memory.written = match aim {
-        // Whatever is there when this one rules again, it is no edit against it.
+        // When this update takes over again, the split at that time must not count as an edit.
         _ if rule == Rule::Superseded => None,
         Aim::Stay => memory.written,
         _ => Some(next),
@@ -119,7 +119,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     Decision {
         split: (next != seen.split).then_some(next),
         old_draining: match rule {
-            // It changes nothing.
+            // A superseded update changes nothing.
             Rule::Superseded => seen.old_draining,
             _ => phase.old_drains(),
         },
@@ -155,7 +155,7 @@ fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>
     }
 }
 
-/// The split after this step: where the rule aims, unless that has to wait.
+/// The split after this step: where the rule moves it, unless that has to wait.
 fn next(assessment: &Assessment, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
     let present = assessment.seen.split;
     let to = match aim {
@@ -177,7 +177,7 @@ fn next(assessment: &Assessment, aim: Aim, edited: bool, lost: Sides<bool>) -> W
 fn ending<'a>(assessment: &'a Assessment, memory: &Memory, next: Weights) -> Ending<'a> {
     let is_asked_for = assessment.settings.drain_old
         || (memory.held_by_person && memory.held == Some(Weights::ALL_NEW));
-    // Who comes to a frontend of new that does not serve needs old as a fallback.
+    // Clients of a failing frontend of new need old as a fallback.
     let (new_is_whole, has_begun) = (assessment.gate.failing == 0, memory.phase.old_drains());
     Ending {
         before: memory.phase,
@@ -202,7 +202,7 @@ fn estimate(assessment: &Assessment, memory: &Memory) -> Option<Duration> {
     let ends_in = drain_estimate(open, &assessment.seen.lengths, elapsed);
     let deadline = assessment.settings.drain_deadline;
     let time_left = deadline.map(|deadline| deadline.saturating_sub(elapsed));
-    // Whatever is not known of the streams, the deadline ends it.
+    // The deadline ends the drain even if nothing is known about the streams.
     match (ends_in, time_left) {
         (Some(ends_in), Some(time_left)) => Some(ends_in.min(time_left)),
         (ends_in, time_left) => ends_in.or(time_left),

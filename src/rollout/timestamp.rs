@@ -1,6 +1,4 @@
-//! A point in time that means the same after a restart.
-//!
-//! Must not know where time comes from: there is no clock here.
+//! A point in time that stays comparable after a restart. Contains no clock.
 
 use std::time::Duration;
 
@@ -29,7 +27,7 @@ use serde::{Deserialize, Serialize};
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// `milliseconds` after the Unix epoch.
+    /// The time `milliseconds` after the Unix epoch.
     #[must_use]
     pub const fn from_unix_millis(milliseconds: u64) -> Self {
         Self(milliseconds)
@@ -41,13 +39,13 @@ impl Timestamp {
         self.0
     }
 
-    /// The time since `earlier`; none if that lies ahead.
+    /// The time since `earlier`, or zero if `earlier` is later than `self`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
 
-    /// The timestamp `duration` later.
+    /// The timestamp `duration` later, saturating at the maximum.
     #[must_use]
     pub fn after(self, duration: Duration) -> Self {
         let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);

@@ -1,6 +1,4 @@
-//! What a decision waits for, since when, and until when at most.
-//!
-//! Must not know how it is told.
+//! Lists what a decision waits for, since when, and until when at most.
 
 use std::{fmt, time::Duration};
 
@@ -10,29 +8,29 @@ use super::{
 };
 use crate::split::{Generation, Weights};
 
-/// One thing that is waited for.
+/// One thing that the update waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// What.
+    /// What it waits for.
     pub what: WaitFor,
     /// Since when.
     pub since: Timestamp,
-    /// Until when at most; none if only the thing itself ends it.
+    /// The latest end of the wait. `None` if it has no limit.
     pub until: Option<Timestamp>,
 }
 
-/// What can be waited for.
+/// The kinds of waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitFor {
-    /// New to be able to serve.
+    /// New becomes able to serve.
     Gate(Vec<Obstacle>),
-    /// A side's additional capacity to last.
+    /// Additional capacity of a side becomes stable.
     Stability(Generation),
-    /// These proxies to apply the resource's last change.
+    /// These proxies apply the resource's last change.
     Proxies(Vec<String>),
-    /// Streams on old to end: how many, if all proxies answer.
+    /// Streams on old end. Holds their number, if all proxies answer.
     Streams(Option<u64>),
-    /// A person to end the pause.
+    /// The user ends the pause.
     Resume,
 }
 
@@ -57,7 +55,7 @@ impl fmt::Display for WaitFor {
     }
 }
 
-/// All that is waited for, in the order of the rules.
+/// All waits, in the order of the rules.
 pub(super) fn all(
     assessment: &Assessment,
     memory: &Memory,
@@ -123,7 +121,7 @@ fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {
     sides.flat_map(|credit| Generation::ALL.map(|side| (side, credit.of(side))))
 }
 
-/// The first moment at which time alone may change the decision.
+/// The earliest time at which the decision may change without a new observation.
 pub(super) fn wake_at(
     assessment: &Assessment,
     memory: &Memory,

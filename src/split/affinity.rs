@@ -1,39 +1,37 @@
-//! Affinity: a session stays on one side, whichever proxy it comes through.
+//! Affinity: keeps a session on one side, whichever proxy it comes through.
 //!
-//! The side of a key is a fixed threshold on its hash, so raising the weight moves keys only from
-//! old to new, lowering it only back, and no proxy has to remember a session or ask another one.
-//!
-//! Must not know where a key was read from (header, cookie, body).
+//! The side of a key is a fixed threshold on its hash. Raising the weight moves keys only from old
+//! to new, and lowering it only back. No proxy has to remember a session or ask another one.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{Generation, Weights};
 
-/// The seed of the hash of keys: the bytes `crossfad`, big endian.
+/// The seed for hashing keys: the bytes `crossfad`, big endian.
 ///
-/// Beware: proxies of different versions serve one session side by side. A change of this number,
-/// or of the hash, moves sessions between generations.
+/// Proxies of different versions serve the same sessions side by side. Changing this number or the
+/// hash moves sessions between generations.
 const SEED: u64 = u64::from_be_bytes(*b"crossfad");
 
-/// What a session is recognised by, hashed.
+/// The hash that identifies a session.
 ///
-/// The hash is XXH3 (64 bits, stable since xxHash 0.8.0), the same in every process. It is no
-/// secret and keeps none: a client that may choose its key may choose its generation.
+/// The hash is XXH3 (64 bits, stable since xxHash 0.8.0), the same in every process. It is not
+/// secret: a client that can choose its key can choose its generation.
 ///
-/// Beware: keys of one generation share a range of hashes. To spread them over endpoints, hash
-/// the bytes anew.
+/// Keys of one generation share a range of hashes. To spread them over endpoints, hash the bytes
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
 impl Key {
-    /// The key of a session named by `bytes`.
+    /// The key of the session identified by `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Key {
         Key(xxh3_64_with_seed(bytes, SEED))
     }
 
-    /// The generation this key belongs to at `weights`: new exactly when
-    /// `hash / 2^64 < new / (old + new)`, compared without rounding.
+    /// The generation of this key at `weights`: new exactly if `hash / 2^64 < new / (old + new)`,
+    /// compared without rounding.
     #[must_use]
     pub fn side(&self, weights: &Weights) -> Generation {
         let place = u128::from(self.0) * u128::from(weights.total());
@@ -53,7 +51,7 @@ mod tests {
     use super::*;
     use crate::split::weights::testing::any_weights;
 
-    /// Orders by the share of the new generation, exactly.
+    /// Compares the shares of the new generation exactly.
     fn by_share(a: &Weights, b: &Weights) -> std::cmp::Ordering {
         let cross = |x: &Weights, y: &Weights| u64::from(x.new_weight()) * u64::from(y.old());
         cross(a, b).cmp(&cross(b, a))
@@ -102,7 +100,7 @@ mod tests {
                 .filter(|key| key.side(&weights) == Generation::New)
                 .count();
             let share = new as f64 / keys.len() as f64;
-            // Three and a half standard deviations at most are 1.25 %; the keys are fixed.
+            // 1.25 % is at most three and a half standard deviations; the keys are fixed.
             assert!(
                 (share - weights.share_of_new()).abs() < 0.0125,
                 "{percent} %: {share}"

@@ -1,25 +1,24 @@
-//! The order of reasons: what sends a request to a generation before the weight is asked.
-//!
-//! Must not know how a request shows its traits (headers, path, body), or what is done with the
-//! assignment.
+//! Assigns a request to a generation: applies the reasons that take precedence over the weight,
+//! then the weight.
 
 use super::{Diffusion, Generation, Key, Weights};
 
-/// Why a request goes to its generation. A closed set: metric label and log field.
+/// Why a request goes to its generation. A closed set, used as metric label and log field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The weight decided, and nothing else.
+    /// Only the weight decided.
     Weighted,
-    /// The side of the request's affinity key.
+    /// The request's affinity key decided.
     Sticky,
-    /// The request names a worker of the old generation: it stays on old until the weight is all
-    /// new, when there is no old to stay on.
+    /// The request names a worker of the old generation. It stays on old until all traffic goes to
+    /// new.
     Pinned,
-    /// Chosen by the override header.
+    /// The override header decided.
     Override,
-    /// Already forwarded once by a crossfade for this update: served by old, never split again.
+    /// A crossfade has already forwarded the request for this update. Old serves it, and it is not
+    /// split again.
     Guarded,
-    /// Not inference: always old.
+    /// Not an inference request: always old.
     Local,
     /// `GET /v1/models`: the union of what both generations serve.
     Models,
@@ -52,39 +51,40 @@ impl Reason {
     }
 }
 
-/// The generation a request goes to, and why.
+/// The generation of a request, and why it goes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Assignment {
-    /// Where it goes.
+    /// The generation.
     pub generation: Generation,
-    /// Why it goes there.
+    /// The reason.
     pub reason: Reason,
 }
 
 impl Assignment {
-    /// Whether the weight had a say: of these assignments, and only these, the weight is a promise.
+    /// Whether the weight took part in the decision. The promise of the weight covers exactly these
+    /// assignments.
     #[must_use]
     pub const fn open_to_split(&self) -> bool {
         matches!(self.reason, Reason::Weighted | Reason::Sticky)
     }
 }
 
-/// What a request says of itself that bears on the split. The default is a plain request.
+/// The properties of a request that affect the split. The default is a plain request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestAttributes {
-    /// The generation the override header asks for.
+    /// The generation in the override header.
     pub forced: Option<Generation>,
-    /// A crossfade has already forwarded it for this update.
+    /// Whether a crossfade has already forwarded it for this update.
     pub guarded: bool,
-    /// It names a worker of the old generation.
+    /// Whether it names a worker of the old generation.
     pub pinned: bool,
-    /// What its session is recognised by.
+    /// The affinity key of its session.
     pub key: Option<Key>,
 }
 
-/// Assigns a request: guarded, then forced, then pinned, then sticky, then by weight.
+/// Assigns a request. In order of precedence: guarded, forced, pinned, sticky, weighted.
 ///
-/// Only the last two are counted in `diffusion`.
+/// Only sticky and weighted requests are counted in `diffusion`.
 #[must_use]
 pub fn assign(
     weights: &Weights,

@@ -1,46 +1,45 @@
-//! Error diffusion: the decision that meets the weight to within one request.
+//! Error diffusion: meets the weight to within one request.
 //!
-//! The rule is three pure functions on two integers: [`free`] on the phase, [`counted`] and [`paid`]
-//! on the debt that sticky requests leave. A free request pays a part of the debt, and adds it to its
-//! own step of the phase. [`Diffusion`] keeps the integers in atomics for the threads of one proxy and
-//! adds nothing to the rule: what is taken from the debt is added to the phase by the same request, so
-//! any interleaving of threads is some order of pure steps, and holds the same bound.
-//!
-//! Must not know why a request was free or not, or where its phase was drawn.
+//! The rule consists of three pure functions on two integers: [`free`] on the phase, [`counted`]
+//! and [`paid`] on the debt that sticky requests leave. A free request pays part of the debt and
+//! adds the payment to its own step of the phase. [`Diffusion`] keeps the integers in atomics for
+//! the threads of one proxy. The request that takes a payment from the debt also adds it to the
+//! phase, so every interleaving of threads is equivalent to some order of pure steps and keeps the
+//! same bound.
 
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
 use super::{Generation, Weights};
 
-/// One whole request, in the fixed point of the accumulator: 48 fractional bits.
+/// One whole request, in the fixed-point format of the accumulator: 48 fractional bits.
 ///
-/// A share is cut to this precision, so that the new generation falls short by at most one request
-/// in 2^48; a share that is not zero stays so (the least is 2^-32).
+/// Shares are truncated to this precision, so the new generation falls short by at most one request
+/// in 2^48. A non-zero share stays non-zero (the smallest is 2^-32).
 const ONE: i64 = 1 << 48;
 
-/// How far sticky requests can put the split ahead or behind, in requests.
+/// The maximum number of requests by which sticky requests can put the split ahead or behind.
 ///
-/// While all sticky sessions happen to lean to one side, requests that are free make up for it. If
-/// there are too few of them the debt would grow without end: this is the most the new generation is
-/// ever sent beyond its weight (or kept from it) to make up for the past. What exceeds it is forgotten.
-/// It is paid slowly: see [`paid`].
+/// If the sticky sessions happen to lean to one side, free requests compensate. If there are too
+/// few of them, the debt would grow without limit. This is the maximum number of requests that the
+/// new generation gets beyond its weight (or is denied) to compensate for the past. Any excess is
+/// forgotten. The debt is paid slowly: a payment is at most the smaller of the two shares.
 pub const DEBT_LIMIT: i64 = 256;
 
-/// The accumulator of one proxy: how much of a request the new generation is owed.
+/// The accumulator of one proxy: the fraction of a request that the new generation is owed.
 ///
-/// It outlives plans: keep one per process, beside the snapshot and not in it.
+/// It outlives plans: keep one per process, outside the snapshot.
 #[derive(Debug)]
 pub struct Diffusion {
-    /// What free requests have left over, from `[0, ONE)`.
+    /// The remainder from free requests, in `[0, ONE)`.
     phase: AtomicI64,
-    /// What sticky requests have left over. Nearly always 0 where there are none.
+    /// The debt from sticky requests. Nearly always 0 without any.
     debt: AtomicI64,
 }
 
 impl Diffusion {
-    /// Starts at `phase`, any 64 random bits: the fraction of a request the new generation is owed
-    /// already. Drawn anew by each proxy, it makes their sum an unbiased estimate from the first
-    /// request on.
+    /// Starts at `phase`, any 64 random bits: the fraction of a request that the new generation is
+    /// already owed. Because each proxy draws its own phase, the sum over all proxies is an
+    /// unbiased estimate from the first request on.
     #[must_use]
     pub const fn new(phase: u64) -> Diffusion {
         Diffusion {
@@ -55,7 +54,7 @@ impl Diffusion {
         update(&self.phase, |phase| free(phase, payment, weights))
     }
 
-    /// Counts a request decided elsewhere, so that free ones make up for it.
+    /// Counts a request that was decided elsewhere, so that free requests compensate for it.
     pub fn counted(&self, weights: &Weights, generation: Generation) {
         update(&self.debt, |debt| ((), counted(debt, weights, generation)));
     }
@@ -66,12 +65,14 @@ impl Diffusion {
     }
 }
 
-/// Relaxed throughout: the integers guard no other memory.
+/// Updates an integer atomically. Relaxed ordering is enough because the integers guard no other
+/// memory.
 fn update<T>(integer: &AtomicI64, step: impl Fn(i64) -> (T, i64)) -> T {
     let mut now = integer.load(Relaxed);
     loop {
         let (answer, next) = step(now);
-        // Without a debt, and at the ends of the weight, nothing changes: leave the cache line shared.
+        // Without a debt, and at weights 0 and 1, nothing changes: do not write, so the cache line
+        // stays shared.
         if next == now {
             return answer;
         }
@@ -82,10 +83,11 @@ fn update<T>(integer: &AtomicI64, step: impl Fn(i64) -> (T, i64)) -> T {
     }
 }
 
-/// What a free request pays of a debt, and what is left of it.
+/// What a free request pays of a debt, and the remaining debt.
 ///
-/// At most the weight of the smaller side, so that no generation gets more than twice its weight of
-/// the free requests: one client with a session must not send everybody else to one side.
+/// It pays at most the weight of the smaller side, so that no generation gets more than twice its
+/// weight of the free requests. Otherwise one client with a session could send all other clients to
+/// one side.
 fn paid(debt: i64, weights: &Weights) -> (i64, i64) {
     let Share::Part(step) = share(weights) else {
         return (0, debt);
@@ -95,10 +97,11 @@ fn paid(debt: i64, weights: &Weights) -> (i64, i64) {
     (payment, debt - payment)
 }
 
-/// A free request that pays `payment` of the debt: to which generation, and the phase after it.
+/// Decides a free request that pays `payment` of the debt. Returns its generation and the next
+/// phase.
 ///
-/// From `[0, ONE)` it leads back to `[0, ONE)`, as `step + payment` is from `[0, ONE]`. At a weight of
-/// none or all, what is owed must wait.
+/// A phase in `[0, ONE)` stays in `[0, ONE)` because `step + payment` is in `[0, ONE]`. At weights
+/// 0 and 1 the debt is not paid.
 fn free(phase: i64, payment: i64, weights: &Weights) -> (Generation, i64) {
     match share(weights) {
         Share::None => (Generation::Old, phase),
@@ -110,7 +113,7 @@ fn free(phase: i64, payment: i64, weights: &Weights) -> (Generation, i64) {
     }
 }
 
-/// The debt after a request that went to `generation` whatever was owed.
+/// The debt after a request that went to `generation` regardless of the debt.
 fn counted(debt: i64, weights: &Weights, generation: Generation) -> i64 {
     let Share::Part(step) = share(weights) else {
         return debt;
@@ -122,7 +125,7 @@ fn counted(debt: i64, weights: &Weights, generation: Generation) -> i64 {
     (debt + step - given).clamp(-DEBT_LIMIT * ONE, DEBT_LIMIT * ONE)
 }
 
-/// What one request adds to what the new generation is owed.
+/// The fraction of a request that each request adds for the new generation.
 enum Share {
     None,
     /// Above 0 and below [`ONE`].
@@ -149,7 +152,7 @@ mod tests {
     use super::*;
     use crate::split::weights::testing::any_weights;
 
-    /// A stream of fixed pseudo-random numbers (`SplitMix64`).
+    /// A fixed sequence of pseudo-random numbers (`SplitMix64`).
     fn draws(seed: u64) -> impl Iterator<Item = u64> {
         (1..).map(move |n: u64| {
             let z = seed.wrapping_add(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -172,8 +175,8 @@ mod tests {
         (0..n).map(|_| is_new(diffusion.free(weights))).sum()
     }
 
-    /// Whether `|count − n·w| < bound`, in integers; the cut of a share to the fixed point is
-    /// allowed its `n / 2^48` on top.
+    /// Whether `|count − n·w| < bound`, in integers. Truncating the share allows another `n /
+    /// 2^48`.
     fn meets(count: u64, n: u64, weights: &Weights, bound: i128) -> bool {
         let (total, one) = (i128::from(weights.total()), i128::from(ONE));
         let got = i128::from(count) * total;
@@ -181,7 +184,7 @@ mod tests {
         (got - owed).abs() * one < total * (bound * one + i128::from(n))
     }
 
-    /// How far the count is from the sum of the weights in force, in requests.
+    /// How far the count is from the sum of the weights in effect, in requests.
     struct Ledger {
         owed: f64,
         given: f64,
@@ -200,7 +203,7 @@ mod tests {
             self.given += is_new(generation) as f64;
         }
 
-        /// The last bits of the floats are not what is tested.
+        /// Tolerates floating-point rounding.
         fn within(&self, bound: f64) -> bool {
             (self.given - self.owed).abs() < bound + 1e-9
         }
@@ -242,8 +245,8 @@ mod tests {
 
     #[test]
     fn many_proxies_with_few_requests_each_do_not_starve_the_new_generation() {
-        // Five requests are a quarter of one for new: one proxy gives none or one, and its phase
-        // says which, so sixteen give four on average. The seeds are fixed.
+        // Five requests at 5 % are a quarter of a request for new. One proxy sends none or one,
+        // depending on its phase, so sixteen send four on average. The seeds are fixed.
         let totals: Vec<u64> = (0..100)
             .map(|seed| {
                 draws(seed)
@@ -387,8 +390,8 @@ mod tests {
             }
         }
 
-        /// Wherever the sticky requests go: as long as no more than one in `1 / min(w, 1 − w)` is
-        /// sticky, the free ones can make up for it before the next.
+        /// Regardless of where the sticky requests go: as long as at most one in `1 / min(w, 1 −
+        /// w)` is sticky, the free requests compensate before the next one.
         #[test]
         fn free_requests_make_up_for_sticky_ones_wherever_those_go(
             percents in 1..=99_u8, phase in any::<u64>(), spare in 0..5_u32,
@@ -410,7 +413,7 @@ mod tests {
             }
         }
 
-        /// Without sessions the sequence is that of the phase alone.
+        /// Without sticky requests, the sequence depends only on the phase.
         #[test]
         fn free_requests_alone_pay_nothing(
             weights in any_weights(), phase in any::<u64>(), n in 1..500_u32,

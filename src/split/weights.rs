@@ -1,25 +1,23 @@
-//! The ratio in which requests are split, kept exact.
-//!
-//! Must not know how the ratio is met (`diffusion`, `affinity`) or who asked for it.
+//! The exact ratio in which requests are split.
 
 use super::Generation;
 
 /// The share of each generation, as an exact ratio old : new in lowest terms.
 ///
-/// Two weights are equal when their ratios are: 1:3 is 25:75.
+/// Weights are equal if their ratios are: 1:3 equals 25:75.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Weights {
     old: u32,
     new: u32,
 }
 
-/// Why two numbers are no weights.
+/// Why two numbers are not valid weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightsError {
     /// Neither generation would get a request.
     #[error("the weights of both generations are zero")]
     BothZero,
-    /// A share above the whole.
+    /// The percentage exceeds 100.
     #[error("{0} % is more than 100 %")]
     AboveHundredPercent(u8),
 }
@@ -57,19 +55,19 @@ impl Weights {
         Weights::new(100 - percent as u32, percent as u32)
     }
 
-    /// The old generation's part of the ratio in lowest terms.
+    /// The old generation's part of the ratio, in lowest terms.
     #[must_use]
     pub const fn old(&self) -> u32 {
         self.old
     }
 
-    /// The new generation's part of the ratio in lowest terms.
+    /// The new generation's part of the ratio, in lowest terms.
     #[must_use]
     pub const fn new_weight(&self) -> u32 {
         self.new
     }
 
-    /// The part of `generation` of the ratio in lowest terms.
+    /// The part of `generation`, in lowest terms.
     #[must_use]
     pub const fn of(&self, generation: Generation) -> u32 {
         match generation {
@@ -78,7 +76,7 @@ impl Weights {
         }
     }
 
-    /// The new generation's share, 0 to 1. For people and gauges: decisions use the exact ratio.
+    /// The new generation's share, 0 to 1. For display and gauges; decisions use the exact ratio.
     #[must_use]
     pub fn share_of_new(&self) -> f64 {
         f64::from(self.new) / (f64::from(self.old) + f64::from(self.new))
@@ -96,9 +94,8 @@ impl Weights {
         self.old == 0
     }
 
-    /// The new generation's share in percent, to the nearest whole one (a half goes up), except
-    /// that 0 and 100 are said only of weights that are exactly that: one request in a thousand
-    /// is 1 %, all but one are 99 %.
+    /// The new generation's share in percent, rounded to the nearest integer (halves up). Only
+    /// exact weights give 0 or 100: one request in a thousand is 1 %, all but one are 99 %.
     #[must_use]
     pub fn rounded_percent(&self) -> u8 {
         if self.is_all_old() {
@@ -112,13 +109,13 @@ impl Weights {
         u8::try_from(nearest.clamp(1, 99)).expect("clamped to 99")
     }
 
-    /// The sum of both parts: never zero.
+    /// The sum of both parts. Never zero.
     pub(super) fn total(&self) -> u64 {
         u64::from(self.old) + u64::from(self.new)
     }
 }
 
-/// Zero only when both are.
+/// Zero only if both are.
 const fn gcd(mut a: u32, mut b: u32) -> u32 {
     while b != 0 {
         (a, b) = (b, a % b);
@@ -132,7 +129,7 @@ pub(super) mod testing {
 
     use super::Weights;
 
-    /// Any ratio: whole percents, the ends, small and extreme numbers.
+    /// Any ratio: whole percentages, the extremes, small and large numbers.
     pub(crate) fn any_weights() -> impl Strategy<Value = Weights> {
         prop_oneof![
             (0..=100_u8).prop_map(|p| Weights::percent(p).unwrap()),
