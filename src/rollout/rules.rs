@@ -1,4 +1,5 @@
-//! The rules, in order: the first that applies decides the split. Whether a move has to wait is decided in [`step()`](super::step()).
+//! The rules, in order: the first that applies decides the split. Whether a move has to wait is decided in
+//! [`step()`](super::step()).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

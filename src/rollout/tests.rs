@@ -1,4 +1,4 @@
-//! The rules as tables, as properties, and in long random histories; and the scene they are played on.
+//! Tests the rules as tables, as properties and in long random histories, all on a simulated cluster.
 
 #[cfg(test)]
 mod properties;
@@ -12,10 +12,10 @@ use std::time::Duration;
 use super::*;
 use crate::split::Weights;
 
-/// The one model there is.
+/// The only model.
 const MODEL: &str = "llama";
 
-/// A controller and a simulation that does what it is told.
+/// A controller, and a simulated cluster that applies its decisions.
 #[derive(Clone, Debug)]
 struct Scene {
     settings: Settings,
@@ -44,7 +44,7 @@ fn frontends() -> Frontends {
     }
 }
 
-/// One that served the model when it was last heard.
+/// A frontend that served the model when it was last heard.
 fn frontend(answer: Answer) -> Frontend {
     Frontend {
         models: [MODEL.to_owned()].into(),
@@ -79,7 +79,7 @@ fn proxy(name: &str) -> Proxy {
 }
 
 impl ProxyState {
-    /// Puts in force what the resource says.
+    /// Applies the resource.
     fn follow(&mut self, seen: &Observation) {
         self.applied = seen.resource_generation;
         self.leaves_old = seen.split.is_all_new();
@@ -88,7 +88,7 @@ impl ProxyState {
 }
 
 impl Scene {
-    /// Old has all of `roles` ready, new has none, every request goes to old.
+    /// All of `roles` are ready in old and none in new, and every request goes to old.
     fn of(roles: &[(Role, u32)]) -> Self {
         let workers = |ready: fn(u32) -> u32| {
             let workers = roles.iter().map(move |(role, desired)| {
@@ -130,12 +130,12 @@ impl Scene {
         }
     }
 
-    /// Four workers a side that do everything.
+    /// Four workers per side that serve every role.
     fn of_four() -> Self {
         Self::of(&[(Role::Worker, 4)])
     }
 
-    /// Four workers a side, of which `old` and `new` are ready, and the split that follows from it.
+    /// Four workers per side, of which `old` and `new` are ready, after the split has settled.
     fn settled(old: u32, new: u32) -> Self {
         let mut scene = Self::of_four();
         scene.settle();
@@ -151,7 +151,7 @@ impl Scene {
         self.count(Role::Worker, None, Some(ready))
     }
 
-    /// As old is scaled down: what is not ready is not wanted either.
+    /// Scales old down: both ready and desired are `to`.
     fn scale_old(&mut self, to: u32) -> &mut Self {
         let workers = Workers {
             ready: to,
@@ -180,7 +180,7 @@ impl Scene {
         step(&self.settings, &self.memory, &self.seen, self.now)
     }
 
-    /// Decides and applies; the proxies do not hear of it.
+    /// Decides and applies the decision, without the proxies.
     fn step(&mut self) -> Decision {
         let decision = self.peek();
         self.write(&decision);
@@ -192,14 +192,14 @@ impl Scene {
         let seen = &mut self.seen;
         if decision.split.is_some() || decision.old_draining != seen.old_draining {
             seen.resource_generation += 1;
-            // The split goes with every write.
+            // Every write includes the split.
             seen.split_is_ours = true;
         }
         seen.split = decision.split.unwrap_or(seen.split);
         seen.old_draining = decision.old_draining;
     }
 
-    /// A person writes a split.
+    /// A user edits the split.
     fn edit(&mut self, split: Weights) -> &mut Self {
         self.seen.split = split;
         self.seen.split_is_ours = false;
@@ -207,7 +207,7 @@ impl Scene {
         self
     }
 
-    /// Every proxy that answers applies what there is.
+    /// Every proxy that answers applies the resource.
     fn applied(&mut self) -> &mut Self {
         let seen = self.seen.clone();
         let proxies = self.seen.proxies.iter_mut();
@@ -217,7 +217,7 @@ impl Scene {
         self
     }
 
-    /// Clients are led to new, and nothing else leads to old.
+    /// Client traffic reaches new, and nothing else routes to old.
     fn clients_left(&mut self) -> &mut Self {
         self.seen.clients = Clients {
             reach_new: Some(true),
@@ -233,7 +233,7 @@ impl Scene {
         self
     }
 
-    /// Steps for as long as it takes until nothing more happens.
+    /// Steps until nothing changes any more.
     fn settle(&mut self) -> Decision {
         for _ in 0..4 {
             self.step();

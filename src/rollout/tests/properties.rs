@@ -1,10 +1,10 @@
-//! What holds whatever the settings, the past and the assessment.
+//! Invariants that hold for all settings, histories and observations.
 
 use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 
-/// A scene with some settings, in some state of the simulation, after some history.
+/// A scene with random settings, after a random history.
 fn any_scene() -> impl Strategy<Value = Scene> {
     let settings = (
         any::<bool>(),
@@ -36,7 +36,7 @@ fn any_scene() -> impl Strategy<Value = Scene> {
     )
 }
 
-/// Something that can happen.
+/// Applies one random change.
 fn happen(scene: &mut Scene, what: u8, number: u32) {
     let roles: Vec<Role> = scene.seen.workers.old.keys().copied().collect();
     let role = roles[number as usize % roles.len()];
@@ -60,7 +60,7 @@ fn share(weights: Weights) -> (u64, u64) {
     (new, new + u64::from(weights.old()))
 }
 
-/// Does new get less or as much by `a` as by `b`?
+/// Whether new gets at most as much with `a` as with `b`.
 fn is_at_most(a: Weights, b: Weights) -> bool {
     let ((a, a_total), (b, b_total)) = (share(a), share(b));
     u128::from(a) * u128::from(b_total) <= u128::from(b) * u128::from(a_total)

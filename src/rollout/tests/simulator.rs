@@ -1,7 +1,7 @@
-//! Long random histories of two generations, their proxies, people and a controller that dies, held against the rules after
-//! each step.
+//! Checks the rules after each step of long random histories of two generations, their proxies, users and a controller
+//! that crashes.
 //!
-//! Deterministic: a history is its seed, which a failure names.
+//! Histories are deterministic: each is given by its seed, which a failure prints.
 
 #[cfg(test)]
 mod draw;
@@ -16,7 +16,7 @@ use self::draw::Draw;
 use self::laws::Past;
 use super::*;
 
-/// Histories, and steps in each: 100,000 in all.
+/// Histories, and steps per history: 100,000 in total.
 const HISTORIES: u64 = 250;
 const STEPS: u64 = 400;
 
@@ -24,11 +24,11 @@ struct Simulation {
     scene: Scene,
     draw: Draw,
     roles: Vec<(Role, u32)>,
-    /// Since the clock last jumped, or an emergency credited a side without a wait.
+    /// The latest observations since the clock last jumped or the last calm.
     past: VecDeque<Past>,
-    /// The generation of the resource as the controller last saw it, and since when it sees it.
+    /// The generation of the resource that the controller last saw, and when it first saw it.
     change: (u64, Timestamp),
-    /// Was an edit ever taken back?
+    /// Whether an edit was ever reverted.
     is_contested: bool,
 }
 
@@ -63,15 +63,15 @@ impl Simulation {
         }
     }
 
-    /// One step of the controller, whose writes can get lost, and all that must hold of it.
+    /// Runs one step of a controller whose writes can get lost, and checks it.
     fn step(&mut self) {
         let before = self.scene.clone();
         let decision = before.peek();
         self.holds(&before, &decision);
         match self.draw.below(20) {
-            // The API server refuses the split: the decision is thrown away, and with it what was seen.
+            // The API server rejects the split, so the decision and the observation are discarded.
             0 => _ = self.past.pop_back(),
-            // The controller dies between its two writes.
+            // The controller crashes between its two writes.
             1 => {
                 self.scene.write(&decision);
                 self.past.pop_back();
@@ -80,7 +80,7 @@ impl Simulation {
                 self.scene.step();
                 let mut again = self.scene.peek();
                 if self.scene.seen.proxies.is_empty() {
-                    // Nobody has to apply it first: the end goes on at once.
+                    // Without proxies nothing has to be applied first, so the end continues at once.
                     again.events.retain(|event| event.reason != "Draining");
                 }
                 assert_eq!(
@@ -96,7 +96,7 @@ impl Simulation {
         }
     }
 
-    /// Everything heals: the split must become exactly what the workers say.
+    /// Heals everything. The split must then match the workers exactly.
     fn calm(&mut self) {
         let scene = &mut self.scene;
         scene.settings.paused = false;
@@ -128,12 +128,12 @@ impl Simulation {
             self.roles.iter().copied().collect()
         );
         self.past.clear();
-        // Seen first within the calm.
+        // The generation was first seen during the calm.
         self.change = (scene.seen.resource_generation, Timestamp::default());
     }
 }
 
-/// Names the history that a failure happened in.
+/// Prints the seed of the history if it fails.
 struct Named(u64);
 
 impl Drop for Named {
@@ -151,7 +151,7 @@ fn a_hundred_thousand_steps_of_random_histories_break_no_rule() {
     for seed in 0..HISTORIES {
         let _named = Named(seed);
         let mut simulation = Simulation::of(seed);
-        // What is accepted is seen before anything happens.
+        // Step once so that the accepted sizes are recorded before anything changes.
         simulation.scene.step();
         for step in 1..=STEPS {
             simulation.pass();
@@ -165,7 +165,7 @@ fn a_hundred_thousand_steps_of_random_histories_break_no_rule() {
         }
         contested += u64::from(simulation.is_contested);
     }
-    // The histories are worth something: they come by everything.
+    // The histories must cover all phases and contested edits.
     assert!(
         phases.len() == 5 && phases.values().all(|count| *count > 500),
         "{phases:?}"

@@ -1,4 +1,4 @@
-//! Each sentence of the rules, by example.
+//! Tests each rule by example.
 
 #[cfg(test)]
 mod capacity;
@@ -27,7 +27,7 @@ mod telling;
 
 use super::*;
 
-/// Events by reason.
+/// The reasons of the decision's events.
 fn reasons(decision: &Decision) -> Vec<&'static str> {
     decision.events.iter().map(|event| event.reason).collect()
 }

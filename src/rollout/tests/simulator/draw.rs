@@ -1,4 +1,4 @@
-//! Random numbers that are the same for the same seed, everywhere and for ever.
+//! Pseudo-random numbers that depend only on the seed.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub(super) struct Draw(pub u64);

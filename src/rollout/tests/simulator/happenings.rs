@@ -1,9 +1,9 @@
-//! What happens in a history: workers, proxies, frontends and people come, go and change their minds, and time passes.
+//! Random changes in a history: workers, proxies, frontends, settings and time.
 
 use super::*;
 
 impl Simulation {
-    /// Time passes, and things happen.
+    /// Advances the time and applies random changes.
     pub(super) fn pass(&mut self) {
         if self.draw.one_in(100) {
             let jump = self.draw.below(2_000_000_000_000);
@@ -21,17 +21,17 @@ impl Simulation {
         }
         let seen = self.scene.seen.clone();
         for proxy in &mut self.scene.seen.proxies {
-            // Most hear of a change at once.
+            // Most proxies apply a change at once.
             if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
                 state.follow(&seen);
-                // A cap of the proxy, or an earlier plan that it says is a later one.
+                // The proxy has a cap of its own, or still applies an earlier plan under the later generation.
                 state.leaves_old &= !self.draw.one_in(40);
                 state.old_drains &= !self.draw.one_in(40);
             }
         }
     }
 
-    /// A worker comes or goes, on either side; or a whole side does.
+    /// A worker appears or disappears on either side, or a whole side fails.
     fn worker(&mut self) {
         let (role, full) = self.roles[self.draw.below(self.roles.len() as u64) as usize];
         let sides = &mut self.scene.seen.workers;
@@ -55,11 +55,11 @@ impl Simulation {
         }
     }
 
-    /// Something happens to a proxy.
+    /// Changes the state of a proxy.
     fn proxy(&mut self) {
         let count = self.scene.seen.proxies.len() as u64;
         if count == 0 || self.draw.one_in(40) {
-            // All are gone, or back.
+            // All disappear, or come back.
             let count = self.draw.below(4);
             let names = (0..count).map(|i| self::proxy(&format!("p{i}")));
             self.scene.seen.proxies = names.collect();
@@ -98,7 +98,7 @@ impl Simulation {
         }
     }
 
-    /// Frontends, models, and people.
+    /// Changes frontends, models and settings, or edits the split.
     fn rarity(&mut self) {
         let percentage = percent(self.draw.below(101) as u8);
         let cap = self.draw.below(120) as u8;
@@ -132,7 +132,7 @@ impl Simulation {
                     _ => Some(Vec::new()),
                 };
             }
-            // Somebody writes the split that is there, which is theirs from now on.
+            // A user writes the unchanged split and so becomes its owner.
             8 => seen.split_is_ours = false,
             9 => seen
                 .frontends
@@ -147,7 +147,7 @@ impl Simulation {
     }
 }
 
-/// Up to four frontends, of which each serves the model or not, and says so or not.
+/// One to four frontends that may or may not serve the model and may or may not answer.
 fn any_frontends(draw: &mut Draw) -> Frontends {
     let asked = (0..=draw.below(4)).map(|_| {
         let mut one = frontend(any_answer(draw));

@@ -1,9 +1,9 @@
-//! What must hold of each step, reckoned from the simulation and not by the code that is tested.
+//! Invariants of each step, computed from the simulation and not with the code under test.
 
 use super::*;
 use crate::split::Generation;
 
-/// What was usable of each side at a moment.
+/// The usable capacity of each side at one moment.
 pub(super) struct Past {
     at: Timestamp,
     usable: Sides<Ratio>,
@@ -66,7 +66,7 @@ impl Simulation {
         }
     }
 
-    /// What counts more than before has been there for long enough, and the proxies had their time.
+    /// Any additional credit must have lasted long enough, and the proxies must have had their time.
     fn gains_have_waited(&mut self, before: &Scene, decision: &Decision) {
         let now = before.now;
         let after = decision
@@ -83,7 +83,7 @@ impl Simulation {
             };
             let (earlier, gained) = (earlier.of(side).capacity, after.of(side).capacity);
             let next = decision.split.unwrap_or(before.seen.split);
-            // A strict cap of 0 sends all to old even where old has only just returned.
+            // A strict cap of 0 sends all to old even if old has only just recovered.
             let is_strict_cap = before.settings.strict && decision.rule == Rule::Cap;
             let is_outage = matches!(decision.rule, Rule::OldCannotServe | Rule::NewCannotServe);
             let is_rescue = (is_outage || is_strict_cap) && next == emergency;
@@ -101,7 +101,7 @@ impl Simulation {
                 "a gain waits for the proxies"
             );
             let stable = before.settings.stable;
-            // An assessment in which it had not been there yet must lie long enough back.
+            // The last observation without this capacity must be long enough ago.
             let lacked = self
                 .past
                 .iter()
@@ -126,8 +126,8 @@ impl Simulation {
     }
 }
 
-/// The capacities as the simulation has them, and who can serve: by the sizes of the roles, and for new only if it can be reached
-/// and serves. While it is not heard it keeps what it has.
+/// The capacities in the simulation, and which sides can serve. They depend on the sizes of the roles; new's also on
+/// whether it is reachable and serves. While its state is unknown, new keeps what it has.
 fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
     let accepted = Scene::roles(scene);
     let share = |workers: &std::collections::BTreeMap<Role, Workers>| {
@@ -168,7 +168,7 @@ fn usable(scene: &Scene) -> (Sides<Ratio>, Sides<bool>) {
     (Sides { old, new }, serves)
 }
 
-/// How many frontends of new do not serve, and of how many nobody knows.
+/// How many frontends of new fail, and how many are in an unknown state.
 fn doubtful(scene: &Scene) -> (u64, u64) {
     let seen = &scene.seen;
     let proxies: Vec<_> = seen
@@ -201,7 +201,7 @@ fn doubtful(scene: &Scene) -> (u64, u64) {
     (failing, unknown)
 }
 
-/// Whoever has less than what counted has no more than its part of what counts now.
+/// A side that lost credited capacity must not get more than its share by the new credits.
 fn losses_are_at_once(before: &Scene, decision: &Decision, usable: Sides<Ratio>, next: Weights) {
     let credit = decision
         .memory
@@ -213,7 +213,7 @@ fn losses_are_at_once(before: &Scene, decision: &Decision, usable: Sides<Ratio>,
         return;
     };
     let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Cap)
-        // Then the cap holds back all, whatever the capacity.
+        // With `drainOld`, the cap limits everything, whatever the capacity.
         && !before.settings.drain_old;
     let exact = Ratio::weights(credit.old.capacity, credit.new.capacity);
     let Some(exact) = exact.filter(|_| by_capacity) else {
@@ -262,7 +262,7 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
             "old has left the split"
         );
     }
-    // What each proxy has in force, by its own word.
+    // What each proxy reports to have applied.
     let every = |is_so: fn(&ProxyState) -> bool| {
         let states = seen.proxies.iter().map(|proxy| proxy.state.as_ref());
         states.clone().count() > 0 && states.clone().all(|state| state.is_ok_and(is_so))
@@ -324,7 +324,7 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
 }
 
 impl Scene {
-    /// The roles and their sizes, as they were accepted.
+    /// The roles and their sizes when the update was accepted.
     fn roles(&self) -> Vec<(Role, u32)> {
         let accepted = &self.memory.full_sizes;
         let workers = self.seen.workers.old.iter();

@@ -1,4 +1,4 @@
-//! Which share each side has by its workers: the least of its roles, against the sizes that were accepted.
+//! Tests the share of each side by its workers: the minimum over its roles, relative to the accepted sizes.
 
 use super::*;
 
@@ -126,7 +126,7 @@ fn roles_that_the_source_does_not_have_count_once_a_person_says_how_many_make_it
         (true, "FullSizeUnknown")
     );
 
-    // It is better than nothing all the same.
+    // In an outage of old, new still gets all traffic.
     let mut outage = scene.clone();
     assert_eq!(outage.old_ready(0).next(), Weights::ALL_NEW);
 
@@ -149,7 +149,7 @@ fn what_comes_after_the_update_itself_counts_until_new_has_a_share() {
     }
     scene.settle();
     assert_eq!(scene.seen.split, ratio(4, 1));
-    // From now on it is whole.
+    // From here on the full size is fixed.
     let more = Workers {
         ready: 8,
         desired: 8,

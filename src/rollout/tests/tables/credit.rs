@@ -1,4 +1,4 @@
-//! Losses count at once; gains when they have lasted and the proxies have had their time.
+//! Tests that losses count at once, and gains only after they have lasted and the proxies have had their time.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
     assert_eq!(scene.old_ready(3).new_ready(4).next(), ratio(3, 1));
     assert_eq!(scene.applied().wait(seconds(5)).next(), ratio(3, 4));
 
-    // Not even one that has lasted and only waits for the proxies.
+    // Even a gain that has lasted and only waits for the proxies is not hurried.
     let mut scene = Scene::settled(4, 1);
     scene.new_ready(4).seen.resource_generation += 1;
     scene.step();
@@ -63,7 +63,7 @@ fn a_gain_counts_after_it_has_lasted() {
     assert_eq!(scene.wait(Duration::from_millis(4999)).next(), ratio(4, 1));
     assert_eq!(scene.wait(Duration::from_millis(1)).next(), ratio(2, 1));
 
-    // The same for old; and a worker that comes and goes earns nothing.
+    // The same for old. A worker that comes and goes gains nothing.
     let mut scene = Scene::settled(2, 2);
     scene.old_ready(4);
     assert_eq!(scene.next(), percent(50));
@@ -85,7 +85,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
         Some(scene.now.after(seconds(30))),
         "to tell who lags"
     );
-    // Proxy b hears nothing of it.
+    // Proxy b does not receive the change.
     scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     scene.new_ready(3).step();
     let decision = scene.wait(seconds(10)).step();
@@ -119,7 +119,7 @@ fn what_returns_from_an_outage_gets_nothing_before_it_has_lasted() {
         Weights::ALL_NEW,
         "the cap waits, too"
     );
-    // Unless it is all there is; then it has it for good.
+    // Unless it is the only side that can serve. Then it keeps its credit.
     assert_eq!(scene.new_ready(0).next(), Weights::ALL_OLD);
     assert_eq!(scene.new_ready(4).next(), Weights::ALL_OLD);
 }

@@ -1,4 +1,4 @@
-//! A person who says "empty old".
+//! Tests `drainOld`.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn old_is_emptied_while_it_still_has_workers_and_then_its_last_worker_may_go() {
     let decision = scene.open(0, 0, 0).settle();
     assert_eq!(decision.phase, Phase::Complete);
     assert!(decision.last_old_worker_dispensable);
-    // And goes: nothing changes.
+    // The last worker goes, and nothing changes.
     let decision = scene.scale_old(0).settle();
     assert_eq!((decision.phase, decision.split), (Phase::Complete, None));
     assert!(decision.last_old_worker_dispensable);

@@ -1,4 +1,4 @@
-//! The end of an update: its phases in their order, what is no end, and the way back.
+//! Tests the end of an update: the order of its phases, what does not end it, and the way back.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn the_end_comes_in_its_order() {
         (Some(Weights::ALL_NEW), Phase::Progressing)
     );
 
-    // One of two has applied it, and the other one is not even ready: it is alive.
+    // One of two proxies has applied it. The other is not ready, but it is alive.
     let generation = scene.seen.resource_generation;
     scene.seen.proxies[0].state.as_mut().unwrap().applied = generation;
     scene.seen.proxies[1].ready = false;
@@ -39,7 +39,7 @@ fn the_end_comes_in_its_order() {
     );
     assert!(!decision.last_old_worker_dispensable);
 
-    // The streams end before all know that old drains.
+    // The streams end before all proxies know that old drains.
     let mut at_once = scene.clone();
     at_once.applied().open(0, 0, 5);
     assert_eq!(
@@ -68,14 +68,14 @@ fn the_end_comes_in_its_order() {
     assert!(decision.last_old_worker_dispensable);
     assert_eq!(reasons(&decision), ["Complete"]);
 
-    // The pods of old carry new's streams.
+    // The pods of old carry streams of new.
     assert!(!decision.safe_to_delete_old);
     scene.clients_left();
     assert!(!scene.step().safe_to_delete_old);
     scene.open(0, 0, 0);
     assert!(scene.step().safe_to_delete_old);
     assert!(!scene.open(1, 0, 1).step().safe_to_delete_old);
-    // Nobody is left who could say that nothing runs.
+    // No proxy is left to report that nothing runs.
     scene.seen.proxies.clear();
     let decision = scene.step();
     assert_eq!(decision.phase, Phase::Complete);
@@ -126,7 +126,7 @@ fn a_frontend_of_old_without_a_proxy_keeps_old_from_draining() {
     let expected = "waiting for 1 proxy to apply the last change: b (has no port crossfade)";
     assert!(decision.message.contains(expected), "{}", decision.message);
     assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
-    // It comes while old drains, or after: what runs through it is not known.
+    // A frontend without a proxy that starts during or after the drain: its streams are unknown.
     scene.seen.proxies.remove(1);
     assert_eq!(scene.settle().phase, Phase::Complete);
     let mut with_one_more = scene.clone();
@@ -164,7 +164,7 @@ fn an_update_goes_back_when_the_targets_workers_go_away() {
                 .scale_old(0);
         }
         assert_eq!(scene.settle().phase, from);
-        // Old is wanted again: a fallback at once, a side as soon as its workers have lasted.
+        // Old is wanted again: it is a fallback at once, and gets a share once its workers have lasted.
         scene.seen.workers.old.insert(
             Role::Worker,
             Workers {

@@ -1,8 +1,8 @@
-//! Each hole through which a promise could be false: what is not positively seen keeps it from being made.
+//! Tests that neither flag holds while any evidence is not positively observed.
 
 use super::*;
 
-/// An update of which everything is seen that the promises need.
+/// An update with all evidence for both flags.
 fn proven() -> Scene {
     let mut scene = Scene::settled(4, 4);
     scene.clients_left().scale_old(0).settle();
@@ -161,7 +161,7 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     for (hole, make, evidence) in holes {
         let mut scene = proven();
         make(&mut scene);
-        // Seen from a controller that was there all the time, and from one that starts anew.
+        // With a controller that ran all the time, and with one that starts with an empty memory.
         for memory in [scene.memory.clone(), Memory::default()] {
             let mut scene = Scene {
                 memory,
@@ -245,7 +245,7 @@ fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
         scene.applied().wait(seconds(1)).step().phase,
         Phase::Complete
     );
-    // Of a frontend that is gone nobody can say anything; the update stays complete, and promises nothing.
+    // Nothing is known about a frontend that is gone: the update stays complete, but neither flag holds.
     scene.seen.proxies.clear();
     let decision = scene.settle();
     assert_eq!(
@@ -285,7 +285,7 @@ fn a_cap_below_everything_keeps_an_update_from_its_end() {
     scene.edit(Weights::ALL_NEW);
     for _ in 0..4 {
         scene.applied().wait(seconds(60));
-        // The proxies keep the cap.
+        // The proxies still apply the cap.
         for proxy in &mut scene.seen.proxies {
             proxy.state.as_mut().expect("it answers").leaves_old = false;
         }

@@ -1,8 +1,8 @@
-//! Some of new's frontends do not serve, and some are not heard: what is taken from new, and what the proxies say to it.
+//! Tests new with some frontends failing or unknown: how much capacity it loses, and how the proxies' reports count.
 
 use super::*;
 
-/// Four ready workers a side, half of all to new, which has one frontend for each of `answers`.
+/// Four ready workers per side, half of the traffic to new, and one frontend of new for each of `answers`.
 fn even(answers: Vec<Frontend>) -> Scene {
     let mut scene = Scene::settled(4, 4);
     assert_eq!(scene.seen.split, ratio(1, 1));
@@ -39,7 +39,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
             ratio(4, 3),
         ),
         (vec![serves(), serves(), serves(), bad()], ratio(4, 3)),
-        // Others were heard: it is not the way there that is broken.
+        // Other frontends answered, so the controller's network works.
         (vec![serves(), serves(), serves(), is_silent()], ratio(4, 3)),
         (
             vec![serves(), without_model(), bad(), is_silent()],
@@ -68,7 +68,7 @@ fn a_frontend_that_does_not_serve_takes_its_part_of_the_capacity_and_no_more() {
                 );
             }
         }
-        // It heals, and has to last.
+        // It recovers, and the recovery has to last.
         scene.seen.frontends.new.asked = vec![serves()];
         assert_eq!(scene.next(), weights, "{asked:?}");
         scene.settle();
@@ -84,7 +84,7 @@ fn an_update_goes_on_with_the_frontends_that_serve() {
     assert_eq!(scene.seen.split, ratio(4, 1));
     scene.scale_old(0).settle();
     assert_eq!(scene.seen.split, Weights::ALL_NEW);
-    // Old has nothing left to fall back to, but is not to be deleted while clients may come to one that does not serve.
+    // Old has no workers left to fall back to, but must not be deleted while clients may reach a failing frontend.
     let decision = scene.clients_left().settle();
     assert_eq!(decision.phase, Phase::Complete);
     assert!(decision.missing.contains(&Evidence::NewServes));
@@ -140,14 +140,14 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
             holds(&decision, ConditionKind::Degraded).0,
             "{experience:?}"
         );
-        // It gains nothing by what nobody can see, and loses what its workers lose.
+        // New gains nothing while it is unknown, and loses what its workers lose.
         if keeps {
             assert_eq!(holds(&decision, ConditionKind::Degraded).1, "NoAnswer");
             assert_eq!(scene.new_ready(8).settle().split, Option::None);
             assert_eq!(scene.new_ready(2).next(), ratio(2, 1));
         }
     }
-    // One proxy that sees it serve is enough: another's way there may be broken as the controller's is.
+    // One proxy that is served is enough: another proxy's network may be broken like the controller's.
     let mut scene = all_silent();
     see_new(&mut scene, Bad, true);
     scene.seen.proxies[0]
@@ -156,14 +156,14 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
         .expect("it answers")
         .new_serves = Good;
     assert_eq!(scene.next(), ratio(1, 1));
-    // A network fault at the controller: it hears nobody at all, and knows nothing.
+    // A network fault at the controller: nothing answers, so nothing is known.
     let mut scene = all_silent();
     for proxy in &mut scene.seen.proxies {
         proxy.state = Err(Silence::NoAnswer);
     }
     assert_eq!(scene.settle().split, Option::None);
     assert_eq!(scene.seen.split, ratio(1, 1));
-    // Whoever has nothing gets nothing.
+    // New without a share gets none while its frontends are unknown.
     let mut scene = Scene::settled(4, 0);
     scene.seen.frontends.new.asked = vec![frontend(silent())];
     see_new(&mut scene, Good, false);
@@ -197,7 +197,7 @@ fn one_silent_frontend_among_others_is_judged_by_the_proxies_that_use_it() {
 #[test]
 fn what_nobody_can_say_of_old_takes_nothing_from_new() {
     let mut scene = Scene::settled(4, 4);
-    // A controller that begins anew, and whose way to old is broken.
+    // A controller with an empty memory that cannot reach old.
     scene.memory.models.clear();
     scene.seen.frontends.old.asked = vec![Frontend {
         answer: silent(),

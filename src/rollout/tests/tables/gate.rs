@@ -1,4 +1,4 @@
-//! Whether new can serve: endpoints, the models that old serves, and what is to be made of those who were not heard.
+//! Tests whether new can serve: endpoints, the models that old serves, and frontends that have not answered.
 
 use super::*;
 
@@ -106,7 +106,7 @@ fn new_gets_nothing_while_nobody_can_say_what_old_serves() {
     let mut stated = scene.clone();
     stated.settings.models = Some([MODEL.to_owned()].into());
     assert!(stated.settle().obstacles.is_empty());
-    // One of them can be asked: what it serves is wanted.
+    // One of old's frontends can be queried, so its models are required.
     scene.seen.frontends.old.asked = frontends().asked;
     assert!(scene.settle().obstacles.is_empty());
 }
@@ -145,14 +145,14 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     assert_eq!(scene.old_ready(2).next(), ratio(2, 1), "of either side");
     assert_eq!(scene.new_ready(0).next(), Weights::ALL_OLD);
 
-    // Who has nothing gets nothing.
+    // New without a share gets none while its frontends are unknown.
     let mut scene = Scene::settled(4, 0);
     scene.seen.frontends.new = unheard.clone();
     let decision = scene.new_ready(4).settle();
     assert_eq!(decision.obstacles, [Obstacle::NotYet]);
     assert_eq!(scene.seen.split, Weights::ALL_OLD);
 
-    // Nor is anything known of one that cannot be asked; that is told.
+    // A frontend that cannot be queried is unknown as well, and that is reported.
     let trouble = Some("no such file".to_owned());
     let unasked = Frontends {
         trouble,
@@ -173,7 +173,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     scene.new_ready(0).settle();
     assert_eq!(scene.seen.split, Weights::ALL_OLD);
 
-    // A proxy that was not asked before is waited for, and is no fault.
+    // A proxy that has not been queried before is waited for. That is no fault.
     let mut scene = Scene::settled(4, 1);
     scene.seen.proxies[1].state = Err(Silence::NotYet);
     scene.seen.resource_generation += 1;

@@ -1,4 +1,4 @@
-//! Is old gone or only out? An outage, a mistyped name and a wanted end look alike.
+//! Tests whether old is gone or only down: an outage, a mistyped name and an intended end look alike.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn a_pause_in_an_outage_means_no_end() {
         (decision.phase, scene.seen.split),
         (Phase::Progressing, Weights::ALL_NEW)
     );
-    // Who wants that says so.
+    // A user who wants the end edits the split.
     assert_eq!(scene.edit(Weights::ALL_NEW).settle().phase, Phase::Complete);
 }
 
@@ -46,7 +46,7 @@ fn an_old_side_of_which_nothing_was_ever_found_stays_a_refuge() {
         (decision.rule, scene.seen.split),
         (Rule::OldCannotServe, Weights::ALL_NEW)
     );
-    // Its name may be mistyped.
+    // Old's name may be mistyped.
     assert_eq!(
         (decision.phase, decision.old_draining),
         (Phase::Progressing, false)
@@ -62,7 +62,7 @@ fn an_old_side_of_which_nothing_was_ever_found_stays_a_refuge() {
         "{}",
         decision.message
     );
-    // Corrected, it gets its part back, and may end as any other.
+    // Once corrected, old gets its share back, and the update may end like any other.
     scene.scale_old(4);
     assert_eq!(scene.settle().rule, Rule::Capacity);
     assert_eq!(scene.scale_old(0).settle().phase, Phase::Complete);

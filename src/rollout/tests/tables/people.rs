@@ -1,4 +1,4 @@
-//! What people write: pauses, caps, and splits of their own.
+//! Tests what users write: pauses, caps, and splits of their own.
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn a_pause_keeps_an_edit_and_its_end_returns_to_capacity() {
         (false, "Paused")
     );
 
-    // Ended together with one more edit: that is no contest either.
+    // Ending the pause with one more edit is no contested edit either.
     scene.settings.paused = false;
     scene.edit(percent(60));
     let decision = scene.settle();
@@ -39,7 +39,7 @@ fn what_a_pause_holds_returns_after_an_emergency() {
         assert_eq!(scene.wait(seconds(90)).applied().next(), emergency);
         assert_eq!(scene.old_ready(4).new_ready(2).next(), emergency);
         assert_eq!(scene.wait(seconds(5)).next(), percent(10));
-        // A person's edit in the meantime replaces it.
+        // A user's edit in the meantime replaces the held split.
         scene.old_ready(old).new_ready(new).step();
         scene.edit(percent(30)).step();
         assert_eq!(scene.seen.split, emergency);

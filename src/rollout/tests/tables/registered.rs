@@ -1,4 +1,4 @@
-//! Workers that are ready and that no frontend knows of yet.
+//! Tests workers that are ready but not yet registered with a frontend.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn knows(others: u32) -> Frontend {
     }
 }
 
-/// Four of four workers of old, all of them known to its frontend.
+/// Four of four workers of old, all registered with its frontend.
 fn known() -> Scene {
     let mut scene = Scene::of_four();
     scene.seen.frontends.old.asked = vec![knows(4)];
@@ -33,7 +33,7 @@ fn only_workers_that_a_frontend_knows_of_count() {
         "{}",
         decision.message
     );
-    // One frontend has just begun: the other knows more.
+    // One frontend has just started, so the other one's higher count is used.
     scene.seen.frontends.new.asked = vec![knows(1), knows(0)];
     let decision = scene.settle();
     assert_eq!(scene.seen.split, ratio(4, 1));
@@ -41,7 +41,8 @@ fn only_workers_that_a_frontend_knows_of_count() {
     scene.seen.frontends.new.asked = vec![knows(2)];
     scene.settle();
     assert_eq!(scene.seen.split, ratio(2, 1));
-    // A pod that is gone is gone before the frontend knows, and one that left the frontend is gone though its pod is ready.
+    // A deleted pod counts as gone before the frontend notices, and a worker that the frontend dropped counts as gone
+    // although its pod is ready.
     assert_eq!(scene.new_ready(1).next(), ratio(4, 1));
     scene.new_ready(2).settle();
     scene.seen.frontends.new.asked = vec![knows(1)];
@@ -50,12 +51,12 @@ fn only_workers_that_a_frontend_knows_of_count() {
 
 #[test]
 fn what_is_not_told_or_told_otherwise_limits_nothing() {
-    // A frontend of new that does not say.
+    // One frontend of new does not report a count.
     let mut scene = known();
     scene.seen.frontends.new.asked = vec![knows(0), frontend(Answer::Heard)];
     scene.new_ready(2).settle();
     assert_eq!(scene.seen.split, ratio(2, 1));
-    // The frontends of old never knew of as many as are counted: theirs is another number.
+    // The frontends of old never reported as many workers as are ready, so they count differently.
     for old in [knows(2), knows(8), frontend(Answer::Heard)] {
         let mut scene = Scene::of_four();
         scene.seen.frontends.old.asked = vec![old];

@@ -1,11 +1,11 @@
-//! Which rule decides: their order, and an update that another one supersedes.
+//! Tests which rule decides: their order, and a superseded update.
 
 use super::*;
 
 #[test]
 fn the_rules_are_asked_in_their_order() {
     use Rule::{Cap, Capacity, NeitherCanServe, NewCannotServe, OldCannotServe, Paused};
-    // old and new ready, paused, strict, cap; from 50 %.
+    // Columns: old and new ready, paused, strict, cap, rule, split. The split starts at 50 %.
     for (old, new, paused, strict, cap, rule, split) in [
         (0, 0, false, false, None, NeitherCanServe, percent(50)),
         (0, 0, true, false, Some(10), NeitherCanServe, percent(50)),
@@ -80,7 +80,7 @@ fn the_rules_are_asked_in_their_order() {
 #[test]
 fn an_old_side_of_which_nothing_was_ever_found_has_no_worker_either() {
     use Rule::{Cap, NeitherCanServe, OldCannotServe, Paused};
-    // new ready, paused, strict, cap; from 50 %.
+    // Columns: new ready, paused, strict, cap, rule, split. The split starts at 50 %.
     for (new, paused, strict, cap, rule, split) in [
         (4, false, false, None, OldCannotServe, Weights::ALL_NEW),
         (4, false, false, Some(10), OldCannotServe, Weights::ALL_NEW),
@@ -136,7 +136,7 @@ fn an_update_that_does_not_rule_says_nothing_of_proxies_and_leaves_the_end_as_it
         let mut scene = Scene::settled(4, 2);
         scene.seen.superseded_by = Some("third".to_owned());
         scene.seen.old_draining = old_draining;
-        // Its proxies follow another one.
+        // Its proxies follow another update.
         for proxy in &mut scene.seen.proxies {
             proxy.state.as_mut().expect("it answers").applied = 0;
         }

@@ -1,4 +1,4 @@
-//! What people are told: the message of each decision, and what counts as a fault.
+//! Tests what is reported to users: the message of each decision, and what counts as a fault.
 
 use super::*;
 
