@@ -86,7 +86,7 @@
 //! - Write the split first (with `oldDraining`, in one write, against the observed `resourceVersion`), then the memory.
 //!   If the split cannot be written, discard the decision, observe and decide again. If only the memory write fails,
 //!   the worst consequence is that a wait starts again.
-//! - Publish the events of a decision once it is applied. A decision that changes nothing has no events.
+//! - Publish the events of a decision once it is applied. There are none if nothing happened.
 //! - Call again on every new observation, and at `wake_at`.
 //! - Time is a wall-clock [`Timestamp`] because it must survive a restart. A clock jump lengthens or shortens a wait.
 //!

@@ -14,8 +14,8 @@
 //! error of one decision is carried into the next. Any two runs of the same length contain the same
 //! number of new requests, plus or minus one. No rule has a lower discrepancy.
 //!
-//! * Each proxy starts at a random phase, so that many proxies with little traffic do not all send
-//!   their first request to the new generation at the same time.
+//! * Each proxy starts at a random phase, so that many proxies with little traffic do not all
+//!   withhold their first request for the new generation until the same moment.
 //! * The accumulator outlives the plan: a new weight does not restart the count.
 //! * A request with an affinity key goes to the side given by the hash of its key ([`Key`]) and is
 //!   *counted*. Requests without a key compensate, so that the total still meets the weight as long

@@ -20,7 +20,7 @@ pub(super) struct Assessment<'a> {
     pub old_was_found: bool,
     /// Whether new can serve.
     pub gate: Gate,
-    /// Whether the required models are unknown because old's frontends cannot be asked.
+    /// Whether the required models are unknown because old's frontends cannot be queried.
     pub wanted_is_unknown: bool,
     pub proxies: Proxies,
     /// When the ack timeout of the last change expires.

@@ -20,7 +20,7 @@ pub enum Evidence {
     /// Every live frontend of old has a proxy that answers, has applied this generation of the resource, and gives old
     /// no request by it.
     NoNewRequestOnOld,
-    /// In all these proxies old is no longer a fallback.
+    /// For all these proxies old is no longer a fallback.
     NoFallbackToOld,
     /// No open request of an earlier plan can still be sent to old.
     NoLateRequest,

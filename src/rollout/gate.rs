@@ -1,4 +1,4 @@
-//! The gate: whether the new generation can serve, and if not, why. Does not depend on the split's history.
+//! The gate: whether the new generation can serve, and if not, why.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -100,7 +100,7 @@ pub struct ByProxies {
     pub are_unheard: bool,
     /// Whether the requests of at least one proxy are answered there.
     pub serves: bool,
-    /// Whether at least one proxy lacks a usable endpoint there.
+    /// Whether at least one proxy excludes an endpoint there, or has none.
     pub is_impaired: bool,
 }
 
@@ -131,8 +131,8 @@ enum Verdict {
 ///
 /// A failing frontend takes its part of the capacity with it; the gate closes only if all fail. An unknown frontend
 /// does not fail: while the side has a share it keeps it, and only positive evidence takes it away. Whether silence
-/// counts as failure depends on the proxies. If they see the side serve, it does only if another frontend answered and
-/// a proxy lacks an endpoint there. If not, it does if another frontend answered or any proxy does.
+/// counts as failure depends on the proxies. If one of them is served there, silence counts only if another frontend
+/// answered and a proxy excludes an endpoint. Otherwise it counts if another frontend or any proxy answered.
 #[must_use]
 pub fn gate(asked: Asked) -> Gate {
     let mut gate = Gate {

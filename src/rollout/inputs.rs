@@ -154,7 +154,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Whether it leaves open what the frontend serves now.
+    /// Whether it does not tell what the frontend serves now.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::NotYet | Self::Unasked(_))
@@ -177,7 +177,7 @@ impl Frontends {
         each.flat_map(|frontend| &frontend.models).collect()
     }
 
-    /// Whether it is not yet known of one of them what it serves.
+    /// Whether it is not yet known what one of them serves.
     pub(super) fn has_open(&self) -> bool {
         self.asked.iter().any(|frontend| frontend.answer.is_open())
     }
@@ -193,9 +193,9 @@ impl Frontends {
 /// Where the Services, Ingresses and routes of the cluster send clients. Each is `None` if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
-    /// Whether `clientService` selects a ready frontend of new.
+    /// Whether `clientService` leads to a ready frontend of new.
     pub reach_new: Option<bool>,
-    /// Whether `clientService` selects a frontend of old, ready or not.
+    /// Whether `clientService` leads to a frontend of old, ready or not.
     pub reach_old: Option<bool>,
     /// What else routes to frontends of old, as text for users.
     pub other_ways: Option<Vec<String>>,

@@ -17,7 +17,7 @@ pub(super) struct Proxies {
     count: usize,
     /// How many have no port on which they can be queried.
     without_port: usize,
-    /// How many give old no request by their current plan, and how many of those also let old drain.
+    /// How many have applied the last change and give old no request, and how many of those also let old drain.
     left_old: usize,
     drain_old: usize,
     /// Open requests of earlier plans that may still be sent to old. `None` if a proxy does not report them.

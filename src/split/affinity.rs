@@ -16,7 +16,7 @@ const SEED: u64 = u64::from_be_bytes(*b"crossfad");
 /// The hash that identifies a session.
 ///
 /// The hash is XXH3 (64 bits, stable since xxHash 0.8.0), the same in every process. It is not
-/// secret: a client that can choose its key can choose its generation.
+/// secret and hides nothing: a client that can choose its key can choose its generation.
 ///
 /// Keys of one generation share a range of hashes. To spread them over endpoints, hash the bytes
 /// again.
@@ -100,7 +100,7 @@ mod tests {
                 .filter(|key| key.side(&weights) == Generation::New)
                 .count();
             let share = new as f64 / keys.len() as f64;
-            // 1.25 % is at most three and a half standard deviations; the keys are fixed.
+            // Three and a half standard deviations are at most 1.25 %; the keys are fixed.
             assert!(
                 (share - weights.share_of_new()).abs() < 0.0125,
                 "{percent} %: {share}"

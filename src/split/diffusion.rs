@@ -175,8 +175,7 @@ mod tests {
         (0..n).map(|_| is_new(diffusion.free(weights))).sum()
     }
 
-    /// Whether `|count − n·w| < bound`, in integers. Truncating the share allows another `n /
-    /// 2^48`.
+    /// Whether `|count − n·w| < bound`, in integers, plus `n / 2^48` for the truncation of the share.
     fn meets(count: u64, n: u64, weights: &Weights, bound: i128) -> bool {
         let (total, one) = (i128::from(weights.total()), i128::from(ONE));
         let got = i128::from(count) * total;
@@ -390,8 +389,8 @@ mod tests {
             }
         }
 
-        /// Regardless of where the sticky requests go: as long as at most one in `1 / min(w, 1 −
-        /// w)` is sticky, the free requests compensate before the next one.
+        /// Regardless of where the sticky requests go: as long as at most one request in
+        /// `1 / min(w, 1 − w)` is sticky, the free requests compensate before the next one.
         #[test]
         fn free_requests_make_up_for_sticky_ones_wherever_those_go(
             percents in 1..=99_u8, phase in any::<u64>(), spare in 0..5_u32,

@@ -24,7 +24,7 @@ impl Simulation {
             // Most proxies apply a change at once.
             if let Some(state) = proxy.state.as_mut().ok().filter(|_| !self.draw.one_in(8)) {
                 state.follow(&seen);
-                // The proxy has a cap of its own, or still applies an earlier plan under the later generation.
+                // The proxy has a cap of its own, or reports an earlier plan as the later one.
                 state.leaves_old &= !self.draw.one_in(40);
                 state.old_drains &= !self.draw.one_in(40);
             }

@@ -27,7 +27,7 @@ fn the_loss_of_one_side_does_not_hurry_the_gain_of_the_other() {
     assert_eq!(scene.old_ready(3).new_ready(4).next(), ratio(3, 1));
     assert_eq!(scene.applied().wait(seconds(5)).next(), ratio(3, 4));
 
-    // Even a gain that has lasted and only waits for the proxies is not hurried.
+    // Nor does it hurry a gain that has lasted and only waits for the proxies.
     let mut scene = Scene::settled(4, 1);
     scene.new_ready(4).seen.resource_generation += 1;
     scene.step();
