@@ -1,6 +1,7 @@
-//! How a generation is reached: endpoints, connections and one attempt at sending a request.
+//! Sends requests to the endpoints of one generation: pools, connections, and single attempts.
 //!
-//! Knows nothing of splits: a pool sends to its own endpoints and says typed why it could not.
+//! Contains no split or failover policy across generations: a pool sends to its own endpoints and returns a typed error if it
+//! cannot.
 
 mod body;
 mod connect;
@@ -32,14 +33,14 @@ pub enum Error {
     /// The pool has no address, or its name does not resolve.
     #[error("no address is known")]
     NoEndpoint,
-    /// Every address is ejected after failures, and the caller has somewhere else to go.
+    /// All endpoints are ejected after failures, and the caller can fail over to another target.
     #[error("every address is ejected after failures")]
     Ejected,
-    /// This host cannot open a connection: it lacks descriptors, memory, or ports towards the address. Not the model
-    /// server's fault.
+    /// This host cannot open a connection: it is out of descriptors, memory, or ports towards the address. Not a failure of the
+    /// model server.
     #[error("this host cannot open a connection")]
     Exhausted {
-        /// Only towards this address: ports are counted per destination.
+        /// The limit applies to this address only: ports are counted per destination.
         here_only: bool,
         #[source]
         source: std::io::Error,
@@ -55,10 +56,10 @@ pub enum Error {
         address: SocketAddr,
         limit: Duration,
     },
-    /// The server ended the connection before anything of the request had reached it, as happens to one that was idle.
+    /// The server closed the connection before any part of the request reached it, as can happen to an idle connection.
     #[error("the connection was closed before the request arrived")]
     Unread(#[source] std::io::Error),
-    /// Not a byte of an answer came. The request may have been read all the same.
+    /// The connection broke before a single byte of the response. The server may still have read the request.
     #[error("the connection broke before the response")]
     Silent(#[source] std::io::Error),
     #[error("the connection broke before the response head")]
@@ -73,21 +74,21 @@ pub enum Error {
     Deadline,
     #[error("the response head cannot be used")]
     Head(#[source] crate::http1::ResponseError),
-    /// With the heads of interim answers (1xx) that came before it.
+    /// Interim response heads (1xx) count towards the limit.
     #[error("the response head is too large, interim ones included")]
     HeadTooLarge,
-    /// The memory budget has no room for what has come of the response head.
+    /// The memory budget has no room for the part of the response head that has arrived.
     #[error("too much memory is in use here")]
     NoMemory,
     #[error("HTTP/2")]
     Http2(#[source] ::h2::Error),
-    /// Of a generation that is a service in this process.
+    /// From a generation that is a service in this process.
     #[error("the service in this process failed")]
     Local(#[source] tower::BoxError),
 }
 
 impl Error {
-    /// Has no model server got anything of the request? Then another try costs none anything.
+    /// Is it certain that no model server received any of the request? Then a retry is safe.
     #[must_use]
     pub fn nothing_sent(&self) -> bool {
         matches!(
@@ -101,8 +102,8 @@ impl Error {
         )
     }
 
-    /// Is it of use to try another endpoint of the same pool? No model server saw the request, and what is lacking here is not
-    /// lacking there.
+    /// Can another endpoint of the same pool help? Only if no model server saw the request and the failure is specific to this
+    /// endpoint or address.
     #[must_use]
     pub fn another_may_do(&self) -> bool {
         self.nothing_sent()
@@ -115,13 +116,13 @@ impl Error {
             )
     }
 
-    /// Whether it is the fault of the endpoint that was tried, and of which kind.
+    /// How the endpoint failed, or `None` if the failure is not its fault.
     #[must_use]
     pub const fn of_endpoint(&self) -> Option<Failure> {
         match self {
             Self::Connect { .. } | Self::ConnectTimeout { .. } => Some(Failure::Connect),
             Self::HeadTimeout(_) | Self::Deadline => Some(Failure::Silence),
-            // What a client sends may well be the reason that a server breaks off.
+            // The server may have closed the connection because of what the client sent.
             Self::Unread(_)
             | Self::Silent(_)
             | Self::Broken(_)
@@ -139,7 +140,7 @@ impl Error {
 }
 
 impl Error {
-    /// What went wrong in words for clients, who must not learn where model servers are.
+    /// A description for clients. It does not reveal the addresses of model servers.
     #[must_use]
     pub fn in_general(&self) -> &'static str {
         match self {
@@ -173,8 +174,8 @@ impl Error {
     }
 }
 
-/// Closes connections that were idle for long, are too old, or lead to an endpoint that is gone. Call it now and then on each
-/// thread.
+/// Drops connections of this thread that have been idle too long, have exceeded their lifetime, or were closed by the server.
+/// Call it periodically on each thread.
 pub fn sweep(now: Instant) {
     h2::sweep(now);
     idle::sweep(now);

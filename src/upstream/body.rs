@@ -1,4 +1,4 @@
-//! The body of an answer, from wherever it comes.
+//! The response body, whether from HTTP/1.1, HTTP/2, a service in this process, or memory.
 
 use std::io::ErrorKind;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use tower::BoxError;
 use super::{Endpoint, h1, h2};
 use crate::http1::{ChunkError, with_trailers};
 
-/// Why a body ended before its end.
+/// Why a response body ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
     #[error("the connection broke")]
@@ -30,7 +30,7 @@ pub enum BodyError {
 }
 
 impl BodyError {
-    /// What went wrong in words for clients. The operating system's own words stay in the log.
+    /// A description for clients. The operating system's error text is only logged.
     #[must_use]
     pub fn in_general(&self) -> &'static str {
         match self {
@@ -47,26 +47,25 @@ impl BodyError {
     }
 }
 
-/// The body of an answer. Reading it reads the model server's connection: there is no task in between.
+/// A response body. Reading it reads from the model server's connection directly, without a task in between.
 pub enum UpstreamBody {
-    /// Something already there.
+    /// Complete in memory.
     Whole(Bytes),
-    /// Something already read, and what follows it.
+    /// Bytes that were already read, then the rest of the body.
     Begun(Bytes, Box<UpstreamBody>),
     Http1(h1::Incoming),
     Http2(h2::Incoming),
-    /// Of a service in this process.
+    /// From a service in this process.
     Local(UnsyncBoxBody<Bytes, BoxError>),
 }
 
 impl UpstreamBody {
-    /// No body.
     #[must_use]
     pub const fn empty() -> Self {
         Self::Whole(Bytes::new())
     }
 
-    /// A body that was read to its end.
+    /// A body that was already read to its end.
     #[must_use]
     pub fn read(bytes: Bytes, trailers: Option<HeaderMap>) -> Self {
         match trailers {
@@ -75,7 +74,7 @@ impl UpstreamBody {
         }
     }
 
-    /// The endpoint that it comes from, while its connection is held.
+    /// The endpoint that sends the body, while its connection is held.
     #[must_use]
     pub fn endpoint(&self) -> Option<&Arc<Endpoint>> {
         match self {
@@ -86,19 +85,19 @@ impl UpstreamBody {
         }
     }
 
-    /// Does the end of the connection mean the end of the body? Then a death looks like an end.
+    /// Does the body end when the connection closes? Then a crash of the server looks like a complete body.
     #[must_use]
     pub fn ends_with_connection(&self) -> bool {
         matches!(self, Self::Http1(incoming) if incoming.ends_with_connection())
     }
 
-    /// Pending, does it hold something all the same? It was read, and comes with the next poll.
+    /// When `poll_frame` returned `Pending`: has data been read that the next poll will return?
     #[must_use]
     pub fn holds_back(&self) -> bool {
         matches!(self, Self::Http1(incoming) if incoming.holds_back())
     }
 
-    /// While the answer is not read: goes on sending the request, and takes in what would wait in frames.
+    /// Call this while the response is not being read: it continues to send the request and buffers arriving HTTP/2 frames.
     pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
         match self {
             Self::Http1(incoming) => incoming.poll_request(cx),
@@ -108,14 +107,14 @@ impl UpstreamBody {
         }
     }
 
-    /// Is it to be read in small pieces, since memory is tight?
+    /// Limits reads over HTTP/1.1 to small pieces, for when memory is tight.
     pub fn read_little(&mut self, little: bool) {
         if let Self::Http1(incoming) = self {
             incoming.read_little(little);
         }
     }
 
-    /// The last slice of an event stream came `gap` after the one before.
+    /// Reports that the last slice of an event stream arrived `gap` after the previous one.
     pub fn paced(&mut self, gap: Duration) {
         if let Self::Http1(incoming) = self {
             incoming.paced(gap);

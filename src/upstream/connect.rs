@@ -1,4 +1,4 @@
-//! Opens connections to an endpoint: TCP without delay, TLS where the target says so.
+//! Opens connections to an endpoint: TCP with `TCP_NODELAY`, and TLS if the target uses it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,19 +14,19 @@ use super::{Endpoint, Error};
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport::{Transport, deadline, keep_alive};
 
-/// What it takes to open a connection to an endpoint.
+/// Everything needed to open a connection to an endpoint.
 pub(super) struct Connector<'a> {
     pub(super) endpoint: &'a Endpoint,
     pub(super) tls: Option<&'a Arc<Reloading<ClientFiles>>>,
-    /// What is offered by ALPN: only HTTP/2, only HTTP/1.1, or both.
+    /// What ALPN offers: HTTP/2 only (`true`), HTTP/1.1 only (`false`), or both (`None`).
     pub(super) http2: Option<bool>,
-    /// How long it may take.
+    /// The time limit for connecting, including the TLS handshake.
     pub(super) limit: Duration,
     pub(super) lifetime: Lifetime,
 }
 
 impl Connector<'_> {
-    /// A connection, whether HTTP/2 was agreed on, and the life it has before it.
+    /// Opens a connection. Also returns whether ALPN selected HTTP/2, and the connection's lifetime.
     pub(super) async fn connect(&self) -> Result<(Transport, bool, Life), Error> {
         let (transport, http2) = connect(self.endpoint, self.tls, self.http2, self.limit).await?;
         let life = match self.endpoint.shared {
@@ -37,7 +37,7 @@ impl Connector<'_> {
     }
 }
 
-/// A new connection, and whether HTTP/2 was agreed on by ALPN.
+/// Opens a connection. Also returns whether ALPN selected HTTP/2.
 async fn connect(
     endpoint: &Endpoint,
     tls: Option<&Arc<Reloading<ClientFiles>>>,
@@ -52,7 +52,7 @@ async fn connect(
     }
 }
 
-/// Tells what this host lacks from what the endpoint refuses.
+/// Distinguishes resource exhaustion on this host from a failure of the endpoint.
 fn failure(address: SocketAddr, source: io::Error) -> Error {
     let code = source.raw_os_error();
     let here_only = code == Some(libc::EADDRNOTAVAIL);

@@ -1,4 +1,4 @@
-//! One address of a generation: how much it carries, and whether it is ejected after failures.
+//! One address of a generation: its load, and whether it is ejected after failures.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,35 +9,36 @@ use super::lifetime::Life;
 use super::outlier::{Ejection, Failure, Record};
 use super::quick_ack::Trials;
 
-/// How long the first ejection lasts; each further one twice as long.
+/// Duration of the first ejection. It doubles with each further one.
 const FIRST_EJECTION: Duration = Duration::from_secs(1);
-/// How long an ejection lasts at most.
+/// Maximum duration of an ejection.
 const LONGEST_EJECTION: Duration = Duration::from_secs(30);
 
-/// How long a connection may take that only proves that there is someone.
+/// Timeout for the connection that [`Endpoint::prove`] opens.
 const PROVE: Duration = Duration::from_millis(500);
 
-/// One address. Shared by all threads and by all snapshots that hold the address.
+/// One address. Shared by all threads and by all snapshots that contain the address.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Unique in this process: the key of its idle connections.
+    /// Unique in this process: the key of its pooled connections.
     pub id: u64,
     pub address: SocketAddr,
-    /// What TLS calls it, where TLS is spoken.
+    /// The name that TLS verifies, if TLS is used.
     pub server_name: Option<rustls::pki_types::ServerName<'static>>,
-    /// Behind it there may be several servers, as behind the address of a Service: connections to it have a limited life.
+    /// Whether several servers may share the address, as with the address of a Service. Connections to it have a limited
+    /// lifetime.
     pub shared: bool,
     open: AtomicUsize,
     /// A packed [`Record`] of its results: 0 while there is no failure.
     record: AtomicU64,
-    /// Milliseconds since [`epoch`] until which it is ejected; 0 when it is not.
+    /// When the ejection ends, in milliseconds since [`epoch`]; 0 if the endpoint is not ejected.
     ejected_until: AtomicU64,
     probe_failed: AtomicBool,
-    /// The last thing known of it is that it answered.
+    /// Set by a success or a connection, cleared by a failure.
     proven: AtomicBool,
-    /// What ALPN chose last: 0 unknown, else the minor or major version.
+    /// What ALPN selected last: 0 is unknown, 1 is HTTP/1.1, 2 is HTTP/2.
     spoken: AtomicU8,
-    /// Of whether its servers wait for acknowledgements.
+    /// Whether its servers wait for acknowledgements.
     pub(super) trials: Trials,
 }
 
@@ -47,7 +48,7 @@ fn epoch() -> Instant {
 }
 
 fn millis(now: Instant) -> u64 {
-    // One more than the difference: 0 means never.
+    // Plus one, because 0 means that the endpoint is not ejected.
     u64::try_from(now.saturating_duration_since(epoch()).as_millis()).unwrap_or(u64::MAX - 1) + 1
 }
 
@@ -74,13 +75,13 @@ impl Endpoint {
         }
     }
 
-    /// Exchanges that it carries now.
+    /// The number of exchanges in flight.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// May requests go to it at `now`?
+    /// May requests be sent to it at `now`?
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
         !self.is_ejected(now) && !self.failed_probe()
@@ -91,20 +92,20 @@ impl Endpoint {
         until != 0 && until > millis(now)
     }
 
-    /// Is it likely that no request would be answered at `now`? Not if it is only ejected for errors that it answered with.
+    /// Is it unlikely to respond at all at `now`? Not if it was ejected for error responses only.
     #[must_use]
     pub fn is_gone(&self, now: Instant) -> bool {
         self.is_unreachable(now)
             || self.is_ejected(now) && self.ejected_for() == Some(Ejection::Silent)
     }
 
-    /// Did the last active probe find that it cannot serve? The next one tells when it can.
+    /// Did the last active probe fail? Only the next probe can clear this.
     #[must_use]
     pub fn failed_probe(&self) -> bool {
         self.probe_failed.load(Ordering::Relaxed)
     }
 
-    /// Is it likely that no connection can be made at `now`?
+    /// Is it unlikely to accept a connection at `now`?
     #[must_use]
     pub fn is_unreachable(&self, now: Instant) -> bool {
         self.failed_probe()
@@ -115,13 +116,13 @@ impl Endpoint {
         Record::unpack(self.record.load(Ordering::Relaxed)).why()
     }
 
-    /// Is the last thing known of it that it answered?
+    /// Did it accept a connection or handle a request after its last failure?
     #[must_use]
     pub fn is_proven(&self) -> bool {
         self.proven.load(Ordering::Relaxed)
     }
 
-    /// Proves it by a connection, which is closed at once.
+    /// Checks that the endpoint accepts a connection, and closes that connection at once.
     pub async fn prove(&self) -> bool {
         let connecting = tokio::net::TcpStream::connect(self.address);
         let proven = matches!(tokio::time::timeout(PROVE, connecting).await, Ok(Ok(_)));
@@ -131,9 +132,9 @@ impl Endpoint {
         proven
     }
 
-    /// An attempt reached it and it worked: an ejection, if any, ends.
+    /// Records a successful attempt. This ends an ejection.
     pub fn succeeded(&self, now: Instant) {
-        // Reads first: a store by every request would bounce the line between cores.
+        // Load first: a store by every request would bounce the cache line between cores.
         if !self.is_proven() {
             self.proven.store(true, Ordering::Relaxed);
         }
@@ -145,7 +146,7 @@ impl Endpoint {
         }
     }
 
-    /// An attempt failed by its fault, for `why`. This may eject it.
+    /// Records an attempt that failed because of the endpoint. This may eject it. `why` is logged.
     pub fn failed(&self, failure: Failure, now: Instant, why: &dyn std::fmt::Display) {
         self.proven.store(false, Ordering::Relaxed);
         let is_ejected = self.is_ejected(now);
@@ -174,7 +175,7 @@ impl Endpoint {
             });
     }
 
-    /// What an active probe found.
+    /// Records the result of an active probe.
     pub fn probed(&self, healthy: bool) {
         self.probe_failed.store(!healthy, Ordering::Relaxed);
         if healthy {
@@ -194,11 +195,11 @@ impl Endpoint {
     }
 }
 
-/// One exchange at an endpoint, counted while it lives.
+/// One exchange in flight at an endpoint, counted until it is dropped.
 #[derive(Debug)]
 pub struct Lease {
     endpoint: Arc<Endpoint>,
-    /// Of the connection that carries it.
+    /// The lifetime of the connection that carries the exchange.
     pub(super) life: Life,
 }
 

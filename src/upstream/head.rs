@@ -1,4 +1,4 @@
-//! The head of a request as a model server gets it.
+//! The head of a request as it is sent to a model server.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ pub const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for
 pub const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The head of a request as a model server gets it. The same head serves every attempt of an exchange.
+/// The head of a request as it is sent to a model server. All attempts of an exchange share it.
 #[derive(Clone, Debug)]
 pub struct Head {
     pub method: Method,
@@ -24,20 +24,21 @@ pub struct Head {
     pub expects_continue: bool,
 }
 
-/// What a gateway adds to a head. It stays beside the map, which would hash each name and grow, until it is written.
+/// Fields that the proxy adds to a head. They are kept out of the map until they are written, because inserting them would hash
+/// each name and grow the map.
 #[derive(Clone, Debug, Default)]
 pub struct Added {
     /// RFC 9110 §7.6.3.
     pub via: Option<&'static str>,
-    /// Only where `headers` have no such field, as those that follow.
+    /// This and the following fields are set only if `headers` does not have them.
     pub forwarded_for: Option<HeaderValue>,
     pub forwarded_proto: Option<&'static str>,
-    /// Is Host, if there is one, told again as `X-Forwarded-Host`?
+    /// Whether to repeat Host, if present, as `X-Forwarded-Host`.
     pub forwarded_host: bool,
 }
 
 impl Head {
-    /// Tells the name and value of each field that is added to `headers`.
+    /// Calls `tell` with the name and value of each field that is added to `headers`.
     pub fn each_added(&self, mut tell: impl FnMut(HeaderName, &[u8])) {
         let added = &self.added;
         if let Some(list) = &added.forwarded_for {
@@ -56,7 +57,7 @@ impl Head {
         }
     }
 
-    /// All fields.
+    /// All fields, including the added ones.
     #[must_use]
     pub fn fields(&self) -> HeaderMap {
         let mut fields = self.headers.clone();
@@ -69,11 +70,11 @@ impl Head {
     }
 }
 
-/// A head, with the field that only this attempt carries: it takes the place of one of its name.
+/// A head plus the field that is specific to this attempt, which replaces any field of the same name.
 #[derive(Clone, Copy, Debug)]
 pub struct Outgoing<'a> {
     pub head: &'a Head,
     pub extra: Option<&'a (HeaderName, HeaderValue)>,
-    /// What is held of the answer, until it is read, is charged to this.
+    /// The budget that is charged for response data until it is read.
     pub memory: &'a Arc<Budget>,
 }

@@ -1,5 +1,5 @@
-//! Idle connections to model servers, per thread: what a thread opened it keeps, so that nothing is locked and no wake-up
-//! crosses cores. The most recently used one is taken first.
+//! Per-thread pool of idle HTTP/1.1 connections to model servers. A thread reuses only connections that it opened itself, so
+//! there is no lock and no wake-up across cores. The most recently used connection is taken first.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use super::endpoint::Lease;
 use super::lifetime::Life;
 use crate::transport::Transport;
 
-/// Most idle connections that a thread keeps to one endpoint.
+/// Maximum number of idle connections that a thread keeps per endpoint.
 const MAX_IDLE: usize = 512;
 /// How long an idle connection is kept.
 const IDLE: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ thread_local! {
     static IDLES: RefCell<HashMap<u64, Vec<Idle>>> = RefCell::new(HashMap::new());
 }
 
-/// A connection to the endpoint that is still good, if this thread has one.
+/// Takes a reusable connection to the endpoint, if this thread has one.
 pub(super) fn take(endpoint: u64) -> Option<(Transport, Life)> {
     IDLES.with_borrow_mut(|idles| {
         let stack = idles.get_mut(&endpoint)?;
@@ -37,7 +37,7 @@ pub(super) fn take(endpoint: u64) -> Option<(Transport, Life)> {
     })
 }
 
-/// Keeps a connection on which an exchange has just ended.
+/// Returns a connection to the pool after an exchange, unless its lifetime is over.
 pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
     let mut life = lease.life;
     if !life.spend() || life.is_over(now) {
@@ -45,7 +45,7 @@ pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
     }
     IDLES.with_borrow_mut(|idles| {
         let stack = idles.entry(lease.id).or_default();
-        // The first is the oldest. Where nobody sweeps, this keeps the old ones from piling up.
+        // The first is the oldest. This keeps old connections from piling up if `sweep` is not called.
         let is_old = |idle: &Idle| now.saturating_duration_since(idle.since) >= IDLE;
         if stack.first().is_some_and(is_old) {
             stack.retain(|idle| !is_old(idle));
@@ -60,7 +60,7 @@ pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
     });
 }
 
-/// Drops what is too old, closed by the other side, or of an endpoint that is gone.
+/// Drops connections that have been idle too long, have exceeded their lifetime, or were closed by the server.
 pub(super) fn sweep(now: Instant) {
     IDLES.with_borrow_mut(|idles| {
         idles.retain(|_, stack| {

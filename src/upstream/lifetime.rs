@@ -1,16 +1,16 @@
-//! How long a connection to a Service is used: behind one address are several servers, and it is with each new
-//! connection that the cluster chooses among them. One that lives for ever would stay with the first choice.
+//! Limits how long a connection to a Service is used. The cluster picks one of the servers behind the address per connection,
+//! so a connection without a limit would stay with its first server forever.
 //!
-//! Must not know what the connection is, nor read a clock.
+//! Does not read the clock: `now` is an argument.
 
 use std::time::{Duration, Instant};
 
-/// The limits of a connection to an address behind which there may be several servers.
+/// The limits of a connection to an address that several servers may share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifetime {
-    /// The greatest age at which it takes another exchange; none is no limit.
+    /// Maximum age at which the connection takes another exchange; `None` means no limit.
     pub age: Option<Duration>,
-    /// The greatest number of exchanges; none is no limit.
+    /// Maximum number of exchanges; `None` means no limit.
     pub exchanges: Option<u32>,
 }
 
@@ -24,13 +24,13 @@ impl Default for Lifetime {
 }
 
 impl Lifetime {
-    /// The life of a connection that is opened at `now`: a part of the limits chosen by `draw`, from a half to the whole,
-    /// so that connections opened together do not end together.
+    /// The lifetime of a connection opened at `now`. `draw` scales the limits by a factor between 0.5 and 1, so that
+    /// connections opened together do not end together.
     pub(super) fn begin(self, now: Instant, draw: u32) -> Life {
         let part = 0.5 + f64::from(draw) / f64::from(u32::MAX) / 2.0;
         Life {
             ends: self.age.map(|age| now + age.mul_f64(part)),
-            // At most the limit, so that it fits.
+            // The cast cannot overflow: the result is at most `most`.
             left: self
                 .exchanges
                 .map(|most| ((f64::from(most) * part) as u32).max(1)),
@@ -38,7 +38,7 @@ impl Lifetime {
     }
 }
 
-/// What is left of a connection's life.
+/// The remaining lifetime of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Life {
     ends: Option<Instant>,
@@ -46,13 +46,13 @@ pub(super) struct Life {
 }
 
 impl Life {
-    /// Of a connection to one server: as long as it holds.
+    /// For a connection to a single server: no limit.
     pub(super) const ENDLESS: Self = Self {
         ends: None,
         left: None,
     };
 
-    /// One exchange less. False when that was the last.
+    /// Counts one exchange. Returns false if it was the last one allowed.
     pub(super) fn spend(&mut self) -> bool {
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(1);
@@ -60,7 +60,7 @@ impl Life {
         self.left != Some(0)
     }
 
-    /// Is it too old at `now`?
+    /// Has the connection reached its maximum age at `now`?
     pub(super) fn is_over(&self, now: Instant) -> bool {
         self.ends.is_some_and(|ends| ends <= now)
     }

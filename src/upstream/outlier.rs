@@ -1,56 +1,60 @@
-//! When an endpoint is ejected: outlier detection by its own failures, as in Envoy (`outlier_detection`) and linkerd2-proxy.
+//! Outlier detection: decides when to eject an endpoint because of its own failures, as in Envoy (`outlier_detection`) and
+//! linkerd2-proxy.
 //!
-//! Pure: seconds are arguments. A record packs into one integer, so that threads can share it without a lock.
+//! Pure: the time, in seconds, is an argument. A record packs into one integer, so that threads can share it without a lock.
 //!
-//! - [`CONNECTS`] failures to connect in a row, or [`SILENCES`] attempts in a row without an answer in time.
+//! An endpoint is ejected after:
+//!
+//! - [`CONNECTS`] consecutive failures to connect, or [`SILENCES`] consecutive attempts without a response in time.
 //! - A failure ratio of [`RATIO`] % over at least [`VOLUME`] requests within [`WINDOW`] seconds. A client can make a server
-//!   answer 503 as often as it likes; so such answers count only as a share of all requests, and one success afterwards ends
-//!   the ejection.
-//! - After an ejection one failure to connect, or one silence, is enough for the next.
+//!   respond with 503 as often as it likes, so such responses count only as a share of all requests, and a single later success
+//!   ends the ejection.
+//! - A single failure to connect, or a single attempt without a response in time, once it has been ejected before.
 
-/// Failures to connect in a row that eject.
+/// Consecutive failures to connect that eject an endpoint.
 pub const CONNECTS: u8 = 3;
-/// Attempts without an answer in a row that eject.
+/// Consecutive attempts without a response that eject an endpoint.
 pub const SILENCES: u8 = 5;
-/// Fewest requests in a window whose ratio counts.
+/// Minimum number of requests in a window for the ratio to count.
 pub const VOLUME: u16 = 10;
-/// The share of failures, in percent, from which on an endpoint is ejected.
+/// Failure ratio, in percent, at which an endpoint is ejected.
 pub const RATIO: u16 = 50;
-/// Length of a window, in seconds. It begins with its first failure: while there is none nothing is counted.
+/// Length of a window, in seconds. It starts with its first failure; nothing is counted before.
 pub const WINDOW: u32 = 30;
 
-/// How an attempt failed, as far as it is the endpoint's fault.
+/// How an attempt failed, if the endpoint is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// No connection could be made.
+    /// The connection could not be opened.
     Connect,
-    /// No answer in time.
+    /// No response in time.
     Silence,
-    /// It answered with an error of a gateway, or broke off before the first content.
+    /// The endpoint responded with a gateway error (502–504) or began with an error event, or the response broke off before the
+    /// first content.
     Answer,
 }
 
 /// Why an endpoint is ejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ejection {
-    /// It cannot be connected to.
+    /// It does not accept connections.
     Unreachable,
-    /// It takes requests and does not answer.
+    /// It accepts requests but does not respond.
     Silent,
-    /// Too many of its answers are errors.
+    /// Too many of its responses are errors.
     Failing,
 }
 
-/// What is remembered of an endpoint's results. The default is that of one without a failure.
+/// The recent results of an endpoint. The default is the record of an endpoint without failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// When the window began, in seconds, modulo 2²⁴.
+    /// Start of the window, in seconds, modulo 2²⁴.
     since: u32,
     failures: u16,
     successes: u16,
-    /// In a row.
+    /// Consecutive failures to connect.
     connects: u8,
-    /// In a row.
+    /// Consecutive attempts without a response. Failures to connect in between do not reset it.
     silences: u8,
     ejections: u8,
     why: Option<Ejection>,
@@ -63,13 +67,13 @@ const COUNT_MAX: u16 = (1 << COUNT_BITS) - 1;
 const SMALL_MAX: u8 = (1 << SMALL_BITS) - 1;
 
 impl Record {
-    /// How often it was ejected without a calm window since.
+    /// The number of ejections since the last reset. A success after the end of the window resets the record.
     #[must_use]
     pub fn ejections(self) -> u8 {
         self.ejections
     }
 
-    /// Why it was ejected last.
+    /// The reason for the last ejection.
     #[must_use]
     pub fn why(self) -> Option<Ejection> {
         self.why
@@ -80,14 +84,14 @@ impl Record {
         age >= WINDOW
     }
 
-    /// A request succeeded.
+    /// Records a successful request.
     #[must_use]
     pub fn succeeded(self, second: u64) -> Self {
         if self.is_over(second) {
             return Self::default();
         }
         let (failures, successes) = match self.successes {
-            // The ratio stays what it is.
+            // Halve both to keep the ratio.
             COUNT_MAX => (self.failures / 2, COUNT_MAX / 2),
             successes => (self.failures, successes + 1),
         };
@@ -100,7 +104,7 @@ impl Record {
         }
     }
 
-    /// A request failed. `is_ejected` while an ejection lasts: then nothing follows from it.
+    /// Records a failed request. While an ejection lasts (`is_ejected`), it cannot cause another one.
     #[must_use]
     pub fn failed(
         self,
@@ -156,7 +160,7 @@ impl Record {
         (record, ejection)
     }
 
-    /// The record as one integer: 0 for the default.
+    /// Packs the record into one integer. The default packs to 0.
     #[must_use]
     pub fn pack(self) -> u64 {
         let why = match self.why {
@@ -179,7 +183,7 @@ impl Record {
             .fold(0, |word, (value, bits)| word << bits | value)
     }
 
-    /// What [`Record::pack`] packed.
+    /// The inverse of [`Record::pack`].
     #[must_use]
     pub fn unpack(mut word: u64) -> Self {
         let mut take = |bits: u32| {
@@ -213,7 +217,7 @@ mod tests {
 
     use super::*;
 
-    /// What follows from results at second 7, each a failure or a success.
+    /// The ejection after the last of `results`, each a failure or a success at second 7.
     fn after(results: &[Option<Failure>]) -> Option<Ejection> {
         let mut record = Record::default();
         let mut last = None;

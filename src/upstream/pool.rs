@@ -1,4 +1,4 @@
-//! A generation's pool: the less loaded of two endpoints, and one attempt at it.
+//! The pool of a generation: picks an endpoint by load and health, and makes one attempt.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::resource::{Host, Target};
 use crate::tls::{ClientFiles, Reloading, server_name};
 use crate::transport::{batching, deadline};
 
-/// Which HTTP is spoken to a pool.
+/// The HTTP version used with a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 pub enum Protocol {
@@ -31,10 +31,11 @@ pub enum Protocol {
     Http2,
 }
 
-/// How soon a connection shows that it was closed already when it was taken. What breaks later may have been at work.
+/// A reused connection that breaks within this time was probably already closed when it was taken. After this time the server
+/// may have been processing the request.
 const STALE: Duration = Duration::from_millis(50);
 
-/// Of the requests that come while no endpoint is healthy, one in so many is sent to one of them all the same.
+/// While no endpoint is healthy, one request in this many is sent anyway, as a trial.
 const TRIAL_EVERY: u32 = 2;
 const TRIAL_EVERY_UNREACHABLE: u32 = 4;
 
@@ -43,9 +44,9 @@ const TRIAL_EVERY_UNREACHABLE: u32 = 4;
 pub struct PoolSettings {
     pub protocol: Protocol,
     pub connect_timeout: Duration,
-    /// Time that a response head may take; none when absent (a unary answer takes as long as its generation).
+    /// Time limit for a response head; `None` means no limit, because a unary response takes as long as its generation.
     pub head_timeout: Option<Duration>,
-    /// Of connections to addresses behind which there may be several servers.
+    /// Limits of connections to addresses that several servers may share.
     pub lifetime: Lifetime,
 }
 
@@ -60,42 +61,45 @@ impl Default for PoolSettings {
     }
 }
 
-/// When a pool without a healthy endpoint is left untried.
+/// When to fail a request without trying, if the pool has no healthy endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailFast {
-    /// There is nowhere else to go.
+    /// The caller has no other target.
     #[default]
     Never,
-    /// If no endpoint can be reached or answers. Not if they answer with errors: a client can make them do so.
+    /// If all endpoints are unreachable or do not respond. Not if they respond with errors, because a client can provoke those.
     IfGone,
-    /// Whyever its endpoints are ejected.
+    /// If no endpoint is healthy, for any reason.
     IfEjected,
 }
 
-/// What bounds the sending of one request.
+/// The limits for sending one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Terms {
     pub fail_fast: FailFast,
-    /// When there must be a response head at the latest.
+    /// The latest time for a response head: the deadline for the first event.
     pub deadline: Option<Instant>,
-    /// It was sent before: over a used connection that breaks it is repeated only if it is certain that nobody read it.
+    /// The request was sent before. If a reused connection breaks, it is then repeated only if the server certainly did not
+    /// read it.
     pub was_sent: bool,
 }
 
-/// The endpoints of one side. Immutable: a changed address makes a new pool that shares the endpoints that stayed.
+/// The endpoints of one generation. Immutable: a change of addresses creates a new pool, which shares the endpoints that
+/// remain.
 pub struct Pool {
     endpoints: Vec<Arc<Endpoint>>,
     settings: PoolSettings,
     tls: Option<Arc<Reloading<ClientFiles>>>,
-    /// Requests that came while no endpoint was healthy.
+    /// Requests that arrived while no endpoint was healthy.
     turns: AtomicU32,
 }
 
-/// A target with the addresses that its name has now.
+/// A target with the addresses that its name currently resolves to.
 pub type Resolved = (Target, Vec<SocketAddr>);
 
 impl Pool {
-    /// A pool over `resolved`, whose servers TLS calls `called` where that is given; endpoints that `previous` had keep their state and connections.
+    /// Creates a pool over `resolved`. TLS verifies the name `called`, if given, instead of the target's own. Endpoints that
+    /// `previous` already had keep their state and connections.
     #[must_use]
     pub fn new(
         resolved: &[Resolved],
@@ -105,7 +109,7 @@ impl Pool {
         previous: Option<&Pool>,
     ) -> Self {
         let mut endpoints: Vec<Arc<Endpoint>> = Vec::new();
-        // Connections that were opened with another identity are not this pool's.
+        // Do not reuse connections that were opened with another TLS identity.
         let previous = previous
             .filter(|pool| pool.tls.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr));
         for (target, addresses) in resolved {
@@ -123,7 +127,7 @@ impl Pool {
                     continue;
                 }
                 let known = previous.and_then(|pool| pool.endpoints.iter().find(same));
-                // A name may be that of a Service; an address that someone wrote is that of a server.
+                // A name may be that of a Service. A literal IP address is that of a single server.
                 let shared = matches!(target.host, Host::Name(_));
                 endpoints.push(known.cloned().unwrap_or_else(|| {
                     Arc::new(Endpoint::new(address, server_name.clone(), shared))
@@ -143,7 +147,7 @@ impl Pool {
         &self.endpoints
     }
 
-    /// Has it an endpoint that may be tried at `now`?
+    /// Is any endpoint healthy at `now`?
     #[must_use]
     pub fn is_healthy(&self, now: Instant) -> bool {
         self.endpoints
@@ -151,11 +155,12 @@ impl Pool {
             .any(|endpoint| endpoint.is_healthy(now))
     }
 
-    /// The less loaded of two endpoints chosen by `draw` (Mitzenmacher 2001), never `but`.
+    /// Picks the less loaded of two endpoints chosen by `draw` (power of two choices, Mitzenmacher 2001), never `but`.
     ///
-    /// Of the healthy ones, as long as they are at least half of all. If they are fewer, those that are ejected for their
-    /// answers take part as well (a panic threshold, as Envoy has it): the rest would break down under the load of all, and
-    /// errors that all give are rather the requests' fault. Of all, where none is left: better tried than refused.
+    /// The candidates are the healthy endpoints, as long as they are at least half of all. Below that, endpoints ejected for
+    /// error responses are candidates too (a panic threshold, as in Envoy): otherwise the remaining ones would break down under
+    /// the full load, and errors from all endpoints are more likely caused by the requests. If no candidate is left, all
+    /// endpoints are candidates: an attempt is better than a refusal.
     fn pick(&self, now: Instant, draw: u32, but: Option<&Arc<Endpoint>>) -> Option<&Arc<Endpoint>> {
         if let ([only], None) = (&self.endpoints[..], but) {
             return Some(only);
@@ -176,8 +181,9 @@ impl Pool {
         }
     }
 
-    /// Is the pool to be left untried? Not, but where probes tell when it can serve again, by every [`TRIAL_EVERY`]nd request, so that the first success ends it; of what
-    /// cannot be reached a trial may cost the whole connect timeout, so they are fewer.
+    /// Should the request fail without an attempt? Every [`TRIAL_EVERY`]th request is sent anyway, so that the first success
+    /// ends the ejection. If no endpoint is reachable, trials are rarer ([`TRIAL_EVERY_UNREACHABLE`]), because each may take
+    /// the whole connect timeout. If all endpoints failed their probes there are no trials: the probes detect recovery.
     fn is_left(&self, fail_fast: FailFast, now: Instant) -> bool {
         if fail_fast == FailFast::Never || self.endpoints.is_empty() || self.is_healthy(now) {
             return false;
@@ -204,7 +210,8 @@ impl Pool {
             .is_multiple_of(every)
     }
 
-    /// Sends one request to one endpoint; to another one, where there is one, if no connection can be made to the first.
+    /// Sends one request to one endpoint. If the first endpoint certainly did not receive it, tries a second one where that may
+    /// help ([`Error::another_may_do`]).
     ///
     /// # Errors
     /// Why there is no response head.
@@ -214,7 +221,7 @@ impl Pool {
         body: RequestBody,
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
-        // Before anything is chosen or taken: what is found good now is to be used now.
+        // Before an endpoint or a connection is chosen, so that the choice is not stale when it is used.
         batching::before_head_write().await;
         let now = Instant::now();
         if self.is_left(terms.fail_fast, now) {
@@ -237,8 +244,8 @@ impl Pool {
         }
     }
 
-    /// One attempt at one endpoint, from which its health follows. The limits are applied here: an attempt that someone
-    /// else drops is no failure of the endpoint's.
+    /// Makes one attempt at one endpoint and records the result for its health. The time limits are applied here, so that an
+    /// attempt dropped by the caller does not count as a failure of the endpoint.
     async fn watched(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -253,8 +260,8 @@ impl Pool {
             head_limit.map(|limit| (now + limit, Error::HeadTimeout(limit))),
             terms.deadline.map(|at| (at, Error::Deadline)),
         ];
-        // Here and below what is rare is boxed, so that it does not make the future of every request larger. What is not is
-        // awaited where it is made, so that it is not moved.
+        // Here and below, rare paths are boxed to keep the future of every request small. The common path is awaited in place
+        // to avoid a move.
         let result = match limits.into_iter().flatten().min_by_key(|(at, _)| *at) {
             None => {
                 self.attempt(lease, outgoing, body, now, terms.was_sent)
@@ -273,8 +280,8 @@ impl Pool {
                 let why = format_args!("answered {}", response.status());
                 endpoint.failed(Failure::Answer, now, &why);
             }
-            // With a deadline for the first event an event stream must show more than a head:
-            // whoever reads it counts it.
+            // With a deadline for the first event, the head of an event stream is not a success yet: the reader of the body
+            // records it.
             Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
             Ok(_) => endpoint.succeeded(now),
             Err(error) => {
@@ -286,7 +293,7 @@ impl Pool {
         result
     }
 
-    /// Sends to one endpoint of this pool, healthy or not: how it is probed.
+    /// Sends to a specific endpoint of this pool, healthy or not. Used by probes.
     ///
     /// # Errors
     /// As [`Pool::send`].
@@ -376,9 +383,9 @@ impl Pool {
     }
 }
 
-/// Did an exchange over a used connection, begun at `since`, fail because the server had closed it, so that a new one is to
-/// be tried at once? It is not where the server may have read the request, unless it `may_repeat` (RFC 9110 §9.2.2): that is
-/// a failed attempt, for those to deal with who know the retry budget.
+/// Did an exchange over a reused connection, begun at `since`, fail because the server had already closed it? Then it is
+/// repeated at once on a new connection. If the server may have read the request, this applies only if it `may_repeat`
+/// (RFC 9110 §9.2.2). Otherwise it is a failed attempt, and the caller decides with the retry budget.
 fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
     match error {
         Error::Unread(_) => true,
@@ -400,7 +407,7 @@ fn two_choices<'a>(
     let (low, high) = (first.min(second), first.max(second));
     let a = endpoints.nth(low)?;
     let b = endpoints.nth(high - low - 1)?;
-    // The order of the pair is itself drawn, so that a tie favours neither.
+    // The order of the pair is random too, so that a tie favors neither.
     let (a, b) = if first < second { (a, b) } else { (b, a) };
     Some(if a.open() <= b.open() { a } else { b })
 }
