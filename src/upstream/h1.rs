@@ -1,8 +1,8 @@
 //! One exchange over an HTTP/1.1 connection to a model server.
 //!
-//! The future writes the request and reads the head; after it the body reads the connection by itself, in the task of
-//! whoever reads the body, and gives the connection back when it has ended. The connection is never half-closed:
-//! model servers take that for a disconnect.
+//! The future writes the request and reads the response head. After that the body reads the connection itself, in the task that
+//! polls the body, and returns the connection to the idle pool at its end. The connection is never half-closed: model servers
+//! treat that as a disconnect.
 
 mod incoming;
 mod sender;
@@ -29,19 +29,20 @@ pub use incoming::Incoming;
 use sender::Sender;
 use unread::Unread;
 
-/// Largest response head, in bytes, with all interim ones before it: a server that says for ever that it is at work is left.
+/// Maximum size of a response head, in bytes, including the interim heads before it. This stops a server that sends interim
+/// responses forever.
 const MAX_HEAD: usize = 64 * 1024;
-/// Reads for a head before others have their turn.
+/// Reads of a response head before the task yields.
 const READS_AT_ONCE: u32 = 8;
-/// A whole body up to this size goes out in one write with its head, in bytes.
+/// A complete body up to this size, in bytes, is sent in one write with its head.
 const ONE_WRITE: usize = 16 * 1024;
-/// How long a model server may leave `Expect: 100-continue` unanswered before the body is sent all the same.
+/// How long a model server may leave `Expect: 100-continue` unanswered before the body is sent anyway.
 const CONTINUE_WAIT: Duration = Duration::from_secs(1);
 
-/// Sends a request over `transport`, which was `used` before or not, and reads the head of its answer.
+/// Sends a request over `transport` and reads the response head. `used` says whether the connection carried an exchange before.
 ///
 /// # Errors
-/// What went wrong, with the lease and the body: the caller may try again over a new connection.
+/// The error, with the lease and the body, so that the caller can retry over a new connection.
 pub(super) async fn exchange(
     lease: Lease,
     mut transport: Transport,
@@ -61,8 +62,8 @@ pub(super) async fn exchange(
             return Err((error, lease, body.unwrap_or(RequestBody::empty())));
         }
     };
-    // RFC 9110 §7.8, §15.2.2: nobody switches protocols unasked, nor before the request has ended: what is left of it
-    // would be read as the new protocol.
+    // RFC 9110 §7.8, §15.2.2: a server must not switch protocols unasked, nor before the request is complete. What is left of
+    // the request would be read as the new protocol.
     if head.status == StatusCode::SWITCHING_PROTOCOLS
         && !(outgoing.head.headers.contains_key(UPGRADE) && sender.is_done())
     {
@@ -72,8 +73,8 @@ pub(super) async fn exchange(
     Ok(respond(lease, transport, sender, head, rest))
 }
 
-/// Composes the head, with the body where it is small, and writes what the socket takes of it. While the client waits for
-/// `100 Continue` the body is held back.
+/// Composes the head, plus the body if it is small, and writes what the socket accepts. If the client waits for `100 Continue`,
+/// the body is held back.
 fn begin(
     transport: &Transport,
     outgoing: Outgoing<'_>,
@@ -95,7 +96,7 @@ fn begin(
         if let Some(bytes) = &whole {
             out.extend_from_slice(bytes);
         }
-        // An error comes again with the next write, where it is dealt with.
+        // The next write returns the same error, and it is handled there.
         let written = transport.try_write(out).unwrap_or(0);
         let rest = out.get(written..);
         (written, rest.map_or(Bytes::new(), Bytes::copy_from_slice))
@@ -121,7 +122,7 @@ fn encode(
         }
     }
     if !has_host {
-        // A client of HTTP/1.0 need not name one, and HTTP/1.1 must (RFC 9112 §3.2).
+        // HTTP/1.0 clients may omit Host, but HTTP/1.1 requires it (RFC 9112 §3.2).
         http1::field(out, &HOST, address.to_string().as_bytes());
     }
     head.each_added(|name, value| http1::field(out, &name, value));
@@ -131,11 +132,11 @@ fn encode(
     http1::request_end(out, &head.method, waits, framing);
 }
 
-/// What was read of a head.
+/// The part of a response head that has been read.
 #[derive(Default)]
 struct Gathered {
     bytes: BytesMut,
-    /// It was moved out of the read buffer that all connections of a thread share.
+    /// Whether the bytes were moved out of the read buffer that all connections of a thread share.
     apart: bool,
     charge: Charge,
 }
@@ -156,7 +157,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// It will stay for a while.
+    /// Moves the bytes out of the shared read buffer and charges them, because they will be held for a while.
     fn keep(&mut self, memory: &Arc<Budget>) -> Result<(), Error> {
         if !self.apart {
             self.bytes = BytesMut::from(&self.bytes[..]);
@@ -174,7 +175,7 @@ impl Gathered {
     }
 }
 
-/// Writes and reads until the head of the answer is there.
+/// Writes the request and reads until the response head is complete.
 async fn drive(
     transport: &mut Transport,
     used: bool,
@@ -186,7 +187,7 @@ async fn drive(
     let mut patience = std::pin::pin!(patience);
     let method = &outgoing.head.method;
     let mut gathered = Gathered::default();
-    // Length of the interim heads that came.
+    // Total length of the interim heads so far.
     let mut passed = 0;
     std::future::poll_fn(|cx| {
         let mut reads = 0;
@@ -211,7 +212,8 @@ async fn drive(
             let is_first = passed == 0 && gathered.bytes.is_empty();
             let bytes = match ready!(transport.poll_read_shared(cx)) {
                 Ok(bytes) if bytes.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
-                // It belongs to the answer before, if to any: whoever got that one has caused it, or the server is broken.
+                // Sent before the server got the request, so it can only belong to the previous response: either the client of
+                // that exchange caused it, or the server is broken.
                 Ok(_) if used && is_first && unread.is_certain(transport, sender.written()) => {
                     Err(io::ErrorKind::InvalidData.into())
                 }
@@ -289,7 +291,7 @@ fn respond(
     response
 }
 
-/// The connection behind `101 Switching Protocols`, to be taken once.
+/// The connection behind `101 Switching Protocols`. It can be taken once.
 #[derive(Clone)]
 pub struct Upgraded(Arc<Mutex<Option<(Rewound, Lease)>>>);
 

@@ -1,7 +1,7 @@
 //! Exchanges over HTTP/2 connections to a model server.
 //!
-//! The future sends the request and waits for the head of its answer; the body reads the stream. A task drives each
-//! connection, and another one what is still to be sent of a request while its answer comes.
+//! The future sends the request and waits for the response head; the body reads the stream. One task drives each connection,
+//! and another sends the rest of a request while its response arrives.
 
 mod link;
 
@@ -28,10 +28,10 @@ use crate::request_body::{Fault, RequestBody};
 use crate::transport::Transport;
 use crate::transport::h2::{Received, Sending, Sent, prepare};
 
-/// Most interim answers (1xx) to one request.
+/// Maximum number of interim responses (1xx) to one request.
 const MAX_INTERIM: u32 = 64;
 
-/// Sends over a connection that this thread has, or over a new one.
+/// Sends a request over an existing connection of this thread, or over a new one.
 pub(super) async fn send(
     lease: Lease,
     connector: &Connector<'_>,
@@ -66,7 +66,7 @@ async fn over_new(
     Ok(over(lease, link, outgoing, body).await)
 }
 
-/// Sends over a new connection and keeps it for others.
+/// Sends a request over a new connection and keeps the connection for others.
 pub(super) async fn send_over(
     lease: Lease,
     transport: Transport,
@@ -78,13 +78,13 @@ pub(super) async fn send_over(
     sent.map_err(Failed::into)
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 enum Failed {
-    /// The server has not begun with the request, so it may be sent again, whatever it is.
+    /// The server has not begun to process the request, so it may be retried whatever its method is.
     Unread {
         error: ::h2::Error,
         lease: Lease,
-        /// Absent when it cannot be sent again.
+        /// `None` if the body cannot be sent again.
         body: Option<RequestBody>,
     },
     Server(::h2::Error),
@@ -100,8 +100,8 @@ impl From<Failed> for Error {
     }
 }
 
-/// Does the server say that it has not begun with the request? It does by a GOAWAY that does not include the stream (h2
-/// lets those run on that it includes) and by REFUSED_STREAM (RFC 9113 §8.7), not by errors that h2 itself has found.
+/// Did the server say that it has not begun to process the request? It does so with a GOAWAY that does not include the stream
+/// (h2 lets included streams continue) or with REFUSED_STREAM (RFC 9113 §8.7), but not with errors that h2 detected itself.
 fn is_unprocessed(error: &::h2::Error) -> bool {
     error.is_remote() && (error.is_go_away() || error.reason() == Some(Reason::REFUSED_STREAM))
 }
@@ -132,7 +132,8 @@ async fn over(
     let (head, received) = match head(response, &mut upload).await {
         Ok(response) => response.into_parts(),
         Err(error) => {
-            // Not one byte went out since: whatever ended the connection, the server knows nothing of the request.
+            // Nothing was written since the request was queued, so whatever ended the connection, the server has not seen the
+            // request.
             let unsent = link.sent() == sent_before;
             return Err(match view.fault() {
                 Some(fault) => Failed::Client(fault),
@@ -156,7 +157,7 @@ async fn over(
     Ok(Response::from_parts(head, UpstreamBody::Http2(incoming)))
 }
 
-/// Sends the body until the head of the answer is there.
+/// Sends the body until the response head arrives.
 async fn head(
     mut response: ResponseFuture,
     upload: &mut Option<Upload>,
@@ -182,11 +183,11 @@ async fn head(
     .await
 }
 
-/// A request's body on its way.
+/// A request body being sent.
 struct Upload {
     sending: Sending<RequestBody>,
     link: Link,
-    /// It waits for the server, and is counted so at its connection.
+    /// Whether it waits for the server, and is counted as blocked on its connection.
     blocked: bool,
 }
 
@@ -206,7 +207,7 @@ impl Upload {
         };
     }
 
-    /// Goes on by itself, so that an answer that is not read does not stop it.
+    /// Continues in its own task, so that a response that is not being read does not stop it.
     fn go_on(mut self) -> Task {
         Task(tokio::spawn(async move {
             std::future::poll_fn(|cx| self.poll(cx).map(drop)).await;
@@ -220,7 +221,7 @@ impl Drop for Upload {
     }
 }
 
-/// A task that ends with whoever wants it.
+/// A task that is aborted when this is dropped.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {
@@ -229,14 +230,14 @@ impl Drop for Task {
     }
 }
 
-/// What an exchange has while its answer comes.
+/// What an exchange holds while its response arrives.
 struct HeldUpload {
     _upload: Option<Task>,
     _stream: Stream,
     lease: Lease,
 }
 
-/// The body of an answer over HTTP/2. Dropped before its end it resets the stream, which cancels the request.
+/// The response body over HTTP/2. Dropping it before its end resets the stream, which cancels the request.
 pub struct Incoming {
     received: Received,
     held: Option<HeldUpload>,
@@ -255,7 +256,7 @@ impl Incoming {
         Poll::Ready(frame)
     }
 
-    /// Takes in what has come, while its reader can do nothing with it.
+    /// Buffers data that has arrived while the reader is stuck.
     pub(super) fn poll_hold(&mut self, cx: &mut Context<'_>) {
         self.received.poll_hold(cx);
     }
@@ -273,7 +274,7 @@ impl Incoming {
     }
 }
 
-/// HTTP/2 names the authority in the target (RFC 9113 §8.3.1).
+/// In HTTP/2 the target includes the authority (RFC 9113 §8.3.1).
 fn request(lease: &Lease, outgoing: Outgoing<'_>, body: &RequestBody) -> Request<()> {
     let head = outgoing.head;
     let mut request = Request::new(());

@@ -1,14 +1,13 @@
-//! When the kernel acknowledges the slices of an event stream.
+//! Controls when the kernel acknowledges the slices of an event stream.
 //!
-//! Linux acknowledges a small segment as soon as it is read: a packet for each event, and the reader pays for it. With
-//! `TCP_QUICKACK` off (tcp(7)) it waits for the next segment, mostly at most 40 ms, and acknowledges both. But a server that
-//! keeps Nagle's algorithm on (RFC 9293 §3.7.4) would hold the next event back until then, and such servers are common:
-//! Dynamo's frontend is one. So a stream has to show first that its server does not wait: an event that comes while the
-//! acknowledgement of the one before is owed was not held back for it. Where one fails at that, an event was some
-//! milliseconds late: it does not ask again, and where a few have failed and none has succeeded, nor do others of its
-//! endpoint.
+//! Linux acknowledges a small segment as soon as it is read: one packet per event, paid for by the reader. With `TCP_QUICKACK`
+//! off (tcp(7)) it waits for the next segment, usually for at most 40 ms, and acknowledges both at once. But a server that uses
+//! Nagle's algorithm (RFC 9293 §3.7.4) would hold back the next event until then, and such servers are common: Dynamo's
+//! frontend is one.
 //!
-//! Must not know: what an event is.
+//! So each stream first tests that its server does not wait: an event that arrives while the acknowledgement of the previous
+//! one is owed was not held back for it. A failed test delays an event by some milliseconds. The stream then does not try
+//! again, and after a few failures without a success no other stream of the endpoint does.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -16,43 +15,44 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-/// A longer gap may be longer than the kernel waits (40 ms, less a tick of its clock).
+/// Longer gaps may exceed the kernel's delay (40 ms, less a tick of its clock).
 const SHORT: Duration = Duration::from_millis(30);
-/// With still shorter gaps nothing is gained: several segments are read at once.
+/// Shorter gaps gain nothing: several segments are read at once.
 const CROWDED: Duration = Duration::from_millis(1);
-/// Slices that come in such gaps before a stream asks. Asking is six calls and an acknowledgement at once, so a stream that
-/// ends soon had better not.
+/// Slices with suitable gaps before a stream tries. A trial costs six system calls and an immediate acknowledgement, which does
+/// not pay for a stream that ends soon.
 const SETTLED: u8 = 8;
-/// How many streams of an endpoint may ask in vain before one has succeeded. One that is given up counts.
+/// How many streams of an endpoint may try without a success. Abandoned trials count.
 const TRIALS: u8 = 3;
 
-/// `TCP_ESTABLISHED` of net/tcp_states.h.
+/// `TCP_ESTABLISHED` from net/tcp_states.h.
 const ESTABLISHED: u8 = 1;
 
-/// What is known of an endpoint's servers. Shared by all threads.
+/// The results of an endpoint's trials. Shared by all threads.
 #[derive(Debug, Default)]
 pub struct Trials {
     asked: AtomicU8,
-    /// One has shown that it does not wait. Then each stream may ask: a few that fail by chance must not end it for all.
+    /// A trial showed that the server does not wait. Then every stream may try: a few chance failures must not disable it for
+    /// all.
     succeeded: AtomicBool,
 }
 
 impl Trials {
     fn admits(&self) -> bool {
         self.succeeded.load(Ordering::Relaxed)
-            // Looks first, lest it run over.
+            // Load first, so that the counter cannot overflow.
             || self.asked.load(Ordering::Relaxed) < TRIALS
                 && self.asked.fetch_add(1, Ordering::Relaxed) < TRIALS
     }
 
-    /// A stream that asked could not have been delayed.
+    /// Returns a trial: the stream tried, but ended before the server could have delayed it.
     fn give_back(&self) {
-        // Below nothing only where success lets each stream ask, and nobody counts any more.
+        // Drops below zero only after a success, when the counter no longer matters.
         self.asked.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn succeeded(&self) {
-        // Looks first: a store by every stream would bounce the line between cores.
+        // Load first: a store by every stream would bounce the cache line between cores.
         if !self.succeeded.load(Ordering::Relaxed) {
             self.succeeded.store(true, Ordering::Relaxed);
         }
@@ -62,17 +62,17 @@ impl Trials {
 /// How the slices of one stream are acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuickAck {
-    /// As the kernel does when nobody asks. So many slices, of `SETTLED`, have come in gaps for which it is worth asking.
+    /// The kernel's default. This many of `SETTLED` slices have arrived with gaps for which a trial is worthwhile.
     Prompt(u8),
-    /// What comes from now on is to be acknowledged with what follows it.
+    /// Delayed acknowledgement was requested. Counts from here on.
     Asked(Counts),
-    /// The acknowledgement of a slice is owed. If the next one comes before it is paid, the server does not wait.
+    /// The acknowledgement of a slice is owed. If the next slice arrives before it is sent, the server does not wait.
     Owed(Counts),
-    /// Two slices are acknowledged at once.
+    /// The trial succeeded: two slices share one acknowledgement.
     Delayed,
-    /// They were, until one had to be acknowledged alone: then the kernel is prompt again by itself.
+    /// As `Delayed`, until a slice had to be acknowledged alone, which makes the kernel acknowledge at once again.
     Lapsed,
-    /// The server may have waited, or it cannot be told.
+    /// The server may have waited, or it is impossible to tell.
     Never,
 }
 
@@ -83,7 +83,7 @@ impl Default for QuickAck {
 }
 
 impl QuickAck {
-    /// A slice was read from `socket`, `gap` after the one before.
+    /// Call this for each slice read from `socket`, `gap` after the previous one.
     pub fn read(&mut self, gap: Duration, socket: &impl Socket, trials: &Trials) {
         let is_worth_asking = (CROWDED..SHORT).contains(&gap);
         *self = match *self {
@@ -93,15 +93,15 @@ impl QuickAck {
                 .and_then(|()| socket.counts())
                 .map_or(Self::Never, Self::Asked),
             Self::Asked(before) => match socket.counts() {
-                // It had come before that was asked for.
+                // The slice arrived before delaying was requested.
                 Ok(now) if now.received == before.received => return,
                 Ok(now) if now.sent == before.sent && now.is_part_since(before) => Self::Owed(now),
                 _ => Self::Never,
             },
             Self::Owed(before) => match (socket.counts(), socket.delays()) {
                 (Ok(now), _) if now.received == before.received => return,
-                // What was owed is still owed, or was paid when this slice was read; not with data of ours, and not because
-                // the kernel was tired of waiting.
+                // The acknowledgement is still owed, or was sent when this slice was read. It was not sent with data of ours,
+                // nor because the kernel's delay ran out.
                 (Ok(now), Ok(true))
                     if now.data_sent == before.data_sent && now.is_part_since(before) =>
                 {
@@ -115,8 +115,8 @@ impl QuickAck {
         }
     }
 
-    /// The stream has ended by itself. Where that was too early to tell, and nothing has been acknowledged since (so that the
-    /// server cannot have waited for it), its trial was none.
+    /// The stream ended by itself. If that was too early to tell, and nothing has been acknowledged since (so the server cannot
+    /// have waited for it), its trial does not count.
     pub fn ended(&mut self, socket: &impl Socket, trials: &Trials) {
         let (Self::Asked(before) | Self::Owed(before)) = *self else {
             return;
@@ -128,32 +128,33 @@ impl QuickAck {
     }
 }
 
-/// What TCP has counted of a connection (`tcp_info` of linux/tcp.h).
+/// TCP's counters of a connection (`tcp_info` in linux/tcp.h).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Segments, acknowledgements among them.
+    /// Segments, including acknowledgements.
     sent: u32,
     /// Segments with data.
     data_sent: u32,
     /// Bytes.
     received: u64,
-    /// The largest segment that came, or a guess that is lower than what is usual, in bytes.
+    /// The largest segment received so far, or an estimate below the usual size, in bytes.
     largest: u32,
 }
 
 impl Counts {
-    /// Was what came since `before` less than a full segment? Full ones are never held back, so they show nothing.
+    /// Is the data received since `before` less than a full segment? Nagle's algorithm never holds back full segments, so they
+    /// prove nothing.
     const fn is_part_since(&self, before: Self) -> bool {
         self.received - before.received < self.largest as u64
     }
 }
 
-/// What of a socket this needs.
+/// The socket operations that this module needs.
 pub trait Socket {
-    /// Pays what is owed, if nothing more has come, and has the kernel delay acknowledgements until one of them has to be paid
-    /// alone.
+    /// Sends the owed acknowledgement, if nothing more has arrived, and makes the kernel delay acknowledgements until one has
+    /// to be sent alone.
     fn delay(&self) -> io::Result<()>;
-    /// Does the kernel delay them still?
+    /// Does the kernel still delay them?
     fn delays(&self) -> io::Result<bool>;
     fn counts(&self) -> io::Result<Counts>;
 }
@@ -170,9 +171,10 @@ impl Socket for TcpStream {
 
     fn counts(&self) -> io::Result<Counts> {
         let info = crate::transport::tcp::info(self)?;
-        // A server that closes sends what Nagle held back together with the end, acknowledged or not: it shows nothing.
+        // A server that closes sends what Nagle's algorithm held back together with its FIN, acknowledged or not, so it proves
+        // nothing.
         let ends = info.tcpi_state != ESTABLISHED;
-        // A kernel that does not count has sent none, not even the request.
+        // Zero means that the kernel does not count segments: at least the request was sent.
         if ends || info.tcpi_data_segs_out == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }

@@ -1,4 +1,4 @@
-//! The body of an answer over HTTP/1.1, read from its connection as it is asked for.
+//! The response body over HTTP/1.1, read from its connection on demand.
 
 use std::io;
 use std::sync::Arc;
@@ -17,14 +17,15 @@ use crate::upstream::endpoint::Lease;
 use crate::upstream::quick_ack::QuickAck;
 use crate::upstream::{BodyError, Endpoint, idle};
 
-/// From this length on, in bytes, a slice does not wait for those of other streams: what many such hold would fall out of the
-/// processor's cache before it is written. No read has room for less.
+/// Slices of at least this length, in bytes, are not deferred to be batched with those of other streams: many large deferred
+/// slices would be evicted from the processor's cache before they are written. Reads into the shared buffer always have room
+/// for at least this much.
 const LARGE: usize = MIN_READ;
 
-/// What is read before others have their turn, in bytes, where a server sends as fast as it is read. A client that leaves is
+/// Bytes to read before the task yields, for a server that sends as fast as the proxy reads. A disconnect of the client is
 /// noticed in between.
 const AT_ONCE: usize = 256 * 1024;
-/// What a read counts at least, in bytes.
+/// Each read counts as at least this many bytes.
 const LEAST: usize = 8 * 1024;
 
 struct Link {
@@ -40,33 +41,34 @@ enum Reading {
     Done,
 }
 
-/// The body of an answer over HTTP/1.1. Dropped before its end it closes the connection, which cancels the request.
+/// The response body over HTTP/1.1. Dropping it before its end closes the connection, which cancels the request.
 pub struct Incoming {
     framing: Reading,
-    /// What was read together with the head, or waits until others were read.
+    /// Data that was read together with the head, or a slice that is deferred.
     rest: BytesMut,
-    /// Something was handed on: what is first goes out with the head, and never waits.
+    /// Whether any data was passed on. The first slice goes out with the head and is never deferred.
     begun: bool,
-    /// A slice has just waited for others, or was too large to: one that is there already is not to, lest it miss the same
-    /// write.
+    /// Whether the last slice was deferred or too large to be. A slice that is already there now is not deferred, so that it
+    /// does not miss the same write.
     has_waited: bool,
-    /// Bytes that were read since this last waited.
+    /// Bytes read since this last returned `Pending`.
     at_once: usize,
     trailers: Option<Box<HeaderMap>>,
     keep_alive: bool,
     until_close: bool,
     link: Option<Link>,
-    /// What is still to be sent of the request while the answer is coming.
+    /// The rest of the request, while it is being sent during the response.
     sender: Option<Box<Sender>>,
-    /// The request could not be sent to its end.
+    /// Whether sending the request failed before its end.
     unsent: bool,
     acks: QuickAck,
-    /// Memory is tight: it is read in small pieces.
+    /// Whether to read in small pieces, because memory is tight.
     little: bool,
 }
 
 impl Incoming {
-    /// The body of the answer to what `sender` sends, framed as its head says, of which `rest` was read already.
+    /// The body of the response to the request that `sender` sends, framed as the response head says. `rest` was read with the
+    /// head.
     pub(super) fn new(
         framing: Framing,
         keep_alive: bool,
@@ -161,7 +163,7 @@ impl Incoming {
         }
     }
 
-    /// Goes on sending the request, while nobody reads the answer: a client may read only when it has sent all.
+    /// Continues to send the request while the response is not being read: a client may not read before it has sent everything.
     pub(in crate::upstream) fn poll_request(&mut self, cx: &mut Context<'_>) {
         if let Some(link) = &mut self.link {
             send_on(&mut self.sender, &mut self.unsent, &mut link.transport, cx);
@@ -177,18 +179,18 @@ impl Incoming {
         self.link.as_ref().map(|link| &*link.lease)
     }
 
-    /// The last slice came `gap` after the one before.
+    /// Reports that the last slice arrived `gap` after the previous one.
     pub(in crate::upstream) fn paced(&mut self, gap: Duration) {
         if let Some(Link { transport, lease }) = &self.link {
             self.acks.read(gap, transport.socket(), &lease.trials);
         }
     }
 
-    /// What of `bytes` is payload. Ends the body, and gives the connection back, when it is complete.
+    /// Extracts the payload from `bytes`. At the end of the body this returns the connection to the idle pool.
     fn take_in(&mut self, mut bytes: BytesMut) -> Result<Bytes, BodyError> {
         let eof = bytes.is_empty();
         let surplus = match &mut self.framing {
-            // The failed write took the reset from the socket, of which this end is what is left.
+            // The failed write consumed the reset from the socket, so the read sees a plain end.
             Reading::UntilClose if eof && self.unsent => {
                 return Err(BodyError::Broken(io::ErrorKind::ConnectionReset.into()));
             }
@@ -214,7 +216,7 @@ impl Incoming {
                 let more = decoded.consumed < bytes.len();
                 let surplus = more && chunked.is_done();
                 if more && !surplus {
-                    // An error, which is told once what came before it is forwarded.
+                    // A framing error follows. It is reported after the payload before it has been forwarded.
                     self.rest = bytes.split_off(decoded.consumed);
                 }
                 bytes.truncate(decoded.payload.end);
@@ -227,7 +229,7 @@ impl Incoming {
             }
             Reading::UntilClose | Reading::Done => false,
         };
-        // Bytes behind the end are nobody's answer: such a connection is not used again.
+        // Bytes after the end belong to no response. Do not reuse such a connection.
         self.keep_alive &= !surplus;
         if matches!(self.framing, Reading::Done) {
             self.release();
@@ -235,7 +237,7 @@ impl Incoming {
         Ok(bytes.freeze())
     }
 
-    /// Gives the connection back if it may carry another request, and ends the lease.
+    /// Returns the connection to the idle pool if it can be reused, and ends the lease.
     fn release(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.unsent |= !sender.is_done();
@@ -249,7 +251,7 @@ impl Incoming {
         }
     }
 
-    /// Is there something that was read and waits until others were read?
+    /// Is there a slice that was read and deferred?
     pub(in crate::upstream) fn holds_back(&self) -> bool {
         self.begun && !self.rest.is_empty()
     }
@@ -271,7 +273,7 @@ impl Incoming {
     }
 }
 
-/// Writes what can be written of the request, and notes if its end cannot be.
+/// Writes what can be written of the request, and sets `unsent` if the rest cannot be sent.
 fn send_on(
     sender: &mut Option<Box<Sender>>,
     unsent: &mut bool,
@@ -294,7 +296,7 @@ mod tests {
     use super::*;
     use crate::request_body::RequestBody;
 
-    /// An answer that lasts until its connection ends, and the server's side of that.
+    /// A response that ends when its connection closes, and the server's end of the connection.
     async fn until_close(sender: Sender) -> (Incoming, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -311,7 +313,7 @@ mod tests {
         (incoming, server)
     }
 
-    /// The next slice, and how often it was held back before. What is held back is followed by `more` of the server.
+    /// The next slice, and how often it was deferred. Whenever a slice is deferred the server sends `more`.
     async fn next(
         incoming: &mut Incoming,
         server: &TcpStream,
@@ -347,7 +349,7 @@ mod tests {
         let sender = Sender::new(0, Bytes::new(), None, Framing::None, false);
         let (mut incoming, mut server) = until_close(sender).await;
         let large = "x".repeat(LARGE);
-        // What is no task of its own is polled after each look at the sockets anyway.
+        // Spawned as a task: the future that the runtime blocks on is polled after each poll of the sockets anyway.
         let done = tokio::spawn(async move {
             for (written, more, comes, held) in [
                 ("first", "", "first", 0),

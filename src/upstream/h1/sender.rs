@@ -1,4 +1,4 @@
-//! What is still to be written of a request, while its answer may already be coming.
+//! Writes the rest of a request, possibly while its response is already arriving.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,32 +13,32 @@ use crate::http1::{self, Framing};
 use crate::request_body::RequestBody;
 use crate::transport::Transport;
 
-/// The part of a request's body that was not composed yet.
+/// The part of the request body that has not been encoded yet.
 enum Rest {
-    /// The end of the request is composed.
+    /// The end of the request has been encoded.
     Nothing,
-    /// Waits for `100 Continue`. The server counts on these bytes once the head has announced them.
+    /// Waits for `100 Continue`. Once the head has announced these bytes, the server relies on them.
     Held(RequestBody),
     Flowing(RequestBody),
 }
 
-/// What is still to be written of a request.
+/// The rest of a request to write.
 pub(super) struct Sender {
     pending: VecDeque<Bytes>,
     rest: Rest,
-    /// Bytes that the head announced and the body still owes; `None` where the body is chunked.
+    /// Bytes that the head announced and the body has not yet delivered; `None` if the body is chunked.
     owed: Option<u64>,
-    /// Bytes that the transport has taken.
+    /// Bytes that the transport has accepted.
     written: u64,
-    /// Why nothing more can be written. The model server may still answer, as it does to a body that is too large.
+    /// Why nothing more can be written. The model server may still respond, for example to a body that is too large.
     broken: Option<io::Error>,
-    /// The client broke its body off: there is nothing more to send, and no answer to wait for.
+    /// The client broke off its body: there is nothing more to send and no response to wait for.
     abandoned: bool,
 }
 
 impl Sender {
-    /// Of a request whose head announced `framing`, `written` bytes are written, and `first` is composed. `body` follows, at
-    /// once or, where it `waits`, after `100 Continue`; without it `first` is all that is left.
+    /// The rest of a request whose head announced `framing`. `written` bytes have been written, and `first` is encoded but not
+    /// written. `body` follows: at once, or after `100 Continue` if it `waits`. Without a body, `first` is all that is left.
     pub(super) fn new(
         written: usize,
         first: Bytes,
@@ -65,7 +65,7 @@ impl Sender {
         }
     }
 
-    /// Writes what can be written. Ready when there is nothing more to do, whether all was written or not.
+    /// Writes what can be written. Ready when there is nothing more to do, whether or not everything was written.
     pub(super) fn poll(&mut self, transport: &mut Transport, cx: &mut Context<'_>) -> Poll<()> {
         if self.broken.is_some() {
             return Poll::Ready(());
@@ -113,7 +113,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Composes the end of the body.
+    /// Encodes the end of the body.
     fn finish(&mut self, trailers: Option<&http::HeaderMap>) -> io::Result<()> {
         match self.owed {
             None => {
@@ -147,12 +147,12 @@ impl Sender {
         }
     }
 
-    /// Does it wait for `100 Continue`?
+    /// Is the body waiting for `100 Continue`?
     pub(super) const fn is_held(&self) -> bool {
         matches!(self.rest, Rest::Held(_))
     }
 
-    /// The model server wants the body, or has let us wait for too long.
+    /// Releases a held body: the model server asked for it, or did not respond to the expectation in time.
     pub(super) fn go_on(&mut self) {
         self.rest = match std::mem::replace(&mut self.rest, Rest::Nothing) {
             Rest::Held(body) => Rest::Flowing(body),
@@ -160,29 +160,29 @@ impl Sender {
         };
     }
 
-    /// Was the whole request written, as its head announced it? Only then the next bytes on its connection are the next
-    /// request. (RFC 9112 §9.3: what is left of a body would be read as one.)
+    /// Was the whole request written, as announced by its head? Otherwise the connection cannot be reused: the server would
+    /// read the next request as the rest of this body (RFC 9112 §9.3).
     pub(super) fn is_done(&self) -> bool {
         matches!(self.rest, Rest::Nothing) && self.pending.is_empty() && self.broken.is_none()
     }
 
-    /// How many bytes the transport has taken.
+    /// Bytes that the transport has accepted.
     pub(super) const fn written(&self) -> u64 {
         self.written
     }
 
-    /// Did the client break its body off?
+    /// Did the client break off its body?
     pub(super) const fn is_abandoned(&self) -> bool {
         self.abandoned
     }
 
-    /// Why nothing more can be written, if so. It stays broken.
+    /// Takes the reason why nothing more can be written, if any. The sender stays broken.
     pub(super) fn error(&mut self) -> Option<io::Error> {
         let broken = self.broken.as_mut()?;
         Some(std::mem::replace(broken, io::ErrorKind::Other.into()))
     }
 
-    /// The body, as far as it was not composed yet.
+    /// The part of the body that has not been encoded yet.
     pub(super) fn into_rest(self) -> Option<RequestBody> {
         match self.rest {
             Rest::Nothing => None,

@@ -1,24 +1,24 @@
-//! Whether a server can have read anything of a request, and whether it can have answered it, by what TCP knows of both.
+//! Determines from the state of TCP whether a server can have read any of a request, and whether data can be its response.
 //!
-//! A server may close an idle connection just as a request is sent over it. Such a request may be sent again whatever its
-//! method is (RFC 9112 §9.3.1), but only if it is certain that the server has not read it. It is certain where the server's end
-//! of the connection (a FIN) has come while all bytes of the request are still unacknowledged: a FIN acknowledges what had
-//! arrived before it was sent. A reset shows nothing: it acknowledges nothing, so a server that has read the request and then
-//! died looks like one that never got it.
+//! A server may close an idle connection just as a request is sent over it. Such a request may be retried whatever its method
+//! is (RFC 9112 §9.3.1), but only if it is certain that the server has not read it. That is certain if the server's FIN has
+//! arrived while all bytes of the request are still unacknowledged, because a FIN acknowledges everything that arrived before
+//! it was sent. A reset proves nothing: it acknowledges nothing, so a server that read the request and then died looks like one
+//! that never received it.
 //!
-//! What comes over a used connection while all bytes of the request are still unacknowledged was sent before the server got
-//! any of them: it is not the answer (RFC 9112 §9.2).
+//! Data that arrives on a reused connection while all bytes of the request are still unacknowledged was sent before the server
+//! received any of them, so it is not the response (RFC 9112 §9.2).
 
 use crate::transport::{Transport, tcp};
 
-/// What is to be known before the request is written.
+/// The state of the connection before the request is written.
 pub(super) struct Unread {
-    /// Bytes that the server had acknowledged. Only for TLS, where it is not known how many bytes a request becomes.
+    /// Bytes that the server had acknowledged. Used for TLS only, where the encrypted length of the request is unknown.
     acknowledged: Option<u64>,
 }
 
 impl Unread {
-    /// To be called before the first byte is written.
+    /// Call this before the first byte is written.
     pub(super) fn before(transport: &Transport) -> Self {
         let acknowledged = match transport {
             Transport::Tcp(_) => None,
@@ -29,8 +29,8 @@ impl Unread {
         Self { acknowledged }
     }
 
-    /// Had none of the `written` bytes reached the server's machine when it sent what has come last? To be asked before that is
-    /// used: an acknowledgement that comes later says nothing of it.
+    /// Is it certain that none of the `written` bytes had reached the server's machine when it sent the data that arrived last?
+    /// Call this before that data is used: an acknowledgement that arrives later proves nothing about it.
     pub(super) fn is_certain(&self, transport: &Transport, written: u64) -> bool {
         match transport {
             Transport::Tcp(socket) => tcp::unacknowledged(socket).is_ok_and(|left| left >= written),
@@ -63,7 +63,7 @@ mod tests {
         (client, server)
     }
 
-    /// How a request over `transport` fails.
+    /// The error of a request over `transport`.
     async fn failure(transport: TcpStream, used: bool, body: &'static str) -> Error {
         let address = transport.peer_addr().expect("an address");
         let head = Head {
@@ -127,7 +127,7 @@ mod tests {
         }
     }
 
-    /// A connection that has carried so much that the server, which reads nothing, takes no more for now.
+    /// A connection whose buffers are full: the server reads nothing and accepts no more for now.
     async fn full() -> (TcpStream, TcpStream) {
         let (client, server) = pair().await;
         let small = socket2::SockRef::from(&server);

@@ -1,4 +1,4 @@
-//! Connections to model servers over HTTP/2, a few per thread and endpoint, and which of them a request goes over.
+//! HTTP/2 connections to model servers: keeps a few per thread and endpoint, and selects one for each request.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,36 +16,37 @@ use crate::transport::h2::{Counted, KeepAlive, SMALL_FRAMES, Traffic, Window};
 use crate::upstream::Error;
 use crate::upstream::lifetime::Life;
 
-/// Streams that a connection carries before another one is opened, where the server does not set a lower limit.
-/// Dynamo's frontends allow 200.
+/// Streams on a connection before another connection is opened, unless the server sets a lower limit. Dynamo's frontends allow
+/// 200.
 const MAX_STREAMS: usize = 100;
-/// What a stream holds, in bytes, of an answer that its client does not read (RFC 9113 §6.9). A stream carries as much
-/// per round trip: 64 MB/s at half a millisecond.
+/// Bytes of a response that a stream buffers while its client does not read (RFC 9113 §6.9). It also limits a stream to this
+/// much per round trip: 64 MB/s at 0.5 ms.
 const STREAM_WINDOW: u32 = 32 * 1024;
-/// The window of a connection, in bytes, cannot be used up by streams that nobody reads. It is the most that the answers
-/// of a connection hold: 3.1 MiB.
+/// The window of a connection, in bytes. Large enough that unread streams cannot use it up. It is also the most that the
+/// responses of a connection buffer: 3.1 MiB.
 const CONNECTION_WINDOW: u32 = MAX_STREAMS as u32 * STREAM_WINDOW;
-/// Largest head of an answer, in bytes, as over HTTP/1.1.
+/// Maximum size of a response head, in bytes, as over HTTP/1.1.
 const MAX_HEAD: u32 = 64 * 1024;
-/// Bytes of a request's body that a stream holds while the server's window, or the socket, is full.
+/// Bytes of a request body that a stream buffers while the server's window or the socket is full.
 const SEND_BUFFER: usize = 64 * 1024;
-/// How many streams a server allows before it has said so (RFC 9113 §6.5.2): no number that it could say.
+/// Stands for the number of streams that a server allows until it has announced it (RFC 9113 §6.5.2). No server can announce
+/// this value.
 const UNKNOWN: usize = usize::MAX - 1;
-/// How long a connection without a stream is kept.
+/// How long a connection without streams is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
 thread_local! {
     static LINKS: RefCell<HashMap<u64, Vec<Kept>>> = RefCell::new(HashMap::new());
 }
 
-/// A connection that more requests may go over.
+/// A connection that may carry further requests.
 struct Kept {
     link: Link,
-    /// Since when it was seen without a stream.
+    /// When it was first seen without streams.
     idle_since: Option<Instant>,
 }
 
-/// A connection.
+/// An HTTP/2 connection to a model server.
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) sender: SendRequest<Bytes>,
@@ -54,31 +55,31 @@ pub(super) struct Link {
     pub(super) life: Life,
 }
 
-/// What a connection carries.
+/// The load of a connection.
 #[derive(Debug, Default)]
 pub(super) struct Load {
     streams: AtomicUsize,
-    /// Uploads that wait for the server to take more.
+    /// Uploads that wait for the server to accept more data.
     pub(super) blocked: AtomicUsize,
 }
 
 impl Link {
-    /// A stream more, counted while it lives.
+    /// Counts a stream until the result is dropped.
     pub(super) fn stream(&self) -> Stream {
         self.load.streams.fetch_add(1, Ordering::Relaxed);
         Stream(Arc::clone(&self.load))
     }
 
-    /// Bytes that were handed to the socket so far.
+    /// Bytes written to the socket so far.
     pub(super) fn sent(&self) -> u64 {
         self.traffic.sent()
     }
 
-    /// Can it take another request? One with a body does not go beside an upload that waits: the server may have stopped
-    /// to read that one, and its connection's window is then full for all.
+    /// Can it carry another request? A request with a body does not share a connection with a blocked upload: the server may
+    /// have stopped reading that upload, which fills the window of the connection for all its streams.
     fn has_room(&self, with_body: bool) -> bool {
         let most = match self.sender.current_max_send_streams() {
-            // It is asked for one only until it has said how many it allows.
+            // One request only, until the server has announced its limit.
             UNKNOWN => 1,
             most => most.min(MAX_STREAMS),
         };
@@ -86,14 +87,14 @@ impl Link {
         self.load.streams.load(Ordering::Relaxed) < most && !(blocked && with_body)
     }
 
-    /// Neither ended nor about to.
+    /// Is it neither closed nor shutting down?
     fn is_open(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 }
 
-/// A stream, counted at its connection while it lives.
+/// A stream, counted on its connection until it is dropped.
 pub(super) struct Stream(pub(super) Arc<Load>);
 
 impl Drop for Stream {
@@ -102,7 +103,7 @@ impl Drop for Stream {
     }
 }
 
-/// A connection that this thread has to the endpoint and that takes another request.
+/// A connection of this thread to the endpoint that can carry another request.
 pub(super) fn existing(endpoint: u64, with_body: bool) -> Option<Link> {
     LINKS.with_borrow_mut(|links| {
         let links = links.get_mut(&endpoint)?;
@@ -111,7 +112,7 @@ pub(super) fn existing(endpoint: u64, with_body: bool) -> Option<Link> {
             .iter()
             .position(|kept| kept.link.has_room(with_body))?;
         links[at].idle_since = None;
-        // One that has carried enough is let go: it ends with the last of its streams.
+        // A connection at the end of its lifetime is no longer kept. It closes after its last stream.
         match links[at].link.life.spend() {
             true => Some(links[at].link.clone()),
             false => Some(links.swap_remove(at).link),
@@ -119,7 +120,7 @@ pub(super) fn existing(endpoint: u64, with_body: bool) -> Option<Link> {
     })
 }
 
-/// Begins HTTP/2 on a new connection and keeps it for others.
+/// Starts HTTP/2 on a new connection and keeps the connection for others.
 pub(super) async fn begin(
     endpoint: u64,
     transport: Transport,
@@ -135,7 +136,7 @@ pub(super) async fn begin(
         .max_send_buffer_size(SEND_BUFFER)
         .initial_max_send_streams(UNKNOWN)
         .enable_push(false)
-        // What still comes for streams that were given up is no offence of the server's.
+        // Frames that still arrive for streams that the proxy has reset are not the server's fault.
         .max_concurrent_reset_streams(MAX_STREAMS)
         .max_local_error_reset_streams(None)
         .handshake(transport)
@@ -148,7 +149,7 @@ pub(super) async fn begin(
         traffic: Arc::clone(&traffic),
         life,
     };
-    // Supervised by its streams: they see the error that ends it.
+    // Needs no supervision: its streams receive the error that ends the connection.
     tokio::spawn(drive(
         connection,
         traffic,
@@ -190,7 +191,8 @@ async fn drive(
     }
 }
 
-/// Forgets connections that have ended, are too old, or carried nothing for long. Call it now and then on each thread.
+/// Drops connections that have closed, have exceeded their lifetime, or have been idle too long. Call it periodically on each
+/// thread.
 pub(in crate::upstream) fn sweep(now: Instant) {
     LINKS.with_borrow_mut(|links| {
         links.retain(|_, links| {

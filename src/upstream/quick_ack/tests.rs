@@ -1,4 +1,5 @@
-//! What makes a stream ask for delayed acknowledgements, by script; and what real servers with and without Nagle do then.
+//! When a stream tries delayed acknowledgements, with a scripted socket; and the results with real servers with and without
+//! Nagle's algorithm.
 
 use std::cell::Cell;
 use std::io::{Read, Write};
@@ -15,11 +16,11 @@ use super::*;
 const TOKEN: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_millis(80);
 const BURST: Duration = Duration::from_micros(50);
-/// Of a stream that has come far enough to ask.
+/// The state of a stream that is ready for a trial.
 const PROMPT: QuickAck = QuickAck::Prompt(SETTLED);
 const REQUEST: &[u8] = b"GET";
 
-/// A socket of which the test says what its kernel did. It has seen segments of 536 bytes.
+/// A socket with a scripted kernel state. Its largest segment so far is 536 bytes.
 struct Scripted {
     asked: Cell<u32>,
     counts: Cell<Counts>,
@@ -46,7 +47,7 @@ impl Scripted {
         self.counts.set(counts);
     }
 
-    /// A slice comes and is read.
+    /// A slice arrives and is read.
     fn comes(&self, acks: &mut QuickAck, gap: Duration, trials: &Trials) {
         self.change(|counts| counts.received += 250);
         acks.read(gap, self, trials);
@@ -141,7 +142,7 @@ fn a_slice_that_had_come_before_shows_nothing() {
     assert_eq!(acks, QuickAck::Delayed);
 }
 
-/// What an event after `slices` of them comes to, before which `happened`.
+/// The state after an event that follows `slices` others, with `happened` applied before it.
 fn when(slices: usize, happened: impl FnOnce(&Scripted)) -> QuickAck {
     let (socket, trials) = (Scripted::new(), Trials::default());
     let mut acks = socket.after(&vec![TOKEN; slices], &trials);
@@ -220,18 +221,18 @@ enum Writes {
     Two,
     /// Every other event is longer than a segment.
     Long,
-    /// As one, and the connection ends with the fourth event.
+    /// Like `One`, but the connection ends with the fourth event.
     Four,
 }
 
-/// A server that sends a token each 10 ms, and one connection to it that has sent something.
+/// A server that sends a token every 10 ms, and a connection to it over which a request was sent.
 async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         let (mut client, _): (Blocking, _) = listener.accept().unwrap();
         client.set_nodelay(nodelay).unwrap();
-        // Or else its end would be a reset.
+        // With unread data its close would be a reset.
         client.read_exact(&mut [0; REQUEST.len()]).unwrap();
         let (token, long) = ([b'x'; 250], [b'x'; 800]);
         let (first, second) = token.split_at(200);
@@ -261,7 +262,7 @@ async fn connection(nodelay: bool, writes: Writes) -> TcpStream {
     stream
 }
 
-/// Reads `slices` from it. Answers what came of it, and how many segments were sent for the last half of them.
+/// Reads `slices` from the stream. Returns the final state, and how many segments were sent during the second half.
 async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (QuickAck, u32) {
     let (mut acks, mut last, mut half) = (PROMPT, Instant::now(), 0);
     for slice in 0..slices {
@@ -273,7 +274,7 @@ async fn read(stream: &mut TcpStream, slices: u32, trials: &Trials) -> (QuickAck
     (acks, stream.counts().unwrap().sent - half)
 }
 
-/// Reads a slice. False where the server has ended instead.
+/// Reads one slice. Returns false if the server has closed the connection instead.
 async fn read_one(
     stream: &mut TcpStream,
     acks: &mut QuickAck,
@@ -291,7 +292,7 @@ async fn read_one(
 
 #[tokio::test]
 async fn a_server_without_nagle_gets_half_the_acknowledgements() {
-    // A busy machine may spoil a try by a long gap.
+    // On a busy machine a long gap may spoil an attempt.
     for _ in 0..20 {
         let mut stream = connection(true, Writes::One).await;
         let (acks, sent) = read(&mut stream, 60, &Trials::default()).await;
@@ -320,7 +321,7 @@ async fn a_server_with_nagle_is_recognized() {
     }
 }
 
-/// Its last event comes with the end, acknowledged or not.
+/// Its last event arrives together with the FIN, acknowledged or not.
 #[tokio::test]
 async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
     let (mut tries, mut one_by_one) = (0, 0);
@@ -335,15 +336,15 @@ async fn a_server_with_nagle_is_not_mistaken_at_its_end() {
         }
         assert_ne!(acks, QuickAck::Delayed);
         assert!(!trials.succeeded.load(Ordering::Relaxed));
-        // On a busy machine some come together.
+        // On a busy machine some events arrive together.
         one_by_one += u32::from(slices == 4);
     }
 }
 
-/// A short answer's last event comes late and with its end, which nobody judges: that is no trial to be given back.
+/// The last event of a short response arrives late and with the FIN, where it is not judged. Its trial is not returned.
 #[tokio::test]
 async fn a_late_last_event_costs_a_trial() {
-    // A busy machine may spoil a try by a long gap.
+    // On a busy machine a long gap may spoil an attempt.
     for _ in 0..200 {
         let trials = Trials::default();
         let mut stream = connection(false, Writes::One).await;
@@ -359,7 +360,7 @@ async fn a_late_last_event_costs_a_trial() {
     panic!("no try came to it");
 }
 
-/// The kernel delays by itself on a connection over which something was just said.
+/// On a connection that was just used, the kernel delays acknowledgements by itself.
 #[tokio::test]
 async fn a_connection_that_is_used_again_is_judged_alike() {
     for _ in 0..20 {
