@@ -1,7 +1,7 @@
-//! HTTP/1.1 message syntax (RFC 9112) over byte slices: heads and chunked framing, both directions.
+//! HTTP/1.1 message syntax (RFC 9112) over byte slices: heads and chunked framing, in both directions.
 //!
-//! The grammar of a head is `httparse`'s; what is added here is what a proxy must be strict about (§11.2): one length,
-//! one host, no repair. Knows no socket, no clock and no policy.
+//! `httparse` provides the grammar of heads. This module adds the strictness that a proxy needs (§11.2): one length, one host,
+//! no repair. Contains no I/O, clock or policy.
 
 mod chunked;
 mod encode;
@@ -20,24 +20,24 @@ pub use trailers::{passable, with_trailers};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Most header lines that a head may hold. Dynamo's frontends take 100.
+/// Maximum number of header lines in a head. Dynamo's frontends accept 100.
 pub const MAX_HEADERS: usize = 128;
 
-/// How the end of a message's body is found (RFC 9112 §6.3).
+/// How the end of a message body is found (RFC 9112 §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// No body at all.
+    /// No body.
     None,
     /// `Content-Length`, in bytes.
     Length(u64),
     /// `Transfer-Encoding: chunked`.
     Chunked,
-    /// A response that ends when its connection does.
+    /// The response ends when its connection closes.
     UntilClose,
 }
 
-/// Builds the map from what `httparse` found in `head`, of which `copy` is a copy: it backs all values. There is room for
-/// `more` fields.
+/// Builds a map from the headers that `httparse` found in `head`. The values are slices of `copy`, a copy of `head`. The map
+/// has room for `more` fields.
 fn header_map(
     found: &[httparse::Header<'_>],
     head: &[u8],
@@ -57,23 +57,23 @@ fn header_map(
     Some(map)
 }
 
-/// The part of `copy` that `part` is of `head`.
+/// The slice of `copy` that corresponds to `part`, a slice of `head`.
 fn part(copy: &Bytes, head: &[u8], part: &[u8]) -> Bytes {
     let start = part.as_ptr() as usize - head.as_ptr() as usize;
     copy.slice(start..start + part.len())
 }
 
-/// True where every CR stands before an LF and every LF behind a CR: a lone one is where two parsers disagree about lines.
+/// Is every CR followed by an LF, and every LF preceded by a CR? Parsers disagree about whether a lone one ends a line.
 fn line_ends_are_crlf(head: &[u8]) -> bool {
     let ends_well = head.first() != Some(&b'\n') && head.last() != Some(&b'\r');
     let pairs = head.iter().zip(head.iter().skip(1));
-    // Without a way out of the loop, so that many bytes are compared at once.
+    // No early exit, so that the compiler can vectorize the comparison.
     pairs.fold(ends_well, |so_far, (byte, next)| {
         so_far & ((*byte == b'\r') == (*next == b'\n'))
     })
 }
 
-/// `1*DIGIT` that fits (RFC 9110 §8.6): no sign, no list, no white space.
+/// `1*DIGIT` that fits (RFC 9110 §8.6): no sign, list or white space.
 fn content_length(value: &HeaderValue) -> Option<u64> {
     decimal(value.as_bytes())
 }
@@ -88,8 +88,8 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     })
 }
 
-/// Which field names a head may hold: a Bloom filter of one word. Asking a map for a name costs a hash, and most names that
-/// a proxy asks for are not there.
+/// The field names that a head may contain, as a Bloom filter of one word. A map lookup costs a hash, and most names that a
+/// proxy looks up are absent.
 #[derive(Clone, Copy, Debug)]
 pub struct NameFilter(u64);
 
@@ -105,21 +105,21 @@ impl NameFilter {
         self.0 & Self::bit(name) != 0
     }
 
-    /// Has `headers`, whose filter this is, a field of this name?
+    /// Do `headers`, which this filter was built from, contain a field of this name?
     #[must_use]
     pub fn hold(self, headers: &HeaderMap, name: &HeaderName) -> bool {
         self.may_hold(name) && headers.contains_key(name)
     }
 
-    /// Has the list that `name` is in `headers`, whose filter this is, this member, in whatever case?
+    /// Does the list `name` in `headers`, which this filter was built from, contain `member`, ignoring case?
     #[must_use]
     pub fn list(self, headers: &HeaderMap, name: &HeaderName, member: &str) -> bool {
         self.may_hold(name)
             && list_members(headers, name).any(|listed| listed.eq_ignore_ascii_case(member))
     }
 
-    /// The bit for names of this length, first and last letter; weighed so that what clients send and what a proxy asks for
-    /// rarely share one, as user-agent, connection and keep-alive would by length.
+    /// The bit for a name, from its length and its first and last letters. The weights keep names that clients send and names
+    /// that a proxy looks up on different bits; by length alone user-agent, connection and keep-alive would collide.
     fn bit(name: &HeaderName) -> u64 {
         let (length, name) = (name.as_str().len(), name.as_str().as_bytes());
         1 << ((2 * length + 7 * usize::from(name[0]) + usize::from(name[length - 1])) % 64)

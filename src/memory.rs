@@ -1,7 +1,7 @@
 //! The budget for memory that clients and model servers can make the process hold, and the charges against it.
 //!
-//! A charge covers what is held, not what was sent: the capacity of a buffer, allocator overhead and a cost per piece. Small
-//! amounts ([`FREE`]) are not charged, as part of the cost of a connection.
+//! A charge covers what is held, not what was sent: buffer capacity, allocator overhead and a cost per piece. Small amounts
+//! ([`FREE`]) are not charged: they are part of the cost of a connection.
 
 mod buffer;
 mod gather;
@@ -14,25 +14,25 @@ use bytes::Bytes;
 pub use buffer::Buffer;
 pub use gather::{Gathered, gather};
 
-/// What one holder may hold without a charge, in bytes.
+/// How much one holder may hold without a charge, in bytes.
 pub const FREE: usize = 4 * 1024;
-/// How far received data may exceed the limit, in bytes, in total: a sender with an open window cannot be stopped.
+/// How far received data may exceed the limit, in bytes, over all holders: a sender with an open window cannot be stopped.
 const OVERDRAFT: usize = 16 * 1024 * 1024;
-/// The cost of a piece beside its bytes: handle, reference count, allocator overhead.
+/// The cost of a piece in addition to its bytes: handle, reference count, allocator overhead.
 const PIECE: usize = 128;
 
-/// What memory is used for. A closed set: a metric label.
+/// What memory is used for. A closed set, because it is a metric label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// A request body that is collected, kept for a retry, or in transit.
     RequestBody,
     /// A request body that is read for its affinity field.
     Affinity,
-    /// A request head.
+    /// A request or response head.
     Head,
-    /// Events of a stream that are held, or that are incomplete.
+    /// Events of a stream that are held back or incomplete.
     Event,
-    /// A response that the proxy reads itself, or that its client does not read.
+    /// A response that the proxy reads itself, or that its client is not reading.
     Answer,
 }
 
@@ -65,12 +65,12 @@ pub const fn cost(capacity: usize) -> usize {
     capacity + capacity / 8 + PIECE
 }
 
-/// Keeps fields that are written often on another cache line than fields that are read often.
+/// Keeps frequently written fields on a different cache line than frequently read fields.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// The bytes that all holders of a process may hold in total.
+/// The bytes that all holders in the process may hold in total.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -80,7 +80,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     #[must_use]
     pub fn new(limit: usize) -> Arc<Self> {
         let budget = Self {
@@ -99,7 +99,7 @@ impl Budget {
         self.limit
     }
 
-    /// The bytes charged now. Data that had to be accepted can exceed the limit a little.
+    /// The bytes currently charged. They can exceed the limit a little, by data that had to be accepted.
     #[must_use]
     pub fn used(&self) -> usize {
         self.used.0.load(Ordering::Relaxed)
@@ -111,7 +111,7 @@ impl Budget {
         self.refusals[purpose as usize].swap(0, Ordering::Relaxed)
     }
 
-    /// Is the budget nearly exhausted? Then no more should be read at once than is free of charge.
+    /// Is the budget nearly exhausted? Then read no more at once than is free of charge.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.tight.0.load(Ordering::Relaxed)
@@ -149,28 +149,28 @@ impl Budget {
     }
 }
 
-/// What one holder has taken from a budget. Returned on drop.
+/// A holder's share of a budget. It is returned on drop.
 #[derive(Debug, Default)]
 pub struct Charge {
-    /// Present once something has been taken.
+    /// Present once something has been charged.
     budget: Option<Arc<Budget>>,
     bytes: usize,
 }
 
 impl Charge {
-    /// The bytes that are charged.
+    /// The bytes charged.
     #[must_use]
     pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Changes the charge to `bytes`. False, and without effect, if the budget cannot cover the growth.
+    /// Changes the charge to `bytes`. Returns false, without effect, if the budget cannot cover the growth.
     #[must_use]
     pub fn resize(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
         self.grow(budget, bytes, purpose, budget.limit)
     }
 
-    /// Like [`Charge::resize`], for data that could not be stopped: all such data may exceed the limit by 16 MiB.
+    /// Like [`Charge::resize`], for data that could not be stopped. All such data together may exceed the limit by 16 MiB.
     #[must_use]
     pub fn overdraw(&mut self, budget: &Arc<Budget>, bytes: usize, purpose: Purpose) -> bool {
         let limit = budget.limit.saturating_add(OVERDRAFT);
@@ -190,7 +190,7 @@ impl Charge {
         taken
     }
 
-    /// Changes the charge to `bytes`, even beyond the limit: for data that is held already and cannot be discarded.
+    /// Changes the charge to `bytes`, even beyond the limit, for data that is already held and cannot be discarded.
     pub fn force(&mut self, budget: &Arc<Budget>, bytes: usize) {
         if bytes > self.bytes {
             budget.force(bytes - self.bytes);

@@ -1,6 +1,6 @@
-//! A request's body that can be sent again: what was read of it is kept, up to a limit, until the exchange is committed.
+//! A request body that can be sent again: it is kept while it is read, up to a limit, until the exchange is committed.
 //!
-//! Knows nothing of generations or of why a request is sent again.
+//! Contains no retry policy.
 
 mod begun;
 mod kept;
@@ -20,34 +20,34 @@ use crate::memory::{Budget, Buffer, Gathered, Purpose, gather};
 use begun::Begun;
 use stream::Stream;
 
-/// A body to send, and by [`RequestBody::again`] to send once more.
+/// A body to send. [`RequestBody::again`] returns it for another attempt.
 pub struct RequestBody {
     kind: Kind,
 }
 
 enum Kind {
     Empty,
-    /// The whole body was there with the head.
+    /// Complete in memory.
     Whole {
         bytes: Bytes,
         sent: bool,
     },
     Stream {
         shared: Arc<Mutex<Stream>>,
-        /// What of it was sent, in bytes.
+        /// Bytes sent so far.
         sent: u64,
         length: SizeHint,
     },
 }
 
-/// Why a body cannot be read on: the client's fault, so nothing is tried again.
+/// Why a body cannot be read further. The model server is not at fault, so the request is not retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     #[error("the request body is longer than the limit")]
     TooLarge,
     #[error("the request body did not come in time")]
     TooSlow,
-    /// It came before it was read, and the memory budget has no room for it.
+    /// Data arrived before it was read, and the memory budget has no room for it.
     #[error("too much memory is in use here")]
     NoMemory,
     /// The client's connection or framing broke.
@@ -56,13 +56,12 @@ pub enum Fault {
 }
 
 impl RequestBody {
-    /// No body.
     #[must_use]
     pub const fn empty() -> Self {
         Self { kind: Kind::Empty }
     }
 
-    /// A body that is there as a whole.
+    /// A body that is complete in memory.
     #[must_use]
     pub fn whole(bytes: Bytes) -> Self {
         match bytes.len() {
@@ -73,7 +72,7 @@ impl RequestBody {
         }
     }
 
-    /// A body that is still to come. Nothing of it is kept unless [`RequestBody::keep`] says so.
+    /// A body that is still arriving. It is not kept unless [`RequestBody::keep`] is called.
     pub fn stream<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -93,17 +92,18 @@ impl RequestBody {
         }
     }
 
-    /// At most `most` bytes may come, and what is held of them is charged to `budget`.
+    /// Limits the body to `most` bytes, and charges what is held of it to `budget`.
     pub fn bound(&self, most: u64, budget: &Arc<Budget>) {
         self.with_stream(|stream| stream.bound(most, budget));
     }
 
-    /// Of what comes from now on, at most `most` bytes are kept, within the budget of [`RequestBody::bound`].
+    /// Keeps the body for another attempt, if it is at most `most` bytes long and the budget of [`RequestBody::bound`] has
+    /// room. Call this before anything has been read.
     pub fn keep(&self, most: usize) {
         self.with_stream(|stream| stream.keep(most));
     }
 
-    /// Trailers of these names are not passed on: they are meant for the client's connection.
+    /// Does not forward trailers of these names: they apply to the client's connection only.
     pub fn hide(&self, names: Vec<HeaderName>) {
         self.with_stream(|stream| stream.hide(names));
     }
@@ -115,7 +115,7 @@ impl RequestBody {
         }
     }
 
-    /// A view of it that stays when the body itself is given away, to ask [`RequestBody::fault`] of later.
+    /// A view for calling [`RequestBody::fault`] after the body itself has been moved.
     #[must_use]
     pub fn view(&self) -> Self {
         let kind = match &self.kind {
@@ -129,13 +129,13 @@ impl RequestBody {
         Self { kind }
     }
 
-    /// What is wrong with it, if the client broke it.
+    /// Why the body cannot be read further, if so.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
         self.with_stream(|stream| stream.fault())?
     }
 
-    /// The same body from its beginning; `None` when part of it was not kept.
+    /// The same body from its beginning; `None` if part of it was not kept.
     #[must_use]
     pub fn again(&self) -> Option<Self> {
         let kind = match &self.kind {
@@ -158,14 +158,14 @@ impl RequestBody {
         Some(Self { kind })
     }
 
-    /// Is it still to come from the client, all of it? Then an `Expect: 100-continue` still stands.
+    /// Is all of it still to be read? Then an `Expect: 100-continue` still stands.
     #[must_use]
     pub fn is_untouched(&self) -> bool {
         self.with_stream(|stream| stream.is_untouched()) == Some(true)
     }
 
-    /// Reads the whole body if it is not longer than `most` bytes and `budget` has room for it. Gives the body back, to be sent;
-    /// what is to be kept of it must be said anew.
+    /// Reads the complete body, if it is at most `most` bytes long and `budget` has room. Returns a body to send, and the bytes
+    /// if it was complete. Call [`RequestBody::bound`] and [`RequestBody::keep`] on the returned body again.
     pub async fn peek(mut self, most: usize, budget: &Arc<Budget>) -> (Self, Option<Bytes>) {
         let Kind::Stream { length, .. } = &self.kind else {
             let whole = self.as_whole().cloned();
@@ -188,19 +188,19 @@ impl RequestBody {
                 return (body, Some(whole));
             }
             Gathered::Part(first, next) => [first, next],
-            // The fault is the stream's: the body that is sent will meet it, too.
+            // The fault is recorded in the stream, so sending the rest of the body returns it too.
             Gathered::Broken(first, _) => [first, Bytes::new()],
         };
         let begun = Begun::new([first, next], self);
         (Self::stream(begun), None)
     }
 
-    /// Lets go of what is kept: the request will not be sent again.
+    /// Releases what is kept: the request will not be sent again.
     pub fn forget(&self) {
         self.with_stream(Stream::forget);
     }
 
-    /// The whole body, if it was there as a whole.
+    /// The bytes, if the body is complete in memory.
     #[must_use]
     pub fn as_whole(&self) -> Option<&Bytes> {
         match &self.kind {

@@ -1,37 +1,38 @@
-//! Decodes `Transfer-Encoding: chunked` in place (RFC 9112 §7.1). Strict: what a lenient parser would repair is an error.
+//! Decodes `Transfer-Encoding: chunked` in place (RFC 9112 §7.1). Strict: anything that a lenient parser would repair is an
+//! error.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use http::HeaderMap;
 
-/// Longest chunk extension that is read and ignored, in bytes.
+/// Maximum length of a chunk extension, in bytes. Extensions are read and ignored.
 const MAX_EXTENSION: u16 = 1024;
-/// How far the size lines of a body may run ahead of what its chunks are worth, in bytes; see [`Chunked::charge`].
+/// How far the size lines of a body may exceed their allowance in total, in bytes; see [`Chunked::charge`].
 const MAX_EXCESS: u32 = 16 * 1024;
-/// Bytes of a size line that every chunk may have beyond twice its payload: enough for one byte at a time.
+/// Allowance of each size line beyond twice its payload, in bytes: enough for chunks of one byte.
 const FREE: u64 = 16;
-/// Longest trailer section, in bytes.
+/// Maximum length of a trailer section, in bytes.
 const MAX_TRAILERS: usize = 16 * 1024;
-/// Most hexadecimal digits of a chunk size: below 2^60, so that nothing overflows.
+/// Maximum number of hexadecimal digits of a chunk size: this keeps it below 2^60, so that nothing overflows.
 const MAX_DIGITS: u8 = 15;
 
-/// Why a chunked body cannot be read on. The connection is of no further use.
+/// Why a chunked body cannot be decoded further. Its connection must be closed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum ChunkError {
-    /// Not `1*HEXDIG`, or beyond 2^60.
+    /// Not `1*HEXDIG`, or too large: 2^60 or more.
     #[error("a chunk size that is not a hexadecimal number")]
     Size,
-    /// Something other than CRLF where a line ends.
+    /// Something other than CRLF at the end of a line.
     #[error("a chunk that does not end where its size says")]
     LineEnd,
-    /// A chunk extension with control characters or beyond the bound.
+    /// A chunk extension with control characters, or beyond the limit.
     #[error("a chunk extension that is malformed or too long")]
     Extension,
-    /// Chunk extensions that outweigh the payload by far, again and again.
+    /// Chunk extensions that are far longer than the payload, repeatedly.
     #[error("chunks that are mostly extensions")]
     Excess,
-    /// A trailer section that is malformed or beyond the bound.
+    /// A trailer section that is malformed or beyond the limit.
     #[error("a trailer section that is malformed or too long")]
     Trailers,
 }
@@ -42,7 +43,7 @@ enum State {
         value: u64,
         digits: u8,
     },
-    /// White space behind the size: only more of it, an extension or the end may follow.
+    /// White space after the size. Only more white space, an extension or the end of the line may follow.
     Padding {
         value: u64,
         length: u16,
@@ -72,22 +73,22 @@ const SIZE: State = State::Size {
 #[derive(Debug)]
 pub struct Chunked {
     state: State,
-    /// Length of the size line at hand so far, in bytes.
+    /// Length of the current size line so far, in bytes.
     line: u32,
-    /// What the size lines were longer than allowed, in bytes.
+    /// How far the size lines exceed their allowance, in bytes.
     excess: u32,
     trailers: Option<Box<HeaderMap>>,
-    /// What is wrong behind the payload that was decoded last.
+    /// The error after the payload that was decoded last.
     failed: Option<ChunkError>,
 }
 
-/// What one call of [`Chunked::decode`] made of its slice.
+/// The result of one call of [`Chunked::decode`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Decoded {
-    /// The payload, as a range of the slice: later payloads were moved up to the first one.
+    /// The payload, as a range of the slice. The payloads of later chunks are moved up to the first one.
     pub payload: Range<usize>,
-    /// How much of the slice belonged to this body. Less than all only when the body is done, or what follows is an error that
-    /// the next call tells.
+    /// How many bytes of the slice were consumed. Fewer than all only if the body is done, or if an error follows that the next
+    /// call returns.
     pub consumed: usize,
 }
 
@@ -104,18 +105,19 @@ impl Default for Chunked {
 }
 
 impl Chunked {
-    /// True once the last chunk and its trailers were read.
+    /// True once the last chunk and its trailers have been read.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.state, State::Done)
     }
 
-    /// The trailer section, once the body is done, if it had one.
+    /// Takes the trailer section, if there is one. Call this once the body is done.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take().map(|map| *map)
     }
 
-    /// Reads on, in place. Payload before an error comes first, so that what is told of a body does not depend on how it was cut.
+    /// Decodes the next bytes in place. Payload before an error is returned first, so that the result does not depend on how
+    /// the body was split into slices.
     ///
     /// # Errors
     /// At the first byte that RFC 9112 §7.1 does not allow.
@@ -137,7 +139,7 @@ impl Chunked {
         })
     }
 
-    /// Decodes what begins `at`, which is moved behind it, and adds to the `payload`.
+    /// Decodes from `at`, advances it, and extends `payload`.
     fn decode_from(
         &mut self,
         slice: &mut [u8],
@@ -173,8 +175,8 @@ impl Chunked {
         Ok(())
     }
 
-    /// Weighs the size line that has ended against the payload that it announces, as Go's `net/http` does: extensions are
-    /// read for nothing, so a body of little else is an attack (CVE-2023-39326). What one chunk has to spare another has not.
+    /// Charges a complete size line against the payload that it announces, as Go's `net/http` does: a body that is mostly
+    /// ignored extensions is an attack (CVE-2023-39326). Unused allowance reduces earlier excess but is not carried forward.
     fn charge(&mut self, payload: u64) -> Result<(), ChunkError> {
         let worth = payload.saturating_mul(2).saturating_add(FREE);
         let worth = u32::try_from(worth).unwrap_or(u32::MAX);
@@ -256,7 +258,8 @@ impl Chunked {
     }
 }
 
-/// A size line as nearly all are, digits and CRLF, and its length; not that of the last chunk, nor one that may be half.
+/// Parses the common form of a size line, digits and CRLF, and returns the size and the length of the line. `None` for the last
+/// chunk, and for a line that may be incomplete.
 fn usual_size(slice: &[u8]) -> Option<(u64, usize)> {
     let mut size = 0;
     for (at, byte) in slice.iter().take(usize::from(MAX_DIGITS)).enumerate() {
@@ -269,7 +272,7 @@ fn usual_size(slice: &[u8]) -> Option<(u64, usize)> {
     None
 }
 
-/// Moves `from` behind the payload gathered so far; the first one stays where it is.
+/// Moves `from` to the end of the payload so far. The first payload stays in place.
 fn append(payload: &mut Range<usize>, slice: &mut [u8], from: Range<usize>) {
     if payload.end == payload.start {
         *payload = from;

@@ -1,11 +1,11 @@
-//! Writes heads and chunk framing (RFC 9112 §3, §4, §7.1) at the end of a buffer.
+//! Encodes heads and chunk framing (RFC 9112 §3, §4, §7.1) at the end of a buffer.
 
 use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, Method, StatusCode, Uri, Version};
 
 use super::Framing;
 
-/// Appends the line that a request begins with. Follow it with [`field`]s, none of them of the framing, and [`request_end`].
+/// Appends the request line. Follow it with [`field`]s, excluding framing fields, and [`request_end`].
 pub fn request_line(out: &mut Vec<u8>, method: &Method, uri: &Uri) {
     out.extend_from_slice(method.as_str().as_bytes());
     out.push(b' ');
@@ -14,7 +14,7 @@ pub fn request_line(out: &mut Vec<u8>, method: &Method, uri: &Uri) {
     out.extend_from_slice(b" HTTP/1.1\r\n");
 }
 
-/// Appends the end of a request head, with the given framing; with `waits` the body is sent only after `100 Continue`
+/// Appends the end of a request head, with the fields for `framing`. If it `waits`, the body is sent only after `100 Continue`
 /// (RFC 9110 §10.1.1).
 pub fn request_end(out: &mut Vec<u8>, method: &Method, waits: bool, framing: Framing) {
     if waits {
@@ -23,7 +23,7 @@ pub fn request_end(out: &mut Vec<u8>, method: &Method, waits: bool, framing: Fra
     match framing {
         Framing::Length(length) => length_field(out, length),
         Framing::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
-        // RFC 9110 §8.6: a method that anticipates content says so, even of none.
+        // RFC 9110 §8.6: methods that anticipate content send a length even without a body.
         Framing::None if expects_content(method) => length_field(out, 0),
         Framing::None | Framing::UntilClose => {}
     }
@@ -34,8 +34,7 @@ fn expects_content(method: &Method) -> bool {
     [Method::POST, Method::PUT, Method::PATCH].contains(method)
 }
 
-/// Appends a response head. A `content-length` among `headers` is kept only where there is
-/// no body that could contradict it.
+/// Appends a response head. A `content-length` in `headers` is kept only if there is no body that could contradict it.
 pub fn response_head(
     out: &mut Vec<u8>,
     version: Version,
@@ -88,7 +87,7 @@ fn length_field(out: &mut Vec<u8>, length: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the line before a chunk of `length` bytes. Follow it with the bytes and [`CHUNK_END`].
+/// Appends the size line of a chunk of `length` bytes. Follow it with the bytes and [`CHUNK_END`].
 pub fn chunk_head(out: &mut Vec<u8>, length: usize) {
     let mut digits = [0u8; 18];
     let mut at = digits.len() - 2;
@@ -106,7 +105,7 @@ pub fn chunk_head(out: &mut Vec<u8>, length: usize) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// What closes a chunk.
+/// The end of a chunk.
 pub const CHUNK_END: &[u8] = b"\r\n";
 
 /// Appends the last chunk, with trailers if there are any.

@@ -1,4 +1,4 @@
-//! A request head from a client: parsed, and refused where two parsers could read it differently (RFC 9112 §3, §6, §11.2).
+//! Parses a client's request head, and rejects it if two parsers could read it differently (RFC 9112 §3, §6, §11.2).
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
@@ -9,11 +9,11 @@ use super::{
     Framing, MAX_HEADERS, NameFilter, content_length, decimal, header_map, line_ends_are_crlf, part,
 };
 
-/// A request head and what follows from it for the connection.
+/// A request head, and what it means for the connection.
 #[derive(Debug)]
 pub struct RequestHead {
     pub method: Method,
-    /// The target, in origin form (or `*`).
+    /// The target in origin form, or `*`.
     pub uri: Uri,
     pub version: Version,
     pub headers: HeaderMap,
@@ -22,11 +22,11 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// Does the client wait for `100 Continue` (RFC 9110 §10.1.1)?
     pub expects_continue: bool,
-    /// Length of the head in bytes.
+    /// Length of the head, in bytes.
     pub length: usize,
 }
 
-/// Why a head is refused. Nothing of it is forwarded and the connection is closed.
+/// Why a request head is rejected. None of it is forwarded, and the connection is closed.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum HeadError {
     #[error("the request head is malformed")]
@@ -54,7 +54,7 @@ pub enum HeadError {
 }
 
 impl HeadError {
-    /// The status that answers it.
+    /// The status of the response to the client.
     #[must_use]
     pub fn status(self) -> StatusCode {
         match self {
@@ -67,10 +67,10 @@ impl HeadError {
     }
 }
 
-/// Parses one request head from the front of `bytes`; `None` while it is not whole.
+/// Parses one request head at the start of `bytes`. Returns `None` if it is incomplete.
 ///
 /// # Errors
-/// The first reason to refuse it.
+/// The first reason to reject it.
 pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead>, HeadError> {
     let mut found = [const { std::mem::MaybeUninit::uninit() }; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut []);
@@ -141,7 +141,7 @@ fn framing(headers: &HeaderMap, names: NameFilter, version: Version) -> Result<F
     }
 }
 
-/// The target in origin form. An absolute target's authority replaces Host (RFC 9112 §3.2.2).
+/// The target in origin form. The authority of an absolute target replaces Host (RFC 9112 §3.2.2).
 fn target(
     text: Bytes,
     method: &Method,
@@ -149,7 +149,7 @@ fn target(
     headers: &mut HeaderMap,
 ) -> Result<Uri, HeadError> {
     host(headers, version)?;
-    // http::Uri would drop a fragment in silence.
+    // http::Uri would drop a fragment silently.
     if memchr::memchr(b'#', &text).is_some() {
         return Err(HeadError::Target);
     }
@@ -173,7 +173,7 @@ fn target(
     path.parse().map_err(|_| HeadError::Target)
 }
 
-/// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one before.
+/// RFC 9112 §3.2: exactly one valid Host in HTTP/1.1, at most one in HTTP/1.0.
 fn host(headers: &HeaderMap, version: Version) -> Result<(), HeadError> {
     let mut hosts = headers.get_all(HOST).iter();
     match (hosts.next(), hosts.next()) {
@@ -203,7 +203,7 @@ pub fn host_is_valid(host: &HeaderValue) -> bool {
         })
 }
 
-/// What nearly all are: a name or an IPv4 address, with or without a port. The whole grammar need not be asked for these.
+/// The common case: a name or an IPv4 address, with or without a port. It does not need the full grammar.
 fn is_plain(host: &[u8]) -> bool {
     let end = memchr::memchr(b':', host).unwrap_or(host.len());
     let (name, port) = host.split_at(end);
@@ -233,7 +233,7 @@ fn expectation(headers: &HeaderMap, version: Version) -> Result<bool, HeadError>
         .ok_or(HeadError::Expect)
 }
 
-/// Is nothing expected but `100-continue`, the only expectation that is defined (RFC 9110 §10.1.1)?
+/// Is `100-continue` the only expectation? No other one is defined (RFC 9110 §10.1.1).
 #[must_use]
 pub fn expectations_are_known(headers: &HeaderMap) -> bool {
     let mut expected = headers.get_all(EXPECT).iter();

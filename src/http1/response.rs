@@ -1,4 +1,4 @@
-//! A response head from a model server (RFC 9112 §4, §6.3).
+//! Parses a model server's response head (RFC 9112 §4, §6.3).
 
 use bytes::Bytes;
 use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING};
@@ -6,10 +6,10 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::{Framing, MAX_HEADERS, NameFilter, content_length, header_map};
 
-/// Fields that a proxy adds to a response.
+/// Number of fields that the proxy adds to a response.
 const MORE: usize = 1;
 
-/// A response head and what follows from it for the connection.
+/// A response head, and what it means for the connection.
 #[derive(Debug)]
 pub struct ResponseHead {
     pub status: StatusCode,
@@ -17,7 +17,7 @@ pub struct ResponseHead {
     pub framing: Framing,
     /// May the connection carry another exchange?
     pub keep_alive: bool,
-    /// Length of the head in bytes.
+    /// Length of the head, in bytes.
     pub length: usize,
 }
 
@@ -32,10 +32,10 @@ pub enum ResponseError {
     Encoding,
 }
 
-/// Parses one response head from the front of `bytes`; `None` while it is not whole. `method` is the request's.
+/// Parses one response head at the start of `bytes`. Returns `None` if it is incomplete. `method` is the method of the request.
 ///
 /// # Errors
-/// The first reason why its body's end could not be found.
+/// If the head is malformed, or the end of its body cannot be determined.
 pub fn parse_response(
     bytes: &[u8],
     method: &Method,
@@ -64,8 +64,8 @@ pub fn parse_response(
         Version::HTTP_10 => says("keep-alive") && !says("close"),
         _ => !says("close"),
     };
-    // RFC 9112 §6.1, §6.3 rule 3: a length beside an encoding may be an attempt at smuggling, and HTTP/1.0 has no encodings;
-    // do not reuse the connection.
+    // RFC 9112 §6.1, §6.3 rule 3: a length next to an encoding may be an attempt at smuggling, and HTTP/1.0 has no encodings.
+    // Do not reuse the connection.
     let doubtful = framing == Framing::Chunked
         && (headers.remove(CONTENT_LENGTH).is_some() || version == Version::HTTP_10);
     Ok(Some(ResponseHead {

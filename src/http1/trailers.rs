@@ -1,12 +1,12 @@
-//! What a trailer section may say (RFC 9110 §6.5.1): nothing that must be known before the content, or that those who have
-//! read the head only would not see.
+//! Decides which trailer fields may be forwarded (RFC 9110 §6.5.1): none that must be known before the content, and none that a
+//! recipient would miss by reading only the head.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use http_body::{Body, Frame};
 use http_body_util::StreamBody;
 
-/// Names that frame a message, route it, change what it asks for, say who asks, or say how the content is to be read.
+/// Fields for framing, routing, request modifiers, client identity, response control and content format.
 const FORBIDDEN: [&str; 42] = [
     "age",
     "alt-svc",
@@ -52,7 +52,7 @@ const FORBIDDEN: [&str; 42] = [
     "x-real-ip",
 ];
 
-/// The same of whole families: conditions, fields for and of proxies, and this proxy's own.
+/// Prefixes of forbidden families: conditionals, fields for and from proxies, and this proxy's own.
 const FORBIDDEN_BEGINNINGS: [&str; 7] = [
     ":",
     "access-control-",
@@ -63,18 +63,18 @@ const FORBIDDEN_BEGINNINGS: [&str; 7] = [
     "x-forwarded-",
 ];
 
-/// A body that is there as a whole, with trailers. It has no length that a head could announce: trailers need chunks.
+/// A complete body with trailers. Its head cannot announce a length, because trailers need chunked framing.
 pub fn with_trailers<E>(bytes: Bytes, trailers: HeaderMap) -> impl Body<Data = Bytes, Error = E> {
     let frames = [Ok(Frame::data(bytes)), Ok(Frame::trailers(trailers))];
     StreamBody::new(futures_util::stream::iter(frames))
 }
 
-/// The fields of a trailer section that may be passed on; `None` where there are none. Those that the `Connection` field of the
-/// message has `named` are for one connection, wherever they stand (RFC 9110 §7.6.1).
+/// The trailer fields that may be forwarded; `None` if there are none. Fields `named` in the message's `Connection` field apply
+/// to a single connection, even as trailers (RFC 9110 §7.6.1).
 #[must_use]
 pub fn passable(trailers: HeaderMap, named: &[HeaderName]) -> Option<HeaderMap> {
     let mut passed = HeaderMap::with_capacity(trailers.keys_len());
-    // Of several lines with one name only the first is told the name.
+    // Of several lines with the same name, only the first one yields the name.
     let mut last = None;
     for (name, value) in trailers {
         last = name.or(last);

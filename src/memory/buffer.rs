@@ -1,4 +1,4 @@
-//! Collects bytes in one buffer, within a budget.
+//! Collects bytes in one contiguous buffer, within a budget.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{Budget, Charge, FREE, Purpose, cost};
 
-/// Bytes in one buffer. However small the pieces are, it costs at most about twice their length.
+/// Bytes in one contiguous buffer. It costs at most about twice their length, however small the pieces.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
@@ -18,7 +18,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// An empty buffer for `purpose`, with its final length in bytes if that is known.
+    /// Creates an empty buffer for `purpose`, with its expected final length in bytes, if known.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, purpose: Purpose, expected: Option<usize>) -> Self {
         Self {
@@ -30,7 +30,6 @@ impl Buffer {
         }
     }
 
-    /// The bytes so far.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.bytes.len()
@@ -41,7 +40,7 @@ impl Buffer {
         self.bytes.is_empty()
     }
 
-    /// Reserves room for `more` bytes. False if the budget is exhausted.
+    /// Reserves room for `more` bytes. Returns false if the budget is exhausted.
     #[must_use]
     pub fn reserve(&mut self, more: usize) -> bool {
         let needed = self.bytes.len() + more;
@@ -63,7 +62,7 @@ impl Buffer {
         true
     }
 
-    /// Appends `bytes`. False, and without effect, if the budget is exhausted.
+    /// Appends `bytes`. Returns false, without effect, if the budget is exhausted.
     #[must_use]
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let fits = self.reserve(bytes.len());
@@ -73,7 +72,7 @@ impl Buffer {
         fits
     }
 
-    /// The bytes, charged while any handle of them lives.
+    /// The bytes, which stay charged until the last handle is dropped.
     #[must_use]
     pub fn freeze(self) -> Bytes {
         self.charge.tie(self.bytes.into())

@@ -7,13 +7,13 @@ use http_body_util::BodyExt;
 
 use super::Buffer;
 
-/// The result of reading.
+/// The result of [`gather`].
 pub enum Gathered<E> {
-    /// All of the body, and its trailers.
+    /// The complete body, and its trailers.
     Whole(Bytes, Option<HeaderMap>),
-    /// The body is longer than the limit, or the budget is exhausted: the bytes so far, and the next ones.
+    /// The body is longer than the limit, or the budget is exhausted: the bytes so far, and the bytes that did not fit.
     Part(Bytes, Bytes),
-    /// The body broke after these bytes.
+    /// The body broke off after these bytes.
     Broken(Bytes, E),
 }
 

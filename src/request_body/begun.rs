@@ -1,4 +1,4 @@
-//! A body of which the beginning was read already.
+//! A body whose beginning has already been read.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -9,14 +9,14 @@ use tower::BoxError;
 
 use super::RequestBody;
 
-/// A body of which the beginning was read already.
+/// A body whose beginning has already been read.
 pub struct Begun {
     first: [Bytes; 2],
     rest: RequestBody,
 }
 
 impl Begun {
-    /// `first`, then the `rest`.
+    /// Sends `first`, then `rest`.
     pub fn new(first: [Bytes; 2], rest: RequestBody) -> Self {
         Self { first, rest }
     }

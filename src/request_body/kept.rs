@@ -1,4 +1,4 @@
-//! What is kept of a body, in blocks of its own: the pieces it came in cost nothing.
+//! The kept part of a body. It is copied into blocks, so that small received pieces add no overhead.
 
 use std::sync::Arc;
 
@@ -6,27 +6,27 @@ use bytes::{Bytes, BytesMut};
 
 use crate::memory::{Budget, Charge, Purpose, cost};
 
-/// Sizes of a block, in bytes. They grow with what is kept, so that a small body takes a small one.
+/// Block sizes, in bytes. Blocks grow with the kept bytes, so that a small body takes a small block.
 const FIRST: usize = 1024;
 const LARGEST: usize = 64 * 1024;
 
-/// The beginning of a body.
+/// The kept part of a body.
 #[derive(Debug, Default)]
 pub struct Kept {
-    /// Where each piece ends in the body, and the piece.
+    /// The pieces, each with the offset of its end in the body.
     pieces: Vec<(usize, Bytes)>,
     /// The block that is being filled.
     block: BytesMut,
-    /// What of the body was let go already, from its beginning, in bytes.
+    /// Number of bytes at the beginning of the body that have been released.
     gone: usize,
-    /// Where the last kept byte ends in the body.
+    /// Offset of the end of the last kept byte in the body.
     end: usize,
     charge: Charge,
 }
 
 impl Kept {
-    /// Keeps a copy of `bytes`, of which `more` will follow if that is known. False when the budget has no room for it: then
-    /// part of them may be kept.
+    /// Keeps a copy of `bytes`. `more` is the number of bytes that will follow, if known. Returns false if the budget has no
+    /// room; then part of `bytes` may have been kept.
     pub fn push(&mut self, mut bytes: &[u8], more: Option<usize>, budget: &Arc<Budget>) -> bool {
         while !bytes.is_empty() {
             let room = self.block.capacity() - self.block.len();
@@ -50,7 +50,7 @@ impl Kept {
         true
     }
 
-    /// Makes a piece of what is in the block, which goes on behind it.
+    /// Turns the filled part of the block into a piece. The rest of the block remains in use.
     fn seal(&mut self) {
         if !self.block.is_empty() {
             let piece = self.block.split().freeze();
@@ -58,7 +58,7 @@ impl Kept {
         }
     }
 
-    /// What follows the first `from` bytes of the body, or as much of it as lies together. `None` when it was let go.
+    /// The contiguous bytes after the first `from` bytes of the body. `None` if they were released or not kept.
     pub fn after(&mut self, from: usize) -> Option<Bytes> {
         if from < self.gone {
             return None;
@@ -71,7 +71,7 @@ impl Kept {
         Some(piece.slice(piece.len() - (end - from)..))
     }
 
-    /// Lets go of all of it.
+    /// Releases everything.
     pub fn let_go(&mut self) {
         *self = Self {
             gone: self.end,

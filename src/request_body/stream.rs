@@ -1,4 +1,4 @@
-//! A body still being read, with what is kept of it.
+//! A request body that is being read, and the part of it that is kept.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use crate::transport::lend;
 
 type Source = Pin<Box<dyn Body<Data = Bytes, Error = BoxError> + Send>>;
 
-/// A body still being read, with what is kept of it.
+/// A request body that is being read, and the part of it that is kept.
 pub struct Stream {
     source: Source,
-    /// As the head says it, in bytes.
+    /// Length announced by the head, in bytes.
     length: Option<u64>,
-    /// What was read so far, in bytes.
+    /// Bytes read so far.
     read: u64,
     kept: Kept,
-    /// What the present sender has got, in bytes.
+    /// Bytes that the current attempt has received.
     sent: u64,
-    /// What is held of it is charged to this.
+    /// The budget that is charged for what is held.
     budget: Option<Arc<Budget>>,
-    /// Most bytes that are kept.
+    /// Maximum length of a body that is kept, in bytes.
     keep: u64,
-    /// Bytes that may still come.
+    /// Bytes that may still arrive.
     allowed: u64,
     fault: Option<Fault>,
-    /// Trailers of these names are not passed on.
+    /// Trailers of these names are not forwarded.
     hidden: Vec<HeaderName>,
     /// False once something was read that is not kept.
     whole: bool,
@@ -76,7 +76,7 @@ impl Stream {
         self.fault
     }
 
-    /// Begins to be sent anew. False when it cannot be, since something is not kept.
+    /// Starts over for another attempt. Returns false if part of the body was not kept.
     pub fn rewind(&mut self) -> bool {
         if self.whole {
             self.sent = 0;
@@ -88,7 +88,7 @@ impl Stream {
         self.read == 0 && self.whole && !self.ended
     }
 
-    /// Keeps no more, and what is kept only until it is sent.
+    /// Stops keeping the body. What is already kept is released once it has been sent.
     pub fn forget(&mut self) {
         self.whole = false;
         self.let_go_of_sent();
@@ -110,19 +110,19 @@ impl Stream {
             let more = length.saturating_sub(self.read);
             usize::try_from(more).unwrap_or(usize::MAX)
         });
-        // One that is known to be too long is not kept at all.
+        // A body that is known to be too long is not kept at all.
         let all = self.read.max(self.length.unwrap_or(0));
         let budget = self.budget.as_ref().filter(|_| all <= self.keep);
         self.whole = budget.is_some_and(|budget| self.kept.push(bytes, more, budget));
     }
 
-    /// What follows the first `sent` bytes.
+    /// Polls for what follows the first `sent` bytes.
     pub fn poll_after(
         &mut self,
         cx: &mut Context<'_>,
         sent: &mut u64,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        // Nothing is sent on behind a hole.
+        // After a fault bytes are missing, so nothing more may be sent.
         if let Some(fault) = self.fault {
             return Poll::Ready(Some(Err(fault.into())));
         }
@@ -147,13 +147,13 @@ impl Stream {
         let data = match frame.into_data() {
             Ok(data) => data,
             Err(frame) => {
-                // Those that nobody may be told are left out. They are the last frame.
+                // Drop trailers that must not be forwarded. Trailers are the last frame.
                 let trailers = frame.into_trailers().ok();
                 let Some(trailers) = trailers.and_then(|map| passable(map, &self.hidden)) else {
                     self.ended = true;
                     return Poll::Ready(None);
                 };
-                // They are not kept, so what had some is not sent again.
+                // Trailers are not kept, so a body with trailers is not sent again.
                 self.forget();
                 return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
             }
@@ -163,7 +163,7 @@ impl Stream {
             return Poll::Ready(Some(Err(Fault::TooLarge.into())));
         }
         self.take_in(&data);
-        // What is large is sent from where it is kept, so that it is not held twice.
+        // Large data is sent from the kept copy, so that it is not held twice.
         if self.whole && data.len() > FREE {
             return Poll::Ready(Some(self.kept_after(sent)));
         }
@@ -177,7 +177,7 @@ impl Stream {
         Poll::Ready(Some(Ok(Frame::data(data))))
     }
 
-    /// What is kept behind the first `sent` bytes.
+    /// The kept bytes after the first `sent` bytes.
     fn kept_after(&mut self, sent: &mut u64) -> Result<Frame<Bytes>, BoxError> {
         let from = usize::try_from(*sent).unwrap_or(usize::MAX);
         let Some(bytes) = self.kept.after(from) else {
