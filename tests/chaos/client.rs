@@ -1,4 +1,4 @@
-//! Clients that behave as their numbers say, and write down all that they see.
+//! Clients whose behavior follows from their numbers. They record everything they see.
 
 pub mod ask;
 pub mod http1;
@@ -18,23 +18,23 @@ use crate::support::upstream::Io;
 use crate::wire::Id;
 use ask::Ask;
 
-/// Longest time that a client waits for anything: more than a busy machine needs for an answer in windows of 2 KB.
+/// How long a client waits for anything: long enough for a busy machine to send a response through windows of 2 KB.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What all clients of a wave have in common.
+/// State shared by all clients of a wave.
 #[derive(Clone)]
 pub struct Crowd {
     pub seed: u64,
     pub wave: usize,
     pub address: SocketAddr,
-    /// Present where the proxy speaks TLS: the configuration for HTTP/1.1, and that for HTTP/2.
+    /// Present if the proxy uses TLS: the configurations for HTTP/1.1 and for HTTP/2.
     pub tls: Option<[Arc<rustls::ClientConfig>; 2]>,
     pub ledger: Ledger,
-    /// True once no more requests are to be sent.
+    /// True once no more requests may be sent.
     pub over: watch::Receiver<bool>,
 }
 
-/// Which HTTP a connection speaks.
+/// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speech {
     Http10,
@@ -43,7 +43,7 @@ pub enum Speech {
 }
 
 impl Crowd {
-    /// One client: one connection after the other until the wave is over.
+    /// Runs one client: opens one connection after another until the wave is over.
     pub async fn client(self, number: usize) {
         let mut draw = Draw::of(&[self.seed, 2, self.wave as u64, number as u64]);
         let mut sequence = 0;

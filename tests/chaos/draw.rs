@@ -1,4 +1,4 @@
-//! Choices that follow from numbers alone: the same parts draw the same, whatever the clock and the scheduler do.
+//! Deterministic random choices: the same numbers give the same choices, regardless of clock and scheduler.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub struct Draw(u64);
 
 impl Draw {
-    /// The sequence that belongs to `parts`.
+    /// The sequence for `parts`.
     pub fn of(parts: &[u64]) -> Self {
         let mut draw = Self(0x9e37_79b9_7f4a_7c15);
         for part in parts {
@@ -22,19 +22,19 @@ impl Draw {
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        // What was drawn is mixed in, so that parts that differ little do not draw alike.
+        // Mix in the output, so that similar parts give different sequences.
         self.0 ^= mixed;
         mixed ^ (mixed >> 31)
     }
 
-    /// A number of `range`, whose end is part of it.
+    /// A number within `range`, inclusive.
     pub fn within(&mut self, range: std::ops::RangeInclusive<usize>) -> usize {
         let (start, end) = range.into_inner();
         let width = (end - start) as u64 + 1;
         start + usize::try_from(self.next() % width).unwrap()
     }
 
-    /// True in so many of 100 cases.
+    /// True in `percent` of 100 cases.
     pub fn percent(&mut self, percent: usize) -> bool {
         self.within(1..=100) <= percent
     }

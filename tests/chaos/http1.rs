@@ -1,10 +1,10 @@
-//! A strict reader of HTTP/1.1 messages (RFC 9112), written for these tests alone: what it does not accept, nobody may send.
+//! A strict reader of HTTP/1.1 messages (RFC 9112), written for these tests only: no program may send what it rejects.
 
 use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// Most bytes of a head or a chunk's line.
+/// Maximum length of a head or a chunk line, in bytes.
 const MAX_LINE: usize = 64 * 1024;
 
 /// Why a message could not be read to its end.
@@ -13,7 +13,7 @@ pub enum Broken {
     /// The connection was closed.
     Fin,
     Reset,
-    /// What came is no HTTP.
+    /// The data is not HTTP.
     Malformed(String),
 }
 
@@ -24,7 +24,7 @@ impl Broken {
     }
 }
 
-/// The beginning of a message.
+/// The head of a message.
 #[derive(Clone, Debug)]
 pub struct Head {
     pub first_line: String,
@@ -44,10 +44,10 @@ impl Head {
         fields.filter(|(known, _)| known == name).count()
     }
 
-    /// How the body is framed, as far as fields say so.
+    /// The framing of the body, as far as the fields determine it.
     ///
     /// # Errors
-    /// What is ambiguous.
+    /// If the framing is ambiguous.
     pub fn framing(&self) -> Result<Option<Framing>, Broken> {
         let codings = self.count("transfer-encoding");
         let lengths = self.count("content-length");
@@ -80,7 +80,7 @@ pub enum Framing {
     UntilClose,
 }
 
-/// How a body is read: what is left of it.
+/// The state of reading a body: what is left of it.
 #[derive(Debug)]
 enum State {
     Length(usize),
@@ -95,7 +95,7 @@ pub struct Reader<R> {
     half: R,
     pub buffer: Vec<u8>,
     state: State,
-    /// Most bytes of one read.
+    /// Maximum size of one read, in bytes.
     pub width: usize,
     pub trailers: Vec<(String, String)>,
 }
@@ -111,16 +111,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Reads more of the connection.
+    /// Reads more from the connection.
     ///
     /// # Errors
-    /// There is no more.
+    /// If there is no more.
     pub async fn fill(&mut self) -> Result<(), Broken> {
         let mut limited = (&mut self.half).take(self.width as u64);
         match limited.read_buf(&mut self.buffer).await {
             Ok(0) => Err(Broken::Fin),
             Ok(_) => Ok(()),
-            // TLS without its closing message.
+            // TLS without a close_notify.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Broken::Fin),
             Err(_) => Err(Broken::Reset),
         }
@@ -145,7 +145,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// The next head.
+    /// Reads the next head.
     ///
     /// # Errors
     /// Why there is none.
@@ -173,7 +173,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// A body framed like this follows.
+    /// Prepares to read a body with this framing.
     pub fn expect_body(&mut self, framing: Option<Framing>) {
         self.trailers.clear();
         self.state = match framing {
@@ -184,7 +184,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         };
     }
 
-    /// The next piece of the body; `None` at its end.
+    /// Reads the next piece of the body; `None` at its end.
     ///
     /// # Errors
     /// Why it cannot be read to its end.

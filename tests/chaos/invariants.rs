@@ -1,4 +1,4 @@
-//! What must hold for each exchange and for the process, judged by what clients and servers wrote down.
+//! The invariants of each exchange and of the process, checked against what clients and servers recorded.
 
 pub mod answers;
 pub mod counts;
@@ -12,18 +12,18 @@ use crate::ledger::{Book, Exchange, Violation};
 use crate::wire::Id;
 use counts::Line;
 
-/// What is known of the wave that an exchange was part of.
+/// The conditions of the wave that an exchange belongs to.
 #[derive(Clone, Copy, Debug)]
 pub struct Circumstances {
-    /// The servers speak HTTP/2: what they have handed to their library may still be lost with its connection.
+    /// The servers use HTTP/2: data that they passed to their library may still be lost with the connection.
     pub http2: bool,
-    /// The process was stopped meanwhile.
+    /// The process was stopped during the wave.
     pub drains: bool,
-    /// A plan that allows other attempts was in force at some time.
+    /// A plan that allows retries was in force at some time.
     pub failover: bool,
 }
 
-/// Everything that is wrong with an exchange.
+/// Returns all violations in an exchange.
 pub fn judge(
     id: Id,
     book: &Book,
@@ -38,7 +38,7 @@ pub fn judge(
     wrong.into_iter().map(violation).collect()
 }
 
-/// All that is known of an exchange, for a person.
+/// Everything known about an exchange, for a human reader.
 pub fn trace(id: Id, exchange: &Exchange, lines: &[Line]) -> String {
     let mut text = format!("exchange {id}: {:?}\n", exchange.ask);
     let began = exchange.asked.began;

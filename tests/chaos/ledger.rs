@@ -1,5 +1,4 @@
-//! What clients and servers saw of each exchange: they write it down here while it happens, and the invariants are judged by
-//! it once all is quiet.
+//! Records what clients and servers see of each exchange while it happens. The invariants are checked once everything is quiet.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,13 +19,13 @@ pub struct Exchange {
 /// What the client did.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
-    /// When the first byte went out.
+    /// When the first byte was sent.
     pub began: Option<Instant>,
-    /// The whole request went out.
+    /// Whether the whole request was sent.
     pub whole: bool,
-    /// The exchange before it on the same connection.
+    /// The previous exchange on the same connection.
     pub previous: Option<Id>,
-    /// It ended the exchange before its answer was there: by a close, a half-close or a reset.
+    /// Whether the client ended the exchange before its response was complete, by a close, half-close or reset.
     pub left: bool,
 }
 
@@ -48,34 +47,34 @@ impl Seen {
 #[derive(Clone, Debug)]
 pub struct SeenHead {
     pub status: u16,
-    /// `x-crossfade-generation`: absent where crossfade refused the request.
+    /// `x-crossfade-generation`: absent if crossfade rejected the request.
     pub generation: Option<String>,
-    /// The visit that answers; absent where crossfade answers by itself.
+    /// The visit that sent the response; absent if crossfade generated it.
     pub tag: Option<Tag>,
     pub is_events: bool,
 }
 
-/// How an answer ended for its client.
+/// How a response ended for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeenEnd {
     /// As its framing says.
     Whole,
-    /// By the end of a connection, with nothing in the framing to say that this is the end.
+    /// With the connection, if the framing has no other end.
     Closed,
     Fin,
     Reset,
 }
 
-/// What a server saw of an exchange, and did.
+/// What a server saw of an exchange, and what it did.
 pub struct Visit {
     pub server: usize,
     pub connection: usize,
     pub began: Instant,
     pub deed: Deed,
-    /// The whole request came.
+    /// Whether the whole request arrived.
     pub whole: bool,
     pub body_bytes: usize,
-    /// All of the body that the deed is to answer with.
+    /// The complete body of the response that the deed calls for.
     pub answer: Vec<u8>,
     pub end: VisitEnd,
 }
@@ -83,17 +82,17 @@ pub struct Visit {
 /// How a server ended an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VisitEnd {
-    /// Not by itself: it was stopped, or the other side went away.
+    /// Not by itself: the server was stopped, or its peer went away.
     Open,
-    /// All of the answer was sent, with a clean end.
+    /// The complete response was sent, with a clean end.
     Whole,
-    /// It broke the answer off.
+    /// The server broke off the response.
     Cut,
-    /// It said that it did not process the request.
+    /// The server said that it did not process the request.
     Refused,
 }
 
-/// Something that must not be.
+/// A violation of an invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
     pub id: Option<Id>,
@@ -115,7 +114,7 @@ impl Ledger {
         self.0.lock().unwrap()
     }
 
-    /// Takes out all that was written down.
+    /// Takes all records.
     pub fn close(&self) -> Book {
         std::mem::take(&mut self.book())
     }
@@ -147,7 +146,7 @@ impl Ledger {
         }
     }
 
-    /// The request of this exchange, and how many visits there were before.
+    /// The request of this exchange, and the number of earlier visits.
     pub fn known(&self, id: Id) -> Option<(Ask, usize)> {
         let book = self.book();
         let exchange = book.exchanges.get(&id)?;

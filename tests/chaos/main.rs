@@ -1,8 +1,8 @@
-//! Invariants under random faults: clients and model servers that behave as the numbers of a seed say, with the real program
-//! between them, while plans change, servers go and come back, and the process drains.
+//! Checks invariants under random faults. Clients and model servers behave as a seed says, with the real program between them,
+//! while plans change, servers go down and come back, and the process drains.
 //!
-//! `make chaos SECONDS=3600 SEED=0x1f` runs it longer. What an actor does follows from the seed and the actor's numbers alone,
-//! so a seed brings back the decisions, though not the moments at which they meet.
+//! `make chaos SECONDS=3600 SEED=0x1f` runs it longer. The behavior of each actor follows only from the seed and the actor's
+//! numbers, so a seed reproduces the decisions, but not their timing.
 
 mod client;
 mod draw;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use draw::Draw;
 use world::Report;
 
-/// Seeds of rounds that once showed a fault.
+/// Seeds of rounds that once failed.
 const REGRESSIONS: [u64; 5] = [
     0x1,
     0x3,
@@ -30,7 +30,7 @@ const REGRESSIONS: [u64; 5] = [
     0x9084_4e63_2dc6_cd4f,
 ];
 
-/// Where `make test` begins.
+/// The seed that `make test` starts with.
 const SEED: u64 = 0xc0ffee;
 const SECONDS: u64 = 30;
 
@@ -48,7 +48,7 @@ async fn no_invariant_breaks_under_random_faults() {
     let mut total = Report::default();
     let mut rounds = 0;
     while rounds == 0 || began.elapsed() < Duration::from_secs(seconds) {
-        // The first round has the seed itself, so that any round can be played again alone.
+        // The first round uses the seed itself, so that any round can be repeated on its own.
         let of_round = match rounds {
             0 => seed,
             number => Draw::of(&[seed, number]).next(),
@@ -75,10 +75,10 @@ async fn no_seed_that_once_showed_a_fault_does_so_again() {
     }
 }
 
-/// Plays a round.
+/// Runs a round.
 ///
 /// # Panics
-/// If anything is wrong with it.
+/// If an invariant is violated.
 async fn played(seed: u64) -> Report {
     let report = world::round(seed).await;
     if !report.problems.is_empty() {

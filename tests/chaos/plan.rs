@@ -1,4 +1,4 @@
-//! What changes around the requests: plans are rewritten, servers go and come back.
+//! Changes the environment of requests: rewrites plans, and stops and restarts servers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::draw::Draw;
 use crate::server::Server;
 use crate::support::plan_file::{PlanFile, manifest};
 
-/// The plan number `number` of a round, and whether it allows other attempts.
+/// Plan number `number` of a round, and whether it allows retries.
 pub fn text(seed: u64, number: usize, new: &[&Server]) -> (String, bool) {
     let mut draw = Draw::of(&[seed, 4, number as u64]);
     let (old, share) = draw.pick(&[(1, 1), (3, 1), (1, 3), (0, 1), (1, 0)]);
@@ -29,7 +29,7 @@ pub fn text(seed: u64, number: usize, new: &[&Server]) -> (String, bool) {
     (manifest(&targets.join(","), old, share, &more), failover)
 }
 
-/// Changes plans and servers until the wave is over. Answers of each plan whether it allows other attempts.
+/// Changes plans and servers until the wave is over. Returns for each plan whether it allows retries.
 pub async fn disturb(
     seed: u64,
     wave: usize,
@@ -54,7 +54,7 @@ pub async fn disturb(
             let number = draw.within(0..=servers.len() - 1);
             servers[number].stop();
             if draw.percent(50) {
-                // As a restart does it.
+                // As after a restart.
                 servers[number].resume();
             } else {
                 down = Some(number);
@@ -76,7 +76,7 @@ pub async fn disturb(
     plans
 }
 
-/// How long a wave goes on.
+/// How long a wave lasts.
 pub fn wave_time(seed: u64, wave: usize) -> Duration {
     match wave {
         0 => Duration::from_millis(500),

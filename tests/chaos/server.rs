@@ -1,4 +1,4 @@
-//! Model servers that behave as their numbers say, check all that reaches them, and write it down.
+//! Model servers whose behavior follows from their numbers. They check and record everything that reaches them.
 
 pub mod check;
 pub mod deed;
@@ -18,16 +18,16 @@ use crate::ledger::{Ledger, Visit, VisitEnd};
 use crate::wire::Tag;
 use deed::Deed;
 
-/// What all servers of a round have in common.
+/// State shared by all servers of a round.
 pub struct Scene {
     pub seed: u64,
-    /// Do the servers speak HTTP/2, by prior knowledge?
+    /// Whether the servers use HTTP/2, by prior knowledge.
     pub http2: bool,
     pub ledger: Ledger,
 }
 
 impl Scene {
-    /// Notes that a server got this request, over this connection of its. What it does, and the answer that it gives.
+    /// Records that a server got this request over this connection. Returns what the server does, and its response.
     pub fn visited(
         &self,
         [server, connection]: [usize; 2],
@@ -53,22 +53,22 @@ impl Scene {
 
     /// What server `number` does with this visit.
     fn deed(&self, number: usize, ask: &Ask, visit: usize) -> Deed {
-        // The first wave only warms up.
+        // The first wave is a warm-up.
         Deed::of(self.seed, number, ask, visit, ask.id.wave() == 0)
     }
 }
 
-/// A running server at an address of its own, which it keeps while it is down.
+/// A running server. It keeps its address while it is down.
 pub struct Server {
     pub address: SocketAddr,
-    /// Is it up? And a count, so that going down and up at once is seen.
+    /// Whether it is up, and a count, so that a quick stop and resume is noticed.
     up: watch::Sender<(bool, usize)>,
     task: JoinHandle<()>,
 }
 
 impl Server {
     pub async fn start(number: usize, scene: Arc<Scene>) -> Self {
-        // An address that no client in the system is given by chance, so that it is free again when the server comes back.
+        // An address that the system does not assign to clients at random, so that it is free again when the server comes back.
         let process = std::process::id();
         let host = [127, 64 + number as u8, (process >> 8) as u8, process as u8];
         let listener = TcpListener::bind(SocketAddr::from((host, 0)))
@@ -92,7 +92,7 @@ impl Server {
         self.up.send_modify(|(up, _)| *up = true);
     }
 
-    /// `host:port`, as the program takes it.
+    /// `host:port`, as the program expects it.
     pub fn url(&self) -> String {
         self.address.to_string()
     }
@@ -143,7 +143,7 @@ async fn run(
     }
 }
 
-/// Listens at an address that was given up a moment ago.
+/// Listens again at an address that was released a moment ago.
 async fn bind_again(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
@@ -162,5 +162,5 @@ async fn serve(number: usize, connection: usize, scene: Arc<Scene>, stream: TcpS
     }
 }
 
-/// How long a server waits for a request's body that does not come.
+/// How long a server waits for the body of a request.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(3);

@@ -1,9 +1,9 @@
-//! What requests and answers are made of: each piece names the exchange that it belongs to, so that whoever reads it can tell
-//! whether it is in the right place.
+//! The content of requests and responses. Each piece names its exchange, so that any reader can tell whether it is in the right
+//! place.
 
 use std::fmt::{self, Display, Formatter};
 
-/// An exchange.
+/// The id of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id(pub u64);
 
@@ -16,12 +16,12 @@ impl Id {
         self.0 >> 40
     }
 
-    /// The `traceparent` by which an access line is found.
+    /// The `traceparent` that identifies its access line.
     pub fn traceparent(self) -> String {
         format!("00-{:032x}-{:016x}-01", self.0, 1)
     }
 
-    /// The `trace_id` of an access line.
+    /// Parses the `trace_id` of an access line.
     pub fn of_trace(text: &str) -> Option<Self> {
         Some(Self(u64::from_str_radix(text.get(16..)?, 16).ok()?))
     }
@@ -38,13 +38,13 @@ impl Display for Id {
     }
 }
 
-/// Request fields: which exchange it is, and how long its body is.
+/// Request field: the id of the exchange, and the length of its body.
 pub const ID: &str = "x-chaos-id";
 pub const LENGTH: &str = "x-chaos-length";
-/// Answer field: [`Tag`] of the visit that answers.
+/// Response field: the [`Tag`] of the visit that responds.
 pub const ANSWER: &str = "x-chaos-answer";
 
-/// One visit of an exchange at a server, as answers name it.
+/// One visit of an exchange at a server, as named in responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
     pub id: Id,
@@ -85,7 +85,7 @@ impl Display for Tag {
     }
 }
 
-/// The body of a request of this length; a short one has less of everything.
+/// The body of a request with exactly this length. A short one is truncated.
 pub fn request_body(id: Id, is_stream: bool, length: usize) -> Vec<u8> {
     let mut body =
         format!("{{\"model\":\"chaos\",\"stream\":{is_stream},\"id\":\"{id}\",\"fill\":\"")
@@ -97,7 +97,7 @@ pub fn request_body(id: Id, is_stream: bool, length: usize) -> Vec<u8> {
     body
 }
 
-/// A whole answer that names its visit throughout.
+/// A response body that names its visit throughout.
 pub fn whole_answer(tag: Tag, length: usize) -> Vec<u8> {
     let mut body = Vec::new();
     fill(&mut body, &tag.to_string(), length);
@@ -105,7 +105,7 @@ pub fn whole_answer(tag: Tag, length: usize) -> Vec<u8> {
     body
 }
 
-/// Makes `body` as long as `length` or longer by words that all differ.
+/// Extends `body` to at least `length` with words that all differ.
 fn fill(body: &mut Vec<u8>, name: &str, length: usize) {
     while body.len() < length {
         body.extend(format!("{name}/{} ", body.len()).bytes());

@@ -1,5 +1,5 @@
-//! One round: a proxy, its servers and plan, and several waves of clients. After each wave all must be quiet again, and what
-//! was written down must hold.
+//! One round: a proxy, its servers and plan, and several waves of clients. After each wave everything must become quiet, and
+//! the invariants must hold.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,33 +22,33 @@ use crate::support::tls::Authority;
 use crate::support::{PlanFile, Proxy};
 use crate::wire::Id;
 
-/// Clients of a wave.
+/// Clients per wave.
 const CLIENTS: usize = 24;
 /// Servers of both generations.
 const SERVERS: usize = 4;
-/// How long it may take until all is quiet.
+/// How long it may take until everything is quiet.
 const QUIET: Duration = Duration::from_secs(40);
-/// `--drain`, in seconds, and what may come on top of it on a busy machine.
+/// `--drain`, in seconds, and the extra time that a busy machine may need.
 const DRAIN: Duration = Duration::from_secs(2);
 const DRAIN_SLACK: Duration = Duration::from_secs(15);
 
-/// What a round came to.
+/// The result of a round.
 #[derive(Default)]
 pub struct Report {
     pub exchanges: usize,
     pub visits: usize,
     pub whole: usize,
-    /// What must not be, each with all that is known of it.
+    /// The violations, each with everything known about it.
     pub problems: Vec<String>,
 }
 
-/// In how many of 100 rounds the servers speak HTTP/2: `CHAOS_HTTP2`, 40 by default.
+/// In how many of 100 rounds the servers use HTTP/2: `CHAOS_HTTP2`, 40 by default.
 fn http2_percent() -> usize {
     let given = std::env::var("CHAOS_HTTP2").ok();
     given.map_or(40, |text| text.parse().expect("CHAOS_HTTP2 is a number"))
 }
 
-/// The program: the release build where one is named.
+/// The program to test: the release build, if one is given.
 fn program() -> PathBuf {
     let named = std::env::var_os("CROSSFADE_BIN");
     named
@@ -62,14 +62,14 @@ struct World {
     servers: Vec<Server>,
     plan: PlanFile,
     proxy: Proxy,
-    /// Present where clients speak TLS.
+    /// Present if clients use TLS.
     tls: Option<[Arc<rustls::ClientConfig>; 2]>,
-    /// Does the plan in force allow other attempts?
+    /// Whether the plan in force allows retries.
     failover: bool,
     report: Report,
 }
 
-/// Plays the round of this seed.
+/// Runs the round of this seed.
 pub async fn round(seed: u64) -> Report {
     let mut draw = Draw::of(&[seed, 0]);
     let ledger = Ledger::default();
@@ -145,7 +145,7 @@ impl World {
                 over.send_replace(true);
             };
             let mut failover = self.failover;
-            // The first wave only warms up.
+            // The first wave is a warm-up.
             if wave == 0 {
                 stop.await;
             } else {
@@ -193,7 +193,7 @@ impl World {
             .collect()
     }
 
-    /// Waits until nothing is open any more and the counts add up.
+    /// Waits until nothing is open and the counts add up.
     async fn quiet(&mut self, before: &Held) {
         for server in &self.servers {
             server.stop();
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// Ends the process while clients go on.
+    /// Stops the process while clients continue.
     async fn drain(&mut self, wave: usize) {
         let (over, is_over) = watch::channel(false);
         let mut clients = self.clients(wave, &is_over);

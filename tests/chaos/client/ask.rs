@@ -1,4 +1,4 @@
-//! What a client asks for and how it behaves meanwhile, all from the numbers of its exchange.
+//! What a client requests and how it behaves, derived from the numbers of its exchange.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::draw::Draw;
 use crate::support::scripts::Family;
 use crate::wire::Id;
 
-/// One request and its client's behaviour.
+/// One request and the behavior of its client.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub id: Id,
@@ -14,11 +14,11 @@ pub struct Ask {
     /// Length of the body, in bytes.
     pub length: usize,
     pub framing: AskFraming,
-    /// Sends trailers, where the body is chunked.
+    /// Whether to send trailers with a chunked body.
     pub trailers: bool,
-    /// Says `Expect: 100-continue` and waits for it for a while.
+    /// Whether to send `Expect: 100-continue` and wait for the response for a while.
     pub expects: bool,
-    /// Names a field of its own in `Connection`.
+    /// Whether to list a field of its own in `Connection`.
     pub hop: bool,
     pub sending: Sending,
     pub leaving: Leaving,
@@ -29,7 +29,7 @@ pub struct Ask {
 pub enum Kind {
     Stream(Family),
     Unary(Family),
-    /// What belongs to old alone.
+    /// Served by old only.
     Get,
     Head,
 }
@@ -38,39 +38,39 @@ pub enum Kind {
 pub enum AskFraming {
     None,
     Length,
-    /// Chunks of so many bytes.
+    /// Chunks of this many bytes.
     Chunked(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sending {
     AtOnce,
-    /// Pieces of so many bytes with pauses between, for the first few of them.
+    /// Pieces of this many bytes. Pauses follow the first few.
     Slow(usize, Duration),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
     Stays,
-    /// Closes after so many bytes of the body.
+    /// Closes after this many bytes of the body.
     InBody(usize),
-    /// Closes so long after the request.
+    /// Closes this long after the request.
     After(Duration),
-    /// Ends its side of the connection after the request, and waits for the answer.
+    /// Closes its sending side after the request and waits for the response.
     HalfCloses,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     Fast,
-    /// Reads of so many bytes with pauses between, for the first few of them.
+    /// Reads of this many bytes. Pauses follow the first few.
     Slow(usize, Duration),
-    /// Reads nothing for so long once it has the head.
+    /// Reads nothing for this long once it has the head.
     Stalls(Duration),
 }
 
 impl Ask {
-    /// The `sequence`-th request of a client.
+    /// Draws the request and behavior for `id`.
     pub fn of(seed: u64, id: Id) -> Self {
         let mut draw = Draw::of(&[seed, 1, id.0]);
         let family = draw.pick(&Family::ALL);
@@ -123,7 +123,7 @@ impl Ask {
         }
     }
 
-    /// The same of a client that can neither chunk nor half-close.
+    /// Adapts it to HTTP/1.0, which has no chunked encoding and no `Expect`.
     pub fn in_http10(mut self) -> Self {
         if let AskFraming::Chunked(_) = self.framing {
             self.framing = AskFraming::Length;
@@ -133,7 +133,7 @@ impl Ask {
         self
     }
 
-    /// The same over HTTP/2, which has no fields of a connection, and no half-close that could be taken for a client that left.
+    /// Adapts it to HTTP/2, which has no `Connection` field, and no half-close that could look like a client that left.
     pub fn in_http2(mut self) -> Self {
         self.expects = false;
         self.hop = false;
@@ -164,7 +164,7 @@ impl Ask {
         crate::wire::request_body(self.id, is_stream, self.length)
     }
 
-    /// Does the client do all that it takes to get an answer?
+    /// Does the client do everything needed to get a response?
     pub fn is_polite(&self) -> bool {
         self.leaving == Leaving::Stays
     }

@@ -1,4 +1,4 @@
-//! One connection of an HTTP/1 client: requests go out, one or more at a time, while the answers are read.
+//! One connection of an HTTP/1 client: sends requests, one or several at a time, while it reads the responses.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -14,14 +14,14 @@ use crate::ledger::{Ledger, SeenEnd, SeenHead};
 use crate::support::upstream::Io;
 use crate::wire::{ANSWER, ID, LENGTH, Tag};
 
-/// How long a client waits for `100 Continue` before it sends the body all the same.
+/// How long a client waits for `100 Continue` before it sends the body anyway.
 const CONTINUE: Duration = Duration::from_millis(300);
-/// Most pauses of one request or answer.
+/// Maximum number of pauses in one request or response.
 const PAUSES: usize = 12;
 
 type Connection = Box<dyn Io>;
 
-/// What the reading half tells the writing half about the exchange at hand.
+/// What the reading half reports to the writing half about the current exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd)]
 enum Heard {
     Nothing,
@@ -29,19 +29,19 @@ enum Heard {
     Final,
 }
 
-/// What follows on the connection.
+/// What to do with the connection next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Go,
     /// Nothing more can be sent or read.
     Stop,
-    /// A write met the end of the connection, which the next read then takes for a clean one.
+    /// A write failed because the connection had ended. The next read then sees a clean end.
     Broken,
-    /// The client has had enough and closes.
+    /// The client is done and closes.
     Leave,
 }
 
-/// Sends these requests over one connection, `depth` of them before the first answer, and reads the answers.
+/// Sends these requests over one connection, up to `depth` of them before the first response, and reads the responses.
 pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usize, io: Connection) {
     let (reader, mut writer) = tokio::io::split(io);
     let mut reader = Reader::new(reader);
@@ -52,7 +52,7 @@ pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usiz
         }
         let mut batch = batch.to_vec();
         if depth > 1 {
-            // Who waits for `100 Continue` does not pipeline.
+            // A client that waits for `100 Continue` does not pipeline.
             batch.iter_mut().for_each(|ask| ask.expects = false);
         }
         let ledger = &crowd.ledger;
@@ -82,7 +82,7 @@ fn mark_left(ledger: &Ledger, batch: &[Ask]) {
     }
 }
 
-/// Nothing may follow the last answer, but for the refusal of what followed the request.
+/// Nothing may follow the last response, except a rejection of what followed the request.
 fn surplus(ledger: &Ledger, batch: &[Ask], rest: &[u8]) {
     if !rest.is_empty() && !rest.starts_with(b"HTTP/1.1 408") {
         let text = String::from_utf8_lossy(&rest[..rest.len().min(120)]).into_owned();
@@ -115,7 +115,7 @@ async fn exchange(
     let mut read = None;
     let half_closes = batch.iter().any(|ask| ask.leaving == Leaving::HalfCloses);
     if half_closes {
-        // What is still open then is given up, whichever request it was.
+        // A half-close gives up every request that is still open then.
         mark_left(ledger, batch);
     }
     loop {
@@ -123,7 +123,7 @@ async fn exchange(
             (Some(Next::Leave), _) => return Next::Leave,
             (_, Some(Next::Stop)) => {
                 if sent == Some(Next::Broken) {
-                    // The kernel tells of a reset once, and the write was told.
+                    // The kernel reports a reset once, and the write consumed it.
                     for ask in batch {
                         ledger.seen(ask.id, |seen| {
                             if seen.end == Some(SeenEnd::Closed) {
@@ -182,7 +182,7 @@ async fn send(
         if let Ok(Ok(heard)) = timeout(CONTINUE, waiting).await
             && *heard == Heard::Final
         {
-            // The body is not wanted: without it no other request can follow.
+            // The server does not want the body. Without the body no other request can follow.
             return Ok(Next::Stop);
         }
         write(writer, ask.sending, &body).await?;
@@ -251,7 +251,7 @@ fn head(speech: Speech, ask: &Ask) -> String {
     head + "\r\n"
 }
 
-/// The body as it goes over the wire.
+/// The body as sent on the wire.
 fn encode(ask: &Ask) -> Vec<u8> {
     let body = ask.body();
     let AskFraming::Chunked(size) = ask.framing else {

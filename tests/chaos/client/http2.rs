@@ -1,4 +1,4 @@
-//! One connection of an HTTP/2 client: all its requests at once, each a stream of its own.
+//! One connection of an HTTP/2 client: sends all its requests at once, each on its own stream.
 
 use std::time::Instant;
 
@@ -16,15 +16,15 @@ use crate::ledger::{Ledger, SeenEnd, SeenHead};
 use crate::support::upstream::Io;
 use crate::wire::{ANSWER, ID, LENGTH, Tag};
 
-/// Most pauses of one request or answer.
+/// Maximum number of pauses in one request or response.
 const PAUSES: usize = 12;
-/// Windows that a client may start its streams with: hardly any, the usual one, and much.
+/// Initial stream windows of a client: tiny, the default, and large.
 const WINDOWS: [u32; 3] = [2_000, 65_535, 1 << 20];
 
-/// What small frames may cost before the library ends the connection: more than there can be.
+/// The limit on small frames at which the library closes the connection: more than can occur.
 const SMALL_FRAMES: usize = 1 << 30;
 
-/// Sends these requests over one connection and reads the answers.
+/// Sends these requests over one connection and reads the responses.
 pub async fn converse(crowd: &Crowd, asks: Vec<Ask>, mut draw: Draw, io: Box<dyn Io>) {
     let mut builder = h2::client::Builder::new();
     builder
@@ -75,7 +75,7 @@ async fn ask_and_read(
     }
     let sending = async {
         if ask.length > 0 {
-            // An answer that comes before the request's end ends the sending; it is read all the same.
+            // A response that arrives before the end of the request stops the sending. It is still read.
             let _ = send(ledger, ask, stream).await;
         }
     };

@@ -1,4 +1,4 @@
-//! Answers: nobody gets a byte of another's, and each is whole or ends so that the client can tell.
+//! Invariants of responses: no client gets data of another exchange, and each response is complete or visibly broken.
 
 use super::{Circumstances, events};
 use crate::client::ask::Kind;
@@ -41,7 +41,7 @@ pub fn judge(
     wrong
 }
 
-/// Has the client done its part, so that it is owed a whole answer where a server gave one?
+/// Has the client done its part, so that it must get the complete response of a server that sent one?
 pub fn is_owed(exchange: &Exchange, circumstances: Circumstances) -> bool {
     exchange.ask.is_polite()
         && exchange.asked.whole
@@ -49,10 +49,10 @@ pub fn is_owed(exchange: &Exchange, circumstances: Circumstances) -> bool {
         && !circumstances.drains
 }
 
-/// No head came.
+/// Checks an exchange without a response head.
 fn silence(book: &Book, exchange: &Exchange, circumstances: Circumstances) -> Option<String> {
     let ended = matches!(exchange.seen.end, Some(SeenEnd::Fin | SeenEnd::Reset));
-    // Where an answer comes before its request's end, the connection may end with it.
+    // After an early response to the previous request, the connection may be closed.
     let previous = exchange.asked.previous;
     let after_body = previous
         .and_then(|id| book.exchanges.get(&id))
@@ -61,7 +61,7 @@ fn silence(book: &Book, exchange: &Exchange, circumstances: Circumstances) -> Op
         .then(|| "it gets no answer at all".into())
 }
 
-/// An answer of crossfade's own.
+/// Checks a response that crossfade generated itself.
 fn own(exchange: &Exchange, head: &SeenHead) -> Option<String> {
     let seen = &exchange.seen;
     if head.status < 400 {
@@ -76,7 +76,7 @@ fn own(exchange: &Exchange, head: &SeenHead) -> Option<String> {
     (!says_why).then(|| "an error of crossfade's own that says nothing".into())
 }
 
-/// An answer that is no event stream.
+/// Checks a response that is not an event stream.
 fn plain(
     exchange: &Exchange,
     head: &SeenHead,
@@ -94,7 +94,7 @@ fn plain(
     if !answer.starts_with(&seen.body) {
         return Some("other bytes than its answer has".into());
     }
-    // The end of what lasts until the close is a close, of whatever kind.
+    // For a response that ends with its connection, any close is the end.
     let is_told = visit.end != VisitEnd::Open
         || !matches!(
             visit.deed.answer,

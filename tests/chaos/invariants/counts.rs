@@ -1,4 +1,4 @@
-//! Counts: every exchange has one access line that says what happened, and the metrics are the sums of the lines.
+//! Invariants of counts: every exchange has one accurate access line, and the metrics are the sums of the lines.
 
 use std::collections::BTreeMap;
 
@@ -18,9 +18,9 @@ pub struct Line {
     pub status: u64,
     pub attempts: u64,
     pub outcome: String,
-    /// The side that answered in the end.
+    /// The generation that responded in the end.
     pub answered: String,
-    /// What the metric of requests is labelled with.
+    /// The labels of the request metric.
     pub labels: [String; 4],
     pub text: String,
 }
@@ -28,7 +28,7 @@ pub struct Line {
 const LABELS: [&str; 4] = ["generation", "reason", "class", "outcome"];
 
 impl Line {
-    /// The exchange and what is said of it, if `fields` are those of an exchange of this test.
+    /// Parses an access line. `None` if it does not belong to an exchange of this test.
     pub fn of(fields: &Value) -> Option<(Id, Self)> {
         let id = Id::of_trace(fields["trace_id"].as_str()?)?;
         let word = |name: &str| fields[name].as_str().unwrap_or_default().to_owned();
@@ -59,7 +59,7 @@ pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
         [line] => line,
         more => return Some(format!("counted {} times", more.len())),
     };
-    // What is idempotent may be repeated on another connection within an attempt.
+    // An idempotent request may be repeated on another connection within one attempt.
     let is_idempotent = matches!(exchange.ask.kind, Kind::Get | Kind::Head);
     let visits = exchange.visits.iter();
     let read = visits
@@ -80,7 +80,7 @@ pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
     (!possible.contains(&outcome)).then(|| format!("{outcome} is counted, not one of {possible:?}"))
 }
 
-/// What an exchange may count as, by what its client saw; `None` where a client that left has a say in it.
+/// The outcomes that an exchange may have, given what its client saw; `None` if they depend on a client that left.
 fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'static [&'static str]> {
     let head = exchange.seen.head.as_ref()?;
     let ended = matches!(exchange.seen.end, Some(SeenEnd::Whole | SeenEnd::Closed));
@@ -107,7 +107,7 @@ fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'stati
     Some(match (ended, has_terminal) {
         (true, true) => &["completed"],
         (true, false) => &["truncated"],
-        // Complete in content, but the end of the framing did not come.
+        // The content was complete, but the end of the framing did not arrive.
         (false, _) if followed.closing.is_none() => &["completed", "truncated"],
         (false, _) => &["truncated", "failed"],
     })
@@ -143,7 +143,7 @@ pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String
     })
 }
 
-/// Saves cannot be more than the exchanges that ended well.
+/// There cannot be more recovered requests than requests.
 fn wanted_moves(metrics: &Metrics) -> Option<String> {
     let saves = metrics.sum("crossfade_recovered_requests_total", &[]);
     let all = metrics.sum("crossfade_requests_total", &[]);

@@ -1,4 +1,4 @@
-//! Event streams: whole events in their order, of one place from the first content on, and an end that tells the truth.
+//! Invariants of event streams: complete events in order, from one visit once there is content, and a truthful end.
 
 use std::borrow::Cow;
 
@@ -9,19 +9,19 @@ use crate::server::deed::{Answer, Fault};
 use crate::support::scripts::Family;
 use crate::wire::Tag;
 
-/// How far an event stream was followed.
+/// The result of matching an event stream against the visits.
 pub struct Followed {
     /// The visit whose ids the client has.
     first: usize,
-    /// The visit that the last event came from.
+    /// The visit that sent the last event.
     pub visit: usize,
-    /// How many of its events came, those before a switch among them.
+    /// How many events of that visit arrived, including those before a switch.
     pub events: usize,
-    /// Has any of them content?
+    /// Did any of them have content?
     pub committed: bool,
     /// The error event that ends the stream.
     pub closing: Option<String>,
-    /// The beginning of an event whose end did not come.
+    /// Length of an incomplete event at the end, in bytes.
     pub rest: usize,
 }
 
@@ -36,7 +36,7 @@ pub fn judge(exchange: &Exchange, first: usize, circumstances: Circumstances) ->
     match exchange.seen.end {
         Some(SeenEnd::Whole | SeenEnd::Closed) => {
             if followed.closing.is_some() {
-                // Where the end of the connection is the only end there is, the event is what tells.
+                // If only the close of the connection ends the stream, the error event is the only signal.
                 let is_clean = exchange.seen.end == Some(SeenEnd::Whole);
                 return is_clean.then(|| "an error event before a clean end".into());
             }
@@ -44,7 +44,7 @@ pub fn judge(exchange: &Exchange, first: usize, circumstances: Circumstances) ->
                 let count = followed.events;
                 return Some(format!("{count} of {all} events look like a whole stream"));
             }
-            // What ends by an event of its own is whole, however the connection ended.
+            // A stream that ends with its own terminal event is complete, however the connection ended.
             let was_cut = visit.end == VisitEnd::Cut
                 && matches!(visit.deed.fault, Fault::Half(..))
                 && !ends_by_itself(&visit.deed.answer);
@@ -75,10 +75,10 @@ fn ends_by_itself(answer: &Answer) -> bool {
     matches!(answer, Answer::Events { terminal: true, .. })
 }
 
-/// Follows what the client saw through the visits' events.
+/// Matches what the client saw against the events of the visits.
 ///
 /// # Errors
-/// What does not belong there.
+/// If an event does not belong there.
 pub fn follow(exchange: &Exchange, first: usize) -> Result<Followed, String> {
     let (seen, rest) = blocks(&exchange.seen.body);
     let mut followed = Followed {
@@ -114,7 +114,7 @@ pub fn follow(exchange: &Exchange, first: usize) -> Result<Followed, String> {
     Ok(followed)
 }
 
-/// Is this the event that comes next in `answer`?
+/// Is this the next event of `answer`?
 fn is_next(exchange: &Exchange, answer: &[Vec<u8>], followed: &mut Followed, block: &[u8]) -> bool {
     if answer.get(followed.events).is_none_or(|next| next != block) {
         return false;
@@ -130,13 +130,13 @@ fn owned(exchange: &Exchange, first: usize, visit: usize) -> Vec<Vec<u8>> {
     blocks(&answer).0.into_iter().map(<[u8]>::to_vec).collect()
 }
 
-/// Is this an event of a later visit, before which nothing is missing but what the client has in another form?
+/// Is this an event of a later visit, with nothing missing before it that the client does not already have in another form?
 fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool {
     if followed.committed {
         return false;
     }
     for (number, visit) in exchange.visits.iter().enumerate().skip(followed.visit + 1) {
-        // Where nothing went out the ids are the new one's own.
+        // If nothing was forwarded yet, the client gets the ids of the new visit.
         let first = if followed.events == 0 {
             number
         } else {
@@ -159,7 +159,7 @@ fn switches(exchange: &Exchange, followed: &mut Followed, block: &[u8]) -> bool 
     false
 }
 
-/// The answer of a visit in the form in which it goes on with that of the first one: Responses keep their ids.
+/// The response of a visit as it continues that of the `first` one: in the Responses API the ids of the first one are kept.
 fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8]> {
     let visit = &exchange.visits[number];
     let responses = matches!(
@@ -178,7 +178,7 @@ fn as_continued(exchange: &Exchange, first: usize, number: usize) -> Cow<'_, [u8
     Cow::Owned(text.replace(&own, &shown).into_bytes())
 }
 
-/// How many events without content an answer begins with.
+/// The number of events without content at the start of a response.
 fn preambles(answer: &Answer) -> usize {
     match answer {
         Answer::Events { family, .. } => family.preamble("").matches("\n\n").count(),
@@ -186,7 +186,7 @@ fn preambles(answer: &Answer) -> usize {
     }
 }
 
-/// The whole events of a text, and what follows them.
+/// The complete events of a text, and what follows them.
 fn blocks(text: &[u8]) -> (Vec<&[u8]>, &[u8]) {
     let mut blocks = Vec::new();
     let mut rest = text;

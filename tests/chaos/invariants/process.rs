@@ -1,10 +1,10 @@
-//! The process: when all is quiet it holds no more than before, and it ends when it is to.
+//! Invariants of the process: when idle it holds no more resources than before, and it ends when it should.
 
 use std::fs;
 
 use crate::support::{Proxy, eventually};
 
-/// What a process holds.
+/// The resources that a process holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     pub descriptors: usize,
@@ -13,9 +13,9 @@ pub struct Held {
     pub memory: u64,
 }
 
-/// Threads that come and go with work on files and names.
+/// Threads that come and go for file access and name resolution.
 const THREADS: usize = 4;
-/// What the allocator may keep of what was freed, in bytes.
+/// Freed memory that the allocator may retain, in bytes.
 const MEMORY: u64 = 48 * 1024 * 1024;
 
 impl Held {
@@ -31,9 +31,9 @@ impl Held {
         }
     }
 
-    /// By a process that serves nobody yet, once it watches its plan.
+    /// What a process holds before its first request, once it watches its plan.
     pub async fn at_first_by(proxy: &Proxy) -> Self {
-        // Its thread begins when all that it needs is open.
+        // The thread starts after everything that it needs has been opened.
         eventually("the plan is watched", async || {
             threads(proxy).iter().any(|name| name.starts_with("notify"))
         })
@@ -41,7 +41,7 @@ impl Held {
         Self::by(proxy)
     }
 
-    /// What is more than there was `before`.
+    /// What exceeds the state `before`.
     pub fn beyond(&self, before: &Self) -> Option<String> {
         let is_more = self.descriptors > before.descriptors
             || self.threads > before.threads + THREADS
@@ -50,7 +50,7 @@ impl Held {
     }
 }
 
-/// The names of a process's threads, cut by the kernel after 15 bytes.
+/// The names of a process's threads, truncated by the kernel to 15 bytes.
 fn threads(proxy: &Proxy) -> Vec<String> {
     let directory = fs::read_dir(format!("/proc/{}/task", proxy.pid()));
     let entries = directory.into_iter().flatten().filter_map(Result::ok);
@@ -58,7 +58,7 @@ fn threads(proxy: &Proxy) -> Vec<String> {
     names.collect()
 }
 
-/// What the descriptors of a process stand for.
+/// What the descriptors of a process refer to.
 pub fn descriptors(proxy: &Proxy) -> Vec<String> {
     let directory = fs::read_dir(format!("/proc/{}/fd", proxy.pid()));
     let entries = directory.into_iter().flatten().filter_map(Result::ok);

@@ -1,18 +1,18 @@
-//! Requests: nothing is sent twice that may have been read, but where the rules say so.
+//! Invariants of requests: a request that may have been read is not sent again, unless the rules allow it.
 //!
-//! - A POST is read at most once by each generation, and by a second one only if a plan allows failover and the first one has
-//!   not answered in earnest.
-//! - Anything else is idempotent (RFC 9110 §9.2.2) and belongs to old, which reads it at most twice: it is repeated once, over
-//!   a new connection, if a used one broke before a byte of an answer came.
+//! - A POST is read at most once by each generation. A second generation may read it only if a plan allows failover and the
+//!   response of the first one did not commit the exchange: no content, or a status of 404 or 5xx.
+//! - All other requests are idempotent (RFC 9110 §9.2.2) and go to old, which reads them at most twice: they are repeated once,
+//!   on a new connection, if a reused one broke before the first byte of a response.
 //!
-//! A request that a server has refused unread (GOAWAY, REFUSED_STREAM, a connection that was closed before) does not count.
+//! Requests that a server rejected unread (GOAWAY, REFUSED_STREAM, a connection closed before) do not count.
 
 use super::counts::Line;
 use super::{Circumstances, events};
 use crate::client::ask::Kind;
 use crate::ledger::{Exchange, VisitEnd};
 
-/// Servers below this number are old, the others new.
+/// Servers below this number are old, the others are new.
 pub const OLD: usize = 2;
 
 pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) -> Option<String> {
@@ -46,7 +46,7 @@ pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
     } else {
         return None;
     };
-    // A busy server may read a request only after it was given up for another place, which then answers first.
+    // A busy server may read a request only after it was given up and the other generation has responded.
     let given_up = |server: usize| {
         let generation = if server < OLD { "old" } else { "new" };
         lines

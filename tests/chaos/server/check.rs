@@ -1,17 +1,17 @@
-//! What a request must look like when it reaches a server: exactly as its client sent it, but for what a gateway owes.
+//! Checks requests that reach a server: they must be exactly as sent by the client, except for the changes a gateway must make.
 
 use crate::client::ask::{Ask, AskFraming};
 use crate::http1::{Broken, Framing, Head, is_token};
 use crate::ledger::Ledger;
 use crate::wire::{ID, Id, LENGTH};
 
-/// What is wrong, and with which exchange as far as one can tell.
+/// What is wrong, and with which exchange, if known.
 pub type Wrong = (Option<Id>, String);
 
 /// Method and target.
 pub type Line<'a> = (&'a str, &'a str);
 
-/// Fields that concern one connection only.
+/// Fields that apply to a single connection.
 const HOP_BY_HOP: [&str; 6] = [
     "connection",
     "keep-alive",
@@ -31,7 +31,7 @@ pub fn request_line(head: &Head) -> Result<Line<'_>, Wrong> {
     }
 }
 
-/// The exchange that a head belongs to, with the number of this visit.
+/// The exchange that a head belongs to, and the number of this visit.
 pub fn head(ledger: &Ledger, line: Line<'_>, head: &Head) -> Result<(Ask, usize), Wrong> {
     let id = head.get(ID).and_then(Id::parse);
     let known = id.and_then(|id| ledger.known(id));
@@ -56,7 +56,7 @@ pub fn head(ledger: &Ledger, line: Line<'_>, head: &Head) -> Result<(Ask, usize)
     Ok((ask, visit))
 }
 
-/// How the body of a request over HTTP/1.1 is framed.
+/// The framing of the body of an HTTP/1.1 request.
 pub fn framing(ask: &Ask, head: &Head) -> Result<Option<Framing>, String> {
     let framing = head.framing().map_err(|broken| match broken {
         Broken::Malformed(what) => what,

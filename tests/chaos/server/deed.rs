@@ -1,4 +1,4 @@
-//! What a server does with one request, all from the numbers of the visit.
+//! What a server does with one request, derived from the numbers of the visit.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use crate::draw::Draw;
 use crate::support::scripts::Family;
 use crate::wire::{Tag, whole_answer};
 
-/// The behaviour of one visit.
+/// The behavior of one visit.
 #[derive(Clone, Debug)]
 pub struct Deed {
-    /// Interim answers that go out first.
+    /// Interim responses to send first.
     pub interim: Vec<u16>,
-    /// Answers without waiting for the request's body.
+    /// Responds without waiting for the body of the request.
     pub early: bool,
-    /// Never reads that body, unless it comes by itself; the connection goes on all the same.
+    /// Does not read that body until the response is complete (HTTP/1.1 only). The connection remains in use.
     pub leaves_body: bool,
     pub wait: Duration,
     pub answer: Answer,
     pub fault: Fault,
-    /// The answer goes out in pieces of so many bytes, the first few with pauses between.
+    /// The response is sent in pieces of this many bytes. Pauses follow the first few.
     pub width: usize,
     pub pause: Duration,
     pub after: After,
@@ -49,13 +49,13 @@ pub enum AnswerFraming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// Breaks off after the request, without a byte.
+    /// Breaks off after the request, without sending a byte.
     NoAnswer(Break),
     /// Stops inside the head.
     HalfHead(Break),
-    /// Stops after so many percent of the body.
+    /// Stops after this percentage of the body.
     Half(usize, Break),
-    /// Sends a second answer behind the first.
+    /// Sends a second response after the first.
     Twice,
 }
 
@@ -64,22 +64,22 @@ pub enum Fault {
 pub enum Break {
     Fin,
     Reset,
-    /// Only after having been silent for so long.
+    /// Only after this long without data.
     Silence(Duration),
 }
 
-/// What happens to the connection when the answer is complete.
+/// What happens to the connection after the complete response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     Keeps,
-    /// Says so in the head.
+    /// Announces the close in the head.
     Closes,
-    /// Closes without having said so, after so long.
+    /// Closes after this long, without an announcement.
     Vanishes(Duration),
 }
 
 impl Deed {
-    /// For the visit `visit` at `server`. A calm one has no fault.
+    /// Draws the behavior of visit `visit` at `server`. A calm one has no fault.
     pub fn of(seed: u64, server: usize, ask: &Ask, visit: usize, calm: bool) -> Self {
         let mut draw = Draw::of(&[seed, 3, server as u64, ask.id.0, visit as u64]);
         let answer = answer(&mut draw, ask, calm);
@@ -101,7 +101,7 @@ impl Deed {
                 ..
             }
         );
-        // A reset that meets a request still being sent cannot be told from the end of what lasts until the close.
+        // A reset caused by a request that is still being sent looks like the end of a response that ends with its connection.
         let early = draw.percent(15) && !until_close;
         let after = match draw.within(0..=9) {
             _ if until_close => After::Closes,
@@ -131,7 +131,7 @@ impl Deed {
         }
     }
 
-    /// The whole body of the answer.
+    /// The complete body of the response.
     pub fn body(&self, tag: Tag) -> Vec<u8> {
         match self.answer {
             Answer::Events {

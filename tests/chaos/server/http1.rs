@@ -1,4 +1,4 @@
-//! One connection of an HTTP/1.1 server: each request is checked to the last byte, and answered as its deed says.
+//! One connection of an HTTP/1.1 server: checks each request to the last byte and responds as its deed says.
 
 use std::io;
 use std::time::Duration;
@@ -17,25 +17,25 @@ use crate::ledger::{Ledger, VisitEnd};
 use crate::server::check;
 use crate::wire::{ANSWER, Tag};
 
-/// Most pauses of one answer.
+/// Maximum number of pauses in one response.
 const PAUSES: usize = 12;
 
-/// What became of a request's body, and of what must not follow it.
+/// Why reading the body of a request, or watching for what must not follow it, ended.
 enum Reading {
-    /// The other side went away.
+    /// The peer went away.
     Gone,
     Malformed(String),
-    /// Something came before the answer was complete.
+    /// Data arrived before the response was complete.
     Surplus,
 }
 
-/// What is done with the connection.
+/// What to do with the connection next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Go,
     Close,
     Reset,
-    /// Closes after so long, whatever comes meanwhile.
+    /// Closes after this long, whatever arrives in the meantime.
     Vanish(Duration),
 }
 
@@ -52,7 +52,7 @@ pub async fn serve(number: usize, connection: usize, scene: &Scene, mut stream: 
                 scene.ledger.violation(None, what);
                 break;
             }
-            // What was cut off is the last one.
+            // A request that was cut off is the last one.
             Err(_) => break,
         };
         match one(number, connection, scene, head, &mut reader, &mut writer).await {
@@ -115,7 +115,7 @@ async fn one(
     );
     let next = answer_while_reading(ledger, tag, &deed, reading, playing, has_come).await;
     if next != Next::Go {
-        // What was not read may take the end of the answer with it.
+        // Closing with unread data may discard the end of the response.
         ledger.visited(tag, |visit| {
             if !visit.whole && visit.end == VisitEnd::Whole {
                 visit.end = VisitEnd::Cut;
@@ -154,13 +154,13 @@ async fn answer_while_reading(
     if next != Next::Go || *has_come.borrow() {
         return next;
     }
-    // The answer was early: the rest of the request comes before the next one.
+    // The response was early: the rest of the request precedes the next one.
     let rest = async {
         tokio::select! {
             biased;
             _ = has_come.wait_for(|come| *come) => Next::Go,
             read = &mut reading => match read {
-                // The answer is complete by now.
+                // The response is complete by now.
                 Reading::Surplus => Next::Go,
                 read => ended(read),
             },
@@ -169,7 +169,7 @@ async fn answer_while_reading(
     timeout(BODY_PATIENCE, rest).await.unwrap_or(Next::Close)
 }
 
-/// Reads the request's body, which must be the one that the client sends, and watches for what must not come.
+/// Reads the body of the request, which must be the one that the client sends, and watches for data that must not follow it.
 async fn read(
     ledger: &Ledger,
     tag: Tag,
@@ -212,7 +212,7 @@ async fn read(
     }
 }
 
-/// Answers as the deed says.
+/// Responds as the deed says.
 #[expect(clippy::too_many_arguments)]
 async fn play(
     ledger: &Ledger,
@@ -253,7 +253,7 @@ async fn play(
         writer.write_all(&bytes).await?;
         return Ok(finish(ledger, tag, deed));
     }
-    // The head goes out with the first piece, as most servers do it.
+    // The head is sent with the first piece, as by most servers.
     let length: usize = pieces.iter().map(Vec::len).sum();
     let mut left = match deed.fault {
         Fault::Half(percent, _) => (length * percent / 100).min(length - 1),
@@ -277,7 +277,7 @@ async fn play(
         }
     }
     match deed.fault {
-        // An early end of what lasts until the close could not be told from the right one.
+        // In a response that ends with its connection, an early end looks like the right one.
         Fault::Half(_, Break::Fin) if framing == AnswerFraming::UntilClose => {
             Ok(cut(Break::Reset).await)
         }
@@ -329,7 +329,7 @@ fn head(deed: &Deed, tag: Tag) -> String {
     head + "\r\n"
 }
 
-/// The body of the answer in the pieces in which it goes over the wire.
+/// The body of the response, split into the pieces to send.
 fn encode(deed: &Deed, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming) {
     let framing = match deed.answer {
         Answer::Events { .. } => AnswerFraming::Chunked,
@@ -354,7 +354,7 @@ fn encode(deed: &Deed, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming
     (pieces, framing)
 }
 
-/// An answer that nobody asked for.
+/// A response without a request.
 fn second(tag: Tag) -> Vec<u8> {
     let body = format!("{tag} a second time");
     format!(

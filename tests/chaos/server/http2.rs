@@ -1,4 +1,4 @@
-//! One connection of an HTTP/2 server: each stream is checked to the last byte, and answered as its deed says.
+//! One connection of an HTTP/2 server: checks each stream to the last byte and responds as its deed says.
 
 use std::sync::Arc;
 
@@ -20,29 +20,30 @@ use crate::http1::Head;
 use crate::ledger::{Ledger, VisitEnd};
 use crate::wire::{ANSWER, Id, Tag};
 
-/// Windows that a server may start its streams with: hardly any, the usual one, and much.
+/// Initial stream windows of a server, from the protocol's default to large.
 ///
-/// None is below the protocol's default: of a body that came before the client had seen such a window, h2 as a server gives
-/// nothing back.
+/// None is below the default: for body data that arrives before the client has seen a smaller window, h2 as a server returns no
+/// window.
 const WINDOWS: [u32; 3] = [65_535, 100_000, 1 << 20];
-/// Cannot be used up by bodies that are not read: that would stop the other streams of the connection, whatever the proxy does.
+/// Large enough that unread bodies cannot use it up. That would stop the other streams of the connection, whatever the proxy
+/// does.
 const CONNECTION_WINDOW: u32 = 16 << 20;
-/// Streams that it takes at a time.
+/// Maximum number of concurrent streams.
 const STREAMS: [u32; 3] = [1, 3, 100];
-/// What small frames may cost before the library ends the connection: more than there can be.
+/// The limit on small frames at which the library closes the connection: more than can occur.
 const SMALL_FRAMES: usize = 1 << 30;
-/// Most pauses of one answer.
+/// Maximum number of pauses in one response.
 const PAUSES: usize = 12;
-/// Every code that RFC 9113 §7 knows.
+/// The highest error code in RFC 9113 §7.
 const CODES: u32 = 13;
 
-/// What is done with the connection after a stream.
+/// What to do with the connection after a stream.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Go,
-    /// Says GOAWAY and takes no more streams.
+    /// Sends GOAWAY and accepts no more streams.
     GoAway,
-    /// Closes it, with all that is open on it.
+    /// Closes it, with all its open streams.
     Close,
 }
 
@@ -110,7 +111,7 @@ async fn one(
     played.unwrap_or(Next::Go)
 }
 
-/// The fields of a request in the form in which they are checked.
+/// The fields of a request in the form used by the checks.
 fn head(headers: &HeaderMap, authority: Option<&str>) -> Head {
     let fields = headers.iter().map(|(name, value)| {
         let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
@@ -123,7 +124,7 @@ fn head(headers: &HeaderMap, authority: Option<&str>) -> Head {
     }
 }
 
-/// Reads the request's body, which must be the one that the client sends. Comes back only where it breaks.
+/// Reads the body of the request, which must be the one that the client sends. Returns only if it breaks.
 async fn read(
     ledger: &Ledger,
     tag: Tag,
@@ -155,7 +156,7 @@ async fn read(
     std::future::pending().await
 }
 
-/// Answers as the deed says.
+/// Responds as the deed says.
 async fn play(
     scene: &Scene,
     deed: &Deed,
@@ -180,7 +181,7 @@ async fn play(
             ends(VisitEnd::Cut);
             return Ok(break_off(respond, how, code(scene, tag)).await);
         }
-        // There are no half heads; instead it says that it has done nothing.
+        // HTTP/2 has no partial heads. Instead, say that the request was not processed.
         Fault::HalfHead(_) => {
             ends(VisitEnd::Refused);
             respond.send_reset(Reason::REFUSED_STREAM);
@@ -245,7 +246,7 @@ async fn break_off(respond: &mut SendResponse<Bytes>, how: Break, code: Reason) 
     Next::Go
 }
 
-/// Any code but the one that says that nothing was done.
+/// Any error code except the one that says that the request was not processed.
 fn code(scene: &Scene, tag: Tag) -> Reason {
     let Tag { id: Id(id), visit } = tag;
     let mut draw = Draw::of(&[scene.seed, 9, id, visit as u64]);
