@@ -1,5 +1,5 @@
-//! An API server that does as told: where faults must come at a given moment. It knows DynamoUpdateConfigs and Events of
-//! one namespace, lists and watches, and nothing else.
+//! A fake API server that injects faults at chosen moments. It supports DynamoUpdateConfigs, EndpointSlices and Events of one
+//! namespace, with lists and watches, and nothing else.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,34 +30,34 @@ struct State {
     objects: BTreeMap<(&'static str, String), Value>,
     /// (version, path, type, object)
     log: Vec<(u64, &'static str, &'static str, Value)>,
-    /// Watches from before this version are gone.
+    /// Watches from before this version are rejected as expired.
     oldest: u64,
-    /// Answer lists and watches with this status instead.
+    /// While set, lists and watches get a response with this status.
     fault: Option<u16>,
     events: BTreeMap<String, Value>,
-    /// How often an Event was sent, also those refused as already there.
+    /// How often an Event was sent, including those rejected because it already existed.
     tries: usize,
     lists: usize,
     watches: usize,
-    /// Its definition is one without `selectableFields`.
+    /// Behaves like a CRD without `selectableFields`.
     cannot_select: bool,
     /// How many events its watches on updates have sent.
     told: usize,
 }
 
-/// What a list or watch asks for.
+/// The scope of a list or watch.
 #[derive(Clone)]
 struct Asked {
     path: &'static str,
     /// Only slices of this Service.
     service: Option<String>,
-    /// Only updates of this `spec.sourceDeployment`.
+    /// Only updates with this `spec.sourceDeployment`.
     source: Option<String>,
 }
 
 impl Asked {
     fn of(path: &'static str, query: &BTreeMap<String, String>) -> Self {
-        // Only one kind is ever asked for by a label, and only by one; and only one by a field.
+        // Clients use label selectors for one kind only, with a single label, and field selectors likewise.
         let after = |selector: &str, name: &str| {
             let selector = query.get(selector)?;
             selector.split(name).nth(1).map(str::to_owned)
@@ -76,7 +76,7 @@ impl Asked {
             && self.source.as_ref().is_none_or(|wanted| source == wanted)
     }
 
-    /// The first event since this version. What is no longer what was asked for is deleted, as it was before.
+    /// The first event after `since`. An object that no longer matches is reported as deleted, in its previous state.
     fn next(&self, state: &State, since: u64) -> Option<(u64, &'static str, Value)> {
         let of_kind = || {
             state
@@ -115,7 +115,7 @@ pub struct ApiServer {
     state: Arc<Mutex<State>>,
     /// Counts changes; watches wait on it.
     changed: watch::Sender<u64>,
-    /// While true it neither listens nor keeps a connection.
+    /// While true, it does not listen, and closes all connections.
     down: watch::Sender<bool>,
     kubeconfig: NamedTempFile,
 }
@@ -173,13 +173,13 @@ impl ApiServer {
         });
     }
 
-    /// Takes the listener and all connections away.
+    /// Closes the listener and all connections.
     pub async fn stop(&self) {
         self.down.send_replace(true);
         super::eventually("all is closed", async || self.down.receiver_count() == 0).await;
     }
 
-    /// Listens again at the same port.
+    /// Listens again on the same port.
     pub async fn restart(&self) {
         self.down.send_replace(false);
         let listener = super::until("the port is free again", async || {
@@ -188,30 +188,30 @@ impl ApiServer {
         self.serve(listener.await);
     }
 
-    /// The variables by which a proxy finds it.
+    /// The environment variables with which a proxy finds it.
     pub fn env(&self) -> [(&'static str, String); 1] {
         [("KUBECONFIG", self.kubeconfig.path().display().to_string())]
     }
 
-    /// Answers lists and watches with `status`, or as it should again; watches that are open end.
+    /// Makes lists and watches fail with `status`, or with `None` succeed again. Open watches end.
     pub fn fault(&self, status: Option<u16>) {
         self.state.lock().unwrap().fault = status;
         self.end_watches();
     }
 
-    /// Ends the watches that are open.
+    /// Ends all open watches.
     pub fn end_watches(&self) {
         self.changed.send_replace(u64::MAX);
     }
 
-    /// Forgets its history: a watch can only begin now.
+    /// Drops its history: a watch can only start from now.
     pub fn compact(&self) {
         let mut state = self.state.lock().unwrap();
         state.version += 1;
         state.oldest = state.version;
     }
 
-    /// As `kubectl apply`.
+    /// Like `kubectl apply`.
     pub fn apply(&self, name: &str, spec: Value) {
         self.change(UPDATES, name, |object| {
             let generation = object["metadata"]["generation"].as_i64().unwrap();
@@ -222,7 +222,7 @@ impl ApiServer {
         });
     }
 
-    /// Writes the status's phase.
+    /// Sets the phase in the status.
     pub fn phase(&self, name: &str, phase: &str) {
         self.change(UPDATES, name, |object| {
             object["status"]["phase"] = json!(phase)
@@ -252,7 +252,7 @@ impl ApiServer {
         self.changed.send_replace(version);
     }
 
-    /// Which addresses are behind a Service.
+    /// Sets the addresses behind a Service.
     pub fn slice(&self, service: &str, port: u16, addresses: &[&str]) {
         self.change(SLICES, &format!("{service}-abc"), |object| {
             object["metadata"]["labels"] = json!({"kubernetes.io/service-name": service});
@@ -278,7 +278,7 @@ impl ApiServer {
         self.changed.send_replace(version);
     }
 
-    /// The Events it was sent: reason and note.
+    /// The reason and note of each Event it received.
     pub fn events(&self) -> Vec<(String, String)> {
         let state = self.state.lock().unwrap();
         let text = |event: &Value, field: &str| event[field].as_str().unwrap().to_owned();
@@ -288,7 +288,7 @@ impl ApiServer {
             .collect()
     }
 
-    /// The note of the one Event with this reason, once it is there.
+    /// Waits for an Event with this reason and returns its note.
     pub async fn event(&self, reason: &str) -> String {
         super::until(&format!("an Event {reason}"), async || {
             let mut found = self
@@ -306,7 +306,7 @@ impl ApiServer {
         self.state.lock().unwrap().tries
     }
 
-    /// From now on it does not know that updates can be selected by a field.
+    /// From now on, field selectors for updates are not supported.
     pub fn cannot_select(&self) {
         self.state.lock().unwrap().cannot_select = true;
         self.end_watches();
@@ -317,13 +317,13 @@ impl ApiServer {
         self.state.lock().unwrap().told
     }
 
-    /// Lists and watches that were asked for.
+    /// The number of lists and watches requested so far.
     pub fn asked(&self) -> (usize, usize) {
         let state = self.state.lock().unwrap();
         (state.lists, state.watches)
     }
 
-    /// Waits until `count` watches have been asked for in all.
+    /// Waits until `count` watches have been requested in total.
     pub async fn watched(&self, count: usize) {
         super::eventually("a watch", async || self.asked().1 >= count).await;
     }

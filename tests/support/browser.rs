@@ -1,6 +1,6 @@
-//! A real browser without a window: Chromium, spoken to over a pipe by the DevTools protocol.
+//! A real headless browser: Chromium, controlled over a pipe with the DevTools protocol.
 //!
-//! Knows nothing of the proxy.
+//! Does not depend on the proxy.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Names of Chromium, the one without a window first.
+/// Executable names of Chromium, the headless shell first.
 const NAMES: [&str; 5] = [
     "chromium-headless-shell",
     "chromium",
@@ -25,24 +25,24 @@ const NAMES: [&str; 5] = [
     "google-chrome",
 ];
 
-/// How long anything may take. A browser is some ten processes, which start slowly on a machine that has much to do.
+/// Timeout for every operation. A browser consists of some ten processes, which start slowly on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A browser with one tab. It is killed when dropped.
+/// A browser with one tab. Killed when dropped.
 pub struct Browser {
     child: Child,
     commands: pipe::Sender,
     answers: BufReader<pipe::Receiver>,
     session: Option<String>,
     sent: u64,
-    /// What the tab complained of: errors of scripts, of loading, of its policies.
+    /// The errors that the tab reported: of scripts, of loading, of its policies.
     pub complaints: Vec<String>,
     _profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// Starts it; `None` where there is no Chromium, which is said.
+    /// Starts it. Returns `None`, and prints a note, if Chromium is not installed.
     pub async fn start() -> Option<Self> {
         // Read at the end of `make test`.
         let skipped = Path::new(env!("CARGO_TARGET_TMPDIR")).join("live-page-skipped");
@@ -74,8 +74,8 @@ impl Browser {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // SAFETY: only calls that are safe between fork and exec. The copies are made first, since an original may be 3
-        // or 4 itself.
+        // SAFETY: only calls that are safe between fork and exec. The copies are made first, because an original may itself be
+        // 3 or 4.
         unsafe {
             command.pre_exec(move || {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -114,13 +114,13 @@ impl Browser {
         Some(browser)
     }
 
-    /// Goes to a page.
+    /// Opens a page.
     pub async fn open(&mut self, address: &str) {
         let answer = self.call("Page.navigate", json!({"url": address})).await;
         assert_eq!(answer.get("errorText"), None, "{address}");
     }
 
-    /// The value of an expression on the page.
+    /// Evaluates an expression on the page.
     pub async fn value(&mut self, expression: &str) -> Value {
         let wanted = json!({"expression": expression, "returnByValue": true});
         let answer = self.call("Runtime.evaluate", wanted).await;
@@ -128,7 +128,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// The text of what a selector finds first; empty where there is nothing.
+    /// The text of the first element that the selector finds; empty if there is none.
     pub async fn text(&mut self, selector: &str) -> String {
         let found = format!(
             "((found) => found?.innerText || found?.textContent || '')(document.querySelector({selector:?}))"
@@ -136,7 +136,7 @@ impl Browser {
         self.value(&found).await.as_str().unwrap().to_owned()
     }
 
-    /// Waits until the text of what a selector finds `is_so`.
+    /// Waits until `is_so` holds for the text of the first element that the selector finds.
     pub async fn until(&mut self, selector: &str, is_so: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -149,7 +149,7 @@ impl Browser {
         }
     }
 
-    /// Presses and lets go a key, by its name in the DOM.
+    /// Presses and releases a key, given by its DOM name.
     pub async fn press(&mut self, key: &str, code: u32) {
         for kind in ["keyDown", "keyUp"] {
             let mut event =
@@ -161,20 +161,20 @@ impl Browser {
         }
     }
 
-    /// Shows the page as a screen of this width and colour scheme (`light`, `dark`) does.
+    /// Emulates a screen of this width and color scheme (`light`, `dark`).
     pub async fn looks(&mut self, width: u32, scheme: &str) {
         let screen =
             json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});
         self.call("Emulation.setDeviceMetricsOverride", screen)
             .await;
-        // A picture would be cut by their width.
+        // A screenshot would be cut off by the width of the scroll bars.
         let hidden = json!({"hidden": true});
         self.call("Emulation.setScrollbarsHidden", hidden).await;
         let media = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.call("Emulation.setEmulatedMedia", media).await;
     }
 
-    /// Writes a picture of the whole page to the folder of cargo's tests, for people to look at.
+    /// Writes a screenshot of the whole page to cargo's test directory, for a human to inspect.
     pub async fn picture(&mut self, name: &str) {
         let parameters = json!({"format": "png", "captureBeyondViewport": true});
         let answer = self.call("Page.captureScreenshot", parameters).await;

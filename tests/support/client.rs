@@ -1,6 +1,7 @@
-//! A client that sends exact bytes and sees all of what comes back: each piece of a body with its time, and how it ended.
+//! A client that sends exact bytes and reports everything that comes back: each piece of a body with its time, and how it
+//! ended.
 //!
-//! Knows nothing of the proxy.
+//! Does not depend on the proxy.
 
 pub mod http2;
 
@@ -16,9 +17,9 @@ use super::wait::within;
 /// How a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// By its framing.
+    /// As its framing says.
     Clean,
-    /// The connection was closed before the framing said so.
+    /// The connection was closed before the end of the framing.
     Eof,
     /// The connection was reset.
     Reset,
@@ -31,7 +32,7 @@ impl End {
     }
 }
 
-/// Headers, names in lower case.
+/// Headers, with names in lower case.
 #[derive(Clone, Debug, Default)]
 pub struct Headers(pub Vec<(String, String)>);
 
@@ -58,7 +59,7 @@ pub struct Head {
     pub headers: Headers,
 }
 
-/// A whole response.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
@@ -79,18 +80,18 @@ impl Response {
     }
 
     /// # Panics
-    /// If the body is no JSON.
+    /// If the body is not JSON.
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
     }
 
-    /// Which generation's head was sent.
+    /// The generation that sent the head.
     pub fn generation(&self) -> &str {
         self.header("x-crossfade-generation").unwrap_or("none")
     }
 
-    /// Asserts a rightly ended 200 whose body is exactly this.
+    /// Asserts a cleanly ended 200 with exactly this body.
     pub fn assert_is(&self, body: impl AsRef<[u8]>) {
         let wanted = String::from_utf8_lossy(body.as_ref()).into_owned();
         assert_eq!(
@@ -102,10 +103,10 @@ impl Response {
         assert_eq!(self.text(), wanted);
     }
 
-    /// The error of an OpenAI-shaped body of crossfade's own.
+    /// The error in a response that crossfade generated, in OpenAI's format.
     ///
     /// # Panics
-    /// If the body has another shape.
+    /// If the body has another format.
     pub fn own_error(&self) -> serde_json::Value {
         let error = self.json()["error"].clone();
         assert!(error["message"].is_string(), "{}", self.text());
@@ -119,7 +120,7 @@ impl Response {
 enum Framing {
     Done,
     Length(u64),
-    /// What is left of the chunk, with the line end behind it; 0 before a size.
+    /// Bytes left of the chunk, including its line end; 0 before a size line.
     Chunk(u64),
     UntilClose,
 }
@@ -137,14 +138,14 @@ pub struct Client {
 
 impl Client {
     /// # Panics
-    /// If nobody listens there.
+    /// If there is no listener.
     pub async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
         Self::over(stream)
     }
 
-    /// A connection whose receive buffer is as small as can be.
+    /// A connection with the smallest possible receive buffer.
     pub async fn connect_narrow(address: SocketAddr) -> Self {
         let socket = tokio::net::TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -162,18 +163,18 @@ impl Client {
         }
     }
 
-    /// Sends bytes as they are; an error shows when reading.
+    /// Sends bytes as they are. An error shows up when reading.
     pub async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         let _ = within("sending", self.io.write_all(bytes.as_ref())).await;
         let _ = self.io.flush().await;
     }
 
-    /// Tries to send; false when the connection is broken.
+    /// Tries to send. Returns false if the connection is broken.
     pub async fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.io.write_all(bytes.as_ref()).await.is_ok()
     }
 
-    /// Says that nothing more will be sent.
+    /// Closes the sending side of the connection.
     pub async fn half_close(&mut self) {
         let _ = self.io.shutdown().await;
     }
@@ -190,7 +191,7 @@ impl Client {
         self.send(head("GET", path, headers, 0)).await;
     }
 
-    /// Reads the next head, also one that is not final.
+    /// Reads the next head, which may be an interim one.
     ///
     /// # Panics
     /// If there is none.
@@ -238,12 +239,12 @@ impl Client {
         })
     }
 
-    /// The next piece of the body; `None` at its end, which [`Client::end`] then tells.
+    /// The next piece of the body; `None` at its end, after which [`Client::end`] is set.
     pub async fn piece(&mut self) -> Option<Vec<u8>> {
         within("more of a body", self.try_piece()).await
     }
 
-    /// The pieces of the body until what came ends with `end`.
+    /// Reads the body until the data so far ends with `end`.
     ///
     /// # Panics
     /// If the body ends before that.
@@ -258,7 +259,7 @@ impl Client {
         text(&seen)
     }
 
-    /// Asserts that nothing comes for a moment.
+    /// Asserts that nothing arrives for `millis` milliseconds.
     pub async fn assert_silent(&mut self, millis: u64) {
         let wait = Duration::from_millis(millis);
         if let Ok(piece) = tokio::time::timeout(wait, self.try_piece()).await {
@@ -319,7 +320,7 @@ impl Client {
         }
     }
 
-    /// What is there of `count` bytes.
+    /// Takes what has arrived of `count` bytes.
     fn up_to(&mut self, count: u64) -> Option<Vec<u8>> {
         let count = usize::try_from(count)
             .unwrap_or(usize::MAX)
@@ -327,7 +328,7 @@ impl Client {
         (count > 0).then(|| self.buffer.drain(..count).collect())
     }
 
-    /// A size line, and behind the last chunk all of the trailers.
+    /// Parses a size line and, after the last chunk, all trailers.
     fn chunk_size(&mut self) -> Option<u64> {
         let line = find(&self.buffer, b"\r\n")?;
         let size = text(&self.buffer[..line]);
@@ -360,7 +361,7 @@ impl Client {
         body
     }
 
-    /// The next final response, whole.
+    /// The next final response, complete.
     pub async fn response(&mut self) -> Response {
         let mut head = self.head().await;
         while (100..200).contains(&head.status) && head.status != 101 {
@@ -377,7 +378,7 @@ impl Client {
         self.rest(head).await
     }
 
-    /// The response whose head was read already.
+    /// The rest of the response whose head has been read.
     pub async fn rest(&mut self, head: Head) -> Response {
         let body = self.body().await;
         Response {
@@ -390,7 +391,7 @@ impl Client {
         }
     }
 
-    /// Waits until the connection is closed; what came before that.
+    /// Waits until the connection is closed. Returns the data before that.
     pub async fn until_closed(&mut self) -> (Vec<u8>, End) {
         let end = within("the connection is closed", async {
             loop {
@@ -403,7 +404,7 @@ impl Client {
         (std::mem::take(&mut self.buffer), end)
     }
 
-    /// Reads `count` bytes as they are on the wire.
+    /// Reads exactly `count` raw bytes.
     pub async fn exactly(&mut self, count: usize) -> Vec<u8> {
         within("bytes on the wire", async {
             while self.buffer.len() < count {
@@ -470,14 +471,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// One GET on a connection of its own.
+/// One GET on its own connection.
 pub async fn get(address: SocketAddr, path: &str) -> Response {
     let mut client = Client::connect(address).await;
     client.get(path, &[("connection", "close")]).await;
     client.response().await
 }
 
-/// One POST on a connection of its own.
+/// One POST on its own connection.
 pub async fn post(
     address: SocketAddr,
     path: &str,
@@ -489,12 +490,12 @@ pub async fn post(
     client.response().await
 }
 
-/// One streaming chat on a connection of its own.
+/// One streaming chat on its own connection.
 pub async fn chat(address: SocketAddr) -> Response {
     post(address, super::CHAT, &[], super::STREAMING).await
 }
 
-/// A streaming chat that is sent, with its response yet to read.
+/// Sends a streaming chat without reading its response.
 pub async fn open_chat(address: SocketAddr) -> Client {
     let mut client = Client::connect(address).await;
     client.post(super::CHAT, &[], super::STREAMING).await;

@@ -1,7 +1,7 @@
-//! A real Kubernetes for tests: a bare API server beside a test, or a whole cluster around one.
+//! A real Kubernetes for tests: a bare API server next to a test, or a whole cluster around it.
 //!
-//! Answers for starting, hurting and ending it, and for `kubectl`. Knows nothing of the proxy. What it is made of, and how it
-//! comes to be on the machine, stands in `tests/kubernetes/`.
+//! Starts it, injects faults, stops it, and runs `kubectl`. Does not depend on the proxy. `tests/kubernetes/` describes its
+//! components and how to install them.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,23 +14,23 @@ use serde_json::Value;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/cluster.sh");
 
-/// Set to `existing`: the scenarios run in the cluster that KUBECONFIG names, from where its Services can be reached.
+/// Set to `existing` to run the scenarios in the cluster in KUBECONFIG, from a place that can reach its Services.
 const WHICH: &str = "CROSSFADE_TEST_CLUSTER";
 
-/// A cluster that can be asked and changed.
+/// A cluster that tests can query and change.
 #[derive(Debug)]
 pub struct Cluster {
-    /// Of one that the tests have started: its files, and its logs.
+    /// Files and logs of a cluster that the tests started.
     directory: Option<PathBuf>,
-    /// It ends when this one's input does.
+    /// The process that holds the cluster. It ends when its standard input is closed.
     holder: Option<Child>,
 }
 
 impl Cluster {
-    /// Starts etcd and an API server, nothing else: no pods, no controllers. They end with the value, and with the test.
+    /// Starts etcd and an API server, without pods or controllers. They stop when the value is dropped or the test ends.
     ///
     /// # Panics
-    /// If they do not come up, or `tests/kubernetes/install.sh` has not run.
+    /// If they do not come up, or `tests/kubernetes/install.sh` has not been run.
     pub fn api_server() -> Self {
         let mut holder = Command::new(SCRIPT)
             .args(["api", "sh", "-c", "echo $CLUSTER_DIR; exec cat"])
@@ -52,10 +52,10 @@ impl Cluster {
         }
     }
 
-    /// The cluster around this test: that of [`run_scenarios`], or one that exists.
+    /// The cluster around this test: the one from [`run_scenarios`], or an existing one.
     ///
     /// # Panics
-    /// If it is not the tests' own and nobody has said that they may use it: they delete what they find.
+    /// If it is an existing cluster and the user has not allowed the tests to use it: they delete what they find.
     pub fn around() -> Self {
         let directory = env::var_os("CLUSTER_DIR").map(PathBuf::from);
         let existing = env::var_os(WHICH).is_some_and(|which| which == "existing");
@@ -69,12 +69,12 @@ impl Cluster {
         }
     }
 
-    /// Whether it belongs to the tests alone, which may then hurt it and use files of the machine in its pods.
+    /// Whether the cluster was started by the tests, which may then inject faults and mount files of the machine into its pods.
     pub fn is_own(&self) -> bool {
         self.directory.is_some()
     }
 
-    /// The file that says how to reach it as an administrator; none for the environment's own.
+    /// The administrator's kubeconfig file; `None` for that of the environment.
     pub fn kubeconfig(&self) -> Option<PathBuf> {
         let directory = self.directory.as_ref()?;
         Some(directory.join("admin.kubeconfig"))
@@ -110,7 +110,7 @@ impl Cluster {
         output
     }
 
-    /// What `kubectl` prints.
+    /// Runs `kubectl` and returns its output.
     ///
     /// # Panics
     /// If it fails.
@@ -118,7 +118,7 @@ impl Cluster {
         self.kubectl_with(args, "")
     }
 
-    /// The same with an input.
+    /// Like [`Self::kubectl`], with an input.
     ///
     /// # Panics
     /// If it fails.
@@ -134,16 +134,16 @@ impl Cluster {
         self.kubectl_with(&["apply", "-f", "-"], manifests);
     }
 
-    /// What `kubectl` gets, as JSON.
+    /// The JSON output of `kubectl get`.
     pub fn get(&self, args: &[&str]) -> Value {
         let args = [&["get", "-o", "json"], args].concat();
         serde_json::from_str(&self.kubectl(&args)).expect("JSON")
     }
 
-    /// `pause`, `resume`, `stop` or `start` of the API server; returns when it is so.
+    /// Runs `pause`, `resume`, `stop` or `start` on the API server, and returns once that has taken effect.
     ///
     /// # Panics
-    /// If the cluster is not the tests' own.
+    /// If the cluster was not started by the tests.
     pub fn api(&self, what: &str) {
         let directory = self
             .directory
@@ -166,9 +166,9 @@ impl Drop for Cluster {
     }
 }
 
-/// Runs the ignored tests of this test binary, one after the other, in a cluster of their own that is around them: what is
-/// reachable there alone, as pods are, they can reach. Without a cluster it says so, loudly, and leaves a note for the end of
-/// `make test`. `images` are archives for its node.
+/// Runs the ignored tests of this test binary, one by one, inside a cluster of their own, so that they can reach pods and other
+/// addresses that exist only there. If no cluster is possible, prints a prominent note and leaves it for the end of `make
+/// test`. `images` are archives for the node.
 ///
 /// # Panics
 /// If a scenario fails.
@@ -194,7 +194,7 @@ pub fn run_scenarios(images: &[PathBuf]) {
         .args(["--ignored", "--test-threads=1", "--nocapture"])
         .args(env::var("CROSSFADE_TEST_SCENARIO").ok())
         .env("CLUSTER_IMAGES", images.join(" "));
-    // So that it also ends with a test process that was killed.
+    // So that it also stops when the test process is killed.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
@@ -205,7 +205,7 @@ pub fn run_scenarios(images: &[PathBuf]) {
     assert!(status.success(), "scenarios failed: {status}");
 }
 
-/// Makes an image of a program, without an engine.
+/// Builds an image of a program, without a container engine.
 ///
 /// # Panics
 /// If that fails.

@@ -1,6 +1,6 @@
-//! A real OpenTelemetry Collector for tests: it takes OTLP over gRPC and writes what it got to a file, which is read here.
+//! A real OpenTelemetry Collector for tests: it receives OTLP over gRPC and writes it to a file, which is read here.
 //!
-//! Knows nothing of the proxy. `tests/tracing/install.sh` has made it.
+//! Does not depend on the proxy. `tests/tracing/install.sh` builds it.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -15,19 +15,19 @@ use tempfile::TempDir;
 
 use super::wait::until;
 
-/// A running collector. It ends when dropped.
+/// A running collector. Stopped when dropped.
 pub struct Collector {
     child: Child,
     directory: TempDir,
     pub address: SocketAddr,
 }
 
-/// One span, as the collector wrote it.
+/// One span, as written by the collector.
 #[derive(Clone, Debug)]
 pub struct Span {
     pub trace: String,
     pub id: String,
-    /// Empty where there is none.
+    /// Empty if there is none.
     pub parent: String,
     pub state: String,
     pub name: String,
@@ -37,12 +37,12 @@ pub struct Span {
     pub start: u64,
     pub end: u64,
     pub attributes: BTreeMap<String, Value>,
-    /// Name and time of each.
+    /// Name and time of each event.
     pub events: Vec<(String, u64)>,
     /// 0 is unset, 2 an error.
     pub status: u64,
     pub message: String,
-    /// What sent it.
+    /// The resource that sent the span.
     pub resource: BTreeMap<String, Value>,
 }
 
@@ -51,13 +51,13 @@ impl Span {
         self.kind == 2
     }
 
-    /// An attribute; null where there is none.
+    /// An attribute; null if there is none.
     pub fn attribute(&self, name: &str) -> &Value {
         self.attributes.get(name).unwrap_or(&Value::Null)
     }
 }
 
-/// The program, if `tests/tracing/install.sh` has made it from what is here.
+/// The program, if `tests/tracing/install.sh` has built it from the current sources.
 fn program() -> Option<PathBuf> {
     const STAMP: &str = concat!(
         include_str!("../tracing/receiver/go.mod"),
@@ -72,7 +72,8 @@ fn program() -> Option<PathBuf> {
 }
 
 impl Collector {
-    /// Starts one on a free port. Without the program it says so, loudly, and leaves a note for the end of `make test`.
+    /// Starts a collector on a free port. Without the program, prints a prominent note and leaves it for the end of `make
+    /// test`.
     ///
     /// # Panics
     /// If it does not come up.
@@ -80,7 +81,7 @@ impl Collector {
         Self::start_at("127.0.0.1:0").await
     }
 
-    /// The same on this address.
+    /// Like [`Self::start`], on this address.
     pub async fn start_at(address: &str) -> Option<Self> {
         let skipped = Path::new(env!("CARGO_TARGET_TMPDIR")).join("traces-skipped");
         let Some(program) = program() else {
@@ -106,7 +107,7 @@ impl Collector {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        // So that it also dies with a test process that was killed.
+        // So that it also dies when the test process is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -134,7 +135,7 @@ impl Collector {
         })
     }
 
-    /// As `--otlp-endpoint` takes it.
+    /// The URL for `--otlp-endpoint`.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -143,7 +144,7 @@ impl Collector {
     pub fn spans(&self) -> Vec<Span> {
         let text = fs::read_to_string(self.directory.path().join("spans.json"));
         let text = text.unwrap_or_default();
-        // The last line may be half written.
+        // The last line may be incomplete.
         let lines = text
             .split_inclusive('\n')
             .filter(|line| line.ends_with('\n'));
@@ -152,7 +153,7 @@ impl Collector {
             .collect()
     }
 
-    /// The spans, once there are `count` of exchanges.
+    /// Waits for the spans of `count` exchanges.
     pub async fn exchanges(&self, count: usize) -> Vec<Span> {
         until("the spans of exchanges arrive", async || {
             let spans = self.spans();
@@ -170,7 +171,7 @@ impl Drop for Collector {
     }
 }
 
-/// The address in the line that says where gRPC is taken.
+/// The address in the log line that announces the gRPC listener.
 fn listens(line: &str) -> Option<SocketAddr> {
     let fields = line
         .contains("Starting GRPC server")

@@ -1,9 +1,9 @@
-//! Real Dynamo for tests: stacks of one frontend and its workers, each a process of its own,
-//! on loopback alone, with a discovery directory that no other stack sees.
+//! Real Dynamo for tests: stacks of one frontend and its workers, each in its own process, on loopback only, with a discovery
+//! directory that no other stack sees.
 //!
-//! Answers for starting, hurting and ending these processes, and for what they wrote. Knows
-//! nothing of the proxy. `tests/dynamo/install.sh` has put Dynamo on the machine; what a
-//! prompt may order of a scripted worker stands in `tests/dynamo/worker.py`.
+//! Starts these processes, injects faults, stops them, and reads what they wrote. Does not depend on the proxy.
+//! `tests/dynamo/install.sh` installs Dynamo. `tests/dynamo/worker.py` describes the commands that a prompt can give to a
+//! scripted worker.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeSet;
@@ -19,18 +19,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
-// The path is spelled out since test files include this one by `#[path]`.
+// The path is explicit because test files include this one with `#[path]`.
 #[path = "dynamo/process.rs"]
 mod process;
 
-/// The model that a stack serves by default.
+/// The default model of a stack.
 pub const MODEL: &str = "tiny";
 
-/// How long a condition may take to come true.
+/// How long a condition may take to become true.
 const PATIENCE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
-/// Where `tests/dynamo/install.sh` has put things.
+/// The files that `tests/dynamo/install.sh` installed.
 #[derive(Debug, Clone)]
 pub struct Dynamo {
     pub python: PathBuf,
@@ -41,7 +41,7 @@ impl Dynamo {
     /// Finds the installation.
     ///
     /// # Panics
-    /// If there is none, or one of other versions than this source tree asks for.
+    /// If there is none, or if its versions differ from those that this source tree requires.
     pub fn install() -> Self {
         const STAMP: &str = concat!(
             include_str!("../dynamo/requirements.txt"),
@@ -70,26 +70,26 @@ impl Dynamo {
     }
 }
 
-/// What kind of model a worker plays.
+/// The kind of model that a worker simulates.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
-    /// `tests/dynamo/worker.py`: known words, and faults on order.
+    /// `tests/dynamo/worker.py`: known words, and faults on command.
     Scripted,
-    /// Dynamo's own mocker: random words, realistic timing; every request needs `max_tokens`.
-    /// About 175 tokens per second and stream times `speedup`, which must not be 0.
+    /// Dynamo's own mocker: random words, realistic timing. Every request needs `max_tokens`. About 175 tokens per second and
+    /// stream, multiplied by `speedup`, which must not be 0.
     Mocker { speedup: f64 },
 }
 
-/// How a stack is made; by default of one scripted worker.
+/// The options of a stack. The default has one scripted worker.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub kind: Kind,
     pub workers: usize,
-    /// What its model is called.
+    /// The name of the model.
     pub model: String,
-    /// More arguments of `dynamo.frontend`, such as `--migration-limit`.
+    /// Additional arguments of `dynamo.frontend`, such as `--migration-limit`.
     pub frontend_args: Vec<String>,
-    /// More environment of all its processes, such as `DYN_HTTP_BODY_LIMIT_MB`.
+    /// Additional environment of all processes, such as `DYN_HTTP_BODY_LIMIT_MB`.
     pub env: Vec<(String, String)>,
 }
 
@@ -105,8 +105,8 @@ impl Default for Options {
     }
 }
 
-/// A frontend and its workers. Dropping it kills them all; if the test is panicking, their logs
-/// are printed and kept. They also die with the test process, however that ends.
+/// A frontend and its workers. Dropping it kills them all; if the test is panicking, their logs are printed and kept. They also
+/// die with the test process, however that ends.
 #[derive(Debug)]
 pub struct Stack {
     dynamo: Dynamo,
@@ -120,9 +120,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Starts a stack and returns once it serves; without workers, once its frontend answers.
-    /// `name` is what the words of scripted workers begin with (`old:0 old:1 …`), `namespace` is
-    /// Dynamo's (`dynamo-v1`).
+    /// Starts a stack and returns once it serves; without workers, once its frontend responds. `name` is the prefix of the
+    /// words of scripted workers (`old:0 old:1 …`), `namespace` is Dynamo's (`dynamo-v1`).
     ///
     /// # Panics
     /// If Dynamo is not installed or does not come up.
@@ -149,7 +148,7 @@ impl Stack {
         while !stack.frontend_answers().await {
             assert!(tries < 3, "the frontend of {} does not come up", stack.name);
             tries += 1;
-            // Another process was quicker to take the port.
+            // Another process took the port first.
             stack.address = process::free_address();
             stack.spawn_frontend();
         }
@@ -157,17 +156,17 @@ impl Stack {
         stack
     }
 
-    /// `http://127.0.0.1:PORT`, the same for the whole life of the stack.
+    /// `http://127.0.0.1:PORT`, constant for the life of the stack.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Where the frontend listens.
+    /// The address of the frontend.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The whole text of a scripted worker that says so many words.
+    /// The complete text of a scripted worker that says this many words.
     pub fn text(&self, words: usize) -> String {
         let words: Vec<_> = (0..words)
             .map(|index| format!("{}:{index}", self.name))
@@ -175,28 +174,27 @@ impl Stack {
         words.join(" ")
     }
 
-    /// SIGKILL, and it is gone when this returns. The worker keeps its number.
+    /// Kills the worker with SIGKILL and waits for its end. Its number is not reused.
     pub fn kill_worker(&mut self, number: usize) {
         process::end(&mut self.workers[number]);
     }
 
-    /// SIGTERM: the worker deregisters, ends what is in flight and exits; see
-    /// [`Self::worker_exit`].
+    /// Sends SIGTERM: the worker deregisters, completes what is in flight and exits; see [`Self::worker_exit`].
     pub fn term_worker(&self, number: usize) {
         process::signal(&self.workers[number], libc::SIGTERM);
     }
 
-    /// SIGSTOP: the worker stays silent until [`Self::resume_worker`].
+    /// Sends SIGSTOP: the worker stays silent until [`Self::resume_worker`].
     pub fn pause_worker(&self, number: usize) {
         process::signal(&self.workers[number], libc::SIGSTOP);
     }
 
-    /// SIGCONT. After more than about ten seconds of pause its lease is lost for good.
+    /// Sends SIGCONT. After a pause of more than about ten seconds the worker has lost its lease for good.
     pub fn resume_worker(&self, number: usize) {
         process::signal(&self.workers[number], libc::SIGCONT);
     }
 
-    /// Waits for the end of a worker.
+    /// Waits for the worker to exit.
     pub async fn worker_exit(&mut self, number: usize) -> ExitStatus {
         let status = process::exit(&mut self.workers[number], PATIENCE).await;
         status.unwrap_or_else(|| {
@@ -208,10 +206,10 @@ impl Stack {
         })
     }
 
-    /// Starts one more worker; returns its number once the frontend serves with it.
+    /// Starts another worker, and returns its number once the frontend serves with it.
     ///
-    /// Beware: until the lease of a killed worker ends, some ten seconds after its death, the
-    /// frontend goes on to try it in turn, and answers 503.
+    /// Beware: until the lease of a killed worker expires, some ten seconds after its death, the frontend still tries it in
+    /// turn and responds with 503.
     pub async fn start_worker(&mut self) -> usize {
         let known = self.instances().await;
         let number = self.spawn_worker();
@@ -222,19 +220,18 @@ impl Stack {
         number
     }
 
-    /// SIGKILL, and it is gone when this returns.
+    /// Kills the frontend with SIGKILL and waits for its end.
     pub fn kill_frontend(&mut self) {
         process::end(self.frontend.as_mut().expect("the frontend was started"));
     }
 
-    /// SIGTERM: the frontend refuses what is new and ends what is in flight; see
-    /// [`Self::frontend_exit`].
+    /// Sends SIGTERM: the frontend rejects new requests and completes what is in flight; see [`Self::frontend_exit`].
     pub fn term_frontend(&self) {
         let frontend = self.frontend.as_ref().expect("the frontend was started");
         process::signal(frontend, libc::SIGTERM);
     }
 
-    /// Waits for the end of the frontend.
+    /// Waits for the frontend to exit.
     pub async fn frontend_exit(&mut self) -> ExitStatus {
         let frontend = self.frontend.as_mut().expect("the frontend was started");
         let status = process::exit(frontend, PATIENCE).await;
@@ -247,13 +244,13 @@ impl Stack {
         })
     }
 
-    /// Starts the frontend again, on the same address; returns once it serves.
+    /// Starts the frontend again on the same address, and returns once it serves.
     pub async fn start_frontend(&mut self) {
         self.spawn_frontend();
         self.wait_ready().await;
     }
 
-    /// Whether the frontend lists the model. (Its `/health` says "healthy" even without workers.)
+    /// Does the frontend list the model? (Its `/health` says "healthy" even without workers.)
     pub async fn is_ready(&self) -> bool {
         let answer = self.get("/v1/models").await;
         answer.is_ok_and(|(_, body)| body.contains(&format!("\"id\":\"{}\"", self.options.model)))
@@ -265,7 +262,7 @@ impl Stack {
             .await;
     }
 
-    /// Waits until the frontend lists no model any more.
+    /// Waits until the frontend no longer lists a model.
     pub async fn wait_empty(&self) {
         self.wait("an empty list of models", async |stack| {
             let answer = stack.get("/v1/models").await;
@@ -274,8 +271,8 @@ impl Stack {
         .await;
     }
 
-    /// Waits until the frontend serves with so many workers, counting dead ones whose lease
-    /// (about ten seconds) still runs.
+    /// Waits until the frontend serves with this many workers, including dead ones whose lease (about ten seconds) has not
+    /// expired.
     pub async fn wait_workers(&self, count: usize) {
         self.wait(&format!("{count} workers"), async |stack| {
             stack.instances().await.len() == count && (count == 0 || stack.is_ready().await)
@@ -283,14 +280,14 @@ impl Stack {
         .await;
     }
 
-    /// The lines that the scripted workers have left: `started TAG`, `finished TAG WORDS`,
-    /// `cancelled TAG WORDS`, `failed TAG WORDS`.
+    /// The lines that the scripted workers have written: `started TAG`, `finished TAG WORDS`, `cancelled TAG WORDS`, `failed
+    /// TAG WORDS`.
     pub fn events(&self) -> Vec<String> {
         let events = fs::read_to_string(self.directory.path().join("events")).unwrap_or_default();
         events.lines().map(str::to_owned).collect()
     }
 
-    /// Waits for the first such line that begins with these words (`cancelled a7`), and returns it.
+    /// Waits for the first such line that starts with these words (`cancelled a7`), and returns it.
     pub async fn wait_event(&self, start: &str) -> String {
         let with_space = format!("{start} ");
         let find = |stack: &Self| {
@@ -310,7 +307,7 @@ impl Stack {
     /// If it cannot be reached or does not speak HTTP.
     pub async fn get(&self, path: &str) -> io::Result<(u16, String)> {
         let mut stream = TcpStream::connect(self.address).await?;
-        // HTTP/1.0: the body is then not chunked and ends with the connection.
+        // With HTTP/1.0 the body is not chunked and ends with the connection.
         let request = format!("GET {path} HTTP/1.0\r\nhost: {}\r\n\r\n", self.address);
         stream.write_all(request.as_bytes()).await?;
         let mut answer = String::new();
@@ -325,7 +322,7 @@ impl Stack {
         Ok((status.ok_or(io::ErrorKind::InvalidData)?, body.to_owned()))
     }
 
-    /// The last lines that each process has written so far.
+    /// The last lines of each process's log.
     pub fn logs(&self) -> String {
         const LINES: usize = 40;
         let workers = (0..self.workers.len()).map(|number| format!("worker-{number}.log"));
@@ -354,7 +351,7 @@ impl Stack {
         }
     }
 
-    /// The worker instances that the frontend knows; none if it does not answer.
+    /// The worker instances that the frontend knows; none if it does not respond.
     async fn instances(&self) -> BTreeSet<u64> {
         let Ok((_, body)) = self.get("/health").await else {
             return BTreeSet::new();
@@ -367,7 +364,7 @@ impl Stack {
             .collect()
     }
 
-    /// Whether the frontend came to answer (or else has exited).
+    /// Waits until the frontend responds. Returns false if it exits or does not respond in time.
     async fn frontend_answers(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         while Instant::now() < deadline {
@@ -426,7 +423,7 @@ impl Stack {
         number
     }
 
-    /// Python with all that keeps a process of the stack to itself.
+    /// Python, with everything that isolates a process of the stack.
     fn command(&self, log: &str) -> Command {
         let directory = self.directory.path();
         let file = |name: &str| directory.join(name).display().to_string();
@@ -456,8 +453,8 @@ impl Stack {
             .env("DYN_RESPONSE_PLANE", "tcp")
             .env("DYN_TCP_RPC_HOST", "127.0.0.1")
             .env("DYN_TCP_RESPONSE_STREAM_HOST", "127.0.0.1")
-            // Without a broker each worker would listen on 0.0.0.0 for those who want its events;
-            // with one it only connects. Nobody is there, and round-robin needs no events.
+            // Without a broker each worker would listen on 0.0.0.0 for subscribers to its events; with one it only connects. No
+            // broker runs there, and round-robin needs no events.
             .env("DYN_EVENT_PLANE", "zmq")
             .env(
                 "DYN_ZMQ_BROKER_URL",

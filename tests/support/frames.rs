@@ -1,5 +1,5 @@
-//! HTTP/2 by hand, frame by frame (RFC 9113 §4.1), for what no well-behaved library sends. Both sides: as the client of
-//! a proxy, and as a model server.
+//! HTTP/2 written by hand, frame by frame (RFC 9113 §4.1), for what no well-behaved library sends. It plays both sides: a
+//! client of the proxy, and a model server.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl Frame {
 /// One connection.
 pub struct Frames {
     io: Box<dyn Io>,
-    /// Are SETTINGS and PINGs acknowledged while frames are read?
+    /// Whether to acknowledge SETTINGS and PINGs while frames are read.
     pub answers: bool,
 }
 
 impl Frames {
-    /// A connection of a client that has said nothing yet.
+    /// A client connection that has sent nothing yet.
     pub async fn silent(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.unwrap();
         stream.set_nodelay(true).unwrap();
@@ -80,7 +80,7 @@ impl Frames {
         }
     }
 
-    /// A connection of a client that has sent its preface and these settings.
+    /// A client connection that has sent its preface and these settings.
     pub async fn connect(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let mut frames = Self::silent(address).await;
         frames.raw(PREFACE).await;
@@ -101,7 +101,7 @@ impl Frames {
         self.io.write_all(bytes).await.is_ok() && self.io.flush().await.is_ok()
     }
 
-    /// Sends a frame; false when the connection is broken.
+    /// Sends a frame. Returns false if the connection is broken.
     pub async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
         self.raw(&frame(kind, flags, stream, payload)).await
     }
@@ -119,7 +119,7 @@ impl Frames {
             .await
     }
 
-    /// A request of these pseudo-header fields, to which `more` are added.
+    /// Sends the head of a request with this method and path.
     pub async fn request(&mut self, stream: u32, flags: u8, method: &str, path: &str) -> bool {
         let fields = [
             (":method", method),
@@ -139,7 +139,7 @@ impl Frames {
         self.send(GOAWAY, 0, 0, &payload).await
     }
 
-    /// The next frame; `None` when the connection has ended.
+    /// The next frame; `None` if the connection has ended.
     pub async fn try_next(&mut self) -> Option<Frame> {
         let mut head = [0; 9];
         self.io.read_exact(&mut head).await.ok()?;
@@ -163,7 +163,7 @@ impl Frames {
         Some(frame)
     }
 
-    /// The next frame of one of these kinds; `None` when the connection has ended.
+    /// The next frame of one of these kinds; `None` if the connection has ended.
     pub async fn next_of(&mut self, kinds: &[u8]) -> Option<Frame> {
         let next = async {
             loop {
@@ -176,7 +176,7 @@ impl Frames {
         within("a frame", next).await
     }
 
-    /// Reads until a stream has ended: its body, and the frame that ended it. `None`: the connection ended before.
+    /// Reads until a stream has ended: its body, and the frame that ended it. `None` if the connection ended first.
     pub async fn end_of(&mut self, stream: u32) -> (Vec<u8>, Option<Frame>) {
         let mut body = Vec::new();
         loop {
@@ -195,7 +195,7 @@ impl Frames {
         }
     }
 
-    /// Reads to the end of the connection: the frames that came before it.
+    /// Reads until the connection ends, and returns the frames.
     pub async fn until_closed(&mut self) -> Vec<Frame> {
         let reading = async {
             let mut frames = Vec::new();
@@ -216,13 +216,13 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A field block of literals that are not indexed (RFC 7541 §6.2.2).
+/// A field block of literals without indexing (RFC 7541 §6.2.2).
 pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
         block.push(0);
         for text in [name, value] {
-            // A length of seven bits, continued as RFC 7541 §5.1 says.
+            // The length has a prefix of seven bits, and continues as in RFC 7541 §5.1.
             match text.len().checked_sub(127) {
                 None => block.push(u8::try_from(text.len()).unwrap()),
                 Some(mut rest) => {
@@ -240,7 +240,7 @@ pub fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// A model server whose connections are played by hand.
+/// A model server that handles its connections frame by frame.
 pub struct FrameServer {
     pub address: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -248,7 +248,8 @@ pub struct FrameServer {
 }
 
 impl FrameServer {
-    /// Each connection, counted from 1, is served by `serve`, after the preface, with these settings.
+    /// Starts a server that sends these settings on each connection and then calls `serve` with the number of the connection,
+    /// counted from 1.
     pub async fn start<F>(
         settings: &'static [(u16, u32)],
         serve: impl Fn(usize, Frames) -> F + Send + 'static,
@@ -277,7 +278,7 @@ impl FrameServer {
         }
     }
 
-    /// A server that plays each request, when it has come to its end, by `play`.
+    /// A server that calls `play` for each request once it is complete.
     pub async fn answering<F>(
         settings: &'static [(u16, u32)],
         play: impl Fn(Frames, u32) -> F + Clone + Send + Sync + 'static,

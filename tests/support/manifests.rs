@@ -43,7 +43,7 @@ pub fn injected_with(text: &str, options: &Options) -> Result<Report, Error> {
     inject(text, options, Some(IMAGE))
 }
 
-/// A Deployment of one container, whose fields follow, indented by eight columns.
+/// A Deployment with one container. `container` holds its fields, indented by eight columns.
 pub fn deployment(container: &str) -> String {
     format!(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: server}}\nspec:\n  selector: {{matchLabels: {{app: a}}}}\n  \
@@ -51,7 +51,7 @@ pub fn deployment(container: &str) -> String {
     )
 }
 
-/// Lines of `text` with their indentation cut, so that a test can ask for a piece of YAML wherever it stands.
+/// The lines of `text` without indentation, so that a test can search for a piece of YAML at any depth.
 pub fn flat(text: &str) -> String {
     text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
 }

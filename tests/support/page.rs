@@ -1,6 +1,6 @@
-//! The live page as a person sees it, beside what the metrics say that it must show.
+//! Compares the live page as a user sees it with the metrics that it must show.
 //!
-//! Knows neither proxy nor controller.
+//! Does not depend on the proxy or the controller.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeMap;
@@ -8,19 +8,19 @@ use std::collections::BTreeMap;
 use crate::browser::Browser;
 use crate::rig::proxy::Metrics;
 
-/// Figures by their names.
+/// Figures by name.
 pub type Figures = BTreeMap<String, String>;
 
-/// All figures on the page, as people read them.
+/// All figures on the page, as displayed.
 pub async fn figures(browser: &mut Browser) -> Figures {
     let all = "Object.fromEntries([...document.querySelectorAll('[data-figure]')].map((found) => [found.dataset.figure, found.textContent]))";
     serde_json::from_value(browser.value(all).await).unwrap()
 }
 
-/// What the page must show by the metrics of one proxy, or of several together: all but the plan.
+/// The figures that the page must show for the metrics of one proxy, or of several together: all except the plan.
 pub fn expected(metrics: &Metrics) -> Figures {
     let mut figures = Figures::new();
-    // Of no series the sum is -0.0, which is 0 all the same.
+    // The sum of no series is -0.0, which is the same as 0.
     let sum = |name: &str, labels: &[(&str, &str)]| metrics.sum(name, labels) + 0.0;
     let proxies = metrics.of("crossfade_plan_epoch").len() as f64;
     let mut is = |figure: &str, wanted: String| figures.insert(figure.to_owned(), wanted);

@@ -1,4 +1,4 @@
-//! Plans in files, written in all the ways in which files are changed.
+//! Plan files, changed in all the ways in which files are changed.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::upstream::Upstream;
 
-/// The text of a manifest with `old` parts to old and `new` to the servers at `target`; `more` are lines of the spec.
+/// A manifest with weight `old` for old and weight `new` for the servers at `target`. `more` are additional lines of the spec.
 pub fn manifest(target: &str, old: u32, new: u32, more: &str) -> String {
     let more: String = more.lines().map(|line| format!("  {line}\n")).collect();
     format!(
@@ -29,7 +29,7 @@ impl PlanFile {
         file
     }
 
-    /// The place of a file that is yet to be written.
+    /// The path of a file that does not exist yet.
     pub fn none() -> Self {
         Self {
             directory: TempDir::new().unwrap(),
@@ -37,7 +37,7 @@ impl PlanFile {
         }
     }
 
-    /// A file as a ConfigMap volume has it: `plan.yaml -> ..data/plan.yaml`, `..data -> ..1`.
+    /// A file as in a ConfigMap volume: `plan.yaml -> ..data/plan.yaml`, `..data -> ..1`.
     pub fn config_map(text: &str) -> Self {
         let mut file = Self::none();
         file.swap(text);
@@ -45,7 +45,7 @@ impl PlanFile {
         file
     }
 
-    /// Changes the volume as the kubelet does: a new directory, and a rename of the link to it.
+    /// Updates the volume as the kubelet does: creates a new directory and renames the link to it.
     pub fn swap(&mut self, text: &str) {
         self.version += 1;
         let directory = self.directory.path();
@@ -77,7 +77,7 @@ impl PlanFile {
         fs::write(self.path(), text).unwrap();
     }
 
-    /// Writes another file and puts it in place, as most editors do.
+    /// Writes another file and renames it into place, as most editors do.
     pub fn replace(&self, text: &str) {
         let other = self.directory.path().join(".plan.yaml.swp");
         fs::write(&other, text).unwrap();
@@ -89,12 +89,12 @@ impl PlanFile {
     }
 }
 
-/// A plan by which practically each request goes to old, while new stays a failover target.
+/// A plan that sends practically every request to old, while new remains a failover target.
 pub fn mostly_old(new: &Upstream, more: &str) -> PlanFile {
     PlanFile::new(&manifest(&new.url(), 999_999_999, 1, more))
 }
 
-/// The same the other way round.
+/// Like `mostly_old`, with the generations swapped.
 pub fn mostly_new(new: &Upstream, more: &str) -> PlanFile {
     PlanFile::new(&manifest(&new.url(), 1, 999_999_999, more))
 }

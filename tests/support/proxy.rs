@@ -1,4 +1,4 @@
-//! The program itself as a process: its ports, what it says, what it counts, how it ends.
+//! The program as a process: its ports, its output, its metrics, and how it ends.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ use super::client::{self, Client, Response};
 use super::upstream::Upstream;
 use super::wait::{PATIENCE, eventually, until};
 
-/// A running proxy. It is killed when dropped; if the test is panicking, what it said is printed.
+/// A running proxy. Killed when dropped; if the test is panicking, its output is printed.
 pub struct Proxy {
     child: Child,
     pub address: SocketAddr,
@@ -25,21 +25,21 @@ pub struct Proxy {
     stderr: Arc<Mutex<String>>,
 }
 
-/// What becomes of the lines that a proxy writes.
+/// What happens to the lines that a proxy writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
     /// They are read.
     On,
     /// They stay in the pipe, until it is full and the proxy's writes block.
     Stopped,
-    /// The pipe is closed once there is one more line.
+    /// The pipe is closed after one more line.
     Closed,
 }
 
 /// The metric of requests that were recovered by another attempt.
 pub const RECOVERED: &str = "crossfade_recovered_requests_total";
 
-/// What a proxy in a test gets when the test does not say otherwise.
+/// Flags of a proxy in a test, unless the test sets them.
 const DEFAULTS: [(&str, &str); 6] = [
     ("--listen", "127.0.0.1:0"),
     ("--admin", "127.0.0.1:0"),
@@ -49,12 +49,12 @@ const DEFAULTS: [(&str, &str); 6] = [
     ("--log", "info"),
 ];
 
-/// The program with nothing of the test's own environment that it could take for its.
+/// The program, without any of the test's environment that it could use as its own configuration.
 pub fn program() -> Command {
     program_at(env!("CARGO_BIN_EXE_crossfade").as_ref())
 }
 
-/// The same of another build.
+/// Like [`program`], for another build.
 fn program_at(path: &Path) -> Command {
     let mut command = Command::new(path);
     for (name, _) in std::env::vars_os() {
@@ -71,7 +71,7 @@ pub fn run(args: &[&str]) -> Output {
     run_with_env(args, &[])
 }
 
-/// The same with more environment.
+/// Like [`run`], with additional environment.
 pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut child = program()
         .args(args)
@@ -92,19 +92,19 @@ pub fn run_with_env(args: &[&str], env: &[(&str, &str)]) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// All that a program has printed.
+/// Everything that a program has printed.
 pub fn said(output: &Output) -> String {
     let all = [&output.stdout[..], &output.stderr].concat();
     String::from_utf8(all).unwrap()
 }
 
 impl Proxy {
-    /// Between two servers, `percent` to the new one.
+    /// Starts a proxy between two servers, with `percent` of the requests to the new one.
     pub async fn split(old: &Upstream, new: &Upstream, percent: u8) -> Self {
         Self::split_with(old, new, percent, &[]).await
     }
 
-    /// The same with more flags.
+    /// Like [`Self::split`], with additional flags.
     pub async fn split_with(old: &Upstream, new: &Upstream, percent: u8, more: &[&str]) -> Self {
         let (old, new, percent) = (old.url(), new.url(), percent.to_string());
         let mut args = vec!["--old", &old, "--new", &new, "--split", &percent];
@@ -112,20 +112,20 @@ impl Proxy {
         Self::start(&args).await
     }
 
-    /// In front of one server, to which all goes.
+    /// Starts a proxy in front of one server, which gets all requests.
     pub async fn before(old: &Upstream, more: &[&str]) -> Self {
         Self::before_url(&old.url(), more).await
     }
 
-    /// The same of a server that is no [`Upstream`].
+    /// Like [`Self::before`], for a server that is not an [`Upstream`].
     pub async fn before_url(old: &str, more: &[&str]) -> Self {
-        // Nobody listens at the discard port.
+        // Nothing listens on the discard port.
         let mut args = vec!["--old", old, "--new", "127.0.0.1:9", "--split", "0"];
         args.extend(more);
         Self::start(&args).await
     }
 
-    /// In front of an old server with the rest from a file.
+    /// Starts a proxy in front of an old server, with the plan from a file.
     pub async fn planned(old: &Upstream, plan: &super::PlanFile, more: &[&str]) -> Self {
         let (old, plan) = (old.url(), plan.as_str());
         let mut args = vec!["--old", &old, "--plan", &plan];
@@ -133,17 +133,17 @@ impl Proxy {
         Self::start(&args).await
     }
 
-    /// With these flags, and the defaults of tests where they say nothing.
+    /// Starts a proxy with these flags, and the test defaults for all others.
     pub async fn start(args: &[&str]) -> Self {
         Self::start_with_env(args, &[]).await
     }
 
-    /// The same with more environment; what it sets gets no default flag.
+    /// Like [`Self::start`], with additional environment. A variable that it sets replaces the default flag.
     pub async fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
         Self::start_of(env!("CARGO_BIN_EXE_crossfade").as_ref(), args, env).await
     }
 
-    /// The same of another build of the program.
+    /// Like [`Self::start_with_env`], for another build of the program.
     pub async fn start_of(program: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
         let mut command = program_at(program);
         command.arg("proxy");
@@ -161,7 +161,7 @@ impl Proxy {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        // So that it also dies with a test process that was killed.
+        // So that it also dies when the test process is killed.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -222,12 +222,12 @@ impl Proxy {
         self.child.id()
     }
 
-    /// The lines it wrote so far.
+    /// The lines written so far.
     pub fn lines(&self) -> Vec<String> {
         self.stdout.lock().unwrap().clone()
     }
 
-    /// Goes on reading its lines, or stops, or closes the pipe.
+    /// Continues or stops reading its lines, or closes the pipe.
     pub fn read(&self, reading: Reading) {
         *self.reading.0.lock().unwrap() = reading;
         self.reading.1.notify_all();
@@ -250,7 +250,7 @@ impl Proxy {
             .collect()
     }
 
-    /// The `n`-th access line, counted from 1, once it is there.
+    /// Waits for the `n`-th access line, counted from 1.
     pub async fn access_line(&self, n: usize) -> Value {
         until("an access line", async || {
             self.access().into_iter().nth(n - 1)
@@ -267,7 +267,7 @@ impl Proxy {
         client.response().await
     }
 
-    /// What `/plan` says, as text: what it says about may be anywhere in it.
+    /// The text of `/plan`, so that tests can search all of it.
     pub async fn plan(&self) -> String {
         let response = self.admin("/plan").await;
         assert_eq!(response.status, 200);
@@ -299,7 +299,7 @@ impl Proxy {
         }
     }
 
-    /// Waits until `count` exchanges ended with this outcome.
+    /// Waits until `count` exchanges have ended with this outcome.
     pub async fn outcomes(&self, outcome: &str, count: u32) {
         let labels = [("outcome", outcome)];
         self.counts("crossfade_requests_total", &labels, count.into())
@@ -311,17 +311,17 @@ impl Proxy {
         self.metrics().await.sum(RECOVERED, labels)
     }
 
-    /// Waits until it has recovered so many requests with these labels.
+    /// Waits until it has recovered `count` requests with these labels.
     pub async fn recovers(&self, labels: &[(&str, &str)], count: f64) {
         self.counts(RECOVERED, labels, count).await;
     }
 
-    /// One streaming chat through it.
+    /// One streaming chat through the proxy.
     pub async fn chat(&self) -> Response {
         client::chat(self.address).await
     }
 
-    /// Waits until requests go by `share`: chats until one comes from `generation`.
+    /// Sends chats until one is served by `generation`.
     pub async fn serves(&self, generation: &str) {
         eventually(&format!("{generation} serves"), async || {
             self.chat().await.generation() == generation
@@ -334,7 +334,7 @@ impl Proxy {
         assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     }
 
-    /// Stops the process for `time`, in which `meanwhile` happens.
+    /// Stops the process for `time`, and calls `meanwhile` once it has stopped.
     pub async fn stand_still(&self, time: Duration, meanwhile: impl FnOnce()) {
         self.signal(libc::SIGSTOP);
         let stat = format!("/proc/{}/stat", self.child.id());
@@ -347,7 +347,7 @@ impl Proxy {
         self.signal(libc::SIGCONT);
     }
 
-    /// Lets it have no file descriptor of this number or above, or as many as it could have. What it has it keeps.
+    /// Limits its file descriptors to numbers below this one, or to its hard limit. Open descriptors are not affected.
     pub fn limit_descriptors(&self, below: Option<u64>) {
         let pid = i32::try_from(self.child.id()).unwrap();
         let mut limit = libc::rlimit {
@@ -366,19 +366,19 @@ impl Proxy {
         self.signal(libc::SIGTERM);
     }
 
-    /// Has it ended, and how?
+    /// The exit status, if it has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Waits for its end; its exit status, or `None` if a signal killed it.
+    /// Waits for its end. Returns the exit status, or `None` if a signal killed it.
     pub async fn end(&mut self) -> Option<i32> {
         let status = until("the proxy ends", async || self.child.try_wait().unwrap()).await;
         assert!(!status.core_dumped(), "{status}");
         status.code()
     }
 
-    /// The processor time that it has taken so far.
+    /// Processor time used so far.
     pub fn processor_time(&self) -> Duration {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields = stat.rsplit_once(") ").unwrap().1.split(' ');
@@ -391,12 +391,12 @@ impl Proxy {
         Duration::from_millis(ticks * 10)
     }
 
-    /// Its resident memory in bytes.
+    /// Its resident memory, in bytes.
     pub fn memory(&self) -> u64 {
         self.status_bytes("VmRSS:")
     }
 
-    /// The most that its resident memory has been, in bytes.
+    /// Its peak resident memory, in bytes.
     pub fn memory_peak(&self) -> u64 {
         self.status_bytes("VmHWM:")
     }
@@ -424,7 +424,7 @@ impl Drop for Proxy {
     }
 }
 
-/// The addresses in a `serving` line, be it text or JSON.
+/// The addresses in a `serving` line, in text or JSON.
 fn addresses(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     if !line.contains("serving") {
         return None;

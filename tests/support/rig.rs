@@ -1,7 +1,7 @@
-//! All that a test of the running program needs: model servers that do as told, clients that see every byte, and the
+//! Everything that a test of the running program needs: model servers that follow scripts, clients that see every byte, and the
 //! program itself.
 //!
-//! Test files include this one by `#[path]`; it knows no test.
+//! Test files include this one with `#[path]`. Does not depend on any test.
 #![allow(
     dead_code,
     unused_imports,

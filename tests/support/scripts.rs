@@ -1,4 +1,4 @@
-//! What model servers usually say, generation by generation, in the forms of Dynamo's frontends.
+//! Typical responses of model servers, labeled by generation, in the formats of Dynamo's frontends.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ pub const MODELS: &str = "/v1/models";
 /// A request for a stream.
 pub const STREAMING: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
-/// A request for a whole answer.
+/// A request for a unary response.
 pub const UNARY: &str = r#"{"model":"tiny","messages":[{"role":"user","content":"hello"}]}"#;
 
 pub const DONE: &str = "data: [DONE]\n\n";
 
-/// The families of API that stream.
+/// The API families that stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     Chat,
@@ -44,7 +44,7 @@ impl Family {
         }
     }
 
-    /// The label of metrics.
+    /// The metric label.
     pub fn class(self) -> &'static str {
         match self {
             Self::Chat => "chat",
@@ -54,7 +54,7 @@ impl Family {
         }
     }
 
-    /// The events that come before any content; Completions has none.
+    /// The events that precede any content; none in Completions.
     pub fn preamble(self, name: &str) -> String {
         match self {
             Self::Chat => chunk(name, r#"{"role":"assistant","content":""}"#, "null"),
@@ -97,7 +97,7 @@ impl Family {
         }
     }
 
-    /// One event of content.
+    /// One event with content.
     pub fn content(self, name: &str, index: usize) -> String {
         match self {
             Self::Chat => chunk(name, &format!(r#"{{"content":"{name}:{index} "}}"#), "null"),
@@ -128,7 +128,7 @@ impl Family {
         }
     }
 
-    /// The whole text of a stream of `count` events of content.
+    /// The complete text of a stream with `count` content events.
     pub fn stream(self, name: &str, count: usize) -> String {
         let content: String = (0..count).map(|index| self.content(name, index)).collect();
         self.preamble(name) + &content + &self.terminal(name)
@@ -145,17 +145,17 @@ fn typed(kind: &str, rest: &str) -> String {
     format!("event: {kind}\ndata: {{\"type\":\"{kind}\",{rest}}}\n\n")
 }
 
-/// A head, and each event of `text` in a chunk of its own.
+/// A head, then each event of `text` in its own chunk.
 pub fn stream_of(text: &str) -> Script {
     Script::new().sse().events(text)
 }
 
-/// A whole chat stream of three events of content.
+/// A complete chat stream with three content events.
 pub fn chat_stream(name: &str) -> Script {
     stream_of(&chat_text(name))
 }
 
-/// What [`chat_stream`] sends.
+/// The text that [`chat_stream`] sends.
 pub fn chat_text(name: &str) -> String {
     Family::Chat.stream(name, 3)
 }
@@ -165,12 +165,12 @@ pub fn content(name: &str, index: usize) -> String {
     Family::Chat.content(name, index)
 }
 
-/// The first event of a chat, with a role only.
+/// The first event of a chat, with only a role.
 pub fn role(name: &str) -> String {
     Family::Chat.preamble(name)
 }
 
-/// A whole answer that names its generation.
+/// A unary response that names its generation.
 pub fn unary(name: &str) -> Script {
     Script::new().json(200, &unary_text(name))
 }
@@ -191,29 +191,29 @@ pub fn models(ids: &[&str]) -> Script {
     Script::new().json(200, &body.to_string())
 }
 
-/// An error event as Dynamo puts it in a stream.
+/// An error event as Dynamo sends it in a stream.
 pub fn error_event(code: u16) -> String {
     format!(
         "data: {{\"error\":{{\"message\":\"from upstream\",\"type\":\"scripted\",\"code\":{code}}}}}\n\n"
     )
 }
 
-/// A 200 whose first data event is an error, as Dynamo ends it.
+/// A 200 whose first data event is an error, ended as Dynamo does.
 pub fn error_first(code: u16) -> Script {
     stream_of(&(error_event(code) + DONE))
 }
 
-/// An answer of this status, in Dynamo's form.
+/// A response with this status, in Dynamo's format.
 pub fn status(code: u16) -> Script {
     Script::new().json(code, &status_text(code))
 }
 
-/// What [`status`] sends.
+/// The text that [`status`] sends.
 pub fn status_text(code: u16) -> String {
     format!(r#"{{"message":"scripted {code}","type":"Scripted","code":{code}}}"#)
 }
 
-/// A frontend without workers.
+/// The response of a frontend without workers.
 pub fn empty_404() -> Script {
     Script::new().head(404, &[]).end()
 }
@@ -224,7 +224,7 @@ pub fn model_not_found() -> Script {
     Script::new().json(404, MODEL_NOT_FOUND)
 }
 
-/// A server that answers each kind of request as a healthy frontend does, with its name in each answer.
+/// A handler that responds to each kind of request like a healthy frontend, with its name in each response.
 pub fn healthy(name: &'static str) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
     move |received| {
         let path = received.target.split('?').next().unwrap_or_default();
@@ -248,7 +248,7 @@ pub fn healthy(name: &'static str) -> impl Fn(&Received) -> Script + Send + Sync
     }
 }
 
-/// A server that answers POSTs by `script` and lists its models.
+/// A handler that responds to POSTs with `script` and lists its models.
 pub fn serving(script: Script) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
     let script = Arc::new(script);
     move |received| {

@@ -1,6 +1,6 @@
-//! A terminal for a program: what it draws is kept, and words can be typed.
+//! A pseudo-terminal for a program: records what the program draws, and can type.
 //!
-//! Knows nothing of the program.
+//! Does not depend on the program.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex};
 
 use super::rig::until;
 
-/// What a picture begins with.
+/// The start of each picture.
 const AFRESH: &str = "\x1b[H\x1b[J";
 
-/// A program on a terminal of its own. It is killed when dropped.
+/// A program on its own terminal. Killed when dropped.
 pub struct Terminal {
     child: Child,
     master: File,
@@ -32,7 +32,7 @@ impl Terminal {
             ws_ypixel: 0,
         };
         let (mut master, mut slave) = (-1, -1);
-        // SAFETY: both places are there to be written to; the size is only read.
+        // SAFETY: both pointers are valid for writes, and the size is only read.
         let opened = unsafe {
             libc::openpty(
                 &raw mut master,
@@ -43,17 +43,17 @@ impl Terminal {
             )
         };
         assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: they were opened just now, and are nobody else's.
+        // SAFETY: they were just opened and have no other owner.
         let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
         command
             .stdin(slave.try_clone().unwrap())
             .stdout(slave.try_clone().unwrap())
             .stderr(slave);
-        // What most tests read is easier without colours; an empty value asks for them.
+        // Most tests are easier to read without colors. An empty value enables them.
         if command.get_envs().all(|(name, _)| name != "NO_COLOR") {
             command.env("NO_COLOR", "1");
         }
-        // SAFETY: only calls that are safe between fork and exec. The terminal becomes the program's own.
+        // SAFETY: only calls that are safe between fork and exec. They make the terminal the program's controlling terminal.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -64,7 +64,7 @@ impl Terminal {
             });
         }
         let child = command.spawn().unwrap();
-        // Its copies of the program's side must go, or the end is never seen.
+        // Drop the copies of the program's side. Otherwise its end would not be noticed.
         command.stdin(std::process::Stdio::null());
         command.stdout(std::process::Stdio::null());
         command.stderr(std::process::Stdio::null());
@@ -85,13 +85,13 @@ impl Terminal {
         }
     }
 
-    /// All that was drawn, with the ends of lines as programs write them.
+    /// Everything that was drawn, with LF line ends.
     pub fn all(&self) -> String {
         let drawn = self.drawn.lock().unwrap();
         String::from_utf8_lossy(&drawn).replace("\r\n", "\n")
     }
 
-    /// What is to be seen: the last picture that is complete, if pictures are drawn.
+    /// The last complete picture, or all output if the program does not draw pictures.
     pub fn picture(&self) -> String {
         let all = self.all();
         let mut pictures = all.rsplit(AFRESH);
@@ -99,7 +99,7 @@ impl Terminal {
         pictures.next().unwrap_or(last).to_owned()
     }
 
-    /// Waits until the picture has all of these.
+    /// Waits until the picture contains all of `parts`.
     pub async fn shows(&self, parts: &[&str]) -> String {
         until(&format!("{parts:?} on the terminal"), async || {
             let picture = self.picture();
@@ -111,12 +111,12 @@ impl Terminal {
         .await
     }
 
-    /// Types these.
+    /// Types `keys`.
     pub fn type_in(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Waits for the program's end; with how it ended, all that it drew.
+    /// Waits for the program to end. Returns its exit status and everything that it drew.
     pub async fn end(mut self) -> (ExitStatus, String) {
         let status = until("the program ends", async || self.child.try_wait().unwrap()).await;
         until("all is read", async || {

@@ -1,4 +1,4 @@
-//! Certificates for tests and the configurations that use them.
+//! Certificates for tests, and TLS configurations that use them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// An authority with a directory for the files it makes.
+/// A certificate authority, with a directory for its files.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     directory: TempDir,
 }
 
-/// A certificate with its key, in files.
+/// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 pub struct Files {
     pub cert: PathBuf,
@@ -58,18 +58,18 @@ impl Authority {
         Self { issuer, directory }
     }
 
-    /// The file of its own certificate.
+    /// The path of its own certificate.
     pub fn file(&self) -> String {
         let path = self.directory.path().join("ca.pem");
         path.to_str().unwrap().to_owned()
     }
 
-    /// Issues a certificate for `localhost` and `127.0.0.1`, to files of this name. Issued again, it replaces them.
+    /// Issues a certificate for `localhost` and `127.0.0.1` to files of this name. Issuing it again replaces them.
     pub fn issue(&self, name: &str) -> Files {
         self.issue_for(name, &["localhost", "127.0.0.1"])
     }
 
-    /// The same for these hosts.
+    /// Like [`Self::issue`], for these hosts.
     pub fn issue_for(&self, name: &str, hosts: &[&str]) -> Files {
         let names: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
@@ -92,7 +92,7 @@ impl Authority {
         Arc::new(roots)
     }
 
-    /// A server with this certificate that speaks these protocols, and asks for certificates of this authority if `mutual`.
+    /// A server with this certificate and these ALPN protocols. If `mutual`, it requires client certificates of this authority.
     pub fn server(&self, files: &Files, alpn: &[&str], mutual: bool) -> Arc<ServerConfig> {
         provide();
         let builder = ServerConfig::builder();
@@ -109,7 +109,7 @@ impl Authority {
         Arc::new(config)
     }
 
-    /// A client that trusts this authority and shows `own`.
+    /// A client that trusts this authority and presents `own`, if given.
     pub fn client(&self, alpn: &[&str], own: Option<&Files>) -> Arc<ClientConfig> {
         provide();
         let builder = ClientConfig::builder().with_root_certificates(self.roots());
@@ -127,7 +127,7 @@ impl Authority {
 /// Makes a connection.
 ///
 /// # Errors
-/// Why the handshake failed. Beware: with TLS 1.3 a refused client may only learn of it when it reads.
+/// Why the handshake failed. Beware: with TLS 1.3 a rejected client may notice only when it reads.
 pub async fn connect(
     address: std::net::SocketAddr,
     config: Arc<ClientConfig>,
@@ -146,7 +146,7 @@ fn provide() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Puts a whole file in place, as tools that renew certificates do.
+/// Replaces a file atomically, as tools that renew certificates do.
 fn put(path: &Path, text: &str) {
     let other = path.with_extension("tmp");
     std::fs::write(&other, text).unwrap();

@@ -1,7 +1,7 @@
-//! A model server that does as a script tells it, byte for byte and fault for fault, and keeps what it was sent.
+//! A model server that follows a script, byte for byte and fault for fault, and records what it receives.
 //!
-//! HTTP/1.1 is written by hand so that nothing is corrected on the way; HTTP/2 (by its preface or by ALPN) is hyper's.
-//! Knows nothing of the proxy.
+//! HTTP/1.1 is written by hand so that nothing is corrected on the way. HTTP/2 (detected by its preface or selected by ALPN) is
+//! hyper's. Does not depend on the proxy.
 
 mod http1;
 mod http2;
@@ -27,7 +27,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
 
 type Handler = Arc<dyn Fn(&Received) -> Script + Send + Sync>;
 
-/// A running model server. It ends with all its connections when dropped.
+/// A running model server. Dropping it closes all its connections.
 pub struct Upstream {
     pub address: SocketAddr,
     log: Arc<Log>,
@@ -43,17 +43,17 @@ struct Log {
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// One request as it came in.
+/// One received request.
 #[derive(Debug)]
 pub struct Received {
-    /// The head as text; for HTTP/2 one made up from its fields.
+    /// The head as text; for HTTP/2, reconstructed from its fields.
     pub head: String,
     pub method: String,
     pub target: String,
     pub version: Version,
-    /// Names in lower case.
+    /// Names are in lower case.
     pub headers: Vec<(String, String)>,
-    /// On which connection it came, counted from 1.
+    /// The number of its connection, counted from 1.
     pub connection: usize,
     body: Mutex<Vec<u8>>,
     trailers: Mutex<Vec<(String, String)>>,
@@ -62,14 +62,14 @@ pub struct Received {
 }
 
 impl Received {
-    /// The value of the first header of that name.
+    /// The value of the first header with that name.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut fields = self.headers.iter();
         let (_, value) = fields.find(|(known, _)| known == name)?;
         Some(value)
     }
 
-    /// The values of all headers of that name.
+    /// The values of all headers with that name.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.headers
             .iter()
@@ -77,7 +77,7 @@ impl Received {
             .map(|(_, value)| value.as_str())
     }
 
-    /// What came of its body so far.
+    /// What has arrived of its body.
     pub fn body(&self) -> Vec<u8> {
         self.body.lock().unwrap().clone()
     }
@@ -90,12 +90,12 @@ impl Received {
         self.trailers.lock().unwrap().clone()
     }
 
-    /// Has its whole body come?
+    /// Has its whole body arrived?
     pub fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Relaxed)
     }
 
-    /// Did the other side go away before the script was through?
+    /// Did the peer go away before the script was complete?
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
@@ -110,17 +110,17 @@ impl Received {
 }
 
 impl Upstream {
-    /// A server whose `handler` chooses the script of each request from its head.
+    /// Starts a server whose `handler` selects the script for each request by its head.
     pub async fn start(handler: impl Fn(&Received) -> Script + Send + Sync + 'static) -> Self {
         Self::listen("127.0.0.1:0", None, handler).await
     }
 
-    /// A server that answers every request by the same script.
+    /// Starts a server that responds to every request with the same script.
     pub async fn always(script: Script) -> Self {
         Self::start(move |_| script.clone()).await
     }
 
-    /// A server on `address` that speaks TLS where a configuration for it is given.
+    /// Starts a server on `address`, with TLS if a configuration is given.
     pub async fn listen(
         address: &str,
         tls: Option<Arc<rustls::ServerConfig>>,
@@ -137,7 +137,7 @@ impl Upstream {
         }
     }
 
-    /// A server at the address of one that was dropped.
+    /// Starts a server on the address of one that was dropped.
     pub async fn again(
         address: SocketAddr,
         handler: impl Fn(&Received) -> Script + Send + Sync + 'static,
@@ -149,13 +149,13 @@ impl Upstream {
         Self::listen(&address.to_string(), None, handler).await
     }
 
-    /// An address where nobody listens.
+    /// An address without a listener.
     pub async fn nobody() -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         listener.local_addr().unwrap()
     }
 
-    /// `host:port`, as the program takes it.
+    /// `host:port`, as the program expects it.
     pub fn url(&self) -> String {
         self.address.to_string()
     }
@@ -165,7 +165,7 @@ impl Upstream {
         self.log.requests.lock().unwrap().clone()
     }
 
-    /// How many requests came so far.
+    /// The number of requests so far.
     pub fn count(&self) -> usize {
         self.log.requests.lock().unwrap().len()
     }
@@ -178,17 +178,17 @@ impl Upstream {
         self.requests().pop().expect("a request came")
     }
 
-    /// How many connections were made so far.
+    /// The number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.log.connections.load(Ordering::Relaxed)
     }
 
-    /// How many connections are open now.
+    /// The number of open connections.
     pub fn open(&self) -> usize {
         self.log.open.load(Ordering::Relaxed)
     }
 
-    /// How many bytes came so far, whatever they were (HTTP/1.1 only).
+    /// The number of bytes received so far, of any kind (HTTP/1.1 only).
     pub fn bytes(&self) -> u64 {
         self.log.bytes.load(Ordering::Relaxed)
     }
@@ -268,7 +268,7 @@ async fn serve(io: impl Io, is_http2: bool, connection: Connection) {
     }
 }
 
-/// What a connection knows of its server.
+/// A connection's view of its server.
 #[derive(Clone)]
 struct Connection {
     number: usize,
@@ -278,13 +278,13 @@ struct Connection {
 }
 
 impl Connection {
-    /// The script for `received`, which is kept.
+    /// Records `received` and returns its script.
     fn receive(&self, received: Arc<Received>) -> Script {
         self.log.requests.lock().unwrap().push(received.clone());
         (self.handler)(&received)
     }
 
-    /// Makes the close that follows a reset. Beware: only while the socket is open.
+    /// Makes the next close a reset. Beware: call this only while the socket is open.
     fn reset_on_close(&self) {
         let fd = unsafe { BorrowedFd::borrow_raw(self.fd) };
         let _ = socket2::SockRef::from(&fd).set_linger(Some(Duration::ZERO));

@@ -1,18 +1,18 @@
-//! Waiting for conditions, with one deadline for all.
+//! Waits for conditions, with a common deadline.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long a condition may take to come true, on a busy machine.
+/// How long a condition may take to become true on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 const POLL: Duration = Duration::from_millis(3);
-/// The pause between two of nine looks that must find the same.
+/// The interval between polls of a value that must stay the same for nine polls.
 const STILL: Duration = Duration::from_millis(20);
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns something.
 ///
 /// # Panics
 /// If it does not in time.
@@ -27,20 +27,20 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
     }
 }
 
-/// Waits until `is_so`.
+/// Waits until `is_so` returns true.
 ///
 /// # Panics
-/// If it never is.
+/// If it does not in time.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     until(what, async || is_so().await.then_some(())).await;
 }
 
-/// Waits until what is sent is no longer taken. Answers how much was, in bytes.
+/// Waits until no more data is accepted. Returns how much was, in bytes.
 pub async fn stands_still(sent: &AtomicU64) -> u64 {
     stands_still_by(async || sent.load(Ordering::Relaxed)).await
 }
 
-/// Waits until `figure` is above 0 and changes no more. Answers it.
+/// Waits until `figure` is above 0 and stops changing. Returns its value.
 pub async fn stands_still_by(mut figure: impl AsyncFnMut() -> u64) -> u64 {
     let mut last = 0;
     let mut still = 0;
@@ -55,10 +55,10 @@ pub async fn stands_still_by(mut figure: impl AsyncFnMut() -> u64) -> u64 {
     last
 }
 
-/// What `future` comes to.
+/// The output of `future`.
 ///
 /// # Panics
-/// If that takes too long.
+/// If it takes too long.
 pub async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
     match timeout(PATIENCE, future).await {
         Ok(value) => value,

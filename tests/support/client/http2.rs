@@ -1,4 +1,4 @@
-//! An HTTP/2 client (hyper's), over clear text by prior knowledge or over TLS.
+//! An HTTP/2 client (hyper's), over clear text with prior knowledge or over TLS.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ use super::{End, Headers, Response};
 pub struct Client {
     sender: SendRequest<Full<Bytes>>,
     connection: JoinHandle<hyper::Result<()>>,
-    /// The same socket, where there is one.
+    /// A handle of the same socket, if there is one.
     socket: Option<std::net::TcpStream>,
 }
 
@@ -49,7 +49,7 @@ impl Client {
         client
     }
 
-    /// Breaks the connection, with all that is open on it.
+    /// Breaks the connection, with all its open streams.
     pub fn break_off(&self) {
         let socket = self.socket.as_ref().expect("made by `connect`");
         socket.shutdown(std::net::Shutdown::Both).unwrap();
@@ -74,7 +74,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; its response as soon as its head is there.
+    /// Sends a request. Returns the response once its head has arrived.
     ///
     /// # Errors
     /// Why there is none.
@@ -151,8 +151,10 @@ impl Stream {
         }
     }
 
+    /// Reads the body until the data so far ends with `end`.
+    ///
     /// # Panics
-    /// If the body ends before what came ends with `end`.
+    /// If the body ends before that.
     pub async fn until(&mut self, end: &str) -> String {
         let mut seen = Vec::new();
         while !seen.ends_with(end.as_bytes()) {

@@ -1,6 +1,6 @@
 //! Child processes that never outlive the test process, and ports for them.
 //!
-//! Must not know what runs in them.
+//! Does not depend on the programs that run in them.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
@@ -12,13 +12,12 @@ use std::{io, thread};
 
 use tokio::time::{Instant, sleep};
 
-/// A port below those that the kernel gives to outgoing connections, so that none of these takes
-/// it between here and the frontend.
+/// A free port below the kernel's range for outgoing connections, so that none of those takes it before the frontend does.
 pub fn free_address() -> SocketAddr {
     const FIRST: u16 = 12_000;
     const COUNT: u16 = 20_000;
     static NEXT: LazyLock<AtomicU16> =
-        // Test processes that run side by side begin apart.
+        // Test processes that run in parallel start at different ports.
         LazyLock::new(|| AtomicU16::new((std::process::id() % 300) as u16 * 61));
     loop {
         let port = FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % COUNT;
@@ -31,15 +30,15 @@ pub fn free_address() -> SocketAddr {
 
 /// Starts a process that the kernel kills when this one ends.
 ///
-/// Beware: the kernel means the thread that forked, and a test's thread may end before the
-/// process it started. So one thread, which never ends, starts them all.
+/// Beware: the kernel acts when the thread that forked ends, and a test's thread may end before the process that it started. So
+/// a single thread, which never ends, starts all processes.
 pub fn spawn(command: Command) -> Child {
     type Order = (Command, mpsc::Sender<io::Result<Child>>);
     static STARTER: LazyLock<mpsc::Sender<Order>> = LazyLock::new(|| {
         let (orders, inbox) = mpsc::channel::<Order>();
         thread::spawn(move || {
             for (mut command, answer) in inbox {
-                // SAFETY: `prctl` is a mere system call: it neither allocates nor takes a lock.
+                // SAFETY: `prctl` is just a system call: it neither allocates nor takes a lock.
                 unsafe {
                     command.pre_exec(
                         || match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) {
@@ -64,7 +63,7 @@ pub fn spawn(command: Command) -> Child {
 /// Sends a signal to a process that has not been waited for.
 pub fn signal(child: &Child, signal: i32) {
     let pid = i32::try_from(child.id()).expect("a process id is positive");
-    // SAFETY: no memory is involved, and `child` is not reaped while we hold it: the id is its own.
+    // SAFETY: no memory is involved, and `child` is not reaped while we hold it, so its process id has not been reused.
     let done = unsafe { libc::kill(pid, signal) };
     assert_eq!(
         done,
@@ -74,13 +73,13 @@ pub fn signal(child: &Child, signal: i32) {
     );
 }
 
-/// Kills and reaps; nothing if it has ended already.
+/// Kills and reaps the process, if it has not ended already.
 pub fn end(child: &mut Child) {
     child.kill().expect("our own child");
     child.wait().expect("our own child");
 }
 
-/// How it ended; nothing if it does not end in so long.
+/// The exit status; `None` if the process does not end within `patience`.
 pub async fn exit(child: &mut Child, patience: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + patience;
     while Instant::now() < deadline {

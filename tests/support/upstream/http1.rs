@@ -1,4 +1,4 @@
-//! The scripted server's HTTP/1.1.
+//! HTTP/1.1 for the scripted server.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 
 use super::{Connection, Io, Received, Script, Step};
 
-/// How a script came to its end.
+/// How a script ended.
 enum Ending {
     /// The connection may carry another request.
     Whole,
@@ -21,7 +21,7 @@ enum Ending {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Framing {
-    /// Nothing to end.
+    /// The body has nothing to end.
     None,
     Chunked,
     UntilClose,
@@ -60,7 +60,7 @@ pub async fn serve(io: impl Io, connection: Connection) {
         match ending {
             Some(Ending::Whole) if !leaves_body => {}
             Some(Ending::Whole) => {
-                // A reset by what was left unread must not overtake the answer.
+                // Wait, so that a reset caused by unread data does not overtake the response.
                 let _ = tokio::time::timeout(Duration::from_secs(5), reader.watch()).await;
                 return;
             }
@@ -87,7 +87,7 @@ struct Reader<'a, T> {
 }
 
 impl<T: Io> Reader<'_, T> {
-    /// Reads more; false when there is no more.
+    /// Reads more. Returns false if there is no more.
     async fn fill(&mut self) -> bool {
         match self.half.read_buf(&mut self.buffer).await {
             Ok(0) | Err(_) => false,
@@ -99,7 +99,7 @@ impl<T: Io> Reader<'_, T> {
         }
     }
 
-    /// Returns when the other side is gone.
+    /// Returns when the peer is gone.
     async fn watch(&mut self) {
         while self.fill().await {}
     }
@@ -202,7 +202,7 @@ struct Writer<'a, T> {
 }
 
 impl<T: Io> Writer<'_, T> {
-    /// `None` when the other side is gone.
+    /// Returns `None` if the peer is gone.
     async fn play(&mut self, script: Script, received: &Received) -> Option<Ending> {
         self.framing = Framing::None;
         let mut steps: VecDeque<Step> = script.steps.into();

@@ -1,4 +1,4 @@
-//! The scripted server's HTTP/2.
+//! HTTP/2 for the scripted server.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -44,7 +44,7 @@ async fn respond(
     let watch = Watch::new(received.clone());
     let mut steps: VecDeque<Step> = script.steps.into();
     if script.leaves_body {
-        // Held, not read: dropping it would reset the stream.
+        // Held but not read: dropping it would reset the stream.
         tokio::spawn(async move {
             let _body = body;
             std::future::pending::<Infallible>().await
@@ -89,7 +89,7 @@ async fn respond(
     Err("a script without a head")
 }
 
-/// The steps behind the head; `None` when the other side is gone.
+/// Runs the steps after the head. Returns `None` if the peer is gone.
 async fn play(
     mut steps: VecDeque<Step>,
     sender: mpsc::Sender<Sent>,
@@ -133,7 +133,7 @@ async fn play(
                 break;
             }
             Step::Eof => {
-                // Only when all that was sent is on the wire.
+                // Only after everything sent so far is on the wire.
                 sender.reserve().await.ok()?;
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
                 is_over.store(true, Ordering::Relaxed);
@@ -202,7 +202,7 @@ async fn read(body: &mut Incoming, received: &Received) -> Option<()> {
     Some(())
 }
 
-/// Notes that the other side is gone when it is dropped before the script was through.
+/// When dropped before the script is complete, records that the peer is gone.
 struct Watch {
     received: Arc<Received>,
     over: Arc<AtomicBool>,

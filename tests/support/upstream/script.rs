@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::Received;
 
-/// Something that a script waits for and a test opens.
+/// A gate that a script waits for and a test opens.
 #[derive(Clone, Debug)]
 pub struct Gate(Arc<watch::Sender<bool>>);
 
@@ -31,35 +31,35 @@ impl Gate {
 /// One step.
 #[derive(Clone)]
 pub enum Step {
-    /// The response head. Without a length the body is chunked, with `connection: close` it lasts until the close.
+    /// The response head. Without a length the body is chunked; with `connection: close` it ends with the connection.
     Head(u16, Vec<(String, String)>),
-    /// Bytes of the body, in one chunk and one write.
+    /// Body bytes, in one chunk and one write.
     Chunk(Bytes),
-    /// Bytes on the wire as they are (HTTP/1.1 only; in HTTP/2 bytes of the body).
+    /// Raw bytes on the wire (HTTP/1.1 only; in HTTP/2, body bytes).
     Raw(Bytes),
-    /// The same bytes of the body many times, counted as they are taken.
+    /// The same body bytes many times, counted as they are accepted.
     Flood(Bytes, usize, Arc<AtomicU64>),
     Pause(Duration),
     Wait(Gate),
-    /// Goes on by the script that this makes, when the request's body is there.
+    /// Continues with the script that this returns, once the body of the request has arrived.
     Then(Arc<dyn Fn(&Received) -> Script + Send + Sync>),
-    /// The right end of the body, with these trailers.
+    /// The clean end of the body, with these trailers.
     End(Vec<(String, String)>),
-    /// Closes the connection as it is.
+    /// Closes the connection without ending the body.
     Eof,
-    /// Resets the connection; in HTTP/2 the stream.
+    /// Resets the connection, or in HTTP/2 the stream.
     Reset,
-    /// Nothing more, ever.
+    /// Sends nothing more.
     Hang,
-    /// Sends back whatever comes (HTTP/1.1 only).
+    /// Sends back everything that arrives (HTTP/1.1 only).
     Echo,
 }
 
-/// What is done for one request. At its end the body is ended rightly, if that is still to do.
+/// The script for one request. At its end the body is ended cleanly, if it has not ended yet.
 #[derive(Clone, Default)]
 pub struct Script {
     pub steps: Vec<Step>,
-    /// Does it begin without having read the request's body, and never read it?
+    /// Whether to start without reading the body of the request, and never read it.
     pub leaves_body: bool,
 }
 
@@ -90,7 +90,7 @@ impl Script {
         self.head(200, &headers)
     }
 
-    /// A whole answer of a known length.
+    /// A complete response of known length.
     pub fn answer(self, status: u16, content_type: &str, body: impl AsRef<[u8]>) -> Self {
         let body = Bytes::copy_from_slice(body.as_ref());
         let length = body.len().to_string();
@@ -107,12 +107,12 @@ impl Script {
         self.answer(status, "application/json", body)
     }
 
-    /// One event: its lines, to which the blank one is added.
+    /// One event. Its lines are given without the blank one.
     pub fn event(self, lines: &str) -> Self {
         self.chunk(format!("{lines}\n\n"))
     }
 
-    /// Each event of a text in a chunk of its own.
+    /// Each event of a text in its own chunk.
     pub fn events(self, text: &str) -> Self {
         let events = text.split_inclusive("\n\n");
         events.fold(self, |script, event| script.chunk(event))
@@ -150,18 +150,18 @@ impl Script {
         self.step(Step::Hang)
     }
 
-    /// The steps of `other` after these.
+    /// Appends the steps of `other`.
     pub fn then(mut self, other: Script) -> Self {
         self.steps.extend(other.steps);
         self
     }
 
-    /// A script that depends on the request's body.
+    /// A script that depends on the body of the request.
     pub fn by_body(choose: impl Fn(&Received) -> Script + Send + Sync + 'static) -> Self {
         Self::new().step(Step::Then(Arc::new(choose)))
     }
 
-    /// The same, begun at once and without ever reading the request's body.
+    /// The same script, started at once and without ever reading the body of the request.
     pub fn leaving_the_body(mut self) -> Self {
         self.leaves_body = true;
         self
