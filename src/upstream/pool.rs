@@ -407,7 +407,7 @@ fn two_choices<'a>(
     let (low, high) = (first.min(second), first.max(second));
     let a = endpoints.nth(low)?;
     let b = endpoints.nth(high - low - 1)?;
-    // The order of the pair is random too, so that a tie favors neither.
+    // The order of the pair is random too, so that a tie favours neither.
     let (a, b) = if first < second { (a, b) } else { (b, a) };
     Some(if a.open() <= b.open() { a } else { b })
 }

@@ -1,4 +1,4 @@
-//! Clients whose behavior follows from their numbers. They record everything they see.
+//! Clients whose behaviour follows from their numbers. They record everything they see.
 
 pub mod ask;
 pub mod http1;

@@ -1,7 +1,7 @@
 //! Checks invariants under random faults. Clients and model servers behave as a seed says, with the real program between them,
 //! while plans change, servers go down and come back, and the process drains.
 //!
-//! `make chaos SECONDS=3600 SEED=0x1f` runs it longer. The behavior of each actor follows only from the seed and the actor's
+//! `make chaos SECONDS=3600 SEED=0x1f` runs it longer. The behaviour of each actor follows only from the seed and the actor's
 //! numbers, so a seed reproduces the decisions, but not their timing.
 
 mod client;

@@ -1,4 +1,4 @@
-//! Model servers whose behavior follows from their numbers. They check and record everything that reaches them.
+//! Model servers whose behaviour follows from their numbers. They check and record everything that reaches them.
 
 pub mod check;
 pub mod deed;

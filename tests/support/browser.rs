@@ -161,7 +161,7 @@ impl Browser {
         }
     }
 
-    /// Emulates a screen of this width and color scheme (`light`, `dark`).
+    /// Emulates a screen of this width and colour scheme (`light`, `dark`).
     pub async fn looks(&mut self, width: u32, scheme: &str) {
         let screen =
             json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600});

@@ -184,7 +184,7 @@ fn list(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// The spans of one message (OTLP in JSON: 64-bit numbers are texts).
+/// The spans of one message (OTLP in JSON, where 64-bit numbers are strings).
 fn spans(message: &Value) -> Vec<Span> {
     let mut found = Vec::new();
     for of_resource in list(&message["resourceSpans"]) {

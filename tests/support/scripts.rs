@@ -1,4 +1,4 @@
-//! Typical responses of model servers, labeled by generation, in the formats of Dynamo's frontends.
+//! Typical responses of model servers, labelled by generation, in the formats of Dynamo's frontends.
 
 use std::sync::Arc;
 

@@ -49,7 +49,7 @@ impl Terminal {
             .stdin(slave.try_clone().unwrap())
             .stdout(slave.try_clone().unwrap())
             .stderr(slave);
-        // Most tests are easier to read without colors. An empty value enables them.
+        // Most tests are easier to read without colours. An empty value enables them.
         if command.get_envs().all(|(name, _)| name != "NO_COLOR") {
             command.env("NO_COLOR", "1");
         }

@@ -6,7 +6,7 @@ use crate::draw::Draw;
 use crate::support::scripts::Family;
 use crate::wire::Id;
 
-/// One request and the behavior of its client.
+/// One request and the behaviour of its client.
 #[derive(Clone, Debug)]
 pub struct Ask {
     pub id: Id,
@@ -70,7 +70,7 @@ pub enum Reading {
 }
 
 impl Ask {
-    /// Draws the request and behavior for `id`.
+    /// Draws the request and behaviour for `id`.
     pub fn of(seed: u64, id: Id) -> Self {
         let mut draw = Draw::of(&[seed, 1, id.0]);
         let family = draw.pick(&Family::ALL);

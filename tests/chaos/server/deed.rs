@@ -7,7 +7,7 @@ use crate::draw::Draw;
 use crate::support::scripts::Family;
 use crate::wire::{Tag, whole_answer};
 
-/// The behavior of one visit.
+/// The behaviour of one visit.
 #[derive(Clone, Debug)]
 pub struct Deed {
     /// Interim responses to send first.
@@ -79,7 +79,7 @@ pub enum After {
 }
 
 impl Deed {
-    /// Draws the behavior of visit `visit` at `server`. A calm one has no fault.
+    /// Draws the behaviour of visit `visit` at `server`. A calm one has no fault.
     pub fn of(seed: u64, server: usize, ask: &Ask, visit: usize, calm: bool) -> Self {
         let mut draw = Draw::of(&[seed, 3, server as u64, ask.id.0, visit as u64]);
         let answer = answer(&mut draw, ask, calm);
