@@ -104,11 +104,17 @@ impl SseRelay {
 
     /// Returns what is still held when the stream ends by itself.
     pub fn rest(&mut self) -> Bytes {
-        let mut rest = std::mem::take(&mut self.held);
-        rest.append(&mut self.partial);
+        let rest = self.take_held();
+        self.continuation.rewritten(self.api, rest.into())
+    }
+
+    /// Takes all that is held, as the target sent it.
+    fn take_held(&mut self) -> Vec<u8> {
+        let mut held = std::mem::take(&mut self.held);
+        held.append(&mut self.partial);
         self.partial = Vec::new();
         self.charge.shrink(0);
-        self.continuation.rewritten(self.api, rest.into())
+        held
     }
 
     /// The error event that ends the stream, after the held events. An incomplete event is dropped, or terminated if
@@ -222,8 +228,8 @@ impl SseRelay {
     /// Stops holding and parsing, because the memory budget has no room: from now on everything passes as it arrives,
     /// as after an event that is too long. Returns true if this commits the stream.
     fn give_up(&mut self, forward: &mut Bytes, exchange: &mut Exchange) -> bool {
-        let rest = self.rest();
-        *forward = [&forward[..], &rest].concat().into();
+        let held = self.take_held();
+        *forward = [&forward[..], &held].concat().into();
         self.decoder.give_up();
         // No other target will continue the stream. The ids stay: `take` still rewrites this slice.
         self.continuation.settled();
