@@ -177,6 +177,8 @@ impl<O: OldBackend> Proxy<O> {
     ) -> Option<Key> {
         let body = std::mem::replace(request.body_mut(), RequestBody::empty());
         let (body, whole) = body.peek(MAX_PEEK, &self.context.memory).await;
+        // What follows the part that was read is limited, and may be kept, like any other body.
+        body.bound(self.context.settings.max_body, &self.context.memory);
         *request.body_mut() = body;
         attributes::body_key(&whole?, &snapshot.plan.affinity)
     }

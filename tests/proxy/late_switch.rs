@@ -495,6 +495,23 @@ async fn a_body_within_the_limit_is_sent_again_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_body_that_is_too_long_to_name_its_session_is_sent_again_like_any_other() {
+    let body = format!(r#"{{"stream":true,"x":"{}"}}"#, "y".repeat(1_500_000));
+    let new = Upstream::always(stream_of(&role("failed")).eof()).await;
+    let old = Upstream::start(healthy("old")).await;
+    let plan = mostly_new(&new, "affinity: {bodyFields: [user]}");
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n",
+        body.len()
+    );
+    client.send(head + &body + "\r\n0\r\n\r\n").await;
+    client.response().await.assert_is(chat_text("old"));
+    assert!(old.last().body() == body.as_bytes());
+}
+
+#[tokio::test]
 async fn a_budget_of_0_refuses_what_adds_load_and_counts_it() {
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(healthy("old")).await;
