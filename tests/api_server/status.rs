@@ -210,8 +210,8 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     ]);
     assert_eq!(code, Some(0), "{text}");
     for part in [
-        "no proxy could be asked, for which get of pods/portforward is needed",
-        "cannot have its port forwarded: pods \"frontend-0\" is forbidden",
+        "no proxy could be asked: this needs permission to get pods/portforward",
+        "cannot forward its port: pods \"frontend-0\" is forbidden",
         "not known: cannot list the events: events is forbidden",
     ] {
         assert!(text.contains(part), "{part:?} is not in\n{text}");
@@ -253,7 +253,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     assert_eq!(server.spec("first")["paused"], true);
     let (_, text) = server.crossfade(&["status", "first"]);
     assert!(
-        text.contains("paused      the split is held by hand"),
+        text.contains("paused      the split is held manually"),
         "{text}"
     );
     let (code, _) = server.crossfade(&["resume", "first", "-y"]);
@@ -340,7 +340,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     let set = ["set", "first", "--split", "35"];
     let (code, text) = server.answered(&set, "y\n", || patch(edit, &[])).await;
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("look again"), "{text}");
+    assert!(text.contains("run the command again"), "{text}");
     assert_eq!(server.spec("first")["trafficSplitPercent"], 31);
     let edit = r#"{"spec": {"trafficSplitPercent": 32}}"#;
     let meanwhile = || patch(edit, &[]);
