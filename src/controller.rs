@@ -21,6 +21,7 @@ mod http;
 mod index;
 mod invalid;
 mod job;
+mod last_valid;
 mod limits;
 mod metrics;
 mod models;

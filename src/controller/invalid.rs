@@ -7,26 +7,18 @@
 use std::time::Instant;
 
 use k8s_openapi::jiff;
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
 use super::job::Job;
+use super::last_valid::LastValid;
 use super::observer::Observed;
 use super::parsed::{self, ParsedUpdate};
 use super::reconcile::{events, now};
 use super::work_loop::{AGAIN, Controller};
 use super::{Key, status};
 use crate::k8s::Object;
-use crate::resource::LastValidStatus;
 use crate::resource::Problems;
 use crate::rollout::{self, Decision};
-
-/// A valid spec.
-#[derive(Clone)]
-pub(super) struct Valid {
-    uid: Option<String>,
-    generation: i64,
-    spec: Json,
-}
 
 /// Not everything is listed yet.
 struct Early;
@@ -41,7 +33,7 @@ struct Followed {
 impl Controller {
     /// Remembers the spec of a valid update.
     pub(super) fn note_valid(&mut self, key: &Key, object: &Object) {
-        let valid = Valid {
+        let valid = LastValid {
             uid: object.metadata.uid.clone(),
             generation: object.metadata.generation.unwrap_or(0),
             spec: object.data["spec"].clone(),
@@ -80,7 +72,7 @@ impl Controller {
         }) = followed
         else {
             let mut status = told(before.clone());
-            status.last_valid = valid.and_then(|valid| valid.told(generation));
+            status.last_valid = valid.and_then(|valid| valid.status(generation));
             return (
                 self.refused(key, object, status, "Invalid", note),
                 early_until,
@@ -102,7 +94,7 @@ impl Controller {
             let weights = json!({"old": split.old(), "new": split.new_weight()});
             fields.insert("weights".into(), weights);
             fields.insert("oldDraining".into(), decision.old_draining.into());
-            valid.told(generation)
+            valid.status(generation)
         });
         let mut job = self.refused(key, object, status, "Invalid", note);
         job.write_status = self.is_news(key, &before, &job.status);
@@ -118,14 +110,14 @@ impl Controller {
 
     /// The last valid spec of this object (same uid): as seen by this process, or as an earlier controller recorded it in the
     /// status. The recorded one contains the split after the losses since.
-    pub(super) fn last_valid(&self, key: &Key, object: &Object) -> Option<Valid> {
+    pub(super) fn last_valid(&self, key: &Key, object: &Object) -> Option<LastValid> {
         let (status, _) = parsed::status(object);
         let noted = status.last_valid;
         let uid = &object.metadata.uid;
         let seen = self.valid.get(key).filter(|valid| valid.uid == *uid);
         match (seen, noted) {
             (Some(seen), Some(noted)) if noted.generation < seen.generation => Some(seen.clone()),
-            (_, Some(noted)) => Some(Valid {
+            (_, Some(noted)) => Some(LastValid {
                 uid: uid.clone(),
                 generation: noted.generation,
                 spec: noted.spec,
@@ -141,7 +133,7 @@ impl Controller {
     fn follow(
         &self,
         object: &Object,
-        valid: &Valid,
+        valid: &LastValid,
         updates: &[Object],
     ) -> Result<Option<Followed>, Early> {
         let mut by_valid = (**object).clone();
@@ -165,20 +157,5 @@ impl Controller {
             seen,
             decision,
         }))
-    }
-}
-
-impl Valid {
-    pub const fn spec(&self) -> &Json {
-        &self.spec
-    }
-
-    /// The form for the status, next to `instead_of`: the generation of the invalid edit.
-    fn told(self, instead_of: Option<i64>) -> Option<LastValidStatus> {
-        Some(LastValidStatus {
-            generation: self.generation,
-            instead_of: instead_of?,
-            spec: self.spec,
-        })
     }
 }

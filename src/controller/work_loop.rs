@@ -16,8 +16,8 @@ use super::backoff::Backoffs;
 use super::dashboard::Dashboard;
 use super::dry_run::DryRun;
 use super::index::DependencyIndex;
-use super::invalid::Valid;
 use super::job::Applied;
+use super::last_valid::LastValid;
 use super::observer::Observer;
 use super::parsed::{self, ParsedUpdate};
 use super::queue::Queue;
@@ -48,7 +48,7 @@ pub struct Controller {
     /// The objects that were last written, which the watch may not have delivered yet.
     pub(super) latest: HashMap<Key, Object>,
     /// The last valid spec of each update.
-    pub(super) valid: HashMap<Key, Valid>,
+    pub(super) valid: HashMap<Key, LastValid>,
     /// When each status was last written.
     pub(super) told: HashMap<Key, Instant>,
     /// Updates whose `SplitContested` Event was emitted, but not recorded in a status yet.
@@ -236,7 +236,7 @@ impl Controller {
                     }
                     Err(_) => self.last_valid(&key, &update),
                 };
-                let valid = valid.as_ref().map(Valid::spec);
+                let valid = valid.as_ref().map(|valid| &valid.spec);
                 self.index.learn(&key, &update, valid)
             }
             _ => Some(self.forget(&key)),

@@ -1,7 +1,5 @@
 //! Deployments (apps/v1). During a rolling update the status counts both generations together, so `revision` must be given.
 
-use kube::api::ApiResource;
-
 use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 
 pub(super) struct Deployments;
@@ -15,7 +13,7 @@ impl Workload for Deployments {
     }
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
-        let objects = object::meant(cache, &resource(), which)?;
+        let objects = object::meant(cache, &object::deployments(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 pods::of_revision(cache, &objects, which, revision, REVISION)
@@ -25,8 +23,4 @@ impl Workload for Deployments {
             })),
         }
     }
-}
-
-pub(super) fn resource() -> ApiResource {
-    super::resource("apps", "v1", "Deployment", "deployments")
 }

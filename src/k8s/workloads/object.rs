@@ -9,6 +9,16 @@ use super::{COMPONENT, Counts, GRAPH, SUB_COMPONENT, WORKER_HASH, Which};
 use crate::k8s::cache::{Cache, NotSynced, Object};
 use crate::rollout::{Role, Workers};
 
+/// Deployments (apps/v1).
+pub(super) fn deployments() -> ApiResource {
+    super::resource("apps", "v1", "Deployment", "deployments")
+}
+
+/// StatefulSets (apps/v1).
+pub(super) fn stateful_sets() -> ApiResource {
+    super::resource("apps", "v1", "StatefulSet", "statefulsets")
+}
+
 /// The value of a label.
 pub(super) fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
     labels(object)?.get(name).map(String::as_str)

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
-use super::object::{label, replicas, role};
+use super::object::{deployments, label, replicas, role, stateful_sets};
 use super::pod_clique::{GROUP, INDEX};
 use super::{Cache, NotSynced};
 use crate::rollout::Role;
@@ -29,10 +29,7 @@ pub(super) fn wanted(
     without_pods: bool,
 ) -> Result<BTreeMap<Role, u32>, NotSynced> {
     let mut made = Vec::new();
-    for kind in [
-        super::deployment::resource(),
-        super::stateful_set::resource(),
-    ] {
+    for kind in [deployments(), stateful_sets()] {
         let owners = cache.of(&kind, namespace)?;
         made.extend(owners.iter().flat_map(|owner| by_template(owner)));
     }

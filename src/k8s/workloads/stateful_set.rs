@@ -1,7 +1,5 @@
 //! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` do not mean ready, so a revision is counted by its pods.
 
-use kube::api::ApiResource;
-
 use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
 
 pub(super) struct StatefulSets;
@@ -15,7 +13,7 @@ impl Workload for StatefulSets {
     }
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
-        let objects = object::meant(cache, &resource(), which)?;
+        let objects = object::meant(cache, &object::stateful_sets(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 pods::of_revision(cache, &objects, which, revision, REVISION)
@@ -25,8 +23,4 @@ impl Workload for StatefulSets {
             })),
         }
     }
-}
-
-pub(super) fn resource() -> ApiResource {
-    super::resource("apps", "v1", "StatefulSet", "statefulsets")
 }
