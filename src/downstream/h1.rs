@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Version};
 use tokio::io::AsyncWriteExt;
 
@@ -46,6 +47,7 @@ pub struct Connection<O> {
 const SHUTTING_DOWN: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
     message: "the proxy is shutting down",
+    cause: None,
 };
 
 /// Reads of a client's body before other tasks get their turn.
@@ -282,18 +284,18 @@ impl<O: OldBackend> Connection<O> {
         let ProxyContext {
             metrics, memory, ..
         } = &**self.proxy.context();
-        match refusal.status {
-            StatusCode::SERVICE_UNAVAILABLE => {}
-            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => metrics.rejected(Reject::HeadTooLarge),
-            StatusCode::REQUEST_TIMEOUT if !self.inbound.is_at_a_head() => {
-                metrics.timed_out(Timeout::Body).inc();
-                metrics.rejected(Reject::BodyTimeout);
-            }
-            StatusCode::REQUEST_TIMEOUT => metrics.rejected(Reject::HeadTimeout),
-            _ => metrics.rejected(Reject::MalformedHead),
+        if let Some(cause) = refusal.cause {
+            metrics.rejected(cause);
+        }
+        if refusal.cause == Some(Reject::BodyTimeout) {
+            metrics.timed_out(Timeout::Body).inc();
         }
         tracing::debug!(client = ?self.client, reason = refusal.message, "refused");
-        let answer = error_answer(Api::Other, refusal.status, refusal.message);
+        let mut answer = error_answer(Api::Other, refusal.status, refusal.message);
+        if refusal.cause == Some(Reject::NoMemory) {
+            let headers = answer.headers_mut();
+            headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
         let (parts, body) = answer.map(SplitBody::own).into_parts();
         self.inbound.discard();
         self.outbound = Outbound::new(memory);

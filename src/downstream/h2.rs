@@ -28,7 +28,7 @@ use crate::request_body::{Fault, RequestBody};
 use crate::sse::Api;
 use crate::telemetry::Reject;
 use crate::transport::h2::{Broken, Counted, SMALL_FRAMES, Sending, Sent, Spooled, prepare};
-use crate::transport::write_timeout::WriteTimeout;
+use crate::transport::write_timeout::{UNREAD, WriteTimeout};
 use crate::transport::{Rewound, lend};
 
 /// Maximum number of concurrent streams per connection. Clients open another connection beyond it.
@@ -143,6 +143,7 @@ impl Stream {
             let begin = || (sent, Box::pin(tokio::time::sleep(self.write_timeout)));
             let (_, timer) = stalled.insert(since.unwrap_or_else(begin));
             std::task::ready!(timer.as_mut().poll(cx));
+            sending.body_mut().body.because(UNREAD);
             sending.reset(Reason::CANCEL);
             Poll::Ready(())
         })

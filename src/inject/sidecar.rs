@@ -74,7 +74,7 @@ impl Sidecar<'_> {
         container["volumeMounts"] = json!([{"name": NAME, "mountPath": "/var/lib/crossfade"}]);
         container["resources"] = json!({
             "requests": {"cpu": "500m", "memory": "128Mi"},
-            "limits": {"memory": "512Mi"},
+            "limits": {"memory": "640Mi"},
         });
         container["securityContext"] = json!({
             "runAsNonRoot": true,

@@ -1,4 +1,4 @@
-//! The connections of an admin port, limited in total and per address, so that strangers cannot lock the operators out.
+//! The connections of an admin port, limited in total and per peer, so that strangers cannot lock the operators out.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,9 +8,10 @@ use std::time::Duration;
 use prometheus::IntCounter;
 use tokio::net::TcpStream;
 
+use super::Peer;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
-/// Most open connections, in total and per address.
+/// Most open connections, in total and per peer.
 const MOST: usize = 512;
 const MOST_OF_ONE: usize = 128;
 /// How long a client may leave data unread.
@@ -19,7 +20,7 @@ const UNREAD: Duration = Duration::from_secs(30);
 #[derive(Default)]
 struct Open {
     all: usize,
-    of: HashMap<IpAddr, usize>,
+    of: HashMap<Peer, usize>,
 }
 
 /// The open connections.
@@ -29,13 +30,14 @@ pub struct Connections(Arc<Mutex<Open>>);
 /// An open connection.
 pub struct Seat {
     connections: Connections,
-    peer: IpAddr,
+    peer: Peer,
 }
 
 impl Connections {
     /// `None` if a limit is reached.
     #[must_use]
     pub fn take(&self, peer: IpAddr) -> Option<Seat> {
+        let peer = Peer::from(peer);
         let mut open = self.lock();
         let of_peer = open.of.get(&peer).copied().unwrap_or(0);
         if open.all >= MOST || of_peer >= MOST_OF_ONE {
@@ -98,6 +100,22 @@ mod tests {
         drop((taken, other));
         assert!(connections.lock().of.is_empty());
         assert_eq!(connections.lock().all, 0);
+    }
+
+    #[test]
+    fn all_addresses_of_an_ipv6_host_are_one_peer() {
+        let connections = Connections::default();
+        let taken: Vec<_> = (0..1000)
+            .map(|last| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]))
+            .map_while(|address| connections.take(address))
+            .collect();
+        assert_eq!(taken.len(), MOST_OF_ONE);
+        let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
+        let of_mapped: Vec<_> = (0..MOST_OF_ONE)
+            .filter_map(|_| connections.take(mapped))
+            .collect();
+        assert_eq!(of_mapped.len(), MOST_OF_ONE);
+        assert!(connections.take(address(1)).is_none(), "the same address");
     }
 
     #[test]

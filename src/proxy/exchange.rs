@@ -35,7 +35,8 @@ pub struct Exchange {
     pub head_charge: Charge,
     pub timeline: Timeline,
     pub usage: Usage,
-    status: StatusCode,
+    /// Of the head that was passed on; none while there is none.
+    status: Option<StatusCode>,
     attempts: u32,
     /// When the last attempt began. The latencies of a generation count from here.
     attempted: Instant,
@@ -79,7 +80,7 @@ impl Exchange {
             head_charge: Charge::default(),
             timeline: Timeline::new(now),
             usage: Usage::default(),
-            status: StatusCode::OK,
+            status: None,
             attempts: 1,
             attempted: now,
             cause: None,
@@ -134,13 +135,13 @@ impl Exchange {
     pub fn answered(&mut self, generation: Generation, status: StatusCode) {
         self.carried_by(generation);
         self.answered = Some(generation);
-        self.status = status;
+        self.status = Some(status);
         self.answer_uncounted = self.assignment.open_to_split();
     }
 
     /// Records that the proxy itself responds.
     pub fn refused(&mut self, status: StatusCode) {
-        self.status = status;
+        self.status = Some(status);
     }
 
     /// Counts an event stream that is relayed unparsed because it is encoded.
@@ -194,7 +195,7 @@ impl Exchange {
     /// The token counts of a unary response, if `data` is its whole body, as it nearly always is.
     pub fn unary_usage(&self, data: &[u8]) -> Option<Usage> {
         let whole = self.timeline.bytes() == data.len() as u64;
-        if !whole || self.is_sse || self.api == Api::Other || self.status != StatusCode::OK {
+        if !whole || self.is_sse || self.api == Api::Other || self.status != Some(StatusCode::OK) {
             return None;
         }
         sse::usage_of_json_body(data)
@@ -214,7 +215,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Gone);
-        let failed = self.status.is_server_error();
+        let failed = self.status.is_some_and(|status| status.is_server_error());
         // Without a known terminal event, the absence of one says nothing.
         let quiet = self.quiet || !self.api.has_terminal_event();
         let outcome = self.timeline.outcome(self.is_sse, quiet, failed, end);
@@ -236,7 +237,7 @@ impl Drop for Exchange {
             method: self.method.as_str(),
             path: &self.path,
             class: self.api,
-            status: self.status.as_u16(),
+            status: self.status.map(|status| status.as_u16()),
             attempts: self.attempts,
             cause: self.cause,
             outcome,

@@ -59,7 +59,8 @@ pub struct Line<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub class: Api,
-    pub status: u16,
+    /// The status of the response; `None` if the exchange ended before there was one. A line shows it as 0.
+    pub status: Option<u16>,
     pub attempts: u32,
     /// The cause of the last failed attempt.
     pub cause: Option<Cause>,
@@ -123,7 +124,7 @@ impl Line<'_> {
         fields.text(name!("method"), self.method);
         fields.text(name!("path"), self.path);
         fields.word(name!("class"), self.class.as_str());
-        fields.number(name!("status"), u64::from(self.status));
+        fields.number(name!("status"), self.status.map_or(0, u64::from));
         fields.number(name!("attempts"), u64::from(self.attempts));
         if let Some(cause) = self.cause {
             fields.word(name!("cause"), cause.as_str());
@@ -242,7 +243,7 @@ mod tests {
             method: "POST",
             path,
             class: Api::Chat,
-            status: 200,
+            status: Some(200),
             attempts: 2,
             cause: Some(Cause::Connect),
             outcome: Outcome::Completed,

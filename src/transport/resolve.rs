@@ -31,20 +31,27 @@ pub async fn resolve(name: &str, port: u16, confined: bool) -> io::Result<Vec<So
         };
         let found = getaddrinfo(Some(&name), None, Some(hints))?;
         let found: Vec<_> = found.collect::<io::Result<_>>()?;
-        let aliases = found.iter().filter_map(|one| one.canonname.as_deref());
-        if let Some(alias) = aliases.into_iter().find(|alias| !stays(&name, alias)) {
-            let alias = alias.to_owned();
-            return Err(io::Error::other(Elsewhere { name, alias }));
-        }
-        let addresses = found.into_iter().map(|one| one.sockaddr);
-        Ok(addresses
-            .map(|mut address| {
-                address.set_port(port);
-                address
-            })
-            .collect())
+        let found = found.into_iter().map(|one| (one.sockaddr, one.canonname));
+        confine(name, port, found)
     });
     asked.await?
+}
+
+/// The addresses that were found for `name`, each with the name that it belongs to if that is known.
+fn confine(
+    name: String,
+    port: u16,
+    found: impl IntoIterator<Item = (SocketAddr, Option<String>)>,
+) -> io::Result<Vec<SocketAddr>> {
+    let mut addresses = Vec::new();
+    for (mut address, alias) in found {
+        if let Some(alias) = alias.filter(|alias| !stays(&name, alias)) {
+            return Err(io::Error::other(Elsewhere { name, alias }));
+        }
+        address.set_port(port);
+        addresses.push(address);
+    }
+    Ok(addresses)
 }
 
 /// Is `alias` the same name, or one with the same parent?
@@ -87,6 +94,23 @@ mod tests {
             assert!(!stays(name, bad), "{bad}");
         }
         assert!(stays("localhost", "localhost") && !stays("localhost", "evil"));
+    }
+
+    #[test]
+    fn a_service_whose_alias_leads_outside_has_no_address() {
+        let service = || "new.dev.svc.cluster.local.".to_owned();
+        let address = |last| SocketAddr::from(([10, 0, 0, last], 0));
+        // As getaddrinfo(3) tells it: with the first address only.
+        let found = |alias: &str| [(address(1), Some(alias.to_owned())), (address(2), None)];
+        let inside = confine(service(), 80, found("other.dev.svc.cluster.local")).unwrap();
+        let with_port = [1, 2].map(|last| SocketAddr::from(([10, 0, 0, last], 80)));
+        assert_eq!(inside, with_port);
+        let error = confine(service(), 80, found("evil.example")).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains("alias of evil.example, which is outside its namespace"),
+            "{said}"
+        );
     }
 
     #[tokio::test]

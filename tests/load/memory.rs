@@ -289,6 +289,28 @@ async fn small_bodies_whose_model_server_does_not_answer_share_the_budget() {
 }
 
 #[tokio::test]
+async fn bodies_that_can_go_nowhere_else_are_not_kept() {
+    let _machine = crate::shared().await;
+    for (split, is_kept) in [("0", false), ("50", true)] {
+        let servers = [
+            Server::start(Manner::ReadsOn).await,
+            Server::start(Manner::ReadsOn).await,
+        ];
+        let [old, new] = servers.each_ref().map(|server| server.address.to_string());
+        let flags = ["--old", &old, "--new", &new, "--split", split];
+        let stage = Stage::set(Manner::ReadsOn, &flags).await;
+        let streams = stage.attack(4, |_| sized(MIB, MIB)).await;
+        let metrics = stage.proxy.metrics().await;
+        let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
+        let kept = 4.0 * MIB as f64;
+        assert_eq!(used >= kept, is_kept, "{used} at {split} %");
+        assert!(is_kept || used < kept / 16.0, "{used} at {split} %");
+        drop((streams, servers));
+        stage.gives_back().await;
+    }
+}
+
+#[tokio::test]
 async fn bodies_that_a_model_server_does_not_read_share_the_budget() {
     let _machine = crate::shared().await;
     let stage = Stage::set(Manner::ReadsHead, &[]).await;
@@ -362,7 +384,24 @@ async fn half_heads_share_the_budget() {
             format!("GET / HTTP/1.1\r\nhost: a\r\nx: {}", "x".repeat(60_000)).into_bytes()
         })
         .await;
-    drop(streams);
+    let labels = [("cause", "no_memory")];
+    let metrics = stage.proxy.metrics().await;
+    let refused = metrics.sum("crossfade_rejected_requests_total", &labels);
+    assert!(refused > 1000.0, "{refused}");
+    // Those that were sent away were told when to come again.
+    let mut told = 0;
+    for mut stream in streams {
+        let mut answer = [0; 1024];
+        let reading = tokio::time::timeout(Duration::from_millis(1), stream.read(&mut answer));
+        if let Ok(Ok(length @ 1..)) = reading.await {
+            let answer = String::from_utf8_lossy(&answer[..length]);
+            if answer.starts_with("HTTP/1.1 503 ") {
+                assert!(answer.contains("retry-after: 1\r\n"), "{answer}");
+                told += 1;
+            }
+        }
+    }
+    assert!(told > 0);
     stage.gives_back().await;
 }
 

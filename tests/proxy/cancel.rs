@@ -39,7 +39,14 @@ async fn a_client_that_goes_away_cancels_its_upstream_at_every_stage() {
             proxy.outcomes("cancelled", 1).await;
             proxy.counts("crossfade_open_streams", &[], 0.0).await;
             assert_eq!(new.count(), 0, "cancelled is not failed");
-            assert_eq!(proxy.access_line(1).await["outcome"], "cancelled");
+            let line = proxy.access_line(1).await;
+            assert_eq!(line["outcome"], "cancelled");
+            if stage == "prefill, before the head" {
+                assert_eq!(
+                    (&line["status"], &line["answered"]),
+                    (&0.into(), &"none".into())
+                );
+            }
         }
     }
 }

@@ -274,6 +274,34 @@ async fn a_stream_that_ends_with_trailers_before_any_content_is_saved() {
 }
 
 #[tokio::test]
+async fn the_trailers_of_a_stream_that_moved_are_those_of_the_server_that_went_on() {
+    let ends = |by: &str| Step::End(vec![("x-by".into(), by.into())]);
+    for protocol in ["http1", "http2"] {
+        for hold in ["5", "0"] {
+            let gate = Gate::closed();
+            let begun = stream_of(&role("new")).wait(&gate).step(ends("new"));
+            let new = Upstream::always(begun).await;
+            let old = Upstream::always(stream_of(&chat_text("old")).step(ends("old"))).await;
+            let lines = format!("failover: {{holdSeconds: {hold}}}");
+            let flags = ["--upstream-protocol", protocol];
+            let proxy = Proxy::planned(&old, &mostly_new(&new, &lines), &flags).await;
+            let mut client = client::open_chat(proxy.address).await;
+            let head = client.head().await;
+            if hold == "0" {
+                client.until(&role("new")).await;
+            }
+            gate.open();
+            let response = client.rest(head).await;
+            assert_eq!(response.end, End::Clean, "{protocol}, {hold}");
+            assert!(response.text().ends_with(DONE), "{}", response.text());
+            let wanted = [("x-by".to_owned(), "old".to_owned())];
+            assert_eq!(response.trailers.0, wanted, "{protocol}, {hold}");
+            assert_eq!((old.count(), new.count()), (1, 1));
+        }
+    }
+}
+
+#[tokio::test]
 async fn the_list_of_models_comes_while_one_side_hangs() {
     let answering = Upstream::always(models(&["a"])).await;
     let hanging = Upstream::always(Script::new().hang()).await;

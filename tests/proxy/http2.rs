@@ -865,7 +865,54 @@ async fn a_request_that_its_client_resets_is_never_taken_for_whole() {
             proxy.counts("crossfade_open_streams", &[], 0.0).await;
             tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             assert!(!request.is_complete(), "{protocol}: {code}");
+            if protocol == "http1" {
+                // What was left unsent of it would be the next one's beginning.
+                assert_ne!(old.last().connection, request.connection, "{code}");
+            }
         }
+    }
+}
+
+#[tokio::test]
+async fn trailers_pass_both_ways_but_those_that_belong_into_a_head() {
+    let owned = |fields: &[(&str, &str)]| -> Vec<(String, String)> {
+        let fields = fields.iter();
+        fields
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
+    };
+    let of_answer = owned(&[
+        ("x-sum", "2"),
+        ("set-cookie", "a=b"),
+        ("www-authenticate", "c"),
+    ]);
+    let script = Script::new()
+        .head(200, &[])
+        .chunk("{}")
+        .step(upstream::Step::End(of_answer));
+    let old = Upstream::always(script).await;
+    for protocol in ["http1", "http2"] {
+        let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+        let mut frames = Frames::connect(proxy.address, &[]).await;
+        frames.request(1, 0, "POST", CHAT).await;
+        frames.send(DATA, 0, 1, UNARY.as_bytes()).await;
+        let of_request = [
+            ("x-sum", "1"),
+            ("host", "b"),
+            ("authorization", "c"),
+            ("x-crossfade-guard", "d"),
+        ];
+        frames.headers(1, END_STREAM, &of_request).await;
+        let (body, end) = frames.end_of(1).await;
+        assert_eq!((body, end.unwrap().kind), (b"{}".to_vec(), HEADERS));
+        let seen = old.last();
+        assert_eq!(seen.body(), UNARY.as_bytes());
+        assert_eq!(seen.trailers(), owned(&[("x-sum", "1")]), "{protocol}");
+
+        let client = Http2::connect(proxy.address).await;
+        let response = client.post(CHAT, &[], UNARY).await.response().await;
+        response.assert_is("{}");
+        assert_eq!(response.trailers.0, owned(&[("x-sum", "2")]), "{protocol}");
     }
 }
 
@@ -1071,6 +1118,8 @@ async fn a_stream_whose_client_takes_nothing_is_reset_at_the_write_timeout() {
     let end = end.unwrap();
     assert_eq!((end.kind, end.code()), (RST_STREAM, CANCEL));
     proxy.outcomes("cancelled", 1).await;
+    let why = proxy.access_line(1).await["why"].to_string();
+    assert!(why.contains("read nothing"), "{why}");
     // An answer that waits as a whole in the connection ends the connection.
     frames.request(3, END_STREAM, "GET", "/small").await;
     frames.until_closed().await;

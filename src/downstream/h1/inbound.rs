@@ -19,6 +19,7 @@ use crate::lifecycle::{Phase, Watch};
 use crate::memory::{Budget, Buffer, FREE, Purpose};
 use crate::proxy::{BodyLimit, Paced};
 use crate::request_body::RequestBody;
+use crate::telemetry::Reject;
 use crate::transport::deadline::Deadline;
 use crate::transport::lend;
 use crate::transport::write_timeout::WriteTimeout;
@@ -134,6 +135,7 @@ impl Inbound {
                 return Poll::Ready(Err(Refusal {
                     status: StatusCode::REQUEST_TIMEOUT,
                     message: "the request head did not come in time",
+                    cause: Some(Reject::HeadTimeout),
                 }));
             }
         })
@@ -149,6 +151,7 @@ impl Inbound {
             return Err(Refusal {
                 status: StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
                 message: "the request head is too large",
+                cause: Some(Reject::HeadTooLarge),
             });
         }
         if let Some(head) = &head {

@@ -35,7 +35,7 @@ pub async fn linger(transport: &mut WriteTimeout) {
         let now = tcp::unacknowledged(transport.socket()).unwrap_or(0);
         match read {
             Ok(Ok(bytes)) if !bytes.is_empty() => left = left.saturating_sub(bytes.len()),
-            Err(_) if now < untaken => {}
+            Err(_) if (1..untaken).contains(&now) => {}
             _ => return,
         }
         if now < untaken {

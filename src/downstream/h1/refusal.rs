@@ -3,11 +3,14 @@
 use http::StatusCode;
 
 use crate::http1::HeadError;
+use crate::telemetry::Reject;
 
 /// Why a request is refused: the status and message of the response.
 pub struct Refusal {
     pub status: StatusCode,
     pub message: &'static str,
+    /// Where it is counted.
+    pub cause: Option<Reject>,
 }
 
 impl From<HeadError> for Refusal {
@@ -34,6 +37,10 @@ impl From<HeadError> for Refusal {
         Self {
             status: error.status(),
             message,
+            cause: Some(match error {
+                HeadError::TooMany => Reject::HeadTooLarge,
+                _ => Reject::MalformedHead,
+            }),
         }
     }
 }
@@ -41,14 +48,17 @@ impl From<HeadError> for Refusal {
 pub const BAD_CHUNK: Refusal = Refusal {
     status: StatusCode::BAD_REQUEST,
     message: "the request body's chunks are malformed",
+    cause: Some(Reject::MalformedHead),
 };
 
 pub const SLOW_BODY: Refusal = Refusal {
     status: StatusCode::REQUEST_TIMEOUT,
     message: "the request body did not come in time",
+    cause: Some(Reject::BodyTimeout),
 };
 
 pub const NO_MEMORY: Refusal = Refusal {
     status: StatusCode::SERVICE_UNAVAILABLE,
     message: "too much memory is in use here",
+    cause: Some(Reject::NoMemory),
 };

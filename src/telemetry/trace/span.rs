@@ -98,7 +98,6 @@ impl Span {
     fn of_exchange(&self, line: &Line<'_>) -> SpanData {
         let mut attributes = vec![
             KeyValue::new("http.request.method", method(line.method)),
-            KeyValue::new("http.response.status_code", i64::from(line.status)),
             KeyValue::new("http.response.body.size", integer(line.bytes)),
             KeyValue::new("crossfade.generation", line.assignment.generation.as_str()),
             KeyValue::new("crossfade.reason", line.assignment.reason.as_str()),
@@ -114,6 +113,10 @@ impl Span {
         let mut also = |name, value: Option<Value>| {
             attributes.extend(value.map(|value| KeyValue::new(name, value)));
         };
+        also(
+            "http.response.status_code",
+            line.status.map(|status| i64::from(status).into()),
+        );
         let route = route(line);
         also("http.route", route.map(Into::into));
         // Only known methods are repeated: the text of a client could identify someone.
@@ -264,8 +267,10 @@ fn route(line: &Line<'_>) -> Option<&'static str> {
 fn error_type(line: &Line<'_>) -> Option<Value> {
     match line.outcome {
         Outcome::Completed | Outcome::Cancelled => None,
-        _ if line.status >= 500 => Some(line.status.to_string().into()),
-        outcome => Some(outcome.as_str().into()),
+        outcome => match line.status {
+            Some(status @ 500..) => Some(status.to_string().into()),
+            _ => Some(outcome.as_str().into()),
+        },
     }
 }
 
@@ -301,7 +306,7 @@ mod tests {
             method,
             path,
             class,
-            status: 200,
+            status: Some(200),
             attempts: 2,
             cause: Some(Cause::Connect),
             outcome: Outcome::Truncated,
