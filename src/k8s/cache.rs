@@ -87,6 +87,20 @@ impl Cache {
         Ok(objects.flat_map(BTreeMap::values).cloned().collect())
     }
 
+    /// The objects of a kind in the first of these versions that the cluster serves; empty if it serves none of them.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn all_of_any(&self, versions: &[ApiResource]) -> Result<Vec<Object>, NotSynced> {
+        for version in versions {
+            let found = self.all(version)?;
+            if !self.store(version).state().is_absent() {
+                return Ok(found);
+            }
+        }
+        Ok(Vec::new())
+    }
+
     /// The number of kinds that only have their last list, because listing or watching them is now refused.
     #[must_use]
     pub fn stale(&self) -> usize {
@@ -214,6 +228,55 @@ mod tests {
             std::future::ready(Ok::<_, Infallible>(answer))
         });
         Client::new(service, "default")
+    }
+
+    /// An API server that has the kind in this version only.
+    fn api_server_of(version: &'static str) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let query = request.uri().query().unwrap_or_default();
+            let is_watch = query.contains("watch=");
+            let item = json!({"metadata": {"name": "a", "namespace": "n"}});
+            let list = json!({"metadata": {"resourceVersion": "1"}, "items": [item]});
+            let unknown =
+                json!({"status": "Failure", "message": "no", "reason": "No", "code": 404});
+            let (status, text) = match request.uri().path() {
+                "/readyz" => (200, "ok".to_owned()),
+                path if !path.contains(&format!("/{version}/")) => (404, unknown.to_string()),
+                _ if is_watch => (200, String::new()),
+                _ => (200, list.to_string()),
+            };
+            let first = (!text.is_empty()).then(|| Ok(Frame::data(text.into())));
+            let rest = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+            let rest = stream::iter(first).chain(rest.take(usize::from(is_watch)));
+            let answer = Response::builder().status(status);
+            let answer = answer.body(StreamBody::new(rest)).unwrap();
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_kind_is_found_in_whichever_of_its_versions_the_cluster_has() {
+        let kind =
+            |version| ApiResource::from_gvk(&GroupVersionKind::gvk("a.b", version, "Teapot"));
+        for version in ["v1", "v1beta1"] {
+            let (told, _changes) = mpsc::unbounded_channel();
+            let cache = Cache {
+                client: api_server_of(version),
+                scope: Scope::All,
+                told,
+                cache: Mutex::default(),
+            };
+            let begun = Instant::now();
+            let found = loop {
+                match cache.all_of_any(&[kind("v1"), kind("v1beta1")]) {
+                    Ok(found) => break found,
+                    Err(error) => assert!(begun.elapsed().as_secs() < 60, "{version}: {error}"),
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            };
+            assert_eq!(found.len(), 1, "{version}");
+        }
     }
 
     #[tokio::test]

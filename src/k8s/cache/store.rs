@@ -78,6 +78,11 @@ impl State {
         !self.listed && self.unknown_since.is_some()
     }
 
+    /// Whether the cluster does not serve the kind.
+    pub const fn is_absent(&self) -> bool {
+        self.absent
+    }
+
     /// Whether the kind was listed, but can no longer be listed or watched.
     pub const fn is_stale(&self) -> bool {
         self.listed && self.refused.is_some()
@@ -86,7 +91,8 @@ impl State {
     /// Whether the API server confirmed the objects recently and has refused nothing since.
     pub fn is_current(&self, now: Instant) -> bool {
         let is_heard = |at: Instant| now.saturating_duration_since(at) < CURRENT;
-        !self.listed || self.absent || (self.refused.is_none() && self.heard.is_some_and(is_heard))
+        let is_heard = self.absent || self.heard.is_some_and(is_heard);
+        !self.listed || (self.refused.is_none() && is_heard)
     }
 }
 
@@ -226,8 +232,12 @@ impl Store {
                 now
             }
         };
+        if code == 404 && state.absent {
+            state.refused = None;
+            return (true, Vec::new());
+        }
         // A watch that only needs to relist was not refused.
-        if matches!(code, 410 | 504) || (code == 404 && state.absent) {
+        if matches!(code, 410 | 504) {
             return (true, Vec::new());
         }
         let before = state.refused.take();
@@ -407,6 +417,19 @@ mod tests {
             store.fails(&refusal(404), true, later + 2 * GONE);
             assert_eq!(count(&store), 0, "{other}");
         }
+    }
+
+    #[test]
+    fn a_kind_that_was_absent_is_not_known_to_be_so_while_it_may_not_be_listed() {
+        let (now, store) = (Instant::now(), store());
+        store.fails(&refusal(404), true, now);
+        store.fails(&refusal(404), true, now + ABSENT);
+        assert!(store.state().is_absent() && store.state().is_current(now + 2 * CURRENT));
+        // It has come, and whoever asks may not see it.
+        store.fails(&refusal(403), true, now + 3 * CURRENT);
+        assert!(!store.state().is_current(now + 3 * CURRENT));
+        store.fails(&refusal(404), true, now + 4 * CURRENT);
+        assert!(store.state().is_current(now + 4 * CURRENT));
     }
 
     #[test]
