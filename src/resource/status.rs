@@ -122,27 +122,43 @@ pub enum Promise {
 /// So far may the controller's clock be ahead of a reader's.
 const SKEW: Duration = Duration::from_secs(30);
 
+/// So long after `observedAt` a promise holds, whatever else a status says.
+pub const PROMISED: Duration = Duration::from_secs(90);
+
 impl DynamoUpdateConfigStatus {
-    /// What is known at `now` of `safeToDeleteOld`; none if nobody has said anything.
+    /// What is known at `now` of `safeToDeleteOld`, where `metadata.generation` is `generation`; none if nobody has said
+    /// anything.
     #[must_use]
-    pub fn old_may_be_deleted(&self, now: Timestamp) -> Option<Promise> {
-        self.promise(self.safe_to_delete_old, now)
+    pub fn old_may_be_deleted(&self, generation: Option<i64>, now: Timestamp) -> Option<Promise> {
+        self.promise(self.safe_to_delete_old, generation, now)
     }
 
     /// The same of `lastOldWorkerDispensable`.
     #[must_use]
-    pub fn last_old_worker_may_go(&self, now: Timestamp) -> Option<Promise> {
-        self.promise(self.last_old_worker_dispensable, now)
+    pub fn last_old_worker_may_go(
+        &self,
+        generation: Option<i64>,
+        now: Timestamp,
+    ) -> Option<Promise> {
+        self.promise(self.last_old_worker_dispensable, generation, now)
     }
 
-    fn promise(&self, said: Option<bool>, now: Timestamp) -> Option<Promise> {
+    fn promise(
+        &self,
+        said: Option<bool>,
+        generation: Option<i64>,
+        now: Timestamp,
+    ) -> Option<Promise> {
+        // The proxies follow an edit at once, also where no controller looks at it.
+        let is_of_this_edit = self.observed_generation == generation;
         // What was said by a clock that is far ahead would hold for far too long.
-        let latest = now.checked_add(SKEW).unwrap_or(Timestamp::MAX);
-        let is_said = self.observed_at.as_ref().is_none_or(|at| at.0 <= latest);
-        let is_valid = is_said && self.valid_until.as_ref().is_some_and(|until| now < until.0);
+        let after = |time: Timestamp, long| time.checked_add(long).unwrap_or(Timestamp::MAX);
+        let at = self.observed_at.as_ref();
+        let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, PROMISED));
+        let is_valid = self.valid_until.as_ref().is_some_and(|until| now < until.0);
         Some(match said? {
             false => Promise::DoesNotHold,
-            true if is_valid => Promise::Holds,
+            true if is_of_this_edit && is_said && is_valid => Promise::Holds,
             true => Promise::Expired,
         })
     }

@@ -52,11 +52,15 @@ pub fn json(report: &Report) -> Value {
 fn known(update: &DynamoUpdateConfig, now: Timestamp) -> Value {
     let mut json = json!(update);
     if let Some(status) = &update.status {
+        let generation = update.metadata.generation;
         let promises = [
-            ("safeToDeleteOld", status.old_may_be_deleted(now)),
+            (
+                "safeToDeleteOld",
+                status.old_may_be_deleted(generation, now),
+            ),
             (
                 "lastOldWorkerDispensable",
-                status.last_old_worker_may_go(now),
+                status.last_old_worker_may_go(generation, now),
             ),
         ];
         for (field, promise) in promises {

@@ -119,7 +119,7 @@ impl Page {
         match &update.status {
             Some(status) => {
                 self.phase(status, meta.generation);
-                self.promises(status, report.at.unwrap_or(Timestamp::MAX));
+                self.promises(status, meta.generation, report.at.unwrap_or(Timestamp::MAX));
             }
             None => self.line("phase", "unknown: no controller has written a status"),
         }
@@ -168,9 +168,14 @@ impl Page {
     }
 
     /// What the status claims about old, while the claim is valid.
-    fn promises(&mut self, status: &DynamoUpdateConfigStatus, now: Timestamp) {
-        let deletion = status.old_may_be_deleted(now);
-        let last_worker = status.last_old_worker_may_go(now);
+    fn promises(
+        &mut self,
+        status: &DynamoUpdateConfigStatus,
+        generation: Option<i64>,
+        now: Timestamp,
+    ) {
+        let deletion = status.old_may_be_deleted(generation, now);
+        let last_worker = status.last_old_worker_may_go(generation, now);
         if deletion == Some(Promise::Holds) {
             self.line("old", "can be deleted");
         } else if [deletion, last_worker].contains(&Some(Promise::Expired)) {

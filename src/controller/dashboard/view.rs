@@ -62,7 +62,8 @@ pub(super) fn update(update: &Object) -> Json {
 
 /// Whether old can be deleted: true or false, null if the status does not say, `"unknown"` if the promise has expired.
 fn safe_to_delete_old(update: &Object, now: jiff::Timestamp) -> Json {
-    match parsed::status(update).0.old_may_be_deleted(now) {
+    let status = parsed::status(update).0;
+    match status.old_may_be_deleted(update.metadata.generation, now) {
         None => Json::Null,
         Some(Promise::Holds) => true.into(),
         Some(Promise::DoesNotHold) => false.into(),
@@ -206,29 +207,47 @@ mod tests {
     #[test]
     fn a_promise_that_is_past_its_time_is_not_known() {
         let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let said = |at: &str, until: &str| json!({"safeToDeleteOld": true, "observedGeneration": 3, "observedAt": at, "validUntil": until});
         for (status, told) in [
             (json!({}), json!(null)),
             (json!({"safeToDeleteOld": false}), json!(false)),
             (json!({"safeToDeleteOld": true}), json!("unknown")),
             (
-                json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:00Z"}),
+                said("2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"),
                 json!("unknown"),
             ),
             (
-                json!({"safeToDeleteOld": true, "validUntil": "2026-01-01T00:01:01Z"}),
+                said("2026-01-01T00:00:00Z", "2026-01-01T00:01:01Z"),
                 json!(true),
+            ),
+            // Without observedAt.
+            (
+                json!({"safeToDeleteOld": true, "observedGeneration": 3, "validUntil": "2026-01-01T00:01:01Z"}),
+                json!("unknown"),
+            ),
+            // Observed too long ago, whatever validUntil says.
+            (
+                said("2025-12-31T23:59:30Z", "2036-01-01T00:00:00Z"),
+                json!("unknown"),
+            ),
+            // The proxies follow an edit that the controller has not looked at.
+            (
+                json!({
+                    "safeToDeleteOld": true, "observedGeneration": 2,
+                    "observedAt": "2026-01-01T00:00:59Z", "validUntil": "2026-01-01T00:02:29Z",
+                }),
+                json!("unknown"),
             ),
             // Written by a clock that is an hour ahead.
             (
-                json!({
-                    "safeToDeleteOld": true, "observedAt": "2026-01-01T01:01:00Z", "validUntil": "2026-01-01T01:02:30Z",
-                }),
+                said("2026-01-01T01:01:00Z", "2026-01-01T01:02:30Z"),
                 json!("unknown"),
             ),
         ] {
             let mut update = (*object(json!({}))).clone();
-            update.data["status"] = status;
-            assert_eq!(safe_to_delete_old(&Arc::new(update), now), told);
+            update.metadata.generation = Some(3);
+            update.data["status"] = status.clone();
+            assert_eq!(safe_to_delete_old(&Arc::new(update), now), told, "{status}");
         }
     }
 
