@@ -1,6 +1,6 @@
 //! The end of an update, several updates of one deployment, and resources that cannot be used.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -287,6 +287,28 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
     let object = stage.get("up").await;
     assert_eq!(object["status"]["phase"], "Superseded", "{object}");
     assert_eq!(stage.events().await.get("ProxiesLag"), None);
+}
+
+#[tokio::test]
+async fn an_update_that_is_edited_to_another_source_wakes_the_one_that_rules_then() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    stage.update("waits", json!({})).await;
+    let is_superseded = |object: &Value| object["status"]["phase"] == "Superseded";
+    stage.until("waits", "superseded", is_superseded).await;
+    // Whoever is not woken is looked at every 30 s: often enough in time is by no chance.
+    for _ in 0..3 {
+        for (source, rules) in [("elsewhere", true), ("old", false)] {
+            let edited = Instant::now();
+            stage.edit("up", json!({"sourceDeployment": source})).await;
+            let follows = |object: &Value| {
+                !object["status"]["phase"].is_null() && is_superseded(object) != rules
+            };
+            stage.until("waits", source, follows).await;
+            let after = edited.elapsed();
+            assert!(after < Duration::from_secs(10), "{source}: {after:?}");
+        }
+    }
 }
 
 #[tokio::test]
