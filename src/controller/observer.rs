@@ -5,6 +5,8 @@
 
 mod clients;
 mod frontends;
+mod services;
+mod updates;
 mod ways;
 
 use std::collections::{BTreeSet, HashMap};

@@ -93,7 +93,7 @@ fn address(pod: &DynamicObject) -> Option<&str> {
 }
 
 /// The number of the port with this name.
-fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
+pub(super) fn port(pod: &DynamicObject, name: &str) -> Option<u16> {
     let containers = ["initContainers", "containers"].into_iter();
     let containers =
         containers.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());

@@ -8,7 +8,8 @@ use k8s_openapi::jiff;
 use super::observer::Observed;
 use super::parsed::ParsedUpdate;
 use crate::resource::status::{
-    FrontendsStatus, GenerationStatus, Phase, RoleStatus, SplitStatus, WaitStatus, condition,
+    FrontendsStatus, GenerationStatus, PROMISED, Phase, RoleStatus, SplitStatus, WaitStatus,
+    condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
@@ -19,8 +20,7 @@ use crate::split::{Generation, Weights};
 /// Maximum length of a message, in bytes.
 const MAX_MESSAGE: usize = 4096;
 
-/// How long the promises in a status stay valid unless renewed, and how often they are renewed.
-const VALID: Duration = Duration::from_secs(90);
+/// How often the promises in a status are renewed.
 pub(super) const RENEWED: Duration = Duration::from_secs(30);
 
 /// The status after `decision`, for the spec's `generation`.
@@ -106,14 +106,17 @@ fn vouched(
     }
     let said_at = before.observed_at.as_ref().map(|time| time.0);
     let is_fresh = said_at.is_some_and(|at| at <= now && now < after(at, RENEWED));
-    if is_fresh && flags(&status) == flags(before) && before.valid_until.is_some() {
+    // Whoever wrote another time there: it is not what was promised.
+    let until = before.valid_until.as_ref().map(|time| time.0);
+    let is_ours = until.is_some() && until == said_at.map(|at| after(at, PROMISED));
+    if is_fresh && is_ours && flags(&status) == flags(before) {
         status.observed_at.clone_from(&before.observed_at);
         status.valid_until.clone_from(&before.valid_until);
     } else {
         // Whole seconds, the precision that the API server keeps.
         let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
         status.observed_at = Some(Time(now));
-        status.valid_until = Some(Time(after(now, VALID)));
+        status.valid_until = Some(Time(after(now, PROMISED)));
     }
     status
 }
@@ -129,15 +132,21 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
     }
     let told = decision.missing.iter().map(|evidence| {
         let seen = &seen.observation;
-        let (ways, updates) = (&seen.clients.other_ways, &seen.updates_to_old);
-        let (what, found) = match (evidence, ways, updates) {
-            (Evidence::NoOtherWayToOld, Some(ways), _) => ("these", ways),
-            (Evidence::NoUpdateToOld, _, Some(updates)) => ("these updates", updates),
+        let (what, found, how) = match evidence {
+            Evidence::NoOtherWayToOld => ("these", &seen.clients.other_ways, ""),
+            Evidence::NoUpdateToOld => ("these updates", &seen.updates_to_old, ""),
+            Evidence::NoWayAroundProxies => {
+                let around = " around their proxies";
+                ("these", &seen.clients.around_proxies, around)
+            }
             _ => return evidence.missing().to_owned(),
+        };
+        let Some(found) = found else {
+            return evidence.missing().to_owned();
         };
         let found = found.join(", ");
         cut_to(
-            &format!("{what} lead to the frontends of old: {found}"),
+            &format!("{what} lead to the frontends of old{how}: {found}"),
             1024,
         )
     });
@@ -326,4 +335,39 @@ fn cut(text: &str) -> String {
 
 fn cut_to(text: &str, most: usize) -> String {
     text[..text.floor_char_boundary(most)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_promise_is_renewed_when_its_time_comes_and_when_somebody_has_changed_it() {
+        let now: jiff::Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+        let said = |at: &str, until: &str| DynamoUpdateConfigStatus {
+            safe_to_delete_old: Some(true),
+            observed_at: Some(Time(at.parse().unwrap())),
+            valid_until: Some(Time(until.parse().unwrap())),
+            ..DynamoUpdateConfigStatus::default()
+        };
+        let promised = DynamoUpdateConfigStatus {
+            safe_to_delete_old: Some(true),
+            ..DynamoUpdateConfigStatus::default()
+        };
+        let fresh = said("2026-01-01T00:01:00Z", "2026-01-01T00:02:30Z");
+        let earlier = said("2026-01-01T00:00:40Z", "2026-01-01T00:02:10Z");
+        for (before, expected) in [
+            (earlier.clone(), &earlier),
+            (DynamoUpdateConfigStatus::default(), &fresh),
+            (said("2026-01-01T00:00:30Z", "2026-01-01T00:02:00Z"), &fresh),
+            // By a clock that is ahead.
+            (said("2026-01-01T00:01:10Z", "2026-01-01T00:02:40Z"), &fresh),
+            // By hand.
+            (said("2026-01-01T00:00:40Z", "2036-01-01T00:00:00Z"), &fresh),
+        ] {
+            assert_eq!(&vouched(promised.clone(), &before, now), expected);
+        }
+        let nothing = DynamoUpdateConfigStatus::default();
+        assert_eq!(vouched(nothing.clone(), &earlier, now), nothing);
+    }
 }

@@ -87,7 +87,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         message: message.to_owned(),
     };
     let progressing = match context.rule {
-        _ if is_complete => condition(Progressing, false, "Complete", "old is done with"),
+        _ if is_complete => condition(Progressing, false, "Complete", "nothing moves any more"),
         rule @ (Rule::Superseded | Rule::Paused) => {
             condition(Progressing, false, rule.as_str(), &why)
         }
@@ -112,10 +112,13 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         },
         Some(first) => (reason(first), listed(&context.assessment.gate.obstacles)),
     };
-    let complete = if is_complete {
-        "old is done with"
-    } else {
-        "old still has a part in it"
+    let complete = match is_complete {
+        // Of an update whose frontends are gone nobody can say whether any still runs.
+        true if context.memory.overdue => {
+            "the time for streams on old is over, whether or not some still run there"
+        }
+        true => "old is done with",
+        false => "old still has a part in it",
     };
     let mut all = vec![
         condition(

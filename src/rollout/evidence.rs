@@ -28,6 +28,8 @@ pub enum Evidence {
     NoStreamOnOld,
     /// No update, including this one, uses old's frontends as its new ones.
     NoUpdateToOld,
+    /// No Service leads to a frontend of old around its proxy, which then sees none of its requests.
+    NoWayAroundProxies,
     /// No stream of either generation runs through the pods of old's frontends.
     NoStreamThroughOldPods,
     /// `clientService` leads to a ready frontend of new.
@@ -40,7 +42,7 @@ pub enum Evidence {
 
 impl Evidence {
     /// Required before the last worker of old may be removed.
-    pub const FOR_LAST_WORKER: [Self; 10] = [
+    pub const FOR_LAST_WORKER: [Self; 11] = [
         Self::CurrentView,
         Self::Complete,
         Self::AllToNew,
@@ -51,6 +53,7 @@ impl Evidence {
         Self::NoLateRequest,
         Self::NoStreamOnOld,
         Self::NoUpdateToOld,
+        Self::NoWayAroundProxies,
     ];
 
     /// Additionally required before old may be deleted, including its frontends.
@@ -86,6 +89,9 @@ impl Evidence {
             Self::NoStreamOnOld => "streams run on old",
             Self::NoUpdateToOld => {
                 "it is not seen that no update sends requests to the frontends of old"
+            }
+            Self::NoWayAroundProxies => {
+                "it is not seen that no Service leads to the frontends of old around their proxies"
             }
             Self::NoStreamThroughOldPods => "streams run through the pods of old's frontends",
             Self::ClientsReachNew => {
@@ -129,6 +135,10 @@ impl EvidenceInput<'_> {
             Evidence::NoUpdateToOld => {
                 let updates = seen.updates_to_old.as_ref();
                 updates.is_some_and(Vec::is_empty)
+            }
+            Evidence::NoWayAroundProxies => {
+                let ways = seen.clients.around_proxies.as_ref();
+                ways.is_some_and(Vec::is_empty)
             }
             Evidence::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
             Evidence::ClientsReachNew => seen.clients.reach_new == Some(true),

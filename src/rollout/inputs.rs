@@ -199,6 +199,8 @@ pub struct Clients {
     pub reach_old: Option<bool>,
     /// What else routes to frontends of old, as text for users.
     pub other_ways: Option<Vec<String>>,
+    /// What leads to frontends of old around their proxies, in a person's words.
+    pub around_proxies: Option<Vec<String>>,
 }
 
 /// One sidecar proxy.

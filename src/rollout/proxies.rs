@@ -100,8 +100,8 @@ impl Proxies {
         self.count > 0 && self.drain_old == self.count
     }
 
-    /// Whether, by their reports, nothing runs on old and nothing can still be sent to it.
+    /// Whether, by the reports of all of them, nothing runs on old and nothing can still be sent to it.
     pub fn old_is_empty(&self) -> bool {
-        self.may_reach_old.unwrap_or(0) == 0 && self.open.is_some_and(|open| open.old == 0)
+        self.may_reach_old == Some(0) && self.open.is_some_and(|open| open.old == 0)
     }
 }

@@ -121,7 +121,10 @@ impl Scene {
                     new: frontends(),
                 },
                 proxies: vec![proxy("a"), proxy("b")],
-                clients: Clients::default(),
+                clients: Clients {
+                    around_proxies: Some(Vec::new()),
+                    ..Clients::default()
+                },
                 updates_to_old: Some(Vec::new()),
                 is_current: true,
                 lengths: Lengths::default(),
@@ -223,6 +226,7 @@ impl Scene {
             reach_new: Some(true),
             reach_old: Some(false),
             other_ways: Some(Vec::new()),
+            around_proxies: Some(Vec::new()),
         };
         self
     }

@@ -18,17 +18,32 @@ pub(super) type ServiceName = (String, String);
 pub(super) struct OldPods<'a> {
     names: BTreeSet<&'a str>,
     addresses: BTreeSet<IpAddr>,
+    /// Other pods that share an address with one of them: that of their node.
+    beside: BTreeSet<(&'a str, IpAddr)>,
     pods: &'a [Object],
 }
 
 impl<'a> OldPods<'a> {
-    pub fn of(pods: &'a [Object]) -> Self {
+    /// These `pods`, which are among `all` of their namespace.
+    pub fn of(pods: &'a [Object], all: &'a [Object]) -> Self {
         let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
+        let names: BTreeSet<&str> = names.collect();
+        let of_old: BTreeSet<IpAddr> = pods.iter().flat_map(|pod| addresses(pod)).collect();
+        let beside = all.iter().flat_map(|pod| {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let shared = addresses(pod).filter(|address| of_old.contains(address));
+            shared.map(move |address| (name, address))
+        });
         Self {
-            names: names.collect(),
-            addresses: pods.iter().flat_map(|pod| addresses(pod)).collect(),
+            beside: beside.filter(|(name, _)| !names.contains(name)).collect(),
+            names,
+            addresses: of_old,
             pods,
         }
+    }
+
+    pub const fn pods(&self) -> &'a [Object] {
+        self.pods
     }
 
     /// Whether one of the pods may listen there. A pod that declares ports counts as listening on no other.
@@ -40,12 +55,16 @@ impl<'a> OldPods<'a> {
         })
     }
 
-    /// Whether the endpoint is one of the pods. Compares addresses if the endpoint, written by hand, names no pod.
+    /// Whether the endpoint is one of the pods. Requests go to its address, whichever pod it names: the name only distinguishes
+    /// pods that share an address.
     pub fn has(&self, pod: Option<&str>, address: Option<IpAddr>) -> bool {
-        match pod {
-            Some(pod) => self.names.contains(pod),
-            None => address.is_some_and(|address| self.addresses.contains(&address)),
+        if pod.is_some_and(|pod| self.names.contains(pod)) {
+            return true;
         }
+        address.is_some_and(|address| {
+            let is_other = pod.is_some_and(|pod| self.beside.contains(&(pod, address)));
+            self.addresses.contains(&address) && !is_other
+        })
     }
 }
 
@@ -259,21 +278,34 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_old_is_known_by_name_or_where_no_name_is_given_by_address() {
+    fn a_pod_of_old_is_known_by_name_and_by_an_address_that_is_not_shared() {
         let pod = object(json!({
             "metadata": {"name": "old-0", "labels": {"app": "old"}},
             "spec": {"containers": [{"ports": [{"containerPort": 8000}]}]},
             "status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}, {"ip": "fd00::1"}]},
         }));
+        let other = |name: &str, address: &str| {
+            object(json!({"metadata": {"name": name}, "status": {"podIP": address}}))
+        };
         let pods = [pod];
-        let old = OldPods::of(&pods);
+        let all = [
+            pods[0].clone(),
+            other("new-0", "10.0.0.3"),
+            other("new-1", "10.0.0.1"),
+        ];
+        let old = OldPods::of(&pods, &all);
         for (endpoint, leads) in [
             (json!({"targetRef": {"name": "old-0"}}), true),
             (json!({"addresses": ["10.0.0.1"]}), true),
             (json!({"addresses": ["10.0.0.9", "fd00:0::1"]}), true),
-            // The address belonged to another pod before.
+            // The pod that it names does not have this address.
             (
                 json!({"addresses": ["10.0.0.1"], "targetRef": {"name": "new-0"}}),
+                true,
+            ),
+            // Both pods have the address of their node.
+            (
+                json!({"addresses": ["10.0.0.1"], "targetRef": {"name": "new-1"}}),
                 false,
             ),
             (json!({"addresses": ["10.0.0.2"]}), false),

@@ -207,3 +207,95 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_le
     stage.delete(&pods(), "new-frontend-1").await;
     stage.until("up", "safe again", is_safe).await;
 }
+
+#[tokio::test]
+async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
+    let (stage, _controller) = safe().await;
+    let services = resource("", "v1", "Service", "services");
+    let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::7"}]});
+    stage.status(&pods(), "old-frontend-0", addresses).await;
+    // Requests go to the address, whatever pod is named beside it.
+    let wrong = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv6",
+        "endpoints": [{"addresses": ["fd00::7"], "targetRef": {"kind": "Pod", "name": "new-frontend-0"}}],
+    });
+    stage.create(&slices(), "clients-2", wrong).await;
+    let has_not_left = "have left the frontends of old";
+    stage
+        .until("up", "a wrong name", lacks(true, has_not_left))
+        .await;
+    stage.delete(&slices(), "clients-2").await;
+    stage.until("up", "safe again", is_safe).await;
+
+    // There is nobody who would write slices for it yet.
+    let graph = "nvidia.com/dynamo-graph-deployment-name";
+    let selects = json!({"spec": {"selector": {graph: "old"}, "ports": [{"port": 80}]}});
+    stage.create(&services, "clients", selects.clone()).await;
+    stage
+        .until("up", "a selector", lacks(true, has_not_left))
+        .await;
+    stage.delete(&services, "clients").await;
+    stage.until("up", "safe once more", is_safe).await;
+
+    // Its proxies see nothing of what comes to a frontend's own port.
+    let direct = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "direct"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
+        "ports": [{"name": "http", "port": stage.old.address.port()}],
+    });
+    stage.create(&slices(), "direct-1", direct).await;
+    let around = "lead to the frontends of old around their proxies: Service direct";
+    stage
+        .until("up", "around the proxy", lacks(false, around))
+        .await;
+    stage.delete(&slices(), "direct-1").await;
+    stage.until("up", "safe a third time", is_safe).await;
+
+    // An update that leads to old by a name that is another name of old's Service.
+    let host = format!("legacy.{}.svc.cluster.local", stage.namespace);
+    let alias = json!({"spec": {"type": "ExternalName", "externalName": host}});
+    stage.create(&services, "legacy", selects).await;
+    stage.create(&services, "alias", alias).await;
+    let by_alias = json!({
+        "sourceDeployment": "new", "targetDeployment": "other", "newFrontendService": "alias:8000",
+        "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    stage.update("by-alias", by_alias).await;
+    let leads = "these updates lead to the frontends of old: by-alias";
+    stage
+        .until("up", "by another name", lacks(false, leads))
+        .await;
+    for name in ["alias", "legacy"] {
+        stage.delete(&services, name).await;
+    }
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_an_update_that_left_its_deployment() {
+    let (mut stage, _controller) = safe().await;
+    let back = json!({
+        "newFrontendService": stage.old.url(), "sourceDeployment": "new", "targetDeployment": "old",
+        "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    stage.update("back", back).await;
+    stage.proxy_of("new", "back").await;
+    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    stage
+        .until("up", "another update needs old", leads_back)
+        .await;
+    stage.pod_ready("new-worker-0", false).await;
+    stage
+        .until("back", "capacity is told", |object| {
+            object["status"]["old"]["capacityPercent"] == 75
+        })
+        .await;
+    stage
+        .edit("back", json!({"sourceDeployment": "elsewhere"}))
+        .await;
+    stage.happens("DeletedNewKept").await;
+    let unknown = "not seen that no update sends requests to the frontends of old";
+    stage.until("up", "unknown", lacks(false, unknown)).await;
+    stage.delete(&pods(), "new-frontend-1").await;
+    stage.until("up", "safe again", is_safe).await;
+}

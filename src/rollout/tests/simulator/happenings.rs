@@ -125,6 +125,7 @@ impl Simulation {
                     }
                 };
                 seen.clients.other_ways = any().map(|is_none| way(!is_none));
+                seen.clients.around_proxies = any().map(|is_none| way(!is_none));
                 seen.is_current = !draw.one_in(8);
                 seen.updates_to_old = match draw.below(8) {
                     0 => None,

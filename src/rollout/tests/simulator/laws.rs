@@ -309,6 +309,8 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
         assert!(all_drain && old_streams == Some(0));
         assert!(every(|state| state.may_reach_old == Some(0)));
         assert!(seen.updates_to_old.as_ref().is_some_and(Vec::is_empty));
+        let around = seen.clients.around_proxies.as_ref();
+        assert!(around.is_some_and(Vec::is_empty));
         assert_eq!(decision.split, None);
     }
     if decision.safe_to_delete_old {

@@ -20,7 +20,7 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
-    let holes: [Hole; 25] = [
+    let holes: [Hole; 27] = [
         (
             "a watch that was not heard of late",
             |scene| scene.seen.is_current = false,
@@ -133,6 +133,16 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
             NoUpdateToOld,
         ),
         (
+            "a Service leads around the proxies",
+            |scene| scene.seen.clients.around_proxies = Some(vec!["Service direct".into()]),
+            NoWayAroundProxies,
+        ),
+        (
+            "it is not known what leads around the proxies",
+            |scene| scene.seen.clients.around_proxies = None,
+            NoWayAroundProxies,
+        ),
+        (
             "a stream of new through old's pods",
             |scene| state(scene).open_streams.new = 1,
             NoStreamThroughOldPods,
@@ -144,7 +154,12 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "no Service of the clients is known",
-            |scene| scene.seen.clients = Clients::default(),
+            |scene| {
+                scene.seen.clients = Clients {
+                    around_proxies: Some(Vec::new()),
+                    ..Clients::default()
+                }
+            },
             ClientsReachNew,
         ),
         (
