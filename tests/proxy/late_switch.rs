@@ -415,6 +415,34 @@ async fn old_is_a_failover_target_at_100_percent_until_the_plan_says_that_it_dra
 }
 
 #[tokio::test]
+async fn a_request_of_an_earlier_plan_is_told_of_for_as_long_as_it_may_still_go_to_old() {
+    let new = Upstream::always(Script::new().pause(4000).json(503, "{}")).await;
+    let old = Upstream::start(healthy("old")).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(CHAT, &[], STREAMING).await;
+    eventually("new is asked", async || new.count() == 1).await;
+    plan.replace(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    let told = || {
+        let address = proxy.admin.to_string();
+        let output = crate::rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
+        let look: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let all = &look["total"];
+        let plan = &all["plan"];
+        let earlier = plan["earlierRequestsThatMayReachOld"].as_u64();
+        let open = all["old"]["openStreams"].as_u64();
+        (plan["oldDrains"] == true, earlier, open)
+    };
+    // Nothing runs on old, and yet the next thing that this request does is to go there.
+    eventually("old drains", async || told() == (true, Some(1), Some(0))).await;
+    client.head().await;
+    client.body().await;
+    assert_eq!(old.count(), 1);
+    eventually("it has ended", async || told() == (true, Some(0), Some(0))).await;
+}
+
+#[tokio::test]
 async fn sibling_pods_are_a_failover_target_for_old() {
     let peers = Upstream::start(healthy("peers")).await;
     let nobody = Upstream::nobody().await.to_string();
