@@ -3,8 +3,10 @@
 //! Pure: the caller says what failed, what has been attempted and what the plan allows.
 
 mod budget;
+mod candidates;
 
 pub use budget::RetryBudget;
+pub use candidates::{Candidates, Takeover, candidates};
 
 use crate::split::{Generation, Weights};
 
@@ -202,15 +204,22 @@ pub fn next_target(
             Cause::ServerError => failed == Target::New || rules.old_server_errors,
             _ => true,
         };
-    let old_serves = !rules.weights.is_all_new() || !rules.old_drains;
     [Target::Old, Target::New, Target::Peers]
         .into_iter()
         .filter(|target| may_retry && !attempted.has(*target))
-        .find(|target| match target {
+        .find(|target| rules.serves(*target))
+}
+
+impl Rules {
+    /// May a request that has failed elsewhere be sent there?
+    const fn serves(&self, target: Target) -> bool {
+        let old_serves = !self.weights.is_all_new() || !self.old_drains;
+        match target {
             Target::Old => old_serves,
-            Target::New => rules.has_new && !rules.weights.is_all_old(),
-            Target::Peers => rules.has_peers && old_serves,
-        })
+            Target::New => self.has_new && !self.weights.is_all_old(),
+            Target::Peers => self.has_peers && old_serves,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! # Rooms by floor
 //!
 //! A room is a top-level module. It uses only rooms on lower floors; `tests/contracts/architecture.rs` checks the code
-//! against this table. The pure rooms (error_chain, failover, http1, memory, printable, rollout, split, sse) have no clock,
+//! against this table. The pure rooms (continuation, error_chain, failover, http1, memory, printable, rollout, split, sse) have no clock,
 //! randomness, task, socket, file, log or metric: `now` and random draws are arguments.
 //!
 //! | floor | room | responsibility |
@@ -30,6 +30,7 @@
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
 //! | 2 | [`resource`] | `DynamoUpdateConfig` as users write it, and the plan that it stands for |
 //! | 2 | [`telemetry`] | metrics, access lines, logs, traces |
+//! | 1 | [`continuation`] | whether a stream that breaks is continued by another server, and how the two are joined |
 //! | 1 | [`demo`] | two model servers, load and a live view around a proxy that is passed in |
 //! | 1 | [`failover`] | whether a failed request is retried, and on which target |
 //! | 1 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
@@ -118,6 +119,7 @@ pub mod app;
 #[cfg(feature = "cli")]
 pub mod cli;
 pub mod config;
+pub mod continuation;
 #[cfg(feature = "kube")]
 pub mod controller;
 #[cfg(feature = "demo")]

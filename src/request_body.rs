@@ -195,6 +195,16 @@ impl RequestBody {
         (Self::stream(begun), None)
     }
 
+    /// The whole body, if it has arrived and all of it is kept.
+    #[must_use]
+    pub fn kept(&self) -> Option<Bytes> {
+        match &self.kind {
+            Kind::Empty => Some(Bytes::new()),
+            Kind::Whole { bytes, .. } => Some(bytes.clone()),
+            Kind::Stream { shared, .. } => lock(shared).kept(),
+        }
+    }
+
     /// Releases what is kept: the request will not be sent again.
     pub fn forget(&self) {
         self.with_stream(Stream::forget);
@@ -351,6 +361,21 @@ mod tests {
         assert_eq!(budget.take_refusals(Purpose::Affinity), 1);
         assert_eq!(text(body).await, ["ab", long, "cd"].concat());
         assert_eq!(budget.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_body_is_kept_whole_once_it_has_arrived() {
+        let budget = Budget::new(10_000);
+        let mut first = bounded(&["ab", "cd"], 100, &budget);
+        assert_eq!(first.kept(), None);
+        while let Some(frame) = first.frame().await {
+            frame.expect("readable");
+        }
+        assert_eq!(first.kept().as_deref(), Some(&b"abcd"[..]));
+        first.forget();
+        assert_eq!(first.kept(), None);
+        let whole = RequestBody::whole(Bytes::from_static(b"ab"));
+        assert_eq!(whole.kept().as_deref(), Some(&b"ab"[..]));
     }
 
     #[tokio::test]

@@ -1,11 +1,11 @@
 //! Reads a stream of server-sent events as it passes: where events end, what they mean in each API family, and how the
 //! stream ended. Pure: bytes and instants are arguments. Reading never alters a byte.
 
-mod continuation;
 mod decoder;
 mod event_type;
 mod family;
 mod meaning;
+mod openings;
 mod precommit;
 mod prescan;
 mod reported_error;
@@ -17,10 +17,10 @@ mod corpus;
 #[cfg(test)]
 mod reference;
 
-pub use continuation::Continuation;
 pub use decoder::{Decoder, Event, Events};
 pub use family::{Api, error_body, error_event};
 pub use meaning::{Meaning, Tail, is_terminal, meaning, tail_meaning};
+pub use openings::Openings;
 pub use precommit::{HoldPolicy, Step};
 pub use prescan::{Prescan, Prescans};
 pub use timeline::{End, Outcome, Timeline};

@@ -241,6 +241,8 @@ impl Drop for Exchange {
             attempts: self.attempts,
             cause: self.cause,
             outcome,
+            continued: 0,
+            not_continued: None,
             first_event: self.timeline.time_to_first_event(),
             duration: self.timeline.started().elapsed(),
             events,

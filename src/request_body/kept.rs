@@ -71,6 +71,23 @@ impl Kept {
         Some(piece.slice(piece.len() - (end - from)..))
     }
 
+    /// All of the body. `None` if part of it was released.
+    pub fn all(&mut self) -> Option<Bytes> {
+        let first = match self.end {
+            0 => return Some(Bytes::new()),
+            _ => self.after(0)?,
+        };
+        if first.len() == self.end {
+            return Some(first);
+        }
+        let mut all = Vec::with_capacity(self.end);
+        all.extend_from_slice(&first);
+        while all.len() < self.end {
+            all.extend_from_slice(&self.after(all.len())?);
+        }
+        Some(all.into())
+    }
+
     /// Releases everything.
     pub fn let_go(&mut self) {
         *self = Self {

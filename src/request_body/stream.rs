@@ -84,6 +84,13 @@ impl Stream {
         self.whole
     }
 
+    /// All of it, if it has arrived and is kept.
+    pub fn kept(&mut self) -> Option<Bytes> {
+        let arrived = self.ended || self.length == Some(self.read);
+        let whole = self.whole && arrived && self.fault.is_none();
+        whole.then(|| self.kept.all())?
+    }
+
     pub fn is_untouched(&self) -> bool {
         self.read == 0 && self.whole && !self.ended
     }

@@ -13,8 +13,8 @@ mod responses;
 
 use serde::Serialize;
 
-use super::continuation::Start;
 use super::meaning::Tail;
+use super::openings::Start;
 use super::usage::{Report, Tokens};
 use super::{Event, Usage};
 

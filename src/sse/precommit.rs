@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::continuation::Opening;
-use super::{Api, Continuation, Event, Meaning, meaning};
+use super::openings::Opening;
+use super::{Api, Event, Meaning, Openings, meaning};
 
 /// What to do with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl HoldPolicy {
     /// Decides about an event. `held` is the number of bytes held so far.
     pub fn step(
         self,
-        continuation: &mut Continuation,
+        openings: &mut Openings,
         (api, event): (Api, &Event<'_>),
         held: usize,
         now: Instant,
@@ -50,7 +50,7 @@ impl HoldPolicy {
             Meaning::Error { code } => return Step::Fail { code },
             Meaning::Preamble => {}
         }
-        match continuation.judge(api, event) {
+        match openings.judge(api, event) {
             Opening::LeaveOut => Step::Drop,
             Opening::Conflict => Step::Conflict,
             Opening::Forward if self.holds(held) => Step::Hold {
@@ -79,7 +79,7 @@ mod tests {
 
     fn step(
         policy: HoldPolicy,
-        continuation: &mut Continuation,
+        openings: &mut Openings,
         block: &str,
         held: usize,
         now: Instant,
@@ -88,7 +88,7 @@ mod tests {
         let mut decoder = Decoder::new(1024);
         let mut events = decoder.feed(stream.as_bytes());
         let event = events.next().unwrap();
-        policy.step(continuation, (Api::Chat, &event), held, now)
+        policy.step(openings, (Api::Chat, &event), held, now)
     }
 
     #[test]
@@ -117,8 +117,8 @@ mod tests {
             (POLICY, error, 0, Step::Fail { code: Some(503) }),
             (POLICY, "event: error", 0, Step::Fail { code: None }),
         ] {
-            let mut continuation = Continuation::default();
-            let step = step(policy, &mut continuation, block, held, now);
+            let mut openings = Openings::default();
+            let step = step(policy, &mut openings, block, held, now);
             assert_eq!(step, expected, "{policy:?} {block}");
         }
     }
@@ -126,10 +126,10 @@ mod tests {
     #[test]
     fn an_event_that_the_client_has_from_another_target_is_dropped_once() {
         let now = Instant::now();
-        let mut continuation = Continuation::default();
-        continuation.sent_all(Api::Chat, format!("{ROLE}\n\n").as_bytes());
-        continuation.next_stream();
-        let mut step = || step(POLICY, &mut continuation, ROLE, 0, now);
+        let mut openings = Openings::default();
+        openings.sent_all(Api::Chat, format!("{ROLE}\n\n").as_bytes());
+        openings.next_stream();
+        let mut step = || step(POLICY, &mut openings, ROLE, 0, now);
         assert_eq!(step(), Step::Drop);
         let until = now + POLICY.hold;
         assert_eq!(step(), Step::Hold { until });

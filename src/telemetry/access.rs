@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::output::{self, Kind};
+use crate::continuation;
 use crate::failover::Cause;
 use crate::printable;
 use crate::split::{Assignment, Generation};
@@ -65,6 +66,10 @@ pub struct Line<'a> {
     /// The cause of the last failed attempt.
     pub cause: Option<Cause>,
     pub outcome: Outcome,
+    /// How often another server continued the stream.
+    pub continued: u32,
+    /// Why the stream was not continued when it broke.
+    pub not_continued: Option<continuation::Reason>,
     pub first_event: Option<Duration>,
     pub duration: Duration,
     pub events: u64,
@@ -130,6 +135,12 @@ impl Line<'_> {
             fields.word(name!("cause"), cause.as_str());
         }
         fields.word(name!("outcome"), self.outcome.as_str());
+        if self.continued > 0 {
+            fields.number(name!("continued"), u64::from(self.continued));
+        }
+        if let Some(reason) = self.not_continued {
+            fields.word(name!("not_continued"), reason.as_str());
+        }
         if let Some(first) = self.first_event {
             fields.seconds(name!("first_event_seconds"), first);
         }
@@ -247,6 +258,8 @@ mod tests {
             attempts: 2,
             cause: Some(Cause::Connect),
             outcome: Outcome::Completed,
+            continued: 0,
+            not_continued: None,
             first_event: Some(Duration::from_micros(1_200_034)),
             duration: Duration::from_secs(3),
             events: 7,

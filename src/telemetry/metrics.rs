@@ -17,6 +17,7 @@ pub use self::page::Observed;
 pub use self::reading::Distribution;
 use super::recent::Windows;
 use super::{Window, latency, trace};
+use crate::continuation;
 use crate::failover::Cause;
 use crate::memory::Budget;
 use crate::split::{Assignment, Generation, Reason};
@@ -122,6 +123,8 @@ pub struct Metrics {
     recovered: Vec<IntCounter>,
     rejects: Vec<IntCounter>,
     timeouts: Vec<IntCounter>,
+    continuations: IntCounterVec,
+    continuation_gap: Histogram,
     pub retries_refused: IntCounter,
     pub plans_rejected: IntCounter,
     pub plan_apply: Histogram,
@@ -240,6 +243,20 @@ impl Metrics {
 
     pub fn recovered(&self, cause: Cause) {
         self.recovered[cause as usize].inc();
+    }
+
+    /// Another server continues a stream, `gap` after it broke.
+    pub fn continued(&self, cause: continuation::Cause, gap: Duration) {
+        let outcome = continuation::Outcome::Continued.as_str();
+        let labels = [outcome, cause.as_str()];
+        self.continuations.with_label_values(&labels).inc();
+        self.continuation_gap.observe(gap.as_secs_f64());
+    }
+
+    /// A stream that broke, or was to move, is not continued.
+    pub fn not_continued(&self, outcome: continuation::Outcome, reason: continuation::Reason) {
+        let labels = [outcome.as_str(), reason.as_str()];
+        self.continuations.with_label_values(&labels).inc();
     }
 
     /// The counter of clients that exceeded `limit`.

@@ -26,6 +26,7 @@ const FLOORS: &[(u8, &str)] = &[
     (2, "request_body"),
     (2, "resource"),
     (2, "telemetry"),
+    (1, "continuation"),
     (1, "demo"),
     (1, "failover"),
     (1, "rollout"),
@@ -43,6 +44,7 @@ const FLOORS: &[(u8, &str)] = &[
 
 /// The rooms that decide or compute, and do nothing else.
 const PURE: &[&str] = &[
+    "continuation",
     "error_chain",
     "failover",
     "http1",

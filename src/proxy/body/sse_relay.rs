@@ -11,9 +11,7 @@ use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
-use crate::sse::{
-    self, Api, Continuation, Decoder, Event, HoldPolicy, Prescan, Prescans, Step, Tail,
-};
+use crate::sse::{self, Api, Decoder, Event, HoldPolicy, Openings, Prescan, Prescans, Step, Tail};
 
 /// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no
 /// room, passes through as it arrives, and the decoder goes quiet.
@@ -34,7 +32,7 @@ pub struct SseRelay {
     committed: bool,
     hold: HoldPolicy,
     /// The events without content that were forwarded, in case another target continues the stream.
-    continuation: Continuation,
+    openings: Openings,
     /// Charge for everything held here.
     charge: Charge,
 }
@@ -73,7 +71,7 @@ impl SseRelay {
                 max_bytes: MAX_HELD,
                 released: false,
             },
-            continuation: Continuation::default(),
+            openings: Openings::default(),
             charge: Charge::default(),
         }
     }
@@ -91,21 +89,21 @@ impl SseRelay {
         self.decoder = Decoder::new(MAX_EVENT);
         self.partial = Vec::new();
         self.held = Vec::new();
-        self.continuation.next_stream();
+        self.openings.next_stream();
         self.charge.shrink(0);
     }
 
     /// Returns the held events: they were held long enough.
     pub fn release(&mut self) -> Bytes {
         self.hold.released = true;
-        self.continuation.sent_all(self.api, &self.held);
+        self.openings.sent_all(self.api, &self.held);
         std::mem::take(&mut self.held).into()
     }
 
     /// Returns what is still held when the stream ends by itself.
     pub fn rest(&mut self) -> Bytes {
         let rest = self.take_held();
-        self.continuation.rewritten(self.api, rest.into())
+        self.openings.rewritten(self.api, rest.into())
     }
 
     /// Takes all that is held, as the target sent it.
@@ -193,7 +191,7 @@ impl SseRelay {
         if taken.retry.is_none() && !taken.conflict {
             taken.committed |= self.settle(&data, from, &mut out, &mut taken.forward, exchange);
             if taken.committed {
-                self.continuation.settled();
+                self.openings.settled();
             }
             if !self.charge_held(exchange) {
                 taken.committed |= self.give_up(&mut taken.forward, exchange);
@@ -208,7 +206,7 @@ impl SseRelay {
         } else {
             taken.forward = out.into();
         }
-        taken.forward = self.continuation.rewritten(self.api, taken.forward);
+        taken.forward = self.openings.rewritten(self.api, taken.forward);
         taken
     }
 
@@ -217,7 +215,7 @@ impl SseRelay {
         let held = self.partial.capacity()
             + self.held.capacity()
             + self.decoder.held()
-            + self.continuation.held();
+            + self.openings.held();
         let wanted = charged(held);
         wanted == self.charge.bytes()
             || self
@@ -232,8 +230,8 @@ impl SseRelay {
         *forward = [&forward[..], &held].concat().into();
         self.decoder.give_up();
         // No other target will continue the stream. The ids stay: `take` still rewrites this slice.
-        self.continuation.settled();
-        let held = charged(self.continuation.held());
+        self.openings.settled();
+        let held = charged(self.openings.held());
         self.charge.force(exchange.memory(), held);
         exchange.quiet = true;
         !std::mem::replace(&mut self.committed, true)
@@ -254,7 +252,7 @@ impl SseRelay {
         let held = self.held.len();
         let step = self
             .hold
-            .step(&mut self.continuation, (self.api, event), held, now);
+            .step(&mut self.openings, (self.api, event), held, now);
         if !matches!(step, Step::Commit | Step::Fail { .. })
             && let Some(usage) = sse::usage(self.api, event.data)
         {
@@ -269,7 +267,7 @@ impl SseRelay {
             Step::Release => {
                 timers.held_until = None;
                 out.extend_from_slice(&self.release());
-                self.continuation.sent(self.api, event);
+                self.openings.sent(self.api, event);
                 out
             }
             Step::Drop => {

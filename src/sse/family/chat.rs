@@ -6,8 +6,8 @@ use memchr::memmem;
 
 use super::{ErrorReport, Family, chunk, openai_error};
 use crate::sse::Event;
-use crate::sse::continuation::Start;
 use crate::sse::meaning::Tail;
+use crate::sse::openings::Start;
 
 pub(super) struct Chat;
 

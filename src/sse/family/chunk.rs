@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::sse::Event;
-use crate::sse::continuation::{MAX_EVENTS, Start};
 use crate::sse::meaning::Tail;
+use crate::sse::openings::{MAX_EVENTS, Start};
 
 /// The last event of a stream.
 pub(super) const DONE: &[u8] = b"[DONE]";

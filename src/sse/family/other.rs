@@ -2,8 +2,8 @@
 
 use super::{ErrorReport, Family, chunk, openai_error};
 use crate::sse::Event;
-use crate::sse::continuation::Start;
 use crate::sse::meaning::Tail;
+use crate::sse::openings::Start;
 
 pub(super) struct Other;
 

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::chunk::DONE;
 use super::{ErrorReport, Family, json_event};
 use crate::sse::Event;
-use crate::sse::continuation::{Part, Start};
 use crate::sse::event_type::with_type;
 use crate::sse::meaning::Tail;
+use crate::sse::openings::{Part, Start};
 use crate::sse::reported_error::error_code;
 use crate::sse::usage::{Report, Tokens};
 

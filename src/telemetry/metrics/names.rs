@@ -14,6 +14,7 @@ use prometheus::{
 use prometheus::process_collector::ProcessCollector;
 
 use super::{COMBINATIONS, Metrics, Reject, Side, Timeout};
+use crate::continuation;
 use crate::failover::Cause;
 use crate::memory::Purpose;
 use crate::split::Generation;
@@ -29,6 +30,11 @@ const STREAM_BUCKETS: [f64; 17] = [
 /// Buckets of delays inside the process, in seconds.
 const DELAY_BUCKETS: [f64; 11] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.03, 0.1, 0.5, 2.0,
+];
+
+/// Buckets of the time in which another server takes over a stream, in seconds: its prefill takes most of it.
+const TAKEOVER_BUCKETS: [f64; 12] = [
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0,
 ];
 
 /// Dropped lines, by kind. All proxies of a process register this one, since they share one standard output.
@@ -135,6 +141,15 @@ impl Default for Metrics {
             "Refused allocations from the memory budget, by purpose",
             &["purpose"],
         );
+        let continuations = by_generation.counters(
+            "crossfade_continuations_total",
+            "Streams that broke after their first content, or were to move: whether another server continues them, and the cause, or why not",
+            &["outcome", "reason"],
+        );
+        for cause in continuation::Cause::ALL {
+            let continued = continuation::Outcome::Continued.as_str();
+            continuations.with_label_values(&[continued, cause.as_str()]);
+        }
         for kind in ["used", "budget"] {
             memory_bytes.with_label_values(&[kind]).set(0);
         }
@@ -167,6 +182,14 @@ impl Default for Metrics {
             recovered: Cause::ALL.map(|cause| recovered.with_label_values(&[cause.as_str()])).into(),
             rejects: Reject::ALL.map(|cause| rejects.with_label_values(&[cause.as_str()])).into(),
             timeouts: Timeout::ALL.map(|limit| timeouts.with_label_values(&[limit.as_str()])).into(),
+            continuations,
+            continuation_gap: by_generation.add(Histogram::with_opts(
+                HistogramOpts::new(
+                    "crossfade_continuation_gap_seconds",
+                    "Time from the break of a stream to the first content of the server that continues it",
+                )
+                .buckets(TAKEOVER_BUCKETS.to_vec()),
+            )),
             retries_refused: by_generation.add(IntCounter::new(
                 "crossfade_retries_refused_total",
                 "Retries denied by the retry budget",

@@ -310,6 +310,8 @@ mod tests {
             attempts: 2,
             cause: Some(Cause::Connect),
             outcome: Outcome::Truncated,
+            continued: 0,
+            not_continued: None,
             first_event: None,
             duration: Duration::from_secs(3),
             events: 0,

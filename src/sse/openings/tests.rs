@@ -59,11 +59,11 @@ fn is_opening(api: Api, event: &Value) -> bool {
         .is_some_and(|event| meaning(api, &event) == Meaning::Preamble)
 }
 
-fn judged(continuation: &mut Continuation, api: Api, bytes: &[u8]) -> Opening {
+fn judged(openings: &mut Openings, api: Api, bytes: &[u8]) -> Opening {
     let mut decoder = Decoder::new(bytes.len());
     let mut events = decoder.feed(bytes);
     let event = events.next().unwrap();
-    continuation.judge(api, &event)
+    openings.judge(api, &event)
 }
 
 fn framed(event: &Value) -> Vec<u8> {
@@ -72,22 +72,22 @@ fn framed(event: &Value) -> Vec<u8> {
 
 /// What a client gets when targets follow one another, each but the last cut after so many events of its opening.
 fn continued(api: Api, targets: &[(&str, usize)]) -> Result<Vec<Value>, Opening> {
-    let mut continuation = Continuation::default();
+    let mut openings = Openings::default();
     let mut client = Vec::new();
     for (number, (target, length)) in targets.iter().enumerate() {
         if number > 0 {
-            continuation.next_stream();
+            openings.next_stream();
         }
         for event in stream(api, target).into_iter().take(*length) {
             let bytes = framed(&event);
             if is_opening(api, &event) {
-                match judged(&mut continuation, api, &bytes) {
-                    Opening::Forward => continuation.sent_all(api, &bytes),
+                match judged(&mut openings, api, &bytes) {
+                    Opening::Forward => openings.sent_all(api, &bytes),
                     Opening::LeaveOut => continue,
                     Opening::Conflict => return Err(Opening::Conflict),
                 }
             }
-            let bytes = continuation.rewritten(api, bytes.into());
+            let bytes = openings.rewritten(api, bytes.into());
             let data = bytes.strip_prefix(b"data: ").unwrap();
             client.push(serde_json::from_slice(data).unwrap());
         }
@@ -178,27 +178,24 @@ fn only_responses_are_rewritten_and_only_their_own_ids() {
 
 #[test]
 fn what_needs_no_change_is_not_copied() {
-    let mut continuation = Continuation::default();
+    let mut openings = Openings::default();
     let bytes = Bytes::from(framed(&stream(Api::Responses, "a")[0]));
     let same = |given: &Bytes, taken: Bytes| std::ptr::eq(given.as_ptr(), taken.as_ptr());
     assert!(same(
         &bytes,
-        continuation.rewritten(Api::Responses, bytes.clone())
+        openings.rewritten(Api::Responses, bytes.clone())
     ));
-    continuation.sent_all(Api::Chat, &framed(&stream(Api::Chat, "a")[0]));
-    continuation.next_stream();
-    assert!(same(
-        &bytes,
-        continuation.rewritten(Api::Chat, bytes.clone())
-    ));
+    openings.sent_all(Api::Chat, &framed(&stream(Api::Chat, "a")[0]));
+    openings.next_stream();
+    assert!(same(&bytes, openings.rewritten(Api::Chat, bytes.clone())));
 }
 
 /// What becomes of `second` after `first` went out.
 fn after(api: Api, first: &Value, second: &Value) -> Opening {
-    let mut continuation = Continuation::default();
-    continuation.sent_all(api, &framed(first));
-    continuation.next_stream();
-    judged(&mut continuation, api, &framed(second))
+    let mut openings = Openings::default();
+    openings.sent_all(api, &framed(first));
+    openings.next_stream();
+    judged(&mut openings, api, &framed(second))
 }
 
 #[test]
@@ -303,28 +300,28 @@ fn equals_are_left_out_what_is_new_goes_on_and_what_differs_in_kind_is_a_conflic
 
 #[test]
 fn each_event_that_went_out_takes_the_place_of_one() {
-    let mut continuation = Continuation::default();
+    let mut openings = Openings::default();
     let ping = framed(&json!({"type": "ping"}));
-    continuation.sent_all(Api::Messages, &ping);
-    continuation.next_stream();
+    openings.sent_all(Api::Messages, &ping);
+    openings.next_stream();
     assert_eq!(
-        judged(&mut continuation, Api::Messages, &ping),
+        judged(&mut openings, Api::Messages, &ping),
         Opening::LeaveOut
     );
     assert_eq!(
-        judged(&mut continuation, Api::Messages, &ping),
+        judged(&mut openings, Api::Messages, &ping),
         Opening::Forward
     );
 }
 
 #[test]
 fn an_opening_without_end_cannot_be_continued() {
-    let mut continuation = Continuation::default();
+    let mut openings = Openings::default();
     let ping = framed(&json!({"type": "ping"}));
-    continuation.sent_all(Api::Messages, &ping.repeat(MAX_EVENTS + 1));
-    continuation.next_stream();
+    openings.sent_all(Api::Messages, &ping.repeat(MAX_EVENTS + 1));
+    openings.next_stream();
     assert_eq!(
-        judged(&mut continuation, Api::Messages, &ping),
+        judged(&mut openings, Api::Messages, &ping),
         Opening::Conflict
     );
 }

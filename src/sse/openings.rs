@@ -1,5 +1,5 @@
-//! Continues a stream that a client has begun to receive from one target with the stream of another: which of the new
-//! stream's opening events the client already has, and by which ids and numbers it knows what follows.
+//! The opening events of a stream whose request is retried on another target before its first content: which of the new
+//! stream's the client already has, and by which ids and numbers it knows what follows.
 //!
 //! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a
 //! block or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id
@@ -31,7 +31,7 @@ pub enum Opening {
 
 /// The opening events that a client has, and how a later stream refers to them.
 #[derive(Debug, Default)]
-pub struct Continuation {
+pub struct Openings {
     sent: Vec<Start>,
     /// More was sent than is kept.
     overflowed: bool,
@@ -63,7 +63,7 @@ impl Numbers {
     }
 }
 
-impl Continuation {
+impl Openings {
     /// Records complete events that were sent together.
     pub fn sent_all(&mut self, api: Api, bytes: &[u8]) {
         let mut decoder = Decoder::new(bytes.len());

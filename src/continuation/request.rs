@@ -1,0 +1,225 @@
+//! Whether a request can be asked again so that the answer goes on where it broke off, and the body that asks for it.
+
+use bytes::Bytes;
+
+use super::Reason;
+use super::json::{self, Edit, Object};
+use crate::sse::Api;
+
+/// Fields that bind the output to a grammar or schema, besides those that begin with `guided_`.
+const GUIDED: [&str; 5] = [
+    "structured_outputs",
+    "grammar",
+    "json_schema",
+    "regex",
+    "ebnf",
+];
+
+/// Limits of the answer's tokens.
+const LIMITS: [&str; 2] = ["max_tokens", "max_completion_tokens"];
+
+/// A request for a stream, as its client sent it.
+#[derive(Debug)]
+pub struct Request<'a> {
+    api: Api,
+    object: Object<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Reads a request body.
+    ///
+    /// # Errors
+    /// It is not understood.
+    pub fn read(api: Api, body: &'a [u8]) -> Result<Self, Reason> {
+        if !json::is_valid(body) {
+            return Err(Reason::Request);
+        }
+        let object = Object::whole(body).ok_or(Reason::Request)?;
+        // Servers differ in which of two equal names counts.
+        if object.repeats() {
+            return Err(Reason::Request);
+        }
+        let request = Self { api, object };
+        if request.object.value("stream") != Some(b"true") {
+            return Err(Reason::Request);
+        }
+        for key in ["n", "best_of"] {
+            if !matches!(request.object.given(key), None | Some(b"1")) {
+                return Err(Reason::Choices);
+            }
+        }
+        Ok(request)
+    }
+
+    /// The model that it names.
+    #[must_use]
+    pub fn model(&self) -> Option<String> {
+        let name = json::string(self.object.given("model")?)?;
+        Some(name.into_owned())
+    }
+
+    /// The body that asks for the rest of an answer. `text` is what the client has of it, as the inside of a JSON string,
+    /// and `tokens` is how many tokens that took.
+    ///
+    /// # Errors
+    /// Why there is no such body.
+    pub fn continued(&self, text: &[u8], tokens: u64) -> Result<Bytes, Reason> {
+        self.is_plain()?;
+        let quoted = [b"\"", text, b"\""].concat();
+        if serde_json::from_slice::<String>(&quoted).is_err() {
+            return Err(Reason::Content);
+        }
+        let mut edits = match self.api {
+            Api::Chat => self.with_message(&quoted)?,
+            Api::Completions => self.with_prompt(text)?,
+            _ => return Err(Reason::Request),
+        };
+        self.lower_limits(tokens, &mut edits)?;
+        Ok(json::edited(self.object.text, edits).into())
+    }
+
+    /// Does it ask for text and nothing else?
+    fn is_plain(&self) -> Result<(), Reason> {
+        let object = &self.object;
+        let asks = |key: &str| {
+            let value = object.given(key);
+            value.is_some_and(|value| value != b"false" && !json::is_blank(value))
+        };
+        // In Completions a number, and 0 asks for one too.
+        if ["logprobs", "prompt_logprobs"].into_iter().any(asks)
+            || object
+                .given("top_logprobs")
+                .is_some_and(|value| value != b"0")
+        {
+            return Err(Reason::Logprobs);
+        }
+        if asks("echo") {
+            return Err(Reason::Echo);
+        }
+        if asks("suffix") {
+            return Err(Reason::Suffix);
+        }
+        let wants_audio = object
+            .given("modalities")
+            .is_some_and(|value| memchr::memmem::find(value, b"\"audio\"").is_some());
+        if asks("audio") || wants_audio {
+            return Err(Reason::Audio);
+        }
+        if self.is_guided() {
+            return Err(Reason::GuidedOutput);
+        }
+        for key in ["tool_choice", "function_call"] {
+            let free = [&b"\"auto\""[..], b"\"none\""];
+            if object
+                .given(key)
+                .is_some_and(|value| !free.contains(&value))
+            {
+                return Err(Reason::ToolChoice);
+            }
+        }
+        if asks("prompt_embeds") {
+            return Err(Reason::Prompt);
+        }
+        Ok(())
+    }
+
+    fn is_guided(&self) -> bool {
+        let guided = |object: &Object<'_>| {
+            object.members.iter().any(|member| {
+                let named = member.key.starts_with("guided_") || GUIDED.contains(&&*member.key);
+                named && !json::is_blank(&object.text[member.value.clone()])
+            })
+        };
+        let bound = self.object.given("response_format").is_some_and(|_| {
+            let format = self.object.object("response_format");
+            format.is_none_or(|format| format.value("type") != Some(b"\"text\""))
+        });
+        bound
+            || guided(&self.object)
+            || self
+                .object
+                .object("nvext")
+                .is_some_and(|nvext| guided(&nvext))
+    }
+
+    /// The edits that append the text as an assistant's message, or to the last one if that is already to be continued.
+    fn with_message(&self, quoted: &[u8]) -> Result<Vec<Edit>, Reason> {
+        let object = &self.object;
+        let messages = object.get("messages").ok_or(Reason::Request)?.value.clone();
+        let all = json::elements(object.text, messages.clone()).ok_or(Reason::Request)?;
+        let last = all.last().ok_or(Reason::Request)?.clone();
+        match object.given("continue_final_message") {
+            None | Some(b"false") => {
+                // Otherwise the answer is no message of the assistant.
+                if !matches!(object.given("add_generation_prompt"), None | Some(b"true")) {
+                    return Err(Reason::Request);
+                }
+                let end = messages.end - 1;
+                let message = [b",{\"role\":\"assistant\",\"content\":", quoted, b"}"].concat();
+                Ok(vec![
+                    Edit::new(end..end, message),
+                    object.set("continue_final_message", "true"),
+                    object.set("add_generation_prompt", "false"),
+                ])
+            }
+            Some(b"true") => {
+                let last = Object::at(object.text, last).ok_or(Reason::Request)?;
+                let is_assistant = last.value("role") == Some(b"\"assistant\"");
+                let content = last
+                    .get("content")
+                    .filter(|_| is_assistant && !last.repeats());
+                let content = content.ok_or(Reason::Request)?.value.clone();
+                if object.text[content.start] != b'"' {
+                    return Err(Reason::Request);
+                }
+                let end = content.end - 1;
+                let text = &quoted[1..quoted.len() - 1];
+                Ok(vec![
+                    Edit::new(end..end, text),
+                    object.set("add_generation_prompt", "false"),
+                ])
+            }
+            Some(_) => Err(Reason::Request),
+        }
+    }
+
+    /// The edit that appends the text to the prompt.
+    fn with_prompt(&self, text: &[u8]) -> Result<Vec<Edit>, Reason> {
+        let object = &self.object;
+        let mut prompt = object.get("prompt").ok_or(Reason::Prompt)?.value.clone();
+        if let Some(prompts) = json::elements(object.text, prompt.clone()) {
+            let [only] = &prompts[..] else {
+                return Err(Reason::Prompt);
+            };
+            prompt = only.clone();
+        }
+        if object.text[prompt.start] != b'"' {
+            return Err(Reason::Prompt);
+        }
+        let end = prompt.end - 1;
+        Ok(vec![Edit::new(end..end, text)])
+    }
+
+    fn lower_limits(&self, tokens: u64, edits: &mut Vec<Edit>) -> Result<(), Reason> {
+        for key in LIMITS {
+            if let Some(limit) = self.number(key)? {
+                let left = limit.checked_sub(tokens).filter(|left| *left > 0);
+                let left = left.ok_or(Reason::TokensUsedUp)?;
+                edits.push(self.object.set(key, &left.to_string()));
+            }
+        }
+        if let Some(least) = self.number("min_tokens")? {
+            let left = least.saturating_sub(tokens);
+            edits.push(self.object.set("min_tokens", &left.to_string()));
+        }
+        Ok(())
+    }
+
+    fn number(&self, key: &str) -> Result<Option<u64>, Reason> {
+        let Some(value) = self.object.given(key) else {
+            return Ok(None);
+        };
+        let text = std::str::from_utf8(value).map_err(|_| Reason::Request)?;
+        text.parse().map(Some).map_err(|_| Reason::Request)
+    }
+}

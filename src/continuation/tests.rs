@@ -1,0 +1,544 @@
+//! Tests of what is asked of another server, and properties of the joined stream.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::sse::{Api, Decoder, Usage};
+
+const CHAT: &str = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
+
+fn continued(api: Api, body: &str, text: &str, tokens: u64) -> Result<String, Reason> {
+    let request = Request::read(api, body.as_bytes())?;
+    let body = request.continued(text.as_bytes(), tokens)?;
+    Ok(String::from_utf8(body.to_vec()).unwrap())
+}
+
+#[test]
+fn the_text_becomes_a_message_that_is_to_be_continued_and_the_rest_keeps_its_bytes() {
+    let body = "{ \"x-unknown\": [1, 2 ],\"messages\" : [ {\"role\":\"user\",\"content\":\"a\"} ] ,\"stream\":true, \"max_tokens\": 10 ,\"seed\":1}";
+    let expected = "{ \"x-unknown\": [1, 2 ],\"messages\" : [ {\"role\":\"user\",\"content\":\"a\"} ,{\"role\":\"assistant\",\"content\":\"b\\n\"}] ,\"stream\":true, \"max_tokens\": 7 ,\"seed\":1,\"continue_final_message\":true,\"add_generation_prompt\":false}";
+    assert_eq!(continued(Api::Chat, body, "b\\n", 3).unwrap(), expected);
+}
+
+#[test]
+fn the_text_is_added_to_a_message_that_the_client_wants_continued() {
+    let body = r#"{"messages":[{"role":"assistant","content":"one "}],"continue_final_message":true,"add_generation_prompt":false,"stream":true}"#;
+    let expected = r#"{"messages":[{"role":"assistant","content":"one two"}],"continue_final_message":true,"add_generation_prompt":false,"stream":true}"#;
+    assert_eq!(continued(Api::Chat, body, "two", 1).unwrap(), expected);
+    for message in [
+        r#"{"role":"user","content":"one"}"#,
+        r#"{"role":"assistant","content":[{"type":"text","text":"one"}]}"#,
+        r#"{"role":"assistant","content":null}"#,
+        r#"{"role":"assistant"}"#,
+        r#"{"role":"assistant","content":"a","content":"b"}"#,
+        r#""one""#,
+    ] {
+        let body =
+            format!(r#"{{"messages":[{message}],"continue_final_message":true,"stream":true}}"#);
+        assert_eq!(
+            continued(Api::Chat, &body, "two", 1),
+            Err(Reason::Request),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_prompt_grows_by_the_text() {
+    for (prompt, expected) in [
+        (r#""a\"""#, r#""a\"b""#),
+        (r#"["a"]"#, r#"["ab"]"#),
+        (r#""""#, r#""b""#),
+    ] {
+        let body = |prompt: &str| format!(r#"{{"prompt":{prompt},"stream":true}}"#);
+        assert_eq!(
+            continued(Api::Completions, &body(prompt), "b", 1).unwrap(),
+            body(expected)
+        );
+    }
+    for prompt in ["[1,2]", r#"["a","b"]"#, "[[1]]", "[]", "null", "7"] {
+        let body = format!(r#"{{"prompt":{prompt},"stream":true}}"#);
+        assert_eq!(
+            continued(Api::Completions, &body, "b", 1),
+            Err(Reason::Prompt),
+            "{prompt}"
+        );
+    }
+    assert_eq!(
+        continued(Api::Completions, r#"{"stream":true}"#, "b", 1),
+        Err(Reason::Prompt)
+    );
+}
+
+#[test]
+fn a_request_for_more_than_text_is_not_continued_and_the_reason_is_told() {
+    for (field, reason) in [
+        (r#""n":2"#, Reason::Choices),
+        (r#""best_of":3"#, Reason::Choices),
+        (r#""logprobs":true"#, Reason::Logprobs),
+        (r#""logprobs":0"#, Reason::Logprobs),
+        (r#""top_logprobs":2"#, Reason::Logprobs),
+        (r#""prompt_logprobs":1"#, Reason::Logprobs),
+        (r#""echo":true"#, Reason::Echo),
+        (r#""suffix":"x""#, Reason::Suffix),
+        (r#""modalities":["text","audio"]"#, Reason::Audio),
+        (r#""audio":{"voice":"a"}"#, Reason::Audio),
+        (
+            r#""response_format":{"type":"json_object"}"#,
+            Reason::GuidedOutput,
+        ),
+        (r#""response_format":"text""#, Reason::GuidedOutput),
+        (r#""guided_json":{"type":"object"}"#, Reason::GuidedOutput),
+        (r#""guided_anything_new":"x""#, Reason::GuidedOutput),
+        (
+            r#""structured_outputs":{"regex":"a"}"#,
+            Reason::GuidedOutput,
+        ),
+        (r#""nvext":{"guided_regex":"a"}"#, Reason::GuidedOutput),
+        (r#""tool_choice":"required""#, Reason::ToolChoice),
+        (r#""tool_choice":{"type":"function"}"#, Reason::ToolChoice),
+        (r#""function_call":{"name":"f"}"#, Reason::ToolChoice),
+        (r#""prompt_embeds":"x""#, Reason::Prompt),
+        (r#""max_tokens":3"#, Reason::TokensUsedUp),
+        (r#""max_completion_tokens":2"#, Reason::TokensUsedUp),
+        (r#""max_tokens":"many""#, Reason::Request),
+        (r#""add_generation_prompt":false"#, Reason::Request),
+        (r#""model":"other""#, Reason::Request),
+        (r#""mod\u0065l":"other""#, Reason::Request),
+    ] {
+        let body = CHAT.replacen('{', &format!("{{{field},"), 1);
+        assert_eq!(continued(Api::Chat, &body, "b", 3), Err(reason), "{field}");
+    }
+    for body in [
+        "",
+        "[]",
+        "{",
+        r#"{"stream":true}"#,
+        r#"{"stream":true,"messages":[]}"#,
+        r#"{"stream":true,"messages":{}}"#,
+        r#"{"messages":[{"role":"user","content":"a"}]}"#,
+    ] {
+        assert_eq!(
+            continued(Api::Chat, body, "b", 1),
+            Err(Reason::Request),
+            "{body}"
+        );
+    }
+    assert_eq!(
+        continued(Api::Chat, CHAT, r"\ud83d", 1),
+        Err(Reason::Content)
+    );
+    assert_eq!(
+        continued(Api::Chat, CHAT, "a\u{1}", 1),
+        Err(Reason::Content)
+    );
+}
+
+#[test]
+fn what_asks_for_nothing_special_is_continued() {
+    for field in [
+        r#""n":1"#,
+        r#""n":null"#,
+        r#""best_of":1"#,
+        r#""logprobs":false"#,
+        r#""top_logprobs":0"#,
+        r#""echo":false"#,
+        r#""suffix":null"#,
+        r#""modalities":["text"]"#,
+        r#""response_format":{"type":"text"}"#,
+        r#""guided_json":null"#,
+        r#""nvext":{"annotations":["x"]}"#,
+        r#""tools":[{"type":"function"}],"tool_choice":"auto""#,
+        r#""max_tokens":null"#,
+        r#""max_tokens":4"#,
+        r#""min_tokens":2"#,
+        r#""continue_final_message":false,"add_generation_prompt":true"#,
+    ] {
+        let body = CHAT.replacen('{', &format!("{{{field},"), 1);
+        let body = continued(Api::Chat, &body, "b", 3)
+            .unwrap_or_else(|reason| panic!("{field}: {reason:?}"));
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            body["messages"][1],
+            json!({"role": "assistant", "content": "b"})
+        );
+        assert_eq!(body["continue_final_message"], true);
+        assert_eq!(body["add_generation_prompt"], false);
+    }
+}
+
+fn sent(events: &[&str]) -> Sent {
+    let mut sent = Sent::new(Api::Chat, 1000);
+    events.iter().for_each(|event| sent.take(event.as_bytes()));
+    sent
+}
+
+fn delta(id: &str, delta: &str) -> String {
+    format!(
+        r#"{{"id":"{id}","created":1,"choices":[{{"index":0,"delta":{delta},"finish_reason":null}}]}}"#
+    )
+}
+
+#[test]
+fn what_was_sent_tells_what_to_ask() {
+    let role = delta("a", r#"{"role":"assistant","content":""}"#);
+    let think = delta("a", r#"{"reasoning_content":"hm"}"#);
+    let text = delta("a", r#"{"content":"x"}"#);
+    let tool = delta("a", r#"{"tool_calls":[{"index":0}]}"#);
+    let finish = r#"{"id":"a","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    for (events, expected) in [
+        (vec![&*role, &*think], Ok(Ask::Again)),
+        (vec![&*role, &*text], Ok(Ask::Rest)),
+        (vec![&*think, &*text, &*text], Ok(Ask::Rest)),
+        (vec![&*text, &*tool], Err(Reason::ToolCalls)),
+        (vec![&*tool, &*text], Err(Reason::ToolCalls)),
+        (vec![&*text, finish], Err(Reason::Finished)),
+        (vec![&*text, "[DONE]"], Err(Reason::Finished)),
+        (vec![&*text, "what?"], Err(Reason::Content)),
+    ] {
+        assert_eq!(sent(&events).ask(), expected, "{events:?}");
+    }
+}
+
+#[test]
+fn text_beyond_the_limit_is_given_up() {
+    let mut sent = Sent::new(Api::Chat, 3);
+    for _ in 0..3 {
+        sent.take(delta("a", r#"{"content":"x"}"#).as_bytes());
+    }
+    assert_eq!((sent.text(), sent.ask()), (&b"xxx"[..], Ok(Ask::Rest)));
+    sent.take(delta("a", r#"{"content":"x"}"#).as_bytes());
+    assert_eq!(
+        (sent.text(), sent.ask()),
+        (&b""[..], Err(Reason::TextTooLong))
+    );
+}
+
+#[test]
+fn what_is_kept_is_the_text_and_little_more() {
+    let mut sent = Sent::new(Api::Chat, 1 << 20);
+    let event = delta("chatcmpl-0b4f7f1a", r#"{"content":"word "}"#);
+    for count in 1..20_000 {
+        sent.take(event.as_bytes());
+        let text = count * 5;
+        assert_eq!(sent.text().len(), text);
+        assert!(
+            sent.held() <= text + text / 8 + 1024,
+            "{text}: {}",
+            sent.held()
+        );
+    }
+    assert_eq!(sent.tokens(), 19_999);
+}
+
+#[test]
+fn a_continued_event_has_the_ids_of_the_first_part_and_no_second_role() {
+    let mut first = sent(&[
+        &delta("a", r#"{"role":"assistant"}"#),
+        &delta("a", r#"{"content":"x"}"#),
+    ]);
+    first.join(Ask::Rest, 0);
+    let event = r#"{"id":"b", "created" : 2,"x":"y","choices":[{"index":0,"delta":{"role":"assistant","content":"\"id\":"}}]}"#;
+    let expected = r#"{"id":"a", "created" : 1,"x":"y","choices":[{"index":0,"delta":{"content":"\"id\":"}}]}"#;
+    let rewritten = first.rewritten(event.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(rewritten).unwrap(), expected);
+    assert_eq!(first.rewritten(b"[DONE]"), None);
+}
+
+#[test]
+fn token_counts_are_those_of_the_whole_answer() {
+    let usage = |prompt_tokens, completion_tokens| Usage {
+        prompt_tokens,
+        completion_tokens,
+    };
+    let text = delta("a", r#"{"content":"x"}"#);
+    let counted = text.replacen(
+        '{',
+        r#"{"usage":{"prompt_tokens":7,"completion_tokens":5,"total_tokens":12},"#,
+        1,
+    );
+    let mut plain = sent(&[&text, &text]);
+    plain.join(Ask::Rest, 0);
+    // The second server counts the text so far as part of its prompt.
+    assert_eq!(plain.corrected(usage(9, 4)), usage(7, 6));
+    let mut reported = sent(&[&text, &counted]);
+    reported.join(Ask::Rest, 0);
+    assert_eq!(reported.corrected(usage(99, 4)), usage(7, 9));
+    let last = r#"{"id":"b","choices":[],"usage":{"prompt_tokens":99,"completion_tokens":4,"total_tokens":103,"x":{"y":1}}}"#;
+    let expected = r#"{"id":"a","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16,"x":{"y":1}}}"#;
+    let rewritten = reported.rewritten(last.as_bytes()).unwrap();
+    assert_eq!(String::from_utf8(rewritten).unwrap(), expected);
+    // A request that is asked again is answered as a whole.
+    let mut again = sent(&[&delta("a", r#"{"reasoning":"hm"}"#)]);
+    again.join(Ask::Again, 3);
+    assert_eq!(again.corrected(usage(7, 9)), usage(7, 9));
+    assert_eq!(again.tokens(), 3);
+}
+
+#[test]
+fn a_second_server_begins_where_the_first_broke_off() {
+    let first = sent(&[&delta("a", r#"{"content":"x"}"#)]);
+    let think = delta("b", r#"{"reasoning":"hm"}"#);
+    for (ask, data, expected) in [
+        (
+            Ask::Rest,
+            delta("b", r#"{"role":"assistant","content":""}"#),
+            Opening::Skip { token: false },
+        ),
+        (
+            Ask::Rest,
+            r#"{"choices":[],"usage":null}"#.into(),
+            Opening::Skip { token: false },
+        ),
+        (Ask::Rest, delta("b", r#"{"content":"y"}"#), Opening::Begin),
+        (
+            Ask::Rest,
+            r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#.into(),
+            Opening::Begin,
+        ),
+        (
+            Ask::Rest,
+            delta("b", r#"{"tool_calls":[{"index":0}]}"#),
+            Opening::Begin,
+        ),
+        (Ask::Rest, think.clone(), Opening::Refuse(Reason::Reasoning)),
+        (Ask::Again, think, Opening::Skip { token: true }),
+        (
+            Ask::Rest,
+            "[DONE]".into(),
+            Opening::Refuse(Reason::AttemptsFailed),
+        ),
+        (
+            Ask::Rest,
+            r#"{"error":{"code":503}}"#.into(),
+            Opening::Refuse(Reason::AttemptsFailed),
+        ),
+    ] {
+        assert_eq!(
+            first.opening(ask, data.as_bytes()),
+            expected,
+            "{ask:?} {data}"
+        );
+    }
+}
+
+/// The data of the events in complete blocks of `bytes`.
+fn events(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut decoder = Decoder::new(1 << 20);
+    let mut events = decoder.feed(bytes);
+    let mut found = Vec::new();
+    while let Some(event) = events.next() {
+        if event.has_data {
+            found.push(event.data.to_vec());
+        }
+    }
+    found
+}
+
+/// How a server writes its stream.
+#[derive(Clone, Debug)]
+struct Style {
+    piece: usize,
+    ascii: bool,
+    role_in_each: bool,
+    preambles: usize,
+    counts: bool,
+}
+
+fn style() -> impl Strategy<Value = Style> {
+    (
+        1usize..6,
+        any::<bool>(),
+        any::<bool>(),
+        0usize..3,
+        any::<bool>(),
+    )
+        .prop_map(|(piece, ascii, role_in_each, preambles, counts)| Style {
+            piece,
+            ascii,
+            role_in_each,
+            preambles,
+            counts,
+        })
+}
+
+fn escaped(text: &str, ascii: bool) -> String {
+    let json = serde_json::to_string(text).unwrap();
+    if !ascii {
+        return json;
+    }
+    let mut out = String::new();
+    for c in json.chars() {
+        let mut units = [0; 2];
+        match c.is_ascii() {
+            true => out.push(c),
+            false => c
+                .encode_utf16(&mut units)
+                .iter()
+                .for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    out
+}
+
+/// The stream of a server that is asked for `text`, after it was given `given` of it.
+fn stream(api: Api, id: &str, text: &str, given: &str, style: &Style) -> Vec<u8> {
+    let rest = text
+        .strip_prefix(given)
+        .expect("what it was given is the beginning");
+    let prompt = 10 + given.chars().count();
+    let mut out = String::new();
+    let mut said = 0;
+    let mut event = |choice: String, said: usize, finish: &str| {
+        let usage = match style.counts {
+            true => format!(
+                r#","usage":{{"prompt_tokens":{prompt},"completion_tokens":{said},"total_tokens":{}}}"#,
+                prompt + said
+            ),
+            false => String::new(),
+        };
+        out += &format!(
+            "data: {{\"id\":\"{id}\",\"choices\":[{{\"index\":0,{choice},\"finish_reason\":{finish}}}]{usage}}}\n\n"
+        );
+    };
+    let content = |text: &str| match api {
+        Api::Chat => {
+            let role = if style.role_in_each {
+                r#""role":"assistant","#
+            } else {
+                ""
+            };
+            format!(
+                "\"delta\":{{{role}\"content\":{}}}",
+                escaped(text, style.ascii)
+            )
+        }
+        _ => format!("\"text\":{}", escaped(text, style.ascii)),
+    };
+    for _ in 0..style.preambles {
+        event(content(""), 0, "null");
+    }
+    let chars: Vec<char> = rest.chars().collect();
+    for piece in chars.chunks(style.piece) {
+        said += piece.len();
+        event(content(&piece.iter().collect::<String>()), said, "null");
+    }
+    event(content(""), said, "\"stop\"");
+    out += "data: [DONE]\n\n";
+    out.into_bytes()
+}
+
+/// The text in the data of an event.
+fn text_in(api: Api, data: &[u8]) -> String {
+    let Ok(value) = serde_json::from_slice::<Value>(data) else {
+        return String::new();
+    };
+    let choice = &value["choices"][0];
+    let text = if api == Api::Chat {
+        &choice["delta"]["content"]
+    } else {
+        &choice["text"]
+    };
+    text.as_str().unwrap_or_default().to_owned()
+}
+
+proptest! {
+    #[test]
+    fn wherever_a_stream_breaks_its_client_gets_the_text_once(
+        api in prop_oneof![Just(Api::Chat), Just(Api::Completions)],
+        text in "[a-c \"\\\\\\n\u{1}é€😀]{1,40}",
+        first in style(),
+        second in style(),
+        cut in any::<prop::sample::Index>(),
+        limit in prop::option::of(50u64..60),
+    ) {
+        let bytes = stream(api, "first", &text, "", &first);
+        let broken = &bytes[..cut.index(bytes.len())];
+        let mut sent = Sent::new(api, 10_000);
+        let mut seen: Vec<Vec<u8>> = events(broken);
+        seen.iter().for_each(|data| sent.take(data));
+        let limits = limit.map_or(String::new(), |limit| format!(",\"max_tokens\":{limit}"));
+        let body = match api {
+            Api::Chat => format!(r#"{{"messages":[{{"role":"user","content":"?"}}],"stream":true{limits}}}"#),
+            _ => format!(r#"{{"prompt":"?","stream":true{limits}}}"#),
+        };
+        let ask = match sent.ask() {
+            // The finish reason came, so all of the text did.
+            Err(reason) => {
+                prop_assert_eq!(reason, Reason::Finished);
+                let said: String = seen.iter().map(|data| text_in(api, data)).collect();
+                prop_assert_eq!(said, text);
+                return Ok(());
+            }
+            Ok(ask) => ask,
+        };
+        let request = Request::read(api, body.as_bytes()).unwrap();
+        let tokens = sent.tokens();
+        let asked = match ask {
+            Ask::Again => body.clone().into(),
+            Ask::Rest => request.continued(sent.text(), tokens).unwrap(),
+        };
+        let asked: Value = serde_json::from_slice(&asked).unwrap();
+        if let (Some(limit), Ask::Rest) = (limit, ask) {
+            prop_assert_eq!(asked["max_tokens"].as_u64(), Some(limit - tokens));
+        }
+        let given = match api {
+            Api::Chat => asked["messages"][1]["content"].as_str().unwrap_or_default().to_owned(),
+            _ => asked["prompt"].as_str().unwrap()[1..].to_owned(),
+        };
+        let bytes = stream(api, "second", &text, &given, &second);
+        let mut begun = false;
+        for data in events(&bytes) {
+            if !begun {
+                match sent.opening(ask, &data) {
+                    Opening::Skip { .. } => continue,
+                    Opening::Begin => {}
+                    Opening::Refuse(reason) => panic!("{reason:?}"),
+                }
+                begun = true;
+                sent.join(ask, 0);
+            }
+            sent.take(&data);
+            seen.push(sent.rewritten(&data).unwrap_or(data));
+        }
+        let said: String = seen.iter().map(|data| text_in(api, data)).collect();
+        prop_assert_eq!(said, &*text);
+        let id = if seen[0] == b"[DONE]" || broken.is_empty() { None } else { Some("first") };
+        let known = events(broken).is_empty();
+        for data in &seen {
+            if let (Ok(value), Some(id), false) = (serde_json::from_slice::<Value>(data), id, known) {
+                prop_assert_eq!(&value["id"], id);
+            }
+        }
+        if second.counts && ask == Ask::Rest && !(first.counts && first.piece > 1) {
+            let last: Value = serde_json::from_slice(&seen[seen.len() - 2]).unwrap();
+            let total = last["usage"]["total_tokens"].as_u64().unwrap();
+            let all = last["usage"]["completion_tokens"].as_u64().unwrap();
+            prop_assert_eq!(total, all + last["usage"]["prompt_tokens"].as_u64().unwrap());
+        }
+        // All of it is kept for yet another server.
+        let kept: String = serde_json::from_slice(&[b"\"", sent.text(), b"\""].concat()).unwrap();
+        prop_assert_eq!(kept, text);
+    }
+
+    #[test]
+    fn whatever_a_server_sends_nothing_panics(
+        pieces in prop::collection::vec(
+            prop::sample::select(vec![
+                "{", "}", "[", "]", ",", ":", "\"choices\"", "\"delta\"", "\"content\"", "\"text\"", "\"a\"", "\"", "\\", "0", "null", "é",
+            ]),
+            0..30,
+        ),
+    ) {
+        let data = pieces.concat();
+        for api in [Api::Chat, Api::Completions] {
+            let mut sent = Sent::new(api, 100);
+            sent.take(data.as_bytes());
+            sent.take(data.as_bytes());
+            let _ = sent.opening(Ask::Rest, data.as_bytes());
+            let _ = sent.rewritten(data.as_bytes());
+            let _ = Request::read(api, data.as_bytes()).map(|request| request.continued(b"x", 1));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Where the rest of a stream may be asked for after its first content.
+
+use super::{Rules, Target};
+
+/// Why another server is to take over a stream, as far as it decides where to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// Its server is gone.
+    Gone,
+    /// Its server lives, and reports that what is behind it is gone.
+    Behind,
+    /// The plan moves it to the new generation.
+    Move,
+}
+
+/// Where to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Candidates {
+    /// The endpoints of a pool, except the one that broke off.
+    Others(Target),
+    /// The endpoint that broke off.
+    Same,
+}
+
+/// Where to ask for the rest of a stream that came `from` there, in order: first on its own generation, then, if
+/// `any_generation`, on the other one. An endpoint that broke off comes last, because it is probably gone, unless it has
+/// reported the failure itself: other workers may be behind it.
+///
+/// A generation of weight 0 is no place, except old, until it drains.
+#[must_use]
+pub fn candidates(
+    rules: &Rules,
+    from: Target,
+    any_generation: bool,
+    why: Takeover,
+) -> Vec<Candidates> {
+    if !rules.enabled {
+        return Vec::new();
+    }
+    if why == Takeover::Move {
+        let may_move = from != Target::New && rules.serves(Target::New);
+        return may_move
+            .then_some(Candidates::Others(Target::New))
+            .into_iter()
+            .collect();
+    }
+    let same = rules.serves(from).then_some(Candidates::Same);
+    let own = |target: &Target| target.generation() == from.generation();
+    let mut targets = vec![from];
+    let rest = [Target::Old, Target::Peers, Target::New];
+    targets.extend(
+        rest.into_iter()
+            .filter(|target| own(target) && *target != from),
+    );
+    targets.extend(
+        rest.into_iter()
+            .filter(|target| any_generation && !own(target)),
+    );
+    let others = targets.into_iter().filter(|target| rules.serves(*target));
+    let mut candidates: Vec<Candidates> = others.map(Candidates::Others).collect();
+    match why {
+        Takeover::Behind if same.is_some() => candidates.insert(1, Candidates::Same),
+        _ => candidates.extend(same),
+    }
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::split::Weights;
+
+    const BOTH: Rules = Rules {
+        enabled: true,
+        weights: Weights::ALL_OLD,
+        old_drains: false,
+        has_new: true,
+        has_peers: true,
+        overloaded: false,
+        old_server_errors: false,
+    };
+
+    fn rules(percent: u8, old_drains: bool) -> Rules {
+        Rules {
+            weights: Weights::percent(percent).expect("valid"),
+            old_drains,
+            ..BOTH
+        }
+    }
+
+    #[test]
+    fn its_own_generation_comes_first_and_what_broke_off_last() {
+        use Candidates::{Others, Same};
+        use Takeover::{Behind, Gone};
+        use Target::{New, Old, Peers};
+        let rules = rules(50, false);
+        for (from, any, why, expected) in [
+            (Old, false, Gone, vec![Others(Old), Others(Peers), Same]),
+            (Old, false, Behind, vec![Others(Old), Same, Others(Peers)]),
+            (
+                Old,
+                true,
+                Gone,
+                vec![Others(Old), Others(Peers), Others(New), Same],
+            ),
+            (
+                Peers,
+                true,
+                Gone,
+                vec![Others(Peers), Others(Old), Others(New), Same],
+            ),
+            (New, false, Gone, vec![Others(New), Same]),
+            (
+                New,
+                true,
+                Gone,
+                vec![Others(New), Others(Old), Others(Peers), Same],
+            ),
+            (
+                New,
+                true,
+                Behind,
+                vec![Others(New), Same, Others(Old), Others(Peers)],
+            ),
+        ] {
+            assert_eq!(
+                candidates(&rules, from, any, why),
+                expected,
+                "{from:?} {any} {why:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_generation_without_weight_is_no_place_except_old_until_it_drains() {
+        use Candidates::{Others, Same};
+        use Target::{New, Old};
+        let gone = |rules: &Rules, from| candidates(rules, from, true, Takeover::Gone);
+        let no_peers = |rules| Rules {
+            has_peers: false,
+            ..rules
+        };
+        assert_eq!(gone(&no_peers(rules(100, true)), Old), [Others(New)]);
+        assert_eq!(gone(&no_peers(rules(100, true)), New), [Others(New), Same]);
+        assert_eq!(
+            gone(&no_peers(rules(100, false)), New),
+            [Others(New), Others(Old), Same]
+        );
+        assert_eq!(gone(&no_peers(rules(0, false)), New), [Others(Old)]);
+        assert_eq!(gone(&no_peers(rules(0, false)), Old), [Others(Old), Same]);
+        let off = Rules {
+            enabled: false,
+            ..rules(50, false)
+        };
+        assert_eq!(gone(&off, Old), []);
+    }
+
+    #[test]
+    fn a_stream_moves_from_old_to_new_only() {
+        let moved = |percent, from| candidates(&rules(percent, true), from, true, Takeover::Move);
+        assert_eq!(moved(100, Target::Old), [Candidates::Others(Target::New)]);
+        assert_eq!(moved(100, Target::Peers), [Candidates::Others(Target::New)]);
+        assert_eq!(moved(100, Target::New), []);
+        assert_eq!(moved(0, Target::Old), []);
+    }
+}
