@@ -163,13 +163,18 @@ impl Openings {
         }
     }
 
+    /// Are ids or numbers of the current stream rewritten?
+    #[must_use]
+    pub fn rewrites(&self, api: Api) -> bool {
+        self.continues
+            && api.repeats_ids()
+            && !(self.ids.is_empty() && self.numbers.offset == Some(0))
+    }
+
     /// The same events with the ids and numbers that the client knows. `bytes` are complete events of the current stream.
     #[must_use]
     pub fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
-        let changes = self.continues
-            && api.repeats_ids()
-            && !(self.ids.is_empty() && self.numbers.offset == Some(0));
-        if !changes || bytes.is_empty() {
+        if !self.rewrites(api) || bytes.is_empty() {
             return bytes;
         }
         let (ids, numbers) = (&self.ids, &mut self.numbers);

@@ -826,6 +826,65 @@ async fn a_stream_that_cannot_be_continued_elsewhere_ends_with_an_error() {
     proxy.outcomes("failed", 1).await;
 }
 
+/// The events of a numbered stream of Responses, whose text is `delta`.
+fn numbered(name: &str, delta: &str) -> Vec<String> {
+    let item = format!(r#""item":{{"id":"{name}","type":"message"}},"output_index":0"#);
+    let at = format!(r#""item_id":"{name}","output_index":0,"content_index":0"#);
+    let response = format!(r#""response":{{"id":"{name}"}}"#);
+    let events = [
+        ("response.created", response.clone()),
+        ("response.in_progress", response.clone()),
+        ("response.output_item.added", item),
+        (
+            "response.content_part.added",
+            format!(r#"{at},"part":{{"type":"output_text","text":""}}"#),
+        ),
+        (
+            "response.output_text.delta",
+            format!(r#"{at},"delta":"{delta}""#),
+        ),
+        ("response.completed", response),
+    ];
+    let event = |(number, (kind, rest)): (usize, (&str, String))| {
+        format!(
+            "event: {kind}\ndata: {{\"type\":\"{kind}\",\"sequence_number\":{number},{rest}}}\n\n"
+        )
+    };
+    events.into_iter().enumerate().map(event).collect()
+}
+
+/// An event whose ids would have to be rewritten, but which cannot be held until it is complete.
+#[tokio::test]
+async fn a_continued_stream_with_an_event_that_cannot_be_held_ends_with_an_error_and_no_foreign_id()
+{
+    for (budget, length) in [("30000", 100_000), ("100000000", 1_200_000)] {
+        let opened = numbered("new", "")[..2].concat();
+        let events = numbered("old", &"x".repeat(length));
+        // The complete events come together with the beginning of the long one.
+        let (begun, rest) = events[4].split_at(length / 2);
+        let together = events[..4].concat() + begun;
+        let gate = Gate::closed();
+        let new = Upstream::always(stream_of(&opened).wait(&gate).reset()).await;
+        let old = Script::new().sse().chunk(together).chunk(rest);
+        let old = Upstream::always(old.chunk(&events[5])).await;
+        let plan = mostly_new(&new, "failover: {holdSeconds: 0}");
+        let flags = ["--replay-budget-bytes", budget];
+        let proxy = Proxy::planned(&old, &plan, &flags).await;
+        let mut client = Client::connect(proxy.address).await;
+        client.post(RESPONSES, &[], STREAMING).await;
+        client.head().await;
+        client.until(&opened).await;
+        gate.open();
+        let rest = String::from_utf8(client.body().await).unwrap();
+        let (whole, error) = rest.split_once("event: error\n").expect(&rest);
+        let expected = numbered("new", "")[2..4].concat();
+        assert_eq!(whole.trim_end(), expected.trim_end());
+        assert!(error.ends_with("\n\n"), "{error}");
+        assert!(client.end.unwrap().is_unclean());
+        proxy.outcomes("failed", 1).await;
+    }
+}
+
 fn family_stream(name: &str) -> String {
     Family::Messages.stream(name, 2)
 }

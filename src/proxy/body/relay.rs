@@ -240,10 +240,9 @@ impl Relay {
             self.retry(target, cause);
             return taken.forward;
         }
-        if taken.conflict {
-            let message = format!("{} goes on otherwise than the stream began", self.side());
+        if let Some(stop) = taken.stop {
             self.source = UpstreamBody::empty();
-            self.give_up(&message, StatusCode::BAD_GATEWAY);
+            self.stop(stop);
             return taken.forward;
         }
         let out = taken.forward;

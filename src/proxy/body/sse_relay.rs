@@ -1,5 +1,6 @@
 //! Decides, slice by slice, what of an event stream to forward, hold or drop.
 
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -45,8 +46,19 @@ pub struct Taken {
     pub committed: bool,
     /// Abandon this stream and retry on another target.
     pub retry: Option<(Target, Cause)>,
-    /// The stream does not continue what the client already has.
-    pub conflict: bool,
+    /// The stream cannot continue what the client has from another target.
+    pub stop: Option<Stop>,
+}
+
+/// Why a stream cannot continue what the client has from another target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// It opens something else in the same place.
+    Conflict,
+    /// An event is too long to be held, and ids are only rewritten in complete events.
+    TooLong,
+    /// The memory budget has no room for an incomplete event.
+    NoMemory,
 }
 
 /// What to do after an event before the first content.
@@ -149,27 +161,29 @@ impl SseRelay {
         let mut out = Vec::new();
         // Everything before this offset is done.
         let mut from = 0;
+        // The end of the last complete event.
+        let mut complete = 0;
         let mut with_content = 0;
         let mut prescans = Prescans::before(&self.decoder, &data);
         let mut decoder = std::mem::replace(&mut self.decoder, Decoder::new(0));
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
             let prescan = prescans.for_next();
+            complete = event.end;
             if self.committed {
                 with_content += u64::from(note(self.api, &event, prescan, exchange));
                 continue;
             }
-            let end = event.end;
             match self.early(
                 &event,
-                &data[from..end],
+                &data[from..complete],
                 &mut out,
                 now,
                 exchange,
                 attempts.as_deref_mut(),
                 timers,
             ) {
-                Early::Go => from = end,
+                Early::Go => from = complete,
                 Early::Commit => {
                     self.committed = true;
                     taken.committed = true;
@@ -180,7 +194,7 @@ impl SseRelay {
                     break;
                 }
                 Early::Conflict => {
-                    taken.conflict = true;
+                    taken.stop = Some(Stop::Conflict);
                     break;
                 }
             }
@@ -188,13 +202,30 @@ impl SseRelay {
         drop(events);
         self.decoder = decoder;
         exchange.content(now, with_content);
-        if taken.retry.is_none() && !taken.conflict {
-            taken.committed |= self.settle(&data, from, &mut out, &mut taken.forward, exchange);
+        if taken.retry.is_none() && taken.stop.is_none() {
+            let rewrites = self.openings.rewrites(self.api);
+            let mut boundary = self.decoder.boundary();
+            if rewrites && self.quiet() {
+                taken.stop = Some(Stop::TooLong);
+                boundary = complete;
+            }
+            let boundary = boundary.max(from);
+            taken.committed |= self.settle(
+                &data,
+                from..boundary,
+                &mut out,
+                &mut taken.forward,
+                exchange,
+            );
             if taken.committed {
                 self.openings.settled();
             }
-            if !self.charge_held(exchange) {
-                taken.committed |= self.give_up(&mut taken.forward, exchange);
+            if taken.stop.is_none() && !self.charge_held(exchange) {
+                if rewrites {
+                    taken.stop = Some(Stop::NoMemory);
+                } else {
+                    taken.committed |= self.give_up(&mut taken.forward, exchange);
+                }
             }
             if self.committed {
                 timers.last_data = Some(now);
@@ -224,12 +255,13 @@ impl SseRelay {
     }
 
     /// Stops holding and parsing, because the memory budget has no room: from now on everything passes as it arrives,
-    /// as after an event that is too long. Returns true if this commits the stream.
+    /// as after an event that is too long. Only for a stream whose ids are not rewritten. Returns true if this commits
+    /// the stream.
     fn give_up(&mut self, forward: &mut Bytes, exchange: &mut Exchange) -> bool {
         let held = self.take_held();
         *forward = [&forward[..], &held].concat().into();
         self.decoder.give_up();
-        // No other target will continue the stream. The ids stay: `take` still rewrites this slice.
+        // No other target will continue the stream.
         self.openings.settled();
         let held = charged(self.openings.held());
         self.charge.force(exchange.memory(), held);
@@ -291,11 +323,12 @@ impl SseRelay {
         Early::Go
     }
 
-    /// Processes the rest of the slice, starting at `from`. Returns true if this commits the stream.
+    /// Processes the rest of the slice: complete events in `events`, and the beginning of another one after them. Returns
+    /// true if this commits the stream.
     fn settle(
         &mut self,
         data: &Bytes,
-        from: usize,
+        events: Range<usize>,
         out: &mut Vec<u8>,
         forward: &mut Bytes,
         exchange: &mut Exchange,
@@ -306,7 +339,7 @@ impl SseRelay {
             exchange.quiet = true;
             self.committed = true;
         }
-        let boundary = self.decoder.boundary().max(from);
+        let boundary = events.end;
         if !self.committed {
             // A stray LF that completes the line ending of the last event goes where that event went.
             let destination = if self.held.is_empty() {
@@ -314,19 +347,19 @@ impl SseRelay {
             } else {
                 &mut self.held
             };
-            destination.extend_from_slice(&data[from..boundary]);
+            destination.extend_from_slice(&data[events]);
             self.partial.extend_from_slice(&data[boundary..]);
             *forward = std::mem::take(out).into();
             return false;
         }
         out.append(&mut self.held);
-        if boundary > from {
+        if !events.is_empty() {
             out.append(&mut self.partial);
         }
         *forward = if out.is_empty() {
-            data.slice(from..boundary)
+            data.slice(events)
         } else {
-            out.extend_from_slice(&data[from..boundary]);
+            out.extend_from_slice(&data[events]);
             std::mem::take(out).into()
         };
         self.partial.extend_from_slice(&data[boundary..]);

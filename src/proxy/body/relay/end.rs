@@ -9,6 +9,7 @@ use super::{Relay, State};
 use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
+use crate::proxy::body::sse_relay::Stop;
 use crate::proxy::body::{is_event_stream, is_readable};
 use crate::proxy::head::remove_hop_by_hop;
 use crate::sse::End;
@@ -72,6 +73,26 @@ impl Relay {
     pub(super) fn give_up(&mut self, message: &str, status: StatusCode) {
         self.exchange().timeline.set_error(Some(status.as_u16()));
         self.close(message, status, End::Cut);
+    }
+
+    /// The stream of another target cannot continue what the client has.
+    pub(super) fn stop(&mut self, stop: Stop) {
+        let side = self.side();
+        let (message, status) = match stop {
+            Stop::Conflict => (
+                format!("{side} goes on otherwise than the stream began"),
+                StatusCode::BAD_GATEWAY,
+            ),
+            Stop::TooLong => (
+                format!("{side} continued the stream with an event that is too long"),
+                StatusCode::BAD_GATEWAY,
+            ),
+            Stop::NoMemory => (
+                format!("the proxy has no memory to continue the stream with that of {side}"),
+                StatusCode::SERVICE_UNAVAILABLE,
+            ),
+        };
+        self.give_up(&message, status);
     }
 
     pub fn interrupt(&mut self) {
