@@ -1,6 +1,7 @@
 //! Serves one HTTP/2 client connection: each stream is a task that runs its request through the proxy.
 
 mod connection;
+mod on_demand;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +16,12 @@ use http::uri::Authority;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
+use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tower::BoxError;
 
 use self::connection::{Open, Seat};
+use self::on_demand::{OnDemand, Wanted, continue_response, expectation};
 use super::limits::Limits;
 use crate::http1::{expectations_are_known, host_is_valid};
 use crate::lifecycle::{Lifecycle, Phase, Watch};
@@ -71,13 +74,15 @@ pub async fn run<O: OldBackend>(
     let open = Arc::<Open>::default();
     let write_timeout = limits.write_timeout;
     let serve = |request: Request<RecvStream>, respond| {
+        let (reads, wanted) = expectation(request.headers()).unzip();
         let stream = Stream {
             respond,
             write_timeout,
+            wanted,
             seat: open.seat(),
         };
         let (proxy, client) = (proxy.clone(), Arc::clone(&client));
-        tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request)));
+        tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request, reads)));
     };
     if let Err(error) = connection::serve(
         handshake, traffic, &open, &limits, &lifecycle, &memory, serve,
@@ -93,6 +98,8 @@ struct Stream {
     respond: SendResponse<Bytes>,
     /// How long the client may take nothing of the response.
     write_timeout: Duration,
+    /// Set while the client may wait for `100 Continue`.
+    wanted: Option<Wanted>,
     seat: Seat,
 }
 
@@ -102,7 +109,10 @@ impl Stream {
         let mut answer = std::pin::pin!(answer);
         let answered = std::future::poll_fn(|cx| match answer.as_mut().poll(cx) {
             Poll::Ready(response) => Poll::Ready(Some(response)),
-            Poll::Pending => self.respond.poll_reset(cx).map(|_| None),
+            Poll::Pending => {
+                self.poll_wanted(cx);
+                self.respond.poll_reset(cx).map(|_| None)
+            }
         });
         let Some(response) = answered.await else {
             return self.seat.given_up();
@@ -118,6 +128,19 @@ impl Stream {
         if !ends {
             let sending = Sending::new(stream, body, Reason::INTERNAL_ERROR);
             self.send(sending).await;
+        }
+    }
+
+    /// Asks for the body of the request once it is wanted.
+    fn poll_wanted(&mut self, cx: &mut Context<'_>) {
+        if let Some(wanted) = &mut self.wanted
+            && let Poll::Ready(is_wanted) = Pin::new(wanted).poll(cx)
+        {
+            self.wanted = None;
+            if is_wanted.is_ok() {
+                // An error means that the client or its connection is gone.
+                let _ = self.respond.send_informational(continue_response());
+            }
         }
     }
 
@@ -156,6 +179,7 @@ async fn answer<O: OldBackend>(
     client: Arc<Client>,
     watch: Watch,
     request: Request<RecvStream>,
+    reads: Option<oneshot::Sender<()>>,
 ) -> Response<Streamed> {
     let memory = Arc::clone(&proxy.context().memory);
     let answer = match refusal(&request) {
@@ -165,7 +189,7 @@ async fn answer<O: OldBackend>(
             tokio::select! {
                 // Boxed: the future is large, and this task would otherwise keep room for it as long as the stream
                 // lives.
-                answer = Box::pin(proxy.handle(with_body(request, limit, &memory), Some(client), None)) => answer,
+                answer = Box::pin(proxy.handle(with_body(request, reads, limit, &memory), Some(client), None)) => answer,
                 () = ending => refused(StatusCode::SERVICE_UNAVAILABLE, "the proxy is shutting down"),
             }
         }
@@ -185,6 +209,7 @@ async fn answer<O: OldBackend>(
 /// Converts the request. Its body is complete only if its stream ends cleanly, and is subject to the body timeout.
 fn with_body(
     request: Request<RecvStream>,
+    reads: Option<oneshot::Sender<()>>,
     limit: Arc<BodyLimit>,
     memory: &Arc<Budget>,
 ) -> Request<RequestBody> {
@@ -194,7 +219,11 @@ fn with_body(
         Broken::NoMemory => BoxError::from(Fault::NoMemory),
         Broken::Stream(error) => error.into(),
     });
-    Request::from_parts(head, RequestBody::stream(Paced::new(body, limit)))
+    let body = match reads {
+        Some(reads) => RequestBody::stream(Paced::new(OnDemand::new(body, reads), limit)),
+        None => RequestBody::stream(Paced::new(body, limit)),
+    };
+    Request::from_parts(head, body)
 }
 
 fn refused(status: StatusCode, message: &str) -> Response<SplitBody> {

@@ -753,6 +753,44 @@ async fn a_malformed_request_over_http2_reaches_no_model_server() {
     }
 }
 
+#[tokio::test]
+async fn an_http2_client_that_expects_100_continue_gets_it_before_it_sends_its_body() {
+    for refuses in [false, true] {
+        let old = match refuses {
+            true => Upstream::always(status(401).leaving_the_body()).await,
+            false => Upstream::start(healthy("old")).await,
+        };
+        for protocol in ["http1", "http2"] {
+            let proxy = Proxy::before(&old, &["--upstream-protocol", protocol]).await;
+            let stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
+            let (mut sender, connection) = h2::client::handshake(stream).await.unwrap();
+            tokio::spawn(connection);
+            let request = http::Request::post(format!("http://models.example{CHAT}"))
+                .header("expect", "100-continue")
+                .body(())
+                .unwrap();
+            let (mut response, mut body) = sender.send_request(request, false).unwrap();
+            let next = std::future::poll_fn(|cx| response.poll_informational(cx));
+            let interim = within("an interim response", next).await;
+            let interim = interim.map(|interim| interim.unwrap().status().as_u16());
+            // The early refusal may come before anyone wants the body, or after.
+            if !refuses {
+                assert_eq!(interim, Some(100), "{protocol}");
+                body.send_data(STREAMING.into(), true).unwrap();
+            }
+            let response = within("the response", response).await.unwrap();
+            let expected = if refuses { 401 } else { 200 };
+            assert_eq!(response.status().as_u16(), expected, "{protocol}");
+            if !refuses {
+                eventually("the body comes", async || {
+                    old.last().body() == STREAMING.as_bytes()
+                })
+                .await;
+            }
+        }
+    }
+}
+
 /// What a server may send beyond the answer to the request of a stream.
 #[derive(Clone, Copy, Debug)]
 enum Stray {
