@@ -21,6 +21,7 @@ mod metrics;
 mod models;
 mod plan_file;
 mod pools;
+mod ports;
 mod split;
 mod spread;
 mod stream;
