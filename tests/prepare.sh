@@ -4,7 +4,7 @@
 #
 # usage: prepare.sh [TOOL=VERSION]...
 #
-# Checks the machine, installs Dynamo, the openai client, Kubernetes and an OpenTelemetry Collector for the tests, and each
+# Checks the machine, installs Dynamo, uvicorn, the openai and anthropic clients, Kubernetes and an OpenTelemetry Collector for the tests, and each
 # TOOL from crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

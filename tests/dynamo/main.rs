@@ -1,4 +1,5 @@
-//! crossfade between two stacks of real Dynamo, each a frontend and a scripted worker that says which generation it is.
+//! crossfade between two stacks of real Dynamo, each a frontend and a scripted worker that says which generation it is; in
+//! front of real uvicorn; and behind the official clients.
 
 #[path = "../support/rig.rs"]
 mod rig;
@@ -8,9 +9,12 @@ mod dynamo;
 
 mod bytes;
 mod cancel;
+mod clients;
 mod ends;
 mod pair;
+mod peers;
 mod refusals;
 mod saves;
 mod split;
 mod traces;
+mod uvicorn;

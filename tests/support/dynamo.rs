@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep};
 
 // The path is explicit because test files include this one with `#[path]`.
 #[path = "dynamo/process.rs"]
-mod process;
+pub mod process;
 
 /// The default model of a stack.
 pub const MODEL: &str = "tiny";
@@ -37,6 +37,19 @@ pub struct Dynamo {
     pub model: PathBuf,
 }
 
+/// Where `tests/dynamo/install.sh` installs.
+pub fn home() -> PathBuf {
+    let chosen = env::var_os("CROSSFADE_DYNAMO").map(PathBuf::from);
+    let default = || {
+        let cache = env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty());
+        let cache = cache.map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")));
+        Some(cache?.join("crossfade/dynamo"))
+    };
+    let home = chosen.or_else(default);
+    home.expect("HOME, XDG_CACHE_HOME or CROSSFADE_DYNAMO is set")
+}
+
 impl Dynamo {
     /// Finds the installation.
     ///
@@ -47,16 +60,7 @@ impl Dynamo {
             include_str!("../dynamo/requirements.txt"),
             include_str!("../dynamo/tiny_model.py")
         );
-        let home = env::var_os("CROSSFADE_DYNAMO")
-            .map(PathBuf::from)
-            .or_else(|| {
-                let cache = env::var_os("XDG_CACHE_HOME").filter(|cache| !cache.is_empty());
-                let cache = cache.map(PathBuf::from);
-                let cache =
-                    cache.or_else(|| Some(PathBuf::from(env::var_os("HOME")?).join(".cache")));
-                Some(cache?.join("crossfade/dynamo"))
-            })
-            .expect("HOME, XDG_CACHE_HOME or CROSSFADE_DYNAMO is set");
+        let home = home();
         let stamp = fs::read_to_string(home.join("stamp")).unwrap_or_default();
         assert!(
             stamp == STAMP,

@@ -1,0 +1,99 @@
+//! The programs of others beside Dynamo: uvicorn, and clients of streams.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::{env, fs};
+
+use serde_json::Value;
+
+use crate::dynamo::{Dynamo, home, process};
+use crate::rig::client;
+use crate::rig::{Family, until};
+
+/// The Python of the environment that `peers.txt` describes.
+///
+/// # Panics
+/// If it is not installed, or in other versions.
+fn python() -> PathBuf {
+    let home = home();
+    let stamp = fs::read_to_string(home.join("peers.stamp")).unwrap_or_default();
+    assert!(
+        stamp == include_str!("peers.txt"),
+        "uvicorn is not installed in {} in the wanted version: run `make test`, or tests/dynamo/install.sh",
+        home.display()
+    );
+    home.join("peers/bin/python")
+}
+
+fn file(name: &str) -> PathBuf {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dynamo");
+    tests.join(name)
+}
+
+/// A uvicorn that serves `app.py`.
+pub struct Uvicorn {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Uvicorn {
+    /// With this implementation of HTTP/1.1: `h11` or `httptools`.
+    pub async fn start(http: &str) -> Self {
+        let address = process::free_address();
+        let mut command = Command::new(python());
+        command
+            .args(["-m", "uvicorn", "app:app", "--app-dir"])
+            .arg(file(""))
+            .args(["--http", http, "--host", &address.ip().to_string()])
+            .args(["--port", &address.port().to_string()])
+            .args(["--log-level", "warning", "--timeout-keep-alive", "60"])
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::null());
+        let mut child = process::spawn(command);
+        until("uvicorn serves", async || {
+            assert!(child.try_wait().unwrap().is_none(), "uvicorn ended");
+            tokio::net::TcpStream::connect(address).await.ok()
+        })
+        .await;
+        Self { child, address }
+    }
+
+    /// What it said of each request.
+    pub async fn seen(&self) -> Vec<String> {
+        let text = client::get(self.address, "/seen").await.text();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Uvicorn {
+    fn drop(&mut self) {
+        process::end(&mut self.child);
+    }
+}
+
+/// What the official client of the family makes of `count` streams: of each its id, and its blocks.
+pub async fn read_streams(
+    family: Family,
+    address: SocketAddr,
+    count: usize,
+) -> Vec<(String, Value)> {
+    let python = match family {
+        Family::Messages => python(),
+        _ => Dynamo::install().python,
+    };
+    let mut command = Command::new(python);
+    command
+        .arg(file("stream_client.py"))
+        .arg(family.class())
+        .arg(format!("http://{address}"))
+        .arg(count.to_string())
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .stdin(Stdio::null());
+    // Beside the servers of this test, which run on this thread.
+    let running = tokio::task::spawn_blocking(move || command.output());
+    let output = running.await.unwrap().expect("the client starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    serde_json::from_slice(&output.stdout).expect("one line of JSON")
+}
