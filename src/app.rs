@@ -26,11 +26,10 @@ use self::core::Core;
 use self::shutdown::Signals;
 use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
-use crate::discovery::TlsFault;
+use crate::discovery::{self, TlsFault};
 use crate::downstream::{self, Listener};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::proxy::{OldPool, Proxy};
-use crate::resource::Problems;
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept;
@@ -56,10 +55,8 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    #[error("cannot load {}:\n{problems}", path.display())]
-    Plan { path: PathBuf, problems: Problems },
-    #[error("cannot use the plan given by flags:\n{0}")]
-    Flags(Problems),
+    #[error(transparent)]
+    Plan(#[from] discovery::Error),
     #[error("cannot load the certificates")]
     Tls(#[from] crate::tls::Error),
     #[error("cannot load the plan's certificates")]
@@ -67,7 +64,7 @@ pub enum Error {
     #[error("cannot start tracing")]
     Traces(#[from] crate::telemetry::trace::Error),
     #[cfg(feature = "kube")]
-    #[error("cannot watch the updates of the cluster")]
+    #[error("cannot connect to the cluster")]
     Cluster(#[from] crate::k8s::Error),
     #[error("cannot start a runtime")]
     Runtime(#[source] io::Error),

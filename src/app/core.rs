@@ -9,12 +9,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::Error;
-use crate::config::{Config, PlanSource};
-#[cfg(feature = "kube")]
-use crate::discovery::Cluster;
-use crate::discovery::{self, PlanFile, Publisher, RequestedPlan, SourceEvent, State};
+use crate::config::Config;
+use crate::discovery::{self, Context, First, Publisher, Source, SourceEvent, State};
 use crate::proxy::ProxyContext;
-use crate::resource::{Identity, Plan, Problems};
 use crate::telemetry::Metrics;
 use crate::telemetry::trace::Tracer;
 use crate::tls::{ClientFiles, Files, Reloading, ServerFiles};
@@ -31,26 +28,7 @@ pub(super) struct Core {
     pub(super) context: Arc<ProxyContext>,
     pub(super) events: mpsc::Sender<SourceEvent>,
     received: mpsc::Receiver<SourceEvent>,
-    source: Source,
-}
-
-/// What is watched for plans.
-enum Source {
-    Nothing,
-    File(PlanFile),
-    #[cfg(feature = "kube")]
-    Cluster(Box<Cluster>),
-}
-
-impl Source {
-    /// Whether a plan that cannot be used is no fault of who starts the process.
-    fn is_written_by_others(&self) -> bool {
-        match self {
-            Self::Nothing | Self::File(_) => false,
-            #[cfg(feature = "kube")]
-            Self::Cluster(_) => true,
-        }
-    }
+    source: Box<dyn Source>,
 }
 
 impl Core {
@@ -66,7 +44,8 @@ impl Core {
         if config.upstream_tls != ClientFiles::default() {
             config.upstream_tls.load()?;
         }
-        let (first, source) = First::find(&config.plan, state.as_ref()).await?;
+        let mut source = discovery::open(&config.plan).await?;
+        let first = source.first(state.as_ref()).await?;
         let metrics = Arc::new(Metrics::default());
         let traces = config.traces.as_ref();
         let tracer = traces.map(|settings| Tracer::start(settings, metrics.spans.clone()));
@@ -75,17 +54,17 @@ impl Core {
             let metrics = Arc::clone(&metrics);
             Publisher::start(config, metrics, state, first.wanted, first.source)
         };
-        let refused = first.refused.clone();
+        let rejected = first.rejected.clone();
         let publisher = match start(first, state.clone()).await {
             // Where others write the plans, a bad one is no reason not to serve.
-            Err(error) if source.is_written_by_others() => {
+            Err(error) if source.is_shared() => {
                 tracing::error!(%error, "cannot use the plan; starting with all requests to old");
                 start(First::all_old(), state).await?
             }
             started => started?,
         };
-        if let (Some(problems), PlanSource::File(path)) = (refused, &config.plan) {
-            publisher.reject(problems, path.display().to_string().into());
+        if let Some((problems, source)) = rejected {
+            publisher.reject(problems, source);
         }
         let snapshots = Arc::clone(publisher.snapshots());
         let phase = fastrand::u64(..);
@@ -106,107 +85,17 @@ impl Core {
             Arc::clone(self.publisher.snapshots()),
             config.probe_interval,
         );
-        #[cfg(feature = "kube")]
-        let (snapshots, status) = (
-            Arc::clone(self.publisher.snapshots()),
-            Arc::clone(self.publisher.status()),
-        );
-        let watching = async {
-            match self.source {
-                Source::Nothing => {}
-                Source::File(file) => {
-                    if let Err(error) = file.watch(self.events.clone()).await {
-                        tracing::error!(%error, "cannot watch the plan file");
-                    }
-                }
-                #[cfg(feature = "kube")]
-                Source::Cluster(cluster) => {
-                    cluster.follow(self.events.clone(), snapshots, status).await;
-                }
-            }
-            std::future::pending::<()>().await;
+        let context = Context {
+            events: self.events.clone(),
+            snapshots: Arc::clone(self.publisher.snapshots()),
+            status: Arc::clone(self.publisher.status()),
         };
+        let watching = self.source.follow(context);
         tokio::join!(
             probing,
             watching,
             publish(self.publisher, self.received, tls)
         );
-    }
-}
-
-/// The first plan, and the problems of the plan that it stands in for, if any.
-struct First {
-    wanted: RequestedPlan,
-    source: Arc<str>,
-    refused: Option<Problems>,
-}
-
-impl First {
-    fn good(wanted: RequestedPlan, source: impl Into<Arc<str>>) -> Self {
-        Self {
-            wanted,
-            source: source.into(),
-            refused: None,
-        }
-    }
-
-    fn plan(plan: Plan, source: &str) -> Self {
-        Self::good(plan.into(), source)
-    }
-
-    /// All requests to old, until there is a plan.
-    fn all_old() -> Self {
-        Self::plan(Plan::all_old(), "none")
-    }
-
-    /// The last good plan, if one was saved.
-    fn kept(state: Option<&State>) -> Option<Self> {
-        let state = state?;
-        let wanted = discovery::read(state.file()).ok()?;
-        Some(Self::good(wanted, state.file().display().to_string()))
-    }
-
-    async fn find(source: &PlanSource, state: Option<&State>) -> Result<(Self, Source), Error> {
-        match source {
-            PlanSource::Flags(spec) => {
-                let plan = Plan::of(Identity::default(), spec).map_err(Error::Flags)?;
-                Ok((Self::plan(plan, "flags"), Source::Nothing))
-            }
-            PlanSource::OnlyOld(spec) => {
-                let plan = Plan::only_old(spec).map_err(Error::Flags)?;
-                Ok((Self::plan(plan, "none"), Source::Nothing))
-            }
-            PlanSource::File(path) => {
-                let mut file = PlanFile::new(path);
-                let first = match file.read() {
-                    Ok(wanted) => Self::good(wanted, path.display().to_string()),
-                    Err(problems) => {
-                        let path = path.clone();
-                        match Self::kept(state) {
-                            Some(kept) => Self {
-                                refused: Some(problems),
-                                ..kept
-                            },
-                            None => return Err(Error::Plan { path, problems }),
-                        }
-                    }
-                };
-                Ok((first, Source::File(file)))
-            }
-            #[cfg(feature = "kube")]
-            PlanSource::Cluster(settings) => {
-                let mut cluster = Cluster::open(settings).await?;
-                let first = match cluster.first().await {
-                    Some((wanted, source)) => Self::good(wanted, source),
-                    // Validated again, since the permissions may have become narrower since it was saved.
-                    None => match state.and_then(|state| cluster.kept(state)) {
-                        Some((wanted, source)) => Self::good(wanted, source),
-                        None => Self::all_old(),
-                    },
-                };
-                Ok((first, Source::Cluster(Box::new(cluster))))
-            }
-        }
     }
 }
 

@@ -287,8 +287,8 @@ fn what_the_controller_tells_as_a_reason_is_explained() {
         include_str!("../../src/rollout/end.rs"),
         include_str!("../../src/controller/reconcile.rs"),
         include_str!("../../src/controller/status.rs"),
-        include_str!("../../src/discovery/cluster/follower.rs"),
-        include_str!("../../src/discovery/cluster/follower/withdrawal.rs"),
+        include_str!("../../src/discovery/source/cluster/follower.rs"),
+        include_str!("../../src/discovery/source/cluster/follower/withdrawal.rs"),
     ];
     let well = [
         "Accepted",

@@ -15,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::view::{Conflict, Ruler};
 use super::{Cluster, source};
+use crate::discovery::source::Context;
 use crate::discovery::{RequestedPlan, SourceEvent};
 use crate::k8s::Notice;
 use crate::resource::{Identity, Manifest, Plan, Problems};
@@ -23,7 +24,7 @@ use crate::snapshot::{Snapshot, SnapshotStore, Status};
 /// The follower's state: where plans are sent, what is in force, and what was already reported.
 struct Follower {
     cluster: Cluster,
-    news: mpsc::Sender<SourceEvent>,
+    events: mpsc::Sender<SourceEvent>,
     snapshots: Arc<SnapshotStore>,
     status: Arc<Status>,
     /// Notifies of every new snapshot.
@@ -42,12 +43,12 @@ struct Follower {
 
 impl Cluster {
     /// Sends the plan that the cluster wants to the writer of snapshots and reports to users, for as long as it is polled.
-    pub async fn follow(
-        mut self,
-        news: mpsc::Sender<SourceEvent>,
-        snapshots: Arc<SnapshotStore>,
-        status: Arc<Status>,
-    ) {
+    pub(super) async fn run(mut self, context: Context) {
+        let Context {
+            events,
+            snapshots,
+            status,
+        } = context;
         let reporter = self.reporter.take();
         let listed = self.listed;
         tracing::info!(
@@ -59,7 +60,7 @@ impl Cluster {
         changes.mark_changed();
         let mut follower = Follower {
             cluster: self,
-            news,
+            events,
             snapshots,
             status,
             changes,
@@ -113,7 +114,7 @@ impl Follower {
                 // Any snapshot counts, including that of a saved plan or of one whose certificates became usable.
                 if let Some(behind) = &mut self.cluster.endpoints {
                     let targets = self.snapshots.load().plan.new.clone();
-                    behind.follow(&targets, &self.news).await;
+                    behind.follow(&targets, &self.events).await;
                 }
                 self.show();
             }
@@ -174,14 +175,14 @@ impl Follower {
     /// Requests that a plan is put in force. Returns false if it is rejected.
     async fn want(&mut self, identity: Identity, wanted: RequestedPlan, heard: Instant) -> bool {
         let (done, outcome) = oneshot::channel();
-        let news = SourceEvent::Plan {
+        let events = SourceEvent::Plan {
             wanted,
             source: source(&identity),
             heard,
             done: Some(done),
         };
         // The send fails only if the process is about to exit.
-        let _ = self.news.send(news).await;
+        let _ = self.events.send(events).await;
         match outcome.await {
             Ok(Err(problems)) => {
                 self.say_invalid(identity, problems);
@@ -201,18 +202,18 @@ impl Follower {
             return;
         }
         let (identity, problems) = refused;
-        let news = SourceEvent::Rejected {
+        let events = SourceEvent::Rejected {
             problems: problems.clone(),
             source: source(&identity),
         };
-        let _ = self.news.send(news).await;
+        let _ = self.events.send(events).await;
         self.say_invalid(identity, problems);
     }
 
     /// There is no update, so a rejected plan no longer matters.
     async fn withdraw(&mut self) {
         if self.refused.take().is_some() {
-            let _ = self.news.send(SourceEvent::Withdrawn).await;
+            let _ = self.events.send(SourceEvent::Withdrawn).await;
         }
     }
 

@@ -57,7 +57,7 @@ impl Follower {
                 tracing::info!("{note}");
                 self.tell(&identity, "DeletedAllToOld", note, false);
                 let source = format!("no update (was {name})").into();
-                let _ = self.news.send(SourceEvent::AllOld { source }).await;
+                let _ = self.events.send(SourceEvent::AllOld { source }).await;
                 return;
             }
             (true, Some(percent)) => format!(

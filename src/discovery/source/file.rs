@@ -9,7 +9,8 @@ use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecursiveMode, Watcher};
 use tokio::sync::mpsc;
 
-use super::source_event::{RequestedPlan, SourceEvent};
+use super::{BoxFuture, Context, Error, First, Source};
+use crate::discovery::{RequestedPlan, SourceEvent, State};
 use crate::files;
 use crate::resource::{self, MAX_BYTES, Problems};
 
@@ -22,10 +23,7 @@ const STILL: Duration = Duration::from_secs(1);
 const RECONSIDER: Duration = Duration::from_millis(100);
 
 /// Reads and validates a plan file.
-///
-/// # Errors
-/// All problems of the file.
-pub fn read(path: &Path) -> Result<RequestedPlan, Problems> {
+fn read(path: &Path) -> Result<RequestedPlan, Problems> {
     Ok(resource::load(&read_text(path)?)?.into())
 }
 
@@ -72,13 +70,30 @@ impl Stamp {
 
 /// A plan file and the version of it that was read last.
 #[derive(Debug)]
-pub struct PlanFile {
+pub(super) struct PlanFile {
     path: PathBuf,
     seen: Option<Stamp>,
 }
 
+impl Source for PlanFile {
+    fn first<'a>(&'a mut self, saved: Option<&'a State>) -> BoxFuture<'a, Result<First, Error>> {
+        Box::pin(std::future::ready(self.read_or(saved)))
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn follow(self: Box<Self>, context: Context) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if let Err(error) = self.watch(context.events).await {
+                tracing::error!(%error, "cannot watch the plan file");
+            }
+        })
+    }
+}
+
 impl PlanFile {
-    #[must_use]
     pub fn new(path: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -86,21 +101,42 @@ impl PlanFile {
         }
     }
 
+    /// Reads the file, or the plan that was saved before a restart if the file is invalid.
+    fn read_or(&mut self, saved: Option<&State>) -> Result<First, Error> {
+        let problems = match self.read() {
+            Ok(wanted) => return Ok(First::new(wanted, self.name())),
+            Err(problems) => problems,
+        };
+        let saved = saved.and_then(|state| {
+            let wanted = read(state.file()).ok()?;
+            Some(First::new(wanted, state.file().display().to_string()))
+        });
+        match saved {
+            Some(saved) => Ok(First {
+                rejected: Some((problems, self.name())),
+                ..saved
+            }),
+            None => Err(Error::File {
+                path: self.path.clone(),
+                problems,
+            }),
+        }
+    }
+
+    /// The file as the source of a plan, for users.
+    fn name(&self) -> Arc<str> {
+        self.path.display().to_string().into()
+    }
+
     /// Reads the file. [`PlanFile::watch`] reports changes from now on.
-    ///
-    /// # Errors
-    /// All problems of the file.
-    pub fn read(&mut self) -> Result<RequestedPlan, Problems> {
+    fn read(&mut self) -> Result<RequestedPlan, Problems> {
         // Stat before reading, so that a change in between is noticed.
         self.seen = Stamp::of(&self.path);
         read(&self.path)
     }
 
-    /// Watches the file for the life of the process and reports every change.
-    ///
-    /// # Errors
-    /// If its directory cannot be watched.
-    pub async fn watch(mut self, news: mpsc::Sender<SourceEvent>) -> notify::Result<()> {
+    /// Watches the file for the life of the process and reports every change. Fails if its directory cannot be watched.
+    async fn watch(mut self, events: mpsc::Sender<SourceEvent>) -> notify::Result<()> {
         let (sender, mut changes) = mpsc::channel(16);
         let watched = self.path.clone();
         let mut watcher =
@@ -125,8 +161,8 @@ impl PlanFile {
                 }
                 linked = target;
             }
-            if let Some(told) = self.look(whole).await
-                && news.send(told).await.is_err()
+            if let Some(event) = self.look(whole).await
+                && events.send(event).await.is_err()
             {
                 return Ok(());
             }
@@ -149,7 +185,7 @@ impl PlanFile {
         if self.seen.as_ref() == Some(&stamp) || !(whole || stamp.is_still()) {
             return None;
         }
-        let source: Arc<str> = self.path.display().to_string().into();
+        let source = self.name();
         loop {
             let problems = match self.read() {
                 Ok(wanted) => {

@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use self::endpoint_watch::EndpointWatches;
 use self::view::View;
-use super::source_event::RequestedPlan;
-use super::state::State;
+use super::{BoxFuture, Context, First, Source};
 use crate::config::ClusterSource;
+use crate::discovery::{RequestedPlan, State};
 use crate::k8s::{Connection, Error, Notices, Reporter, Watch, WatchEvent};
 use crate::resource::{Identity, TargetScope};
 
 /// How long startup waits for the API server before it continues with what it has.
-const MOMENT: Duration = Duration::from_secs(1);
+const STARTUP_WAIT: Duration = Duration::from_secs(1);
 
 /// The observed updates of a namespace.
-pub struct Cluster {
+pub(super) struct Cluster {
     watch: Watch,
     /// The watches on the addresses behind Services, if enabled.
     endpoints: Option<EndpointWatches>,
@@ -35,11 +35,34 @@ pub struct Cluster {
     lost: Option<Instant>,
 }
 
+impl Source for Cluster {
+    fn first<'a>(
+        &'a mut self,
+        saved: Option<&'a State>,
+    ) -> BoxFuture<'a, Result<First, super::Error>> {
+        Box::pin(async move {
+            let first = match self.observed().await {
+                Some(observed) => Some(observed),
+                // Validated again, since the permissions may have become narrower since it was saved.
+                None => saved.and_then(|state| self.saved(state)),
+            };
+            Ok(first.map_or_else(First::all_old, |(wanted, source)| {
+                First::new(wanted, source)
+            }))
+        })
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn follow(self: Box<Self>, context: Context) -> BoxFuture<'static, ()> {
+        Box::pin((*self).run(context))
+    }
+}
+
 impl Cluster {
-    /// Reads how to reach the API server.
-    ///
-    /// # Errors
-    /// If there is no usable configuration.
+    /// Reads how to reach the API server. Fails if there is no usable configuration.
     pub async fn open(settings: &ClusterSource) -> Result<Self, Error> {
         let connection = Connection::open(settings.namespace.as_deref()).await?;
         let (notices, reporter) = Reporter::new(&connection);
@@ -63,8 +86,8 @@ impl Cluster {
     }
 
     /// The initial plan, if there is one and the API server returns it within a second.
-    pub async fn first(&mut self) -> Option<(RequestedPlan, Arc<str>)> {
-        match tokio::time::timeout(MOMENT, self.watch.next()).await {
+    async fn observed(&mut self) -> Option<(RequestedPlan, Arc<str>)> {
+        match tokio::time::timeout(STARTUP_WAIT, self.watch.next()).await {
             Ok(seen) => {
                 self.see(seen);
             }
@@ -76,18 +99,17 @@ impl Cluster {
     }
 
     /// The plan that was saved before a restart, if its update is still one to follow.
-    #[must_use]
-    pub fn kept(&self, state: &State) -> Option<(RequestedPlan, Arc<str>)> {
+    fn saved(&self, state: &State) -> Option<(RequestedPlan, Arc<str>)> {
         let update = state.update()?;
         let is_own = view::is_own(&update, &self.own);
         if !is_own || update.identity.namespace.as_ref() != Some(&self.scope.namespace) {
-            tracing::warn!("the plan that was kept is of another deployment and is not used");
+            tracing::warn!("the saved plan belongs to another deployment and is not used");
             return None;
         }
         match update.plan(&self.scope) {
             Ok(plan) => Some((plan.into(), state.file().display().to_string().into())),
             Err(problems) => {
-                tracing::error!(%problems, "the plan that was kept cannot be used");
+                tracing::error!(%problems, "the saved plan cannot be used");
                 None
             }
         }
