@@ -4,7 +4,7 @@
 
 use std::{borrow::Cow, collections::HashMap};
 
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag, options};
 
 use super::{
     problems::{Problem, Problems},
@@ -33,7 +33,7 @@ pub(super) fn parse(text: &str, problems: &mut Problems) -> Option<Node> {
     // YAML treats `\r\n` like `\n` (§5.4), but the parser counts it as two lines within `|` and `>`.
     let text = text.replace("\r\n", "\n");
     let mut reader = Reader {
-        parser: Parser::new_from_str(&text),
+        parser: Parser::new_from_str_with_options(&text, options! { emit_comments: false }),
         anchors: HashMap::new(),
         unfolded: 0,
         path: String::new(),
@@ -78,7 +78,7 @@ impl<'a> Reader<'a> {
             let (event, line) = self.next()?;
             match event {
                 Event::StreamEnd => break,
-                Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd => {}
+                Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd => {}
                 event => {
                     let node = self.node(event, line, 0)?;
                     if matches!(node.value, Value::Null) {
@@ -109,8 +109,8 @@ impl<'a> Reader<'a> {
             Event::Scalar(text, style, anchor, tag) => {
                 (scalar(text, style, tag.as_deref()), anchor)
             }
-            Event::SequenceStart(anchor, _) => (self.list(depth)?, anchor),
-            Event::MappingStart(anchor, _) => (self.map(depth)?, anchor),
+            Event::SequenceStart(_, anchor, _) => (self.list(depth)?, anchor),
+            Event::MappingStart(_, anchor, _) => (self.map(depth)?, anchor),
             Event::Alias(anchor) => {
                 // An anchor is known once its value is complete. Anchors on keys are never known.
                 let Some(node) = self.anchors.get(&anchor).cloned() else {
@@ -226,7 +226,7 @@ fn syntax(error: &ScanError) -> Problem {
 /// so `kubectl` would see a different number.
 fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     let is_text =
-        style != ScalarStyle::Plain || tag.is_some_and(|tag| matches!(&*tag.suffix, "str" | ""));
+        style != ScalarStyle::Plain || tag.is_some_and(|tag| matches!(tag.suffix(), "str" | ""));
     if is_text {
         return Value::Text(text.into_owned());
     }
