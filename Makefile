@@ -31,7 +31,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 .PHONY: test
 test: prepare fmt clippy features unit deny unused ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
-	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit"
+	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit, make macos"
 
 .PHONY: test-fast
 test-fast: fmt ## what needs nothing but Rust: unit, proxy, command line and contracts; under three minutes when compiled
@@ -54,6 +54,12 @@ features: ## that the library compiles with each feature alone
 	for features in "" demo kube otlp; do
 	  cargo clippy --locked --lib --no-default-features --features "$$features" -- -D warnings
 	done
+
+.PHONY: macos
+macos: ## that the program compiles on macOS, where people run status and kubectl's plugin
+	rustup target add x86_64-apple-darwin
+	CC_x86_64_apple_darwin="$(CURDIR)/tests/no-compiler.sh" AR_x86_64_apple_darwin="$(CURDIR)/tests/no-compiler.sh" \
+	  cargo check --locked --bins --target x86_64-apple-darwin
 
 .PHONY: unit
 unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+#[cfg(target_os = "linux")]
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;

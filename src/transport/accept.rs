@@ -23,6 +23,8 @@ pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
     super::keep_alive(listener)?;
     #[cfg(target_os = "linux")]
     listener.set_tcp_user_timeout(Some(unread))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = unread;
     Ok(())
 }
 

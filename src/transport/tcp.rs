@@ -8,10 +8,28 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 /// What TCP has counted of a connection (`tcp_info` of linux/tcp.h).
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    /// Neither side has begun to close.
+    pub is_established: bool,
+    /// Segments sent, and those of them that carried data. The latter is zero if the kernel does not count them.
+    pub segments_sent: u32,
+    pub data_segments_sent: u32,
+    pub bytes_received: u64,
+    /// Bytes sent that the peer has acknowledged.
+    pub bytes_acknowledged: u64,
+    /// The largest segment received so far, or an estimate below the usual size, in bytes.
+    pub largest_received: u32,
+}
+
+/// Asks the kernel what it has counted.
 ///
+/// # Errors
 /// The error of getsockopt(2).
-/// As getsockopt(2).
-pub fn info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
+#[cfg(target_os = "linux")]
+pub fn info(socket: &TcpStream) -> io::Result<Info> {
+    /// From net/tcp_states.h.
+    const ESTABLISHED: u8 = 1;
     // SAFETY: a struct of numbers, for which zero is a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = libc::socklen_t::try_from(size_of_val(&info)).expect("a few hundred");
@@ -28,8 +46,61 @@ pub fn info(socket: &TcpStream) -> io::Result<libc::tcp_info> {
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(info)
+    Ok(Info {
+        is_established: info.tcpi_state == ESTABLISHED,
+        segments_sent: info.tcpi_segs_out,
+        data_segments_sent: info.tcpi_data_segs_out,
+        bytes_received: info.tcpi_bytes_received,
+        bytes_acknowledged: info.tcpi_bytes_acked,
+        largest_received: info.tcpi_rcv_mss,
+    })
 }
+
+/// Makes the kernel send the acknowledgement that it owes, and delay later ones until one has to be sent alone (`TCP_QUICKACK`
+/// of tcp(7)).
+///
+/// # Errors
+/// The error of setsockopt(2).
+#[cfg(target_os = "linux")]
+pub fn delay_acknowledgements(socket: &TcpStream) -> io::Result<()> {
+    socket.set_quickack(true)?;
+    socket.set_quickack(false)
+}
+
+/// Does the kernel delay acknowledgements?
+///
+/// # Errors
+/// The error of getsockopt(2).
+#[cfg(target_os = "linux")]
+pub fn delays_acknowledgements(socket: &TcpStream) -> io::Result<bool> {
+    socket.quickack().map(|quick| !quick)
+}
+
+/// The same on systems that cannot tell. Callers then do without.
+#[cfg(not(target_os = "linux"))]
+mod elsewhere {
+    use super::{Info, TcpStream, io};
+
+    /// # Errors
+    /// Always.
+    pub fn info(_: &TcpStream) -> io::Result<Info> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn delay_acknowledgements(_: &TcpStream) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// # Errors
+    /// Always.
+    pub fn delays_acknowledgements(_: &TcpStream) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+#[cfg(not(target_os = "linux"))]
+pub use elsewhere::{delay_acknowledgements, delays_acknowledgements, info};
 
 /// Bytes that were written and are not acknowledged yet (`SIOCOUTQ` of tcp(7)).
 ///

@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
+use crate::transport::tcp;
+
 /// Longer gaps may exceed the kernel's delay (40 ms, less a tick of its clock).
 const SHORT: Duration = Duration::from_millis(30);
 /// Shorter gaps gain nothing: several segments are read at once.
@@ -24,9 +26,6 @@ const CROWDED: Duration = Duration::from_millis(1);
 const SETTLED: u8 = 8;
 /// How many streams of an endpoint may try without a success. Abandoned trials count.
 const TRIALS: u8 = 3;
-
-/// `TCP_ESTABLISHED` from net/tcp_states.h.
-const ESTABLISHED: u8 = 1;
 
 /// The results of an endpoint's trials. Shared by all threads.
 #[derive(Debug, Default)]
@@ -161,28 +160,25 @@ pub trait Socket {
 
 impl Socket for TcpStream {
     fn delay(&self) -> io::Result<()> {
-        self.set_quickack(true)?;
-        self.set_quickack(false)
+        tcp::delay_acknowledgements(self)
     }
 
     fn delays(&self) -> io::Result<bool> {
-        self.quickack().map(|quick| !quick)
+        tcp::delays_acknowledgements(self)
     }
 
     fn counts(&self) -> io::Result<Counts> {
-        let info = crate::transport::tcp::info(self)?;
+        let info = tcp::info(self)?;
         // A server that closes sends what Nagle's algorithm held back together with its FIN, acknowledged or not, so it proves
-        // nothing.
-        let ends = info.tcpi_state != ESTABLISHED;
-        // Zero means that the kernel does not count segments: at least the request was sent.
-        if ends || info.tcpi_data_segs_out == 0 {
+        // nothing. Where segments of data are not counted, nothing is known: at least the request was sent.
+        if !info.is_established || info.data_segments_sent == 0 {
             return Err(io::ErrorKind::Unsupported.into());
         }
         Ok(Counts {
-            sent: info.tcpi_segs_out,
-            data_sent: info.tcpi_data_segs_out,
-            received: info.tcpi_bytes_received,
-            largest: info.tcpi_rcv_mss,
+            sent: info.segments_sent,
+            data_sent: info.data_segments_sent,
+            received: info.bytes_received,
+            largest: info.largest_received,
         })
     }
 }

@@ -261,7 +261,7 @@ async fn a_plan_that_was_kept_is_held_against_what_is_allowed_now() {
     // Of another deployment, and without the flag by which it went out of the namespace.
     let other = follow_as("other", &api, &old, &state).await;
     assert_eq!(other.chat().await.generation(), "old");
-    says(&other, "is of another deployment").await;
+    says(&other, "belongs to another deployment").await;
     let within = [&state[..], &["--cluster-domain", "cluster.local"]].concat();
     let proxy = follow(&api, &old, &within).await;
     assert_eq!(proxy.chat().await.generation(), "old");

@@ -23,7 +23,7 @@ impl Unread {
         let acknowledged = match transport {
             Transport::Tcp(_) => None,
             Transport::Tls(_) => tcp::info(transport.socket())
-                .map(|info| info.tcpi_bytes_acked)
+                .map(|info| info.bytes_acknowledged)
                 .ok(),
         };
         Self { acknowledged }
@@ -35,7 +35,7 @@ impl Unread {
         match transport {
             Transport::Tcp(socket) => tcp::unacknowledged(socket).is_ok_and(|left| left >= written),
             Transport::Tls(_) => tcp::info(transport.socket())
-                .is_ok_and(|info| Some(info.tcpi_bytes_acked) == self.acknowledged),
+                .is_ok_and(|info| Some(info.bytes_acknowledged) == self.acknowledged),
         }
     }
 }
