@@ -1,4 +1,4 @@
-//! The header by which a request is never forwarded twice for the same update.
+//! The header by which a request is never forwarded twice for the same update, and the name of that of its response.
 //!
 //! Form: `<update>;hop=<n>`, one member per update that has forwarded the request, comma-separated. `<update>` is a keyed
 //! hash of the update's identity. All proxies of an update agree on it and other updates have different ones, so a chain of
@@ -11,6 +11,9 @@ use crate::resource::{Identity, Target};
 
 /// The header.
 pub const GUARD: HeaderName = HeaderName::from_static("x-crossfade-guard");
+
+/// The header of responses that names the generation that sent them. It also tells that a response came through a crossfade.
+pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
 
 /// Most updates in a chain. A request with more is in a loop.
 pub const MAX_HOPS: usize = 8;

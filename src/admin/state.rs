@@ -92,6 +92,7 @@ impl Admin {
             ),
             assigned_last_five_seconds: Some(requests(metrics, &metrics.window, FIVE_SECONDS)),
             answered_last_minute: Some(requests(metrics, &metrics.answered, MINUTE)),
+            quiet_for: Some(duration(metrics.quiet_for(Instant::now()))),
         }
     }
 }
@@ -122,6 +123,7 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
         remarks: status.remarks.load().to_vec(),
         earlier_requests_that_may_reach_old: None,
+        new_targets: plan.new.iter().map(ToString::to_string).collect(),
     }
 }
 

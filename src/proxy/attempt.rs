@@ -31,7 +31,7 @@ pub struct Attempts<O> {
     pub guard: Option<(HeaderName, HeaderValue)>,
     pub target: Target,
     pub attempted: Attempted,
-    /// Whether a failed attempt may be retried on another target. False for requests that only old serves.
+    /// Whether a failed attempt may be retried on another target. False for requests that are not split.
     pub retryable: bool,
     /// Attempt the target even if all its endpoints are ejected: the request could not move, for example because the
     /// retry budget denied it.

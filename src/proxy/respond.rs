@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 
 use super::attempt::{Attempts, Retry};
@@ -12,13 +12,11 @@ use super::error::Error;
 use super::exchange::Exchange;
 use super::{head, tunnel};
 use crate::failover::Target;
+use crate::guard::GENERATION;
 use crate::http1::NameFilter;
 use crate::split::Generation;
 use crate::sse::End;
 use crate::upstream::UpstreamBody;
-
-/// The response header that names the generation that sent the response.
-pub const GENERATION: HeaderName = HeaderName::from_static("x-crossfade-generation");
 
 impl<O: OldBackend> Attempts<O> {
     /// The response to the client: the head now, the body as it arrives.

@@ -31,7 +31,9 @@ pub enum Route {
     Models,
     /// One model, looked up in both generations.
     Model,
-    /// Always served by old.
+    /// Not split: served by old, and by new once old drains.
+    Unsplit,
+    /// About the frontend itself, such as its health and its metrics: always served by old.
     Local,
 }
 
@@ -43,6 +45,12 @@ impl Route {
             Self::Inference(api) => api,
             _ => Api::Other,
         }
+    }
+
+    /// Whether a client may depend on the response. Health checks, scrapes and lists of models are no such use.
+    #[must_use]
+    pub const fn is_use(self) -> bool {
+        matches!(self, Self::Inference(_) | Self::Upgrade | Self::Unsplit)
     }
 }
 
@@ -56,7 +64,7 @@ impl Routes {
     /// Classifies a request.
     #[must_use]
     pub fn of(&self, method: &Method, path: &str, headers: &HeaderMap) -> Route {
-        if method == Method::POST && self.covers(path) {
+        if method == Method::POST && self.covers(path, "") {
             return Route::Inference(Api::of_path(path));
         }
         if method == Method::GET {
@@ -70,14 +78,20 @@ impl Routes {
                 return Route::Upgrade;
             }
         }
-        Route::Local
+        let is_look = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        match is_look && !headers.contains_key(UPGRADE) && !self.covers(path, "/") {
+            true => Route::Local,
+            false => Route::Unsplit,
+        }
     }
 
-    fn covers(&self, path: &str) -> bool {
+    /// Whether the path is below one of the prefixes other than `not`.
+    fn covers(&self, path: &str, not: &str) -> bool {
         self.prefixes.iter().any(|prefix| {
-            path.strip_prefix(prefix.as_str()).is_some_and(|rest| {
-                rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/')
-            })
+            prefix != not
+                && path.strip_prefix(prefix.as_str()).is_some_and(|rest| {
+                    rest.is_empty() || prefix.ends_with('/') || rest.starts_with('/')
+                })
         })
     }
 }
@@ -113,21 +127,26 @@ mod tests {
             ),
             ("POST", "/generate", &plain, Route::Inference(Api::Other)),
             ("POST", "/generate/x", &plain, Route::Inference(Api::Other)),
-            ("POST", "/generated", &plain, Route::Local),
+            ("POST", "/generated", &plain, Route::Unsplit),
             (
                 "POST",
                 "/inference/v1/generate",
                 &plain,
                 Route::Inference(Api::Other),
             ),
-            ("POST", "/busy_threshold", &plain, Route::Local),
+            ("POST", "/busy_threshold", &plain, Route::Unsplit),
+            ("DELETE", "/v1/responses/1", &plain, Route::Unsplit),
             ("GET", "/v1/models", &plain, Route::Models),
             ("GET", "/v1/models/a/b", &plain, Route::Model),
-            ("GET", "/v1/modelsx", &plain, Route::Local),
-            ("GET", "/v1/realtime", &plain, Route::Local),
+            ("HEAD", "/v1/models", &plain, Route::Unsplit),
+            ("GET", "/v1/modelsx", &plain, Route::Unsplit),
+            ("GET", "/v1/realtime", &plain, Route::Unsplit),
+            ("GET", "/ws", &upgrade, Route::Unsplit),
             ("GET", "/v1/realtime", &upgrade, Route::Upgrade),
-            ("GET", "/v1/chat/completions", &plain, Route::Local),
+            ("GET", "/v1/chat/completions", &plain, Route::Unsplit),
             ("GET", "/health", &plain, Route::Local),
+            ("HEAD", "/metrics", &plain, Route::Local),
+            ("OPTIONS", "/any", &plain, Route::Local),
         ] {
             let method = Method::from_bytes(method.as_bytes()).expect("a method");
             assert_eq!(
@@ -136,5 +155,9 @@ mod tests {
                 "{method} {path}"
             );
         }
+        let everything = Routes::new(vec!["/".into()]);
+        let of = |method| everything.of(&method, "/health", &plain);
+        assert_eq!(of(Method::POST), Route::Inference(Api::Other));
+        assert_eq!(of(Method::GET), Route::Local, "about the frontend");
     }
 }

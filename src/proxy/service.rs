@@ -57,6 +57,9 @@ impl<O: OldBackend> Proxy<O> {
                 }
             };
             let now = Instant::now();
+            if route.is_use() {
+                self.context.metrics.used(now);
+            }
             let mut started = now;
             let mut key = None;
             if let Route::Inference(_) | Route::Upgrade = route {
@@ -77,14 +80,15 @@ impl<O: OldBackend> Proxy<O> {
                     key,
                     now,
                 ),
-                Route::Models | Route::Model => old_because(Reason::Models),
-                Route::Local => old_because(Reason::Local),
+                Route::Models | Route::Model => unsplit(&snapshot, guard.is_some(), Reason::Models),
+                Route::Unsplit => unsplit(&snapshot, guard.is_some(), Reason::Local),
+                Route::Local => unsplit(&snapshot, false, Reason::Local),
             };
             let is_head = request.method() == Method::HEAD;
             let upgrade = request.version() == Version::HTTP_11
                 && head::asks_to_upgrade(request.headers(), names);
             let splits = matches!(route, Route::Inference(_) | Route::Upgrade);
-            // Do not retry requests that only old serves, or that another proxy of this update has forwarded here.
+            // Do not retry requests that are not split, or that another proxy of this update has forwarded here.
             let retryable = splits && guard.is_some();
             let target = Target::of(assignment.generation);
             if retryable {
@@ -219,16 +223,25 @@ impl<O: OldBackend> Proxy<O> {
     }
 }
 
-fn old_because(reason: Reason) -> Assignment {
+/// Assigns a request that is not split: to old, or to new if it may be forwarded and old drains, because old's workers may be
+/// gone then.
+fn unsplit(snapshot: &Snapshot, may_forward: bool, reason: Reason) -> Assignment {
+    let has_left_old = may_forward && snapshot.new.is_some() && !snapshot.may_reach_old();
     Assignment {
-        generation: Generation::Old,
+        generation: match has_left_old {
+            true => Generation::New,
+            false => Generation::Old,
+        },
         reason,
     }
 }
 
 impl<O: OldBackend> Attempts<O> {
-    /// Whether to list the models of both generations. False if another proxy of this update forwarded the request.
+    /// Whether to list the models of both generations. False if old drains, or if another proxy of this update forwarded the
+    /// request.
     fn sees_both(&self) -> bool {
-        !self.snapshot.plan.weights.is_all_old() && self.guard.is_some()
+        let snapshot = &self.snapshot;
+        let both_serve = !snapshot.plan.weights.is_all_old() && snapshot.may_reach_old();
+        both_serve && self.guard.is_some()
     }
 }

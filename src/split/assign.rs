@@ -18,7 +18,7 @@ pub enum Reason {
     /// A crossfade has already forwarded the request for this update. Old serves it, and it is not
     /// split again.
     Guarded,
-    /// Not an inference request: always old.
+    /// Not an inference request: old, or new once old drains.
     Local,
     /// `GET /v1/models`: the union of what both generations serve.
     Models,

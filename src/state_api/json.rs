@@ -27,6 +27,7 @@ impl v1::State {
             rejected_requests,
             assigned_last_five_seconds,
             answered_last_minute,
+            quiet_for,
         } = self;
         let assessment = super::assess(self);
         json!({
@@ -44,6 +45,7 @@ impl v1::State {
             "assignedLastMinute": assigned_last_minute.as_ref().map(requests),
             "assignedLastFiveSeconds": assigned_last_five_seconds.as_ref().map(requests),
             "answeredLastMinute": answered_last_minute.as_ref().map(requests),
+            "quietSeconds": quiet_for.as_ref().map(seconds),
             "splitTotal": split_total.as_ref().map(requests),
             "old": old.as_ref().map(generation),
             "new": new.as_ref().map(generation),
@@ -147,6 +149,7 @@ fn plan(plan: &v1::Plan) -> Value {
         source_lost_for,
         remarks,
         earlier_requests_that_may_reach_old,
+        new_targets,
     } = plan;
     json!({
         "epoch": (*epoch > 0).then_some(epoch),
@@ -163,6 +166,7 @@ fn plan(plan: &v1::Plan) -> Value {
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
         "remarks": remarks,
         "earlierRequestsThatMayReachOld": earlier_requests_that_may_reach_old,
+        "newTargets": new_targets,
     })
 }
 

@@ -40,6 +40,11 @@ fn add(all: &mut v1::State, one: &v1::State) {
         merge(all, one, requests);
     }
     merge(&mut all.split_total, &one.split_total, requests);
+    merge(&mut all.quiet_for, &one.quiet_for, |all, one| {
+        if (one.seconds, one.nanos) < (all.seconds, all.nanos) {
+            *all = *one;
+        }
+    });
     merge(&mut all.old, &one.old, generation);
     merge(&mut all.new, &one.new, generation);
     counts(&mut all.saves, &one.saves);
@@ -85,6 +90,9 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
         &one.earlier_requests_that_may_reach_old,
         |all, one| *all = all.saturating_add(*one),
     );
+    if all.new_targets != one.new_targets {
+        all.new_targets.clear();
+    }
     for remark in &one.remarks {
         if !all.remarks.contains(remark) {
             all.remarks.push(remark.clone());

@@ -56,6 +56,11 @@ pub struct State {
     /// differs from `assigned_last_minute`, requests were moved. Absent from older proxies.
     #[prost(message, optional, tag = "14")]
     pub answered_last_minute: ::core::option::Option<Requests>,
+    /// How long ago the last request came that a client may depend on, to the second; since the process started if none has
+    /// come. Such a request is one that is split, and any other but GET, HEAD and OPTIONS outside the inference paths. Health
+    /// checks, scrapes and lists of models are none. Absent from older proxies.
+    #[prost(message, optional, tag = "15")]
+    pub quiet_for: ::core::option::Option<::prost_types::Duration>,
 }
 /// Which process this is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -118,6 +123,9 @@ pub struct Plan {
     /// fallback. A stream whose first content has gone out is none of them: it stays where it is.
     #[prost(uint64, optional, tag = "14")]
     pub earlier_requests_that_may_reach_old: ::core::option::Option<u64>,
+    /// Where new is, each as a URL of scheme, host and port. Absent from older proxies.
+    #[prost(string, repeated, tag = "15")]
+    pub new_targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// `metadata` of a DynamoUpdateConfig. A file may leave out any of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -4,7 +4,7 @@ mod names;
 mod page;
 mod reading;
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -115,6 +115,8 @@ pub struct Metrics {
     pub window: Window,
     /// Those that were answered in the last minute, by the generation that answered.
     pub answered: Window,
+    /// The second after the last request that a client may depend on; 0 if there was none.
+    used_until: AtomicU64,
     windows: Windows,
     requests: IntCounterVec,
     /// Resolved at first use: most combinations never occur.
@@ -152,6 +154,23 @@ impl Metrics {
     #[must_use]
     pub fn second(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.started).as_secs()
+    }
+
+    /// Notes a request that a client may depend on.
+    pub fn used(&self, now: Instant) {
+        let until = self.second(now) + 1;
+        // Writes once a second, so that the threads share the line otherwise.
+        if self.used_until.load(Ordering::Relaxed) < until {
+            self.used_until.fetch_max(until, Ordering::Relaxed);
+        }
+    }
+
+    /// How long no client has sent a request that it may depend on: at least so long, at most a second longer.
+    #[must_use]
+    pub fn quiet_for(&self, now: Instant) -> Duration {
+        let used_until = Duration::from_secs(self.used_until.load(Ordering::Relaxed));
+        let running = now.saturating_duration_since(self.started);
+        running.saturating_sub(used_until)
     }
 
     /// Reports the use of `memory`.

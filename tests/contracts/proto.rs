@@ -277,6 +277,7 @@ fn state_of_0_1_0() -> v1::State {
             remarks: Vec::new(),
             // Came later.
             earlier_requests_that_may_reach_old: None,
+            new_targets: Vec::new(),
         }),
         assigned_last_minute: Some(v1::Requests { old: 75, new: 25 }),
         split_total: Some(v1::Requests { old: 750, new: 250 }),
@@ -288,6 +289,7 @@ fn state_of_0_1_0() -> v1::State {
         // Came later.
         assigned_last_five_seconds: None,
         answered_last_minute: None,
+        quiet_for: None,
     }
 }
 

@@ -44,6 +44,20 @@ async fn the_list_is_the_union_by_id_while_new_has_a_share() {
 }
 
 #[tokio::test]
+async fn once_old_drains_only_new_is_asked_for_models() {
+    let old = knowing(&["only-old"], "old").await;
+    let new = knowing(&["only-new"], "new").await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let response = client::get(proxy.address, MODELS).await;
+    assert_eq!(ids(&response), ["only-new"]);
+    assert_eq!(response.generation(), "new");
+    let one = client::get(proxy.address, &format!("{MODELS}/only-old")).await;
+    assert_eq!(one.status, 404);
+    assert_eq!(old.count(), 0);
+}
+
+#[tokio::test]
 async fn the_list_is_old_s_own_bytes_while_new_has_no_share() {
     let body = r#"{ "object":"list" , "data":[{"id":"a","x":[1, 2]}]}"#;
     let old = Upstream::always(Script::new().json(200, body)).await;

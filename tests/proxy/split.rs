@@ -253,6 +253,68 @@ async fn old_that_drains_takes_nothing_by_the_override_header_either() {
 }
 
 #[tokio::test]
+async fn what_is_not_split_goes_to_new_once_old_drains_and_what_is_about_the_frontend_does_not() {
+    let (old, new) = pair().await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, ""));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let generation = async |method: &str, path: &str| {
+        let mut client = Client::connect(proxy.address).await;
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n");
+        client.send(head).await;
+        client.response().await.generation().to_owned()
+    };
+    const UNSPLIT: [(&str, &str); 4] = [
+        ("POST", "/tokenize"),
+        ("PUT", "/v1/files/1"),
+        ("DELETE", "/v1/responses/1"),
+        ("GET", "/v1/responses/1"),
+    ];
+    const LOCAL: [(&str, &str); 3] = [("GET", "/health"), ("GET", "/metrics"), ("OPTIONS", "/x")];
+    for (method, path) in UNSPLIT.into_iter().chain(LOCAL) {
+        assert_eq!(generation(method, path).await, "old", "{method} {path}");
+    }
+    plan.replace(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    eventually("old drains", async || {
+        generation("POST", "/any").await == "new"
+    })
+    .await;
+    for (method, path) in UNSPLIT {
+        assert_eq!(generation(method, path).await, "new", "{method} {path}");
+    }
+    for (method, path) in LOCAL {
+        assert_eq!(generation(method, path).await, "old", "{method} {path}");
+    }
+    // While old has a share, it does not drain, whatever the plan says.
+    plan.replace(&manifest(&new.url(), 1, 99, "oldDraining: true"));
+    eventually("old has a share", async || {
+        generation("POST", "/any").await == "old"
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn how_long_no_client_came_is_told_and_health_checks_do_not_count() {
+    let (old, new) = pair().await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    let quiet = || {
+        let address = proxy.admin.to_string();
+        let output = crate::rig::proxy::run(&["status", "--proxy", &address, "--output", "json"]);
+        let state: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        state["total"]["quietSeconds"].as_f64().unwrap()
+    };
+    eventually("nobody came for two seconds", async || quiet() >= 2.0).await;
+    for path in ["/health", "/metrics", MODELS] {
+        client::get(proxy.address, path).await;
+    }
+    assert!(quiet() >= 2.0, "which is nobody who needs it");
+    for path in [CHAT, "/tokenize"] {
+        client::post(proxy.address, path, &[], UNARY).await;
+        assert!(quiet() < 1.0, "{path}");
+        eventually("nobody comes any more", async || quiet() >= 1.5).await;
+    }
+}
+
+#[tokio::test]
 async fn only_posts_below_the_prefixes_are_split_and_the_rest_is_old() {
     let (old, new) = pair().await;
     let proxy = Proxy::split(&old, &new, 100).await;
