@@ -1,6 +1,6 @@
 //! The snapshot: the plan in force with its pools. A single writer replaces it; each request loads it once.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -98,6 +98,8 @@ impl Snapshot {
 /// Holds the snapshot in force.
 pub struct SnapshotStore {
     snapshot: ArcSwap<Snapshot>,
+    /// Whether requests under the plan in force can no longer reach old. For readers that have no snapshot.
+    has_left_old: AtomicBool,
     /// Earlier snapshots that may reach old and are kept by a request. Read only when someone asks for the state.
     earlier: Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<()>,
@@ -107,6 +109,7 @@ impl SnapshotStore {
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
         Arc::new(Self {
+            has_left_old: AtomicBool::new(!snapshot.may_reach_old()),
             snapshot: ArcSwap::from_pointee(snapshot),
             earlier: Mutex::default(),
             changed: watch::Sender::default(),
@@ -123,12 +126,20 @@ impl SnapshotStore {
     pub fn store(&self, snapshot: Snapshot) {
         let mut earlier = self.earlier();
         earlier.retain(|one| one.strong_count() > 0);
+        self.has_left_old
+            .store(!snapshot.may_reach_old(), Ordering::Relaxed);
         let before = self.snapshot.swap(Arc::new(snapshot));
         if before.may_reach_old() {
             earlier.push(Arc::downgrade(&before));
         }
         drop(earlier);
         self.changed.send_replace(());
+    }
+
+    /// Whether no request under the plan in force reaches old any more.
+    #[must_use]
+    pub fn has_left_old(&self) -> bool {
+        self.has_left_old.load(Ordering::Relaxed)
     }
 
     /// How many requests keep an earlier plan under which they may reach old. A request keeps its plan until none of it can be

@@ -10,13 +10,13 @@ mod refusal;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::header::{HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode, Version};
 use tokio::io::AsyncWriteExt;
 
-use super::limits::Limits;
+use super::limits::{Limits, should_reconnect};
 use crate::http1::RequestHead;
 use crate::lifecycle::{Phase, Watch};
 use crate::proxy::{
@@ -41,6 +41,8 @@ pub struct Connection<O> {
     outbound: Outbound,
     watch: Watch,
     tunnel_idle_timeout: Duration,
+    /// When the connection began.
+    since: Instant,
 }
 
 /// The response to a request that is still unanswered when the drain period ends.
@@ -84,6 +86,7 @@ impl<O: OldBackend> Connection<O> {
             transport,
             watch,
             tunnel_idle_timeout: limits.tunnel_idle_timeout,
+            since: Instant::now(),
         }
     }
 
@@ -196,6 +199,8 @@ impl<O: OldBackend> Connection<O> {
         // told from the next head in time.
         let persists =
             keep_alive && self.watch.phase() < Phase::Draining && self.inbound.will_be_at_a_head();
+        let snapshots = &self.proxy.context().snapshots;
+        let persists = persists && !should_reconnect(snapshots, self.since);
         self.inbound.answered();
         let persists = self
             .outbound

@@ -85,7 +85,13 @@ pub async fn run<O: OldBackend>(
         tokio::spawn(stream.serve(answer(proxy, client, lifecycle.watch(), request, reads)));
     };
     if let Err(error) = connection::serve(
-        handshake, traffic, &open, &limits, &lifecycle, &memory, serve,
+        handshake,
+        traffic,
+        &open,
+        &limits,
+        &lifecycle,
+        (&memory, &proxy.context().snapshots),
+        serve,
     )
     .await
     {

@@ -1,6 +1,17 @@
 //! Limits on what a client may use, in bytes and time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use crate::snapshot::SnapshotStore;
+
+/// How old a connection must be to be closed after a response while old drains. Clients then connect anew, and come to new once
+/// their Service leads there; otherwise they would keep old's pods in use for as long as they have requests.
+const MAX_AGE_IN_DRAIN: Duration = Duration::from_secs(10);
+
+/// Whether a connection that began at `since` is to end with its current exchange, so that its client connects anew.
+pub fn should_reconnect(snapshots: &SnapshotStore, since: Instant) -> bool {
+    snapshots.has_left_old() && since.elapsed() >= MAX_AGE_IN_DRAIN
+}
 
 /// Limits on clients and their connections.
 #[derive(Clone, Debug)]

@@ -1224,3 +1224,33 @@ async fn uploads_that_come_in_pieces_arrive_through_small_windows_also_when_they
         clients.join_all().await;
     }
 }
+
+#[tokio::test]
+async fn while_old_drains_clients_are_told_to_connect_anew_once_their_connection_is_ten_seconds_old()
+ {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 0, 1, "oldDraining: true"));
+    let drains = Proxy::planned(&old, &plan, &[]).await;
+    let serves = Proxy::split(&old, &new, 100).await;
+    let mut frames = Frames::connect(drains.address, &[]).await;
+    let mut leaving = Client::connect(drains.address).await;
+    let mut staying = Client::connect(serves.address).await;
+    staying.post(CHAT, &[], UNARY).await;
+    assert_eq!(staying.response().await.status, 200);
+    let begun = std::time::Instant::now();
+    eventually("it is told to close", async || {
+        leaving.post(CHAT, &[], UNARY).await;
+        let response = leaving.response().await;
+        assert_eq!((response.status, response.generation()), (200, "new"));
+        response.header("connection") == Some("close")
+    })
+    .await;
+    assert!(begun.elapsed().as_secs() >= 10, "{:?}", begun.elapsed());
+    frames.request(1, END_STREAM, "POST", "/tokenize").await;
+    let answer = frames.next_of(&[GOAWAY]).await.unwrap();
+    assert_eq!(answer.code(), 0);
+    // Only while old drains.
+    staying.post(CHAT, &[], UNARY).await;
+    assert_eq!(staying.response().await.header("connection"), None);
+}

@@ -14,9 +14,10 @@ use http::Request;
 use tokio::time::Sleep;
 
 use super::STREAM_WINDOW;
-use crate::downstream::limits::Limits;
+use crate::downstream::limits::{Limits, should_reconnect};
 use crate::lifecycle::{Lifecycle, Phase, Watch};
 use crate::memory::Budget;
+use crate::snapshot::SnapshotStore;
 use crate::transport::h2::{Counted, KeepAlive, Traffic, Window};
 use crate::transport::write_timeout::WriteTimeout;
 use crate::transport::{Rewound, deadline};
@@ -119,6 +120,9 @@ struct Connection<'a, S> {
     idle_since: Option<Instant>,
     /// Bytes sent so far and the time, at the last check of a client that takes remaining data.
     flushed: Option<(u64, Instant)>,
+    snapshots: &'a SnapshotStore,
+    /// When the connection began.
+    since: Instant,
     /// When the client was told to go away.
     leaving_since: Option<Instant>,
     /// When the connection was shut down; only the last frame is left.
@@ -138,7 +142,7 @@ pub(super) async fn serve(
     open: &Open,
     limits: &Limits,
     lifecycle: &Lifecycle,
-    memory: &Arc<Budget>,
+    (memory, snapshots): (&Arc<Budget>, &SnapshotStore),
     serve: impl FnMut(Request<RecvStream>, SendResponse<Bytes>),
 ) -> Result<(), String> {
     let begins_by = Instant::now() + limits.head_timeout;
@@ -165,6 +169,8 @@ pub(super) async fn serve(
         begins_by,
         idle_since: None,
         flushed: None,
+        snapshots,
+        since: Instant::now(),
         leaving_since: None,
         over_since: None,
         timer: Box::pin(tokio::time::sleep_until(begins_by.into())),
@@ -217,6 +223,9 @@ impl<S: FnMut(Request<RecvStream>, SendResponse<Bytes>)> Connection<'_, S> {
                 respond.send_reset(Reason::REFUSED_STREAM);
             } else {
                 (self.serve)(request, respond);
+                if self.leaving_since.is_none() && should_reconnect(self.snapshots, self.since) {
+                    self.leave();
+                }
             }
         }
     }
