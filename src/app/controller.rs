@@ -44,6 +44,8 @@ pub struct Config {
     pub frontend_port: String,
     pub domain: String,
     pub any_target: bool,
+    pub assume_isolated: bool,
+    pub quiet_period: Duration,
     pub resolve: HashMap<String, SocketAddr>,
 }
 
@@ -125,6 +127,8 @@ fn settings(config: &Config, namespace: &str) -> ControllerSettings {
         frontend_port: config.frontend_port.clone(),
         domain: config.domain.clone(),
         any_target: config.any_target,
+        assume_isolated: config.assume_isolated,
+        quiet_period: config.quiet_period,
         resolve: config.resolve.clone(),
     }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use clap::builder::BoolishValueParser;
 
 use super::LogFormat;
-use super::parse::{address, domain, host_name, lease};
+use super::parse::{address, domain, host_name, lease, seconds_or_none};
 use crate::app::controller::{Config, Namespaces};
 use crate::controller::ProxyPods;
 use crate::pages::Hosts;
@@ -73,6 +73,13 @@ pub struct ControllerArgs {
     /// Allow updates to name any target, not only Services of their namespace
     #[arg(long, env = "CROSSFADE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     allow_any_target: bool,
+    /// Take for granted that nothing in another namespace leads to frontends of --namespace: no route, no Service and no
+    /// update. Without it, a controller of one namespace never reports that old can be deleted
+    #[arg(long, env = "CROSSFADE_ASSUME_ISOLATED_NAMESPACE", conflicts_with = "all_namespaces", value_parser = BoolishValueParser::new())]
+    assume_isolated_namespace: bool,
+    /// How long no client must have sent a request to old's frontends before old can be deleted
+    #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "60", value_name = "DURATION", value_parser = seconds_or_none)]
+    quiet_period: Duration,
     /// The cluster domain
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]
     cluster_domain: String,
@@ -131,6 +138,8 @@ impl ControllerArgs {
             frontend_port: self.frontend_port,
             domain: self.cluster_domain,
             any_target: self.allow_any_target,
+            assume_isolated: self.assume_isolated_namespace,
+            quiet_period: self.quiet_period,
             resolve: self.resolve.into_iter().collect(),
         }
     }

@@ -78,6 +78,7 @@ mod tests {
                 proxies: Vec::new(),
                 clients: Default::default(),
                 updates_to_old: None,
+                sees_elsewhere: true,
                 is_current: true,
                 lengths: Lengths::default(),
             };

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::limits::{Room, Share};
+use crate::guard::GENERATION;
 use crate::resource::Target;
 use crate::tls::{ClientFiles, Reloading};
 use crate::transport;
@@ -228,23 +229,19 @@ impl Asker {
         question: &Question<'_>,
         patience: Duration,
         share: &Share,
-    ) -> Result<(StatusCode, Bytes), Error> {
+    ) -> Result<Answer, Error> {
         let asking = tokio::time::timeout(patience, self.exchange(question, share));
         asking.await.unwrap_or(Err(Error::Late))
     }
 
-    async fn exchange(
-        &mut self,
-        question: &Question<'_>,
-        share: &Share,
-    ) -> Result<(StatusCode, Bytes), Error> {
+    async fn exchange(&mut self, question: &Question<'_>, share: &Share) -> Result<Answer, Error> {
         // The connection is taken out, so a request that times out drops it.
         if let Some(mut kept) = self.kept.take().filter(|kept| self.is_good(kept)) {
             let request = self.place.request(question)?;
             // The frontend may have closed the idle connection, which is no error: use a new one.
             if let Ok(answer) = kept.connection.send(request, question.most).await {
                 self.kept = answer.is_whole.then_some(kept);
-                return Ok((answer.status, answer.body));
+                return Ok(answer);
             }
         }
         let mut connection = self.place.connect().await?;
@@ -261,7 +258,7 @@ impl Asker {
                 _room: room,
             });
         }
-        Ok((answer.status, answer.body))
+        Ok(answer)
     }
 
     /// Whether a kept connection may be reused. It expires after a while, as the name may resolve to another address by now,
@@ -285,9 +282,12 @@ struct Connection {
     _task: JoinSet<()>,
 }
 
-struct Answer {
-    status: StatusCode,
-    body: Bytes,
+/// A response.
+pub(super) struct Answer {
+    pub status: StatusCode,
+    pub body: Bytes,
+    /// Whether it came through a crossfade.
+    pub is_proxied: bool,
     /// Whether the body was read to its end, so that the connection can be reused.
     is_whole: bool,
 }
@@ -315,6 +315,7 @@ impl Connection {
         let wrong = |error: hyper::Error| Error::Http(error.into());
         self.sender.ready().await.map_err(wrong)?;
         let answer = self.sender.send_request(request).await.map_err(wrong)?;
+        let is_proxied = answer.headers().contains_key(GENERATION);
         let (status, body) = (answer.status(), answer.into_body());
         if most == 0 {
             let rest = Limited::new(body, MAX_REST).collect();
@@ -322,6 +323,7 @@ impl Connection {
             return Ok(Answer {
                 status,
                 body: Bytes::new(),
+                is_proxied,
                 is_whole: matches!(rest, Ok(Ok(_))),
             });
         }
@@ -329,6 +331,7 @@ impl Connection {
         Ok(Answer {
             status,
             body: body.map_err(Error::Http)?.to_bytes(),
+            is_proxied,
             is_whole: true,
         })
     }

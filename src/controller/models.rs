@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::http::{Asker, FrontendAddress, MAX_LIST, Question};
+use super::http::{Answer, Asker, FrontendAddress, MAX_LIST, Question};
 use super::limits::{Kept, Share};
 use super::poller::PollSink;
 use crate::rollout::Registered;
@@ -44,6 +44,8 @@ pub(super) struct Served {
     pub left_out: usize,
     /// The workers that it reports.
     pub registered: Registered,
+    /// Whether its responses come through a crossfade.
+    pub is_proxied: bool,
     /// Why it could not be polled.
     pub trouble: Option<Missing>,
 }
@@ -99,6 +101,7 @@ impl Served {
             && self.is_trying == other.is_trying
             && self.left_out == other.left_out
             && self.registered == other.registered
+            && self.is_proxied == other.is_proxied
             && self.models == other.models
     }
 }
@@ -169,7 +172,12 @@ async fn served(
             },
         })
     };
-    let (status, body) = ask("/v1/models", MAX_LIST).await?;
+    let Answer {
+        status,
+        body,
+        is_proxied,
+        ..
+    } = ask("/v1/models", MAX_LIST).await?;
     if status != StatusCode::OK {
         let (target, code) = (&place.target, status.as_u16());
         return Err(Missing {
@@ -188,14 +196,16 @@ async fn served(
     trials.keep(&listed);
     let mut served = Served {
         left_out: count - listed.len(),
+        is_proxied,
         ..Served::default()
     };
     let mut without_page = Vec::new();
     let mut pages = Vec::new();
     for model in listed {
         let path = format!("/v1/models/{}/ready", in_path(&model));
-        let (status, page) = ask(&path, MAX_LIST).await?;
-        pages.push(registered(status, &page));
+        let answer = ask(&path, MAX_LIST).await?;
+        let status = answer.status;
+        pages.push(registered(status, &answer.body));
         match status {
             StatusCode::OK => _ = served.models.insert(model),
             // A frontend of an older version, without this page.

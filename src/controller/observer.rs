@@ -5,6 +5,9 @@
 
 mod clients;
 mod frontends;
+mod kinds;
+mod other_proxies;
+mod pools;
 mod services;
 mod updates;
 mod ways;
@@ -23,7 +26,7 @@ use super::proxies::{self, Heard, Report};
 use super::tls_cache::TlsCache;
 use super::{ControllerSettings, Key, old_frontends};
 use crate::k8s::workloads::{self, Counts, Which, pod_is_ready};
-use crate::k8s::{Cache, NotSynced, Object};
+use crate::k8s::{Cache, NotSynced, Object, Scope};
 use crate::resource::WorkerSourceSpec;
 use crate::resource::precedence::{self, Standing};
 use crate::rollout::{Experience, Lengths, Observation, Proxy, ProxyState, Sides, Silence};
@@ -91,7 +94,7 @@ pub(super) struct Observer {
     pub cache: Cache,
     settings: Arc<ControllerSettings>,
     proxies: Pollers<Heard>,
-    /// The proxies of new's frontends, which may send requests to old because of another update.
+    /// The proxies of other frontends, which may send requests to old because of another update.
     beyond: Pollers<Heard>,
     models: Pollers<Served>,
     limits: Limits,
@@ -239,6 +242,7 @@ impl Observer {
             proxies,
             clients: self.clients(parsed, &pods),
             updates_to_old: self.updates_to_old(parsed, &pods, updates),
+            sees_elsewhere: self.settings.scope == Scope::All || self.settings.assume_isolated,
             is_current: self.cache.are_current(),
             lengths,
         };
@@ -331,6 +335,7 @@ fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> Prox
         old_drains: report.old_drains,
         may_reach_old: report.may_reach_old,
         open_streams: report.open,
+        quiet_for: report.quiet_for,
         new_serves: if is_own { new_serves } else { Experience::None },
         new_is_impaired: is_own && report.new_is_impaired,
     }

@@ -83,7 +83,7 @@ fn selectors(
         .collect())
 }
 
-fn is_alive(pod: &DynamicObject) -> bool {
+pub(super) fn is_alive(pod: &DynamicObject) -> bool {
     let phase = pod.data.pointer("/status/phase").and_then(Json::as_str);
     !matches!(phase, Some("Succeeded" | "Failed")) && address(pod).is_some()
 }
@@ -137,6 +137,7 @@ pub(super) fn endpoints(
     let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
     for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
         let port = port_of(&slice, wanted);
+        let has_port = slice.ports.as_ref().is_some_and(|ports| !ports.is_empty());
         for endpoint in slice.endpoints.into_iter().flatten() {
             let pod = endpoint.target_ref.and_then(|target| target.name);
             // With dual stack there is one slice for each address family, with the same pods.
@@ -148,6 +149,7 @@ pub(super) fn endpoints(
             endpoints.push(Endpoint {
                 // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
                 ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
+                has_port,
                 address: ip.zip(port).map(SocketAddr::from),
                 ip,
                 pod,
@@ -164,4 +166,6 @@ pub(super) struct Endpoint {
     pub pod: Option<String>,
     pub address: Option<SocketAddr>,
     pub ip: Option<IpAddr>,
+    /// Whether its slice has a port, which it lacks if the pod does not have the Service's `targetPort`.
+    pub has_port: bool,
 }

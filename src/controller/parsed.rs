@@ -86,16 +86,24 @@ impl ParsedUpdate {
     /// # Errors
     /// Everything that is wrong with its spec.
     pub fn read(object: &Object, settings: &ControllerSettings) -> Result<Self, Problems> {
-        let key = key(object);
         let scope = TargetScope {
-            namespace: key.namespace.clone(),
+            namespace: key(object).namespace,
             domain: settings.domain.clone(),
             anywhere: settings.any_target,
         };
+        Self::read_within(object, &scope)
+    }
+
+    /// Parses an update that may use the targets of `scope`.
+    ///
+    /// # Errors
+    /// As for [`Self::read`].
+    pub fn read_within(object: &Object, scope: &TargetScope) -> Result<Self, Problems> {
+        let key = key(object);
         let (status, lost) = status(object);
         let mut update = update(object);
         update.status.wanted = status.wanted.and_then(|split| split.exact());
-        let (manifest, plan) = update.plan(&scope)?;
+        let (manifest, plan) = update.plan(scope)?;
         let given = Given::of(object);
         let owned = Given::owned(object);
         Ok(Self {

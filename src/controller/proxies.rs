@@ -31,6 +31,10 @@ pub(super) struct Report {
     /// Whether the plan in force gives all weight to new.
     pub leaves_old: bool,
     pub old_drains: bool,
+    /// Where the plan in force says that new is.
+    pub new_targets: Vec<String>,
+    /// How long no client has sent it a request, if the proxy reports that.
+    pub quiet_for: Option<Duration>,
     /// Open requests of earlier plans that may still be sent to old, if the proxy reports that.
     pub may_reach_old: Option<u64>,
     pub open: Sides<u64>,
@@ -143,6 +147,12 @@ impl From<&State> for Report {
                 .and_then(|plan| plan.weights)
                 .is_some_and(|weights| weights.old == 0 && weights.new > 0),
             old_drains: plan.is_some_and(|plan| plan.old_drains),
+            new_targets: plan
+                .map(|plan| plan.new_targets.clone())
+                .unwrap_or_default(),
+            quiet_for: state
+                .quiet_for
+                .and_then(|quiet| Duration::try_from(quiet).ok()),
             may_reach_old: plan.and_then(|plan| plan.earlier_requests_that_may_reach_old),
             open: Sides {
                 old: open(&state.old),

@@ -117,7 +117,9 @@ impl Controller {
         }
         let mut memory = dry.map_or_else(|| parsed.memory(), |dry| dry.memory.clone());
         memory.contested |= self.contested.contains(&parsed.key);
-        let decision = rollout::step(&parsed.wants(), &memory, &seen.observation, now);
+        let mut wants = parsed.wants();
+        wants.quiet_period = self.settings.quiet_period;
+        let decision = rollout::step(&wants, &memory, &seen.observation, now);
         let split = decision.split.unwrap_or(seen.observation.split);
         self.metrics.decided(&parsed.key, &decision, split);
         let before = &seen.observation;

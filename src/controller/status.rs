@@ -134,7 +134,7 @@ fn missing(seen: &Observed, decision: &Decision) -> Vec<String> {
         let seen = &seen.observation;
         let (what, found, how) = match evidence {
             Evidence::NoOtherWayToOld => ("these", &seen.clients.other_ways, ""),
-            Evidence::NoUpdateToOld => ("these updates", &seen.updates_to_old, ""),
+            Evidence::NoUpdateToOld => ("these updates and proxies", &seen.updates_to_old, ""),
             Evidence::NoWayAroundProxies => {
                 let around = " around their proxies";
                 ("these", &seen.clients.around_proxies, around)

@@ -9,6 +9,8 @@ use crate::split::Weights;
 pub enum Evidence {
     /// The controller had recent contact with the API server.
     CurrentView,
+    /// The controller sees what leads to old from other namespaces, or was told that nothing does.
+    SeesElsewhere,
     /// The update controls its deployment and is complete.
     Complete,
     /// The split in the resource gives all to new, and this step leaves it so.
@@ -32,6 +34,8 @@ pub enum Evidence {
     NoWayAroundProxies,
     /// No stream of either generation runs through the pods of old's frontends.
     NoStreamThroughOldPods,
+    /// No client has sent a request to the proxies of old's frontends for some time, by whatever way.
+    NoClientOfLate,
     /// `clientService` leads to a ready frontend of new.
     ClientsReachNew,
     /// `clientService` leads to no frontend of old.
@@ -42,8 +46,9 @@ pub enum Evidence {
 
 impl Evidence {
     /// Required before the last worker of old may be removed.
-    pub const FOR_LAST_WORKER: [Self; 11] = [
+    pub const FOR_LAST_WORKER: [Self; 12] = [
         Self::CurrentView,
+        Self::SeesElsewhere,
         Self::Complete,
         Self::AllToNew,
         Self::NewServes,
@@ -57,8 +62,9 @@ impl Evidence {
     ];
 
     /// Additionally required before old may be deleted, including its frontends.
-    pub const FOR_DELETION: [Self; 4] = [
+    pub const FOR_DELETION: [Self; 5] = [
         Self::NoStreamThroughOldPods,
+        Self::NoClientOfLate,
         Self::ClientsReachNew,
         Self::ClientsLeftOld,
         Self::NoOtherWayToOld,
@@ -75,6 +81,10 @@ impl Evidence {
     pub const fn missing(self) -> &'static str {
         match self {
             Self::CurrentView => "there was no recent contact with the API server",
+            Self::SeesElsewhere => {
+                "this controller sees one namespace, so it does not know what leads to the frontends of old from others \
+                 (--assume-isolated-namespace says that nothing does)"
+            }
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not give all to new",
             Self::NewServes => "new has not been seen serving",
@@ -94,6 +104,9 @@ impl Evidence {
                 "it is not seen that no Service leads to the frontends of old around their proxies"
             }
             Self::NoStreamThroughOldPods => "streams run through the pods of old's frontends",
+            Self::NoClientOfLate => {
+                "requests have come to the pods of old's frontends of late, or a proxy does not say when the last one came"
+            }
             Self::ClientsReachNew => {
                 "spec.clientService is not seen to lead to a ready frontend of new"
             }
@@ -121,6 +134,7 @@ impl EvidenceInput<'_> {
         let proxies: &Proxies = &self.assessment.proxies;
         match evidence {
             Evidence::CurrentView => seen.is_current,
+            Evidence::SeesElsewhere => seen.sees_elsewhere,
             Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
             Evidence::NewServes => {
@@ -141,6 +155,10 @@ impl EvidenceInput<'_> {
                 ways.is_some_and(Vec::is_empty)
             }
             Evidence::NoStreamThroughOldPods => proxies.open == Some(Sides::default()),
+            Evidence::NoClientOfLate => {
+                let least = self.assessment.settings.quiet_period;
+                proxies.quiet_for.is_some_and(|quiet| quiet >= least)
+            }
             Evidence::ClientsReachNew => seen.clients.reach_new == Some(true),
             Evidence::ClientsLeftOld => seen.clients.reach_old == Some(false),
             Evidence::NoOtherWayToOld => {

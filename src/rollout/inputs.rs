@@ -56,6 +56,8 @@ pub struct Settings {
     pub full_sizes: Sides<BTreeMap<Role, u32>>,
     /// `models`: what new must serve. Defaults to everything that old serves.
     pub models: Option<BTreeSet<String>>,
+    /// How long no request that a client may depend on must have come to the proxies of old before old may be deleted.
+    pub quiet_period: Duration,
     /// Whether these are the last valid settings because the current ones are invalid. Then losses take effect, but
     /// nothing is gained, and neither the drain nor its completion begins.
     pub losses_only: bool,
@@ -76,6 +78,7 @@ impl Settings {
             drain_deadline: None,
             full_sizes: Sides::default(),
             models: None,
+            quiet_period: Duration::from_secs(60),
             losses_only: false,
         }
     }
@@ -103,9 +106,11 @@ pub struct Observation {
     pub proxies: Vec<Proxy>,
     /// Where client traffic is routed.
     pub clients: Clients,
-    /// The updates, including this one, whose new frontends are this update's old ones, as text for users. `None` if
-    /// unknown.
+    /// What sends requests to this update's old frontends as to new ones, as text for users: updates, including this one, and
+    /// proxies that follow an earlier plan. `None` if unknown.
     pub updates_to_old: Option<Vec<String>>,
+    /// Whether what leads to old from other namespaces is part of this observation, or is known not to exist.
+    pub sees_elsewhere: bool,
     /// Whether every watch is current, so that nothing in the API server can have changed unnoticed.
     pub is_current: bool,
     /// How long streams on the old generation lasted.
@@ -238,6 +243,8 @@ pub struct ProxyState {
     pub may_reach_old: Option<u64>,
     /// Open streams through it, by the side that serves them.
     pub open_streams: Sides<u64>,
+    /// How long no client has sent it a request that it may depend on. `None` if it does not report that.
+    pub quiet_for: Option<Duration>,
     /// The results of the requests that it sends to new.
     pub new_serves: Experience,
     /// Whether it excludes an endpoint of new, or has none.

@@ -1,5 +1,7 @@
 //! Summarizes the reported states of all proxies.
 
+use std::time::Duration;
+
 use super::{Experience, Proxy, Sides, Silence, gate::ByProxies};
 
 /// Which proxies have applied the resource's last change, which lag, and the streams and requests they carry.
@@ -24,6 +26,8 @@ pub(super) struct Proxies {
     pub may_reach_old: Option<u64>,
     /// Open streams. `None` if a proxy does not report them.
     pub open: Option<Sides<u64>>,
+    /// The shortest time for which no client has sent one of them a request. `None` if a proxy does not report that.
+    pub quiet_for: Option<Duration>,
     /// What they observe of new.
     pub see_new: ByProxies,
 }
@@ -65,6 +69,11 @@ impl Proxies {
                 .iter()
                 .map(|proxy| proxy.state.as_ref().ok()?.may_reach_old)
                 .try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?))),
+            quiet_for: proxies
+                .iter()
+                .map(|proxy| proxy.state.as_ref().ok()?.quiet_for)
+                .min()
+                .flatten(),
             lagging: ready().map(|proxy| told(proxy)).collect(),
             lagging_is_sure: ready().any(|proxy| proxy.state != Err(Silence::NotYet)),
             lagging_alive: lagging_alive.iter().map(|proxy| told(proxy)).collect(),

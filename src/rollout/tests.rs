@@ -72,6 +72,7 @@ fn proxy(name: &str) -> Proxy {
             old_drains: false,
             may_reach_old: Some(0),
             open_streams: Sides::default(),
+            quiet_for: Some(seconds(3600)),
             new_serves: Experience::None,
             new_is_impaired: false,
         }),
@@ -126,6 +127,7 @@ impl Scene {
                     ..Clients::default()
                 },
                 updates_to_old: Some(Vec::new()),
+                sees_elsewhere: true,
                 is_current: true,
                 lengths: Lengths::default(),
             },

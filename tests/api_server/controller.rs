@@ -10,6 +10,7 @@ mod holes;
 mod invalid;
 mod kinds;
 mod live_page;
+mod promises;
 mod questions;
 mod rules;
 mod stage;

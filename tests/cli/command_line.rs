@@ -133,6 +133,15 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             "--all-namespaces",
         ),
         (
+            &[
+                "controller",
+                "--assume-isolated-namespace",
+                "--all-namespaces",
+            ],
+            "--all-namespaces",
+        ),
+        (&["controller", "--quiet-period", "-1"], "--quiet-period"),
+        (
             &["proxy", "--old", "a:1", "--new", "b:1", "--split", "x"],
             "x",
         ),

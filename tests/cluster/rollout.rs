@@ -61,7 +61,8 @@ impl Rollout {
 
     /// Waits until an update is so.
     pub async fn until(&self, name: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        // Old may be deleted a minute after its last client.
+        let deadline = Instant::now() + 2 * PATIENCE;
         loop {
             let update = self.get(name);
             if is_so(&update) {

@@ -4,69 +4,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kube::api::ApiResource;
 use serde_json::Value as Json;
 
-use super::super::old_frontends::{self, kind};
+use super::super::old_frontends::{self, Endpoint};
 use super::super::parsed::ParsedUpdate;
 use super::Observer;
+use super::frontends::service;
+use super::kinds::{
+    GATEWAY, ROUTES, graphs, ingresses, pods, services, slices, versions, virtual_services,
+};
+use super::pools::{self, PoolsToOld};
 use super::services::{OldPlace, ServicesToOld};
 use super::ways::{
-    OldPods, ServiceName, backends, is_service_of_ingress, is_service_of_route, service_of_host,
+    OldPods, ServiceName, backends, belongs_to, is_owned_by, is_service_of_ingress,
+    is_service_of_route, service_of_host,
 };
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
+use crate::resource::Target;
 use crate::rollout::Clients;
-
-const GATEWAY: &str = "gateway.networking.k8s.io";
-
-/// The kinds of routes that refer to Services in `backendRefs`, each with the versions that a cluster may serve.
-const ROUTES: [(&str, &str, &[&str]); 4] = [
-    ("HTTPRoute", "httproutes", &["v1", "v1beta1", "v1alpha2"]),
-    ("GRPCRoute", "grpcroutes", &["v1", "v1alpha2"]),
-    ("TLSRoute", "tlsroutes", &["v1", "v1alpha3", "v1alpha2"]),
-    ("TCPRoute", "tcproutes", &["v1", "v1alpha2"]),
-];
-
-pub(super) fn pods() -> ApiResource {
-    kind("", "v1", "Pod", "pods")
-}
-
-fn slices() -> ApiResource {
-    kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
-}
-
-fn graphs() -> ApiResource {
-    kind(
-        "nvidia.com",
-        "v1alpha1",
-        "DynamoGraphDeployment",
-        "dynamographdeployments",
-    )
-}
-
-fn ingresses() -> ApiResource {
-    kind("networking.k8s.io", "v1", "Ingress", "ingresses")
-}
-
-fn services() -> ApiResource {
-    kind("", "v1", "Service", "services")
-}
-
-fn virtual_services() -> Vec<ApiResource> {
-    let all = &["v1", "v1beta1", "v1alpha3"];
-    versions(
-        "networking.istio.io",
-        ("VirtualService", "virtualservices", all),
-    )
-}
-
-/// A kind in each of its versions.
-fn versions(group: &str, (name, plural, all): (&str, &str, &[&str])) -> Vec<ApiResource> {
-    let all = all.iter();
-    all.map(|version| kind(group, version, name, plural))
-        .collect()
-}
 
 /// A Service for people, with its namespace if that is not `own`.
 fn told((namespace, name): &ServiceName, own: &str) -> String {
@@ -87,10 +43,11 @@ impl Observer {
         };
         let old = OldPods::of(old, &all);
         let to_old = self.services_to_old(parsed, &old);
-        let to_old = to_old.as_ref();
+        let pools = self.pools_to_old(parsed, &old);
+        let (to_old, pools) = (to_old.as_ref(), pools.as_ref());
         let (reach_new, reach_old) = match &parsed.spec.client_service {
             None => (None, None),
-            Some(service) => match self.client_service(parsed, service, &old, to_old) {
+            Some(service) => match self.client_service(parsed, service, &old, to_old, &all) {
                 Ok(known) => known,
                 Err(not_synced) => {
                     tracing::debug!(update = %parsed.key, %not_synced, "where clients are led is not known");
@@ -101,12 +58,13 @@ impl Observer {
         Clients {
             reach_new,
             reach_old,
-            other_ways: self.other_ways(parsed, to_old).ok(),
-            around_proxies: to_old.ok().map(|to_old| {
+            other_ways: self.other_ways(parsed, to_old, pools).ok(),
+            around_proxies: to_old.ok().zip(pools.ok()).map(|(to_old, pools)| {
                 let around = to_old.around_proxies.iter();
-                around
-                    .map(|name| told(name, &parsed.key.namespace))
-                    .collect()
+                let around = around.map(|name| told(name, &parsed.key.namespace));
+                let around = around.chain(pools.around_proxies.iter().cloned());
+                let host_ports = old.on_host_ports(&self.settings.frontend_port);
+                around.chain(host_ports).collect()
             }),
         }
     }
@@ -118,8 +76,10 @@ impl Observer {
         service: &str,
         old: &OldPods,
         to_old: Result<&ServicesToOld, &NotSynced>,
+        all: &[Object],
     ) -> Result<(Option<bool>, Option<bool>), NotSynced> {
         let namespace = &parsed.key.namespace;
+        let object = self.cache.one(&services(), namespace, service)?;
         let found = old_frontends::endpoints(&self.cache, namespace, service, 0)?;
         let Some(endpoints) = found else {
             return Ok((None, None));
@@ -134,22 +94,33 @@ impl Observer {
             !is_of_new || old.has(endpoint.pod.as_deref(), endpoint.ip)
         });
         let reach_old = reach_old || to_old.names.contains(&name);
-        let is_ready = |pod: &String| new.get(pod) == Some(&true);
-        let reach_new = endpoints
-            .iter()
-            .any(|endpoint| endpoint.ready && endpoint.pod.as_ref().is_some_and(is_ready));
+        // An endpoint may count as ready though its pod is not (`publishNotReadyAddresses`).
+        let ready = all.iter().filter(|pod| pod_is_ready(pod));
+        let ready: BTreeSet<&String> = ready.filter_map(|pod| pod.metadata.name.as_ref()).collect();
+        let is_ready = |pod: &String| new.get(pod) == Some(&true) && ready.contains(pod);
+        let leads_to_port = |endpoint: &Endpoint| {
+            let has_port = |object: &Object| !needs_port(object) || endpoint.has_port;
+            object.as_ref().is_none_or(has_port)
+        };
+        let reach_new = endpoints.iter().any(|endpoint| {
+            let is_ready = endpoint.pod.as_ref().is_some_and(is_ready);
+            endpoint.ready && is_ready && leads_to_port(endpoint)
+        });
         Ok((Some(reach_new), Some(reach_old)))
     }
 
-    /// The pods of new's frontends by name, and whether each is ready: those behind its Services and those that carry its
-    /// labels.
-    pub(super) fn pods_of_new(
-        &self,
-        parsed: &ParsedUpdate,
-    ) -> Result<BTreeMap<String, bool>, NotSynced> {
+    /// The pods of new's frontends in the update's namespace by name, and whether each is ready: those behind its Services and
+    /// those that carry its labels.
+    fn pods_of_new(&self, parsed: &ParsedUpdate) -> Result<BTreeMap<String, bool>, NotSynced> {
         let mut pods = BTreeMap::new();
         let mut note = |pod: String, ready: bool| *pods.entry(pod).or_insert(false) |= ready;
-        for target in &parsed.plan.new {
+        let own = &parsed.key.namespace;
+        // A pod of another namespace may have the name of any pod here.
+        let is_own = |target: &&Target| {
+            let found = service(target, &self.settings.domain);
+            found.is_some_and(|(_, namespace)| namespace == *own)
+        };
+        for target in parsed.plan.new.iter().filter(is_own) {
             for endpoint in self.behind(target)?.into_iter().flatten() {
                 if let Some(pod) = endpoint.pod {
                     note(pod, endpoint.ready);
@@ -157,8 +128,7 @@ impl Observer {
             }
         }
         if let Some(target) = &parsed.spec.target_deployment {
-            for pod in old_frontends::frontends_by_name(&self.cache, &parsed.key.namespace, target)?
-            {
+            for pod in old_frontends::frontends_by_name(&self.cache, own, target)? {
                 let ready = pod_is_ready(&pod);
                 note(pod.metadata.name.clone().unwrap_or_default(), ready);
             }
@@ -172,24 +142,47 @@ impl Observer {
         parsed: &ParsedUpdate,
         old: &OldPods,
     ) -> Result<ServicesToOld, NotSynced> {
-        let namespace = &parsed.key.namespace;
         // Request all kinds before the first error returns, so that the cache starts to list all of them.
-        let (services, slices, graphs) = (
+        let (services, slices, place) = (
             self.cache.all(&services()),
             self.cache.all(&slices()),
-            self.cache.of(&graphs(), namespace),
+            self.old_place(parsed),
         );
-        let (services, slices) = (services?, slices?);
+        Ok(ServicesToOld::of(&services?, &slices?, old, &place?))
+    }
+
+    fn old_place<'a>(&'a self, parsed: &'a ParsedUpdate) -> Result<OldPlace<'a>, NotSynced> {
+        let namespace = &parsed.key.namespace;
         let source = parsed.spec.source_deployment.as_deref().unwrap_or_default();
         let is_source = |graph: &Object| graph.metadata.name.as_deref() == Some(source);
-        let place = OldPlace {
+        Ok(OldPlace {
             namespace,
             source,
-            is_graph: graphs?.iter().any(is_source),
+            is_graph: self.cache.of(&graphs(), namespace)?.iter().any(is_source),
             domain: &self.settings.domain,
             frontend_port: &self.settings.frontend_port,
+        })
+    }
+
+    fn pools_to_old(&self, parsed: &ParsedUpdate, old: &OldPods) -> Result<PoolsToOld, NotSynced> {
+        let place = self.old_place(parsed);
+        let [stable, early] = pools::kinds().map(|kinds| self.cache.all_of_any(&kinds));
+        let pools = [stable?, early?].concat();
+        Ok(PoolsToOld::of(&pools, old, &place?))
+    }
+
+    /// The clients' own Service, if it is deleted together with old.
+    fn goes_with_old(&self, parsed: &ParsedUpdate) -> Result<Option<String>, NotSynced> {
+        let Some(name) = &parsed.spec.client_service else {
+            return Ok(None);
         };
-        Ok(ServicesToOld::of(&services, &slices, old, &place))
+        let place = self.old_place(parsed)?;
+        let object = self.cache.one(&services(), place.namespace, name)?;
+        let goes = object.is_some_and(|object| {
+            let is_made = belongs_to(&object, name, place.source, place.is_graph);
+            is_made || is_owned_by(&object, place.source)
+        });
+        Ok(goes.then(|| format!("Service {name}, which is deleted together with old")))
     }
 
     /// What else leads to old's frontends: Services that were not created with old, and everything that routes to any Service
@@ -198,6 +191,7 @@ impl Observer {
         &self,
         parsed: &ParsedUpdate,
         to_old: Result<&ServicesToOld, &NotSynced>,
+        pools: Result<&PoolsToOld, &NotSynced>,
     ) -> Result<Vec<String>, NotSynced> {
         let namespace = &parsed.key.namespace;
         let (ingresses, meshed) = (
@@ -208,7 +202,8 @@ impl Observer {
             ROUTES.map(|route| (self.cache.all_of_any(&versions(GATEWAY, route)), route.0));
         let to_old = to_old.map_err(Clone::clone)?;
         let client_service = parsed.spec.client_service.as_ref();
-        let mut found = Vec::new();
+        let mut found = pools.map_err(Clone::clone)?.ways.clone();
+        found.extend(self.goes_with_old(parsed)?);
         for name in &to_old.names {
             let (own, service) = name;
             let is_clients = own == namespace && client_service == Some(service);
@@ -231,7 +226,10 @@ impl Observer {
             for route in &routes? {
                 let own = route.metadata.namespace.as_deref().unwrap_or_default();
                 let is_meant = |backend: &Json| is_service_of_route(backend, own);
-                if leads_to_old(backends(&route.data["spec"], "backendRefs", &is_meant)) {
+                // A mirror needs old, too: a gateway may reject a route with a backend that does not exist.
+                let mut named = backends(&route.data["spec"], "backendRefs", &is_meant);
+                named.extend(backends(&route.data["spec"], "backendRef", &is_meant));
+                if leads_to_old(named) {
                     let name = route.metadata.name.as_deref().unwrap_or_default();
                     found.push(format!("{kind} {own}/{name}"));
                 }
@@ -241,11 +239,22 @@ impl Observer {
             let own = service.metadata.namespace.as_deref().unwrap_or_default();
             let is_meant =
                 |destination: &Json| service_of_host(destination["host"].as_str()?, own, domain);
-            if leads_to_old(backends(&service.data["spec"], "destination", &is_meant)) {
+            let mut named = backends(&service.data["spec"], "destination", &is_meant);
+            named.extend(backends(&service.data["spec"], "mirror", &is_meant));
+            if leads_to_old(named) {
                 let name = service.metadata.name.as_deref().unwrap_or_default();
                 found.push(format!("VirtualService {own}/{name}"));
             }
         }
         Ok(found)
     }
+}
+
+/// Whether clients reach a Service only by a port that an endpoint must have. A headless Service leads to any port.
+fn needs_port(service: &Object) -> bool {
+    let spec = &service.data["spec"];
+    let has_ports = spec["ports"]
+        .as_array()
+        .is_some_and(|ports| !ports.is_empty());
+    has_ports && spec["clusterIP"] != "None"
 }

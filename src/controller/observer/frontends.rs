@@ -99,7 +99,7 @@ impl Observer {
     ) -> Option<Served> {
         // Each namespace polls for itself, within its own limits.
         let namespace = &parsed.key.namespace;
-        let name = format!("{place} for {namespace}");
+        let name = self.polled_as(&place, namespace);
         let share = self.limits.share(namespace);
         let pace = match parsed.status.phase {
             Some(Phase::Complete) => Pace::Seldom,
@@ -117,7 +117,12 @@ impl Observer {
             .ok()
     }
 
-    fn new_places(&self, parsed: &ParsedUpdate) -> Result<Vec<FrontendAddress>, Error> {
+    /// The name under which a place is polled for a namespace.
+    pub(super) fn polled_as(&self, place: &FrontendAddress, namespace: &str) -> String {
+        format!("{place} for {namespace}")
+    }
+
+    pub(super) fn new_places(&self, parsed: &ParsedUpdate) -> Result<Vec<FrontendAddress>, Error> {
         let tls = parsed.plan.tls.as_ref();
         let mut places = Vec::new();
         for target in &parsed.plan.new {
@@ -212,7 +217,7 @@ fn frontend(served: Served) -> Frontend {
 }
 
 /// Name and namespace of the Service that a target refers to.
-fn service(target: &Target, domain: &str) -> Option<(String, String)> {
+pub(super) fn service(target: &Target, domain: &str) -> Option<(String, String)> {
     let Host::Name(name) = &target.host else {
         return None;
     };

@@ -44,6 +44,19 @@ pub(super) struct ServicesToOld {
     pub around_proxies: BTreeSet<ServiceName>,
     /// The addresses of them all.
     pub addresses: BTreeSet<IpAddr>,
+    /// The host names of their load balancers.
+    pub hosts: BTreeSet<String>,
+    /// The ports at which every node leads to one of them.
+    pub node_ports: BTreeSet<u16>,
+}
+
+impl OldPlace<'_> {
+    /// The numbers of the frontends' own port.
+    pub fn own_ports(&self, old: &OldPods) -> BTreeSet<u16> {
+        let pods = old.pods().iter();
+        pods.filter_map(|pod| port(pod, self.frontend_port))
+            .collect()
+    }
 }
 
 impl ServicesToOld {
@@ -54,10 +67,7 @@ impl ServicesToOld {
             let namespace = object.metadata.namespace.as_deref();
             namespace == Some(place.namespace)
         };
-        let own_ports = old.pods().iter();
-        let own_ports: BTreeSet<u16> = own_ports
-            .filter_map(|pod| port(pod, place.frontend_port))
-            .collect();
+        let own_ports = place.own_ports(old);
         for slice in slices {
             let leads = match is_own(&slice) {
                 true => leads_to(slice, old),
@@ -80,16 +90,26 @@ impl ServicesToOld {
         }
         loop {
             let known = found.names.len();
-            let aliases = add_aliases(&mut found.names, services, place.domain);
+            let aliases = add_aliases(
+                &mut found.names,
+                &found.hosts,
+                &|address| old.has(None, Some(address)),
+                services,
+                place.domain,
+            );
             found.aliases.extend(aliases);
-            let services = services
-                .iter()
-                .filter(|service| name_of(service).is_some_and(|name| found.names.contains(&name)));
-            found.addresses = services
-                .flat_map(|service| own_addresses(service))
-                .collect();
+            for service in services {
+                if name_of(service).is_some_and(|name| found.names.contains(&name)) {
+                    found.addresses.extend(own_addresses(service));
+                    found.hosts.extend(own_hosts(service));
+                    found.node_ports.extend(node_ports(service));
+                }
+            }
             for slice in slices.iter().filter(|slice| is_by_hand(slice)) {
-                if addresses(slice).any(|address| found.addresses.contains(&address)) {
+                let is_node_port = |port: u16| found.node_ports.contains(&port);
+                if ports(slice).flatten().any(is_node_port)
+                    || addresses(slice).any(|address| found.addresses.contains(&address))
+                {
                     found.note_slice(slice, place);
                 }
             }
@@ -171,6 +191,22 @@ fn own_addresses(service: &DynamicObject) -> Vec<IpAddr> {
         .collect()
 }
 
+/// The host names of its load balancer.
+fn own_hosts(service: &DynamicObject) -> impl Iterator<Item = String> {
+    let balanced = service.data["status"]["loadBalancer"]["ingress"].as_array();
+    let hosts = balanced.into_iter().flatten();
+    hosts.filter_map(|one| Some(one["hostname"].as_str()?.trim_end_matches('.').to_owned()))
+}
+
+/// The ports of nodes that lead to it.
+fn node_ports(service: &DynamicObject) -> impl Iterator<Item = u16> {
+    let ports = service.data["spec"]["ports"].as_array();
+    let ports = ports.into_iter().flatten();
+    ports
+        .filter_map(|port| u16::try_from(port["nodePort"].as_u64()?).ok())
+        .filter(|port| *port > 0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -202,11 +238,23 @@ mod tests {
         let service = |namespace: &str, name: &str, spec: Json| {
             object(json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec}))
         };
-        let selects = json!({"selector": {"app": "old"}, "clusterIP": "10.9.0.1", "externalIPs": ["192.0.2.1"]});
+        let selects = json!({
+            "selector": {"app": "old"}, "clusterIP": "10.9.0.1", "externalIPs": ["192.0.2.1"],
+            "ports": [{"port": 80, "nodePort": 30080}],
+        });
         let selects_elsewhere = json!({"selector": {"app": "old"}});
         let name = json!({"type": "ExternalName", "externalName": "by-hand.m.svc.cluster.local"});
         let services = [
             service("n", "selects", selects),
+            object(json!({
+                "metadata": {"name": "balanced", "namespace": "n"}, "spec": {"selector": {"app": "old"}},
+                "status": {"loadBalancer": {"ingress": [{"hostname": "lb.example"}]}},
+            })),
+            service(
+                "m",
+                "by-balancer",
+                json!({"type": "ExternalName", "externalName": "lb.example."}),
+            ),
             service("m", "selects-there", selects_elsewhere),
             service("m", "alias", name),
         ];
@@ -217,8 +265,9 @@ mod tests {
             slice("m", "chained-there", "me", "192.0.2.1", 80),
             // Around the proxy.
             slice("n", "direct", "me", "10.0.0.1", 8080),
-            // Another process at the same address, and somebody else.
+            // By a port that the pod does not declare, and by a port of any node.
             slice("m", "other-port", "me", "10.0.0.1", 9100),
+            slice("m", "node-port", "me", "203.0.113.1", 30080),
             slice("m", "nobody", "me", "10.0.0.2", 8000),
             // Kubernetes knows no pod of another namespace: it was the address of another one.
             slice("m", "by-selector", BY_SELECTOR, "10.0.0.1", 8000),
@@ -239,14 +288,18 @@ mod tests {
             names(&found.names),
             [
                 "m/alias",
+                "m/by-balancer",
                 "m/by-hand",
                 "m/chained-there",
+                "m/node-port",
+                "m/other-port",
+                "n/balanced",
                 "n/chained",
                 "n/direct",
                 "n/selects"
             ]
         );
-        assert_eq!(names(&found.aliases), ["m/alias"]);
+        assert_eq!(names(&found.aliases), ["m/alias", "m/by-balancer"]);
         assert_eq!(names(&found.around_proxies), ["n/direct"]);
         assert!(found.addresses.contains(&"192.0.2.1".parse().unwrap()));
         assert!(found.go_with_old.is_empty());

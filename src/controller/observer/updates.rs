@@ -1,24 +1,21 @@
-//! The updates that send requests to the frontends of old, as to their new ones.
+//! What sends requests to the frontends of old, as to its new ones: updates, and proxies that follow an earlier plan.
 //!
-//! What cannot be listed or is not said is not known. Must not know what follows from it.
-
-use std::collections::BTreeSet;
+//! Anything that cannot be listed, or does not say where it leads, is unknown. Contains no policy.
 
 use kube::CustomResourceExt;
+use kube::api::DynamicObject;
 
-use super::super::old_frontends;
 use super::super::parsed::{self, ParsedUpdate};
-use super::super::poller::Pace;
-use super::super::proxies::{self, Report};
 use super::Observer;
-use super::clients::pods;
+use super::kinds::pods;
+use super::other_proxies::OtherProxies;
 use super::services::ServicesToOld;
-use super::ways::{OldPods, service_of_host};
-use crate::k8s::{NotSynced, Object};
-use crate::resource::{DynamoUpdateConfig, Host};
+use super::ways::{OldPods, address_of_host, service_of_host};
+use crate::k8s::{NotSynced, Object, Scope};
+use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 
 impl Observer {
-    /// The updates that send requests to the frontends of old as to their new ones, if that is known; as for [`Self::clients`].
+    /// What sends requests to the frontends of old as to its new ones, if that is known; as for [`Self::clients`].
     pub(super) fn updates_to_old(
         &self,
         parsed: &ParsedUpdate,
@@ -28,123 +25,99 @@ impl Observer {
         if !parsed.memory().phase.old_drains() {
             return None;
         }
-        let own = |update: &&Object| update.metadata.uid == parsed.identity.uid;
-        if !self.go_by_what_there_is(parsed, updates)? {
-            return None;
-        }
         let all = self.cache.of(&pods(), &parsed.key.namespace).ok()?;
         let old = OldPods::of(old, &all);
         let to_old = self.services_to_old(parsed, &old).ok()?;
+        let others = self.other_proxies(parsed, &old, &to_old)?;
         let mut found = Vec::new();
-        if self.leads_to_any(parsed, &old, &to_old).ok()? {
+        let own = &parsed.key.namespace;
+        if self.lead_to(&parsed.plan.new, own, &old, &to_old).ok()? {
             found.push("this one, by spec.newFrontendService".to_owned());
         }
-        // From another namespace only who may lead anywhere can lead here.
-        let elsewhere = match self.settings.any_target {
-            true => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
-            false => Vec::new(),
+        // Whoever runs the proxies of another namespace may let their updates lead anywhere.
+        let elsewhere = match self.settings.scope {
+            Scope::All => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
+            Scope::Namespace(_) => Vec::new(),
         };
-        let namespace = Some(&parsed.key.namespace);
         let elsewhere = elsewhere
             .iter()
-            .filter(|update| update.metadata.namespace.as_ref() != namespace);
+            .filter(|update| update.metadata.namespace.as_ref() != Some(own));
+        let is_this = |update: &&Object| update.metadata.uid == parsed.identity.uid;
         for update in updates
             .iter()
             .chain(elsewhere)
-            .filter(|update| !own(update))
+            .filter(|update| !is_this(update))
         {
-            if self.sends_to(update, parsed, &old, &to_old)? {
+            if self.sends_to(update, parsed, &others, (&old, &to_old))? {
                 found.push(parsed::key(update).told_from(&parsed.key));
             }
         }
+        found.extend(others.found);
         Some(found)
     }
 
-    /// Does each proxy of new's frontends go by the last edit of an update that there is, or give its own new side nothing? The
-    /// plan of one that was deleted, or that left its deployment, may stay in force, and lead anywhere. None if that is not
-    /// known.
-    fn go_by_what_there_is(&self, parsed: &ParsedUpdate, updates: &[Object]) -> Option<bool> {
-        let new = self.pods_of_new(parsed).ok()?;
-        let pods = self.cache.of(&pods(), &parsed.key.namespace).ok()?;
-        let is_of_new = |pod: &&Object| {
-            let name = pod.metadata.name.as_ref();
-            name.is_some_and(|name| new.contains_key(name))
-        };
-        let port = &self.settings.proxies.port;
-        let places = pods.iter().filter(is_of_new);
-        let places = places.filter_map(|pod| old_frontends::address_of(pod, port));
-        let places: BTreeSet<String> = places.collect();
-        // By its last edit: what an earlier one says is not looked at.
-        let is_there = |report: &Report| {
-            let mut updates = updates.iter();
-            updates.any(|update| {
-                let generation = update.metadata.generation.unwrap_or(0);
-                report.uid.is_some()
-                    && update.metadata.uid == report.uid
-                    && i64::try_from(report.generation).is_ok_and(|applied| applied >= generation)
-            })
-        };
-        let mut all = Some(true);
-        for place in &places {
-            let address = place.clone();
-            let follow = |sink| proxies::follow(address, sink);
-            let heard = self
-                .beyond
-                .hear(&parsed.key, place, Pace::Usual, follow)
-                .ok();
-            let report = heard.and_then(|heard| heard.report());
-            let is_known = report.map(|report| !report.gives_new || is_there(&report));
-            all = all.zip(is_known).map(|(all, one)| all && one);
-        }
-        self.beyond.keep(&parsed.key, &places);
-        all
-    }
-
-    /// Does another update send requests to the frontends of old? None if that is not known.
+    /// Whether another update sends requests to the frontends of old. `None` if unknown.
     fn sends_to(
         &self,
         update: &Object,
         parsed: &ParsedUpdate,
-        old: &OldPods,
-        to_old: &ServicesToOld,
+        others: &OtherProxies,
+        (old, to_old): (&OldPods, &ServicesToOld),
     ) -> Option<bool> {
         let key = parsed::key(update);
-        let by_name = |source: Option<&str>| {
-            // Without frontends there is nobody who would send anything.
+        let uid = update.metadata.uid.as_ref();
+        let is_followed = uid.is_some_and(|uid| others.follow.contains(uid));
+        // Without frontends, and if no proxy says that it follows the update, nobody sends anything.
+        let is_used = |source: Option<&str>| {
             let pods = self.frontend_pods(&key, source.unwrap_or_default());
-            pods.ok().map(|pods| !pods.is_empty())
+            pods.ok().map(|pods| is_followed || !pods.is_empty())
         };
-        let Ok(other) = ParsedUpdate::read(update, &self.settings) else {
+        let is_elsewhere = key.namespace != parsed.key.namespace;
+        let scope = TargetScope {
+            namespace: key.namespace.clone(),
+            domain: self.settings.domain.clone(),
+            anywhere: is_elsewhere || self.settings.any_target,
+        };
+        let Ok(other) = ParsedUpdate::read_within(update, &scope) else {
+            let is_used = is_used(update.data["spec"]["sourceDeployment"].as_str())?;
+            if is_elsewhere {
+                // Otherwise anybody could keep all others from their promises.
+                let targets = targets_of(update);
+                let leads = self.lead_to(&targets, &key.namespace, old, to_old);
+                return Some(is_used && leads.ok()?);
+            }
             // The last plan that could be used stays in force, whatever it was.
-            let source = update.data["spec"]["sourceDeployment"].as_str();
-            return match by_name(source)? {
-                true => None,
-                false => Some(false),
-            };
+            return (!is_used).then_some(false);
         };
-        let is_meant = key.namespace == parsed.key.namespace
-            && other.spec.target_deployment == parsed.spec.source_deployment;
-        let leads = is_meant || self.leads_to_any(&other, old, to_old).ok()?;
+        let is_meant =
+            !is_elsewhere && other.spec.target_deployment == parsed.spec.source_deployment;
+        let targets = &other.plan.new;
+        let leads = is_meant || self.lead_to(targets, &key.namespace, old, to_old).ok()?;
         let gives = other.plan.weights.new_weight() > 0;
-        Some(leads && gives && by_name(other.spec.source_deployment.as_deref())?)
+        Some(leads && gives && is_used(other.spec.source_deployment.as_deref())?)
     }
 
-    /// Is a pod of `old` behind a target of this update?
-    fn leads_to_any(
+    /// Whether a pod of `old` is behind one of these targets of a plan in `namespace`.
+    pub(super) fn lead_to(
         &self,
-        update: &ParsedUpdate,
+        targets: &[Target],
+        namespace: &str,
         old: &OldPods,
         to_old: &ServicesToOld,
     ) -> Result<bool, NotSynced> {
-        for target in &update.plan.new {
+        for target in targets {
             let leads = match &target.host {
                 Host::Ip(address) => {
-                    old.listen_at(*address, target.port) || to_old.addresses.contains(address)
+                    old.listen_at(*address, target.port)
+                        || to_old.addresses.contains(address)
+                        || to_old.node_ports.contains(&target.port)
                 }
                 Host::Name(name) => {
-                    let own = &update.key.namespace;
-                    let service = service_of_host(name, own, &self.settings.domain);
-                    service.is_some_and(|service| to_old.names.contains(&service))
+                    let service = service_of_host(name, namespace, &self.settings.domain);
+                    let address = address_of_host(name, &self.settings.domain);
+                    to_old.hosts.contains(name)
+                        || address.is_some_and(|address| old.has(None, Some(address)))
+                        || service.is_some_and(|service| to_old.names.contains(&service))
                 }
             };
             let mut behind = self.behind(target)?.into_iter().flatten();
@@ -154,4 +127,17 @@ impl Observer {
         }
         Ok(false)
     }
+}
+
+/// The targets that an update names, in its spec and in the last valid one, even if it cannot be used.
+fn targets_of(update: &DynamicObject) -> Vec<Target> {
+    let (spec, valid) = (
+        &update.data["spec"],
+        &update.data["status"]["lastValid"]["spec"],
+    );
+    let named = [spec, valid].map(|spec| spec["newFrontendService"].as_str());
+    let named = named.into_iter().flatten();
+    let each = named.flat_map(|targets| targets.split(','));
+    each.filter_map(|target| target.trim().parse().ok())
+        .collect()
 }

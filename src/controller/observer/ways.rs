@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
+use super::super::old_frontends::is_alive;
 use crate::k8s::Object;
 use crate::k8s::workloads::{GRAPH, is_selected, labels};
 
@@ -29,7 +30,7 @@ impl<'a> OldPods<'a> {
         let names = pods.iter().filter_map(|pod| pod.metadata.name.as_deref());
         let names: BTreeSet<&str> = names.collect();
         let of_old: BTreeSet<IpAddr> = pods.iter().flat_map(|pod| addresses(pod)).collect();
-        let beside = all.iter().flat_map(|pod| {
+        let beside = all.iter().filter(|pod| is_alive(pod)).flat_map(|pod| {
             let name = pod.metadata.name.as_deref().unwrap_or_default();
             let shared = addresses(pod).filter(|address| of_old.contains(address));
             shared.map(move |address| (name, address))
@@ -46,13 +47,33 @@ impl<'a> OldPods<'a> {
         self.pods
     }
 
-    /// Whether one of the pods may listen there. A pod that declares ports counts as listening on no other.
+    /// Whether one of the pods may listen there. At an address that is not its alone it counts as listening on the ports that
+    /// it declares, if any; at its own address on every port, because it need not declare them.
     pub fn listen_at(&self, address: IpAddr, port: u16) -> bool {
         self.pods.iter().any(|pod| {
             let ports = ports(pod);
-            addresses(pod).any(|own| own == address)
-                && (ports.is_empty() || ports.contains(&u64::from(port)))
+            let may_be_another = self.is_shared(pod, address)
+                && !ports.is_empty()
+                && !ports.contains(&u64::from(port));
+            addresses(pod).any(|own| own == address) && !may_be_another
         })
+    }
+
+    /// Whether an address of this pod is that of its node.
+    fn is_shared(&self, pod: &DynamicObject, address: IpAddr) -> bool {
+        let node = pod.data["status"]["hostIP"].as_str();
+        let is_of_node = node.and_then(|node| node.parse().ok()) == Some(address);
+        is_of_node || self.beside.iter().any(|(_, shared)| *shared == address)
+    }
+
+    /// The pods whose port of this name is a port of their node, as text for users: requests reach it without the proxy.
+    pub fn on_host_ports(&self, name: &str) -> Vec<String> {
+        let pods = self.pods.iter().filter_map(|pod| {
+            let port = host_port(pod, name)?;
+            let pod = pod.metadata.name.as_deref().unwrap_or_default();
+            Some(format!("host port {port} of {pod}"))
+        });
+        pods.collect()
     }
 
     /// Whether the endpoint is one of the pods. Requests go to its address, whichever pod it names: the name only distinguishes
@@ -68,7 +89,7 @@ impl<'a> OldPods<'a> {
     }
 }
 
-fn addresses(pod: &DynamicObject) -> impl Iterator<Item = IpAddr> {
+pub(super) fn addresses(pod: &DynamicObject) -> impl Iterator<Item = IpAddr> {
     let status = &pod.data["status"];
     let all = status["podIPs"].as_array().into_iter().flatten();
     let all = all.map(|one| &one["ip"]).chain([&status["podIP"]]);
@@ -84,6 +105,17 @@ fn ports(pod: &DynamicObject) -> BTreeSet<u64> {
         .collect()
 }
 
+/// The port of the node that leads to the port of this name, if there is one. With `hostNetwork`, it is the port itself.
+fn host_port(pod: &DynamicObject, name: &str) -> Option<u64> {
+    let lists = ["initContainers", "containers"].into_iter();
+    let containers = lists.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
+    let mut ports = containers.flat_map(|one| one["ports"].as_array().into_iter().flatten());
+    let port = ports.find(|port| port["name"] == name)?;
+    let is_host = pod.data["spec"]["hostNetwork"] == true;
+    let own = is_host.then(|| port["containerPort"].as_u64()).flatten();
+    port["hostPort"].as_u64().filter(|port| *port > 0).or(own)
+}
+
 /// Whether an EndpointSlice leads to one of these pods, no matter what created the slice.
 pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
     let endpoints = slice.data["endpoints"].as_array();
@@ -97,9 +129,25 @@ pub(super) fn leads_to(slice: &DynamicObject, pods: &OldPods) -> bool {
 
 /// Whether a Service selects one of these pods.
 pub(super) fn selects_any(service: &DynamicObject, pods: &[Object]) -> bool {
-    let selector = serde_json::from_value(service.data["spec"]["selector"].clone());
+    is_selected_by(&service.data["spec"]["selector"], pods)
+}
+
+/// Whether a selector, as a map of labels, selects one of these pods.
+pub(super) fn is_selected_by(selector: &Json, pods: &[Object]) -> bool {
+    let selector = serde_json::from_value(selector.clone());
     let selector: std::collections::BTreeMap<String, String> = selector.unwrap_or_default();
     !selector.is_empty() && pods.iter().any(|pod| is_selected(pod, &selector))
+}
+
+/// Whether an object of the graph `source` owns this one, so that it is deleted with that.
+pub(super) fn is_owned_by(object: &DynamicObject, source: &str) -> bool {
+    let frontend = format!("{source}-frontend");
+    let owners = object.metadata.owner_references.iter().flatten();
+    owners.into_iter().any(|owner| match &*owner.kind {
+        "DynamoGraphDeployment" => owner.name == source,
+        "DynamoComponentDeployment" => owner.name == frontend,
+        _ => false,
+    })
 }
 
 /// Whether the operator created this Service for the deployment `source` and will delete it with that. `object` is the
@@ -115,10 +163,12 @@ pub(super) fn belongs_to(
     is_graph && (is_frontends || of_graph.map(String::as_str) == Some(source))
 }
 
-/// Adds to `found` all ExternalName Services that refer to a Service in it, directly or through each other. Returns those
-/// added.
+/// Adds to `found` all ExternalName Services that refer to a Service in it, to one of its `hosts`, or to a pod whose address
+/// `is_old`, directly or through each other. Returns those added.
 pub(super) fn add_aliases(
     found: &mut BTreeSet<ServiceName>,
+    hosts: &BTreeSet<String>,
+    is_old: &dyn Fn(IpAddr) -> bool,
     services: &[Object],
     domain: &str,
 ) -> BTreeSet<ServiceName> {
@@ -128,9 +178,14 @@ pub(super) fn add_aliases(
             let spec = &service.data["spec"];
             let own = service.metadata.namespace.as_deref()?;
             let meant = (spec["type"] == "ExternalName").then(|| &spec["externalName"])?;
-            let meant = service_of_host(meant.as_str()?, own, domain)?;
+            let meant = meant.as_str()?;
+            let address = address_of_host(meant, domain);
+            let is_host =
+                hosts.contains(meant.trim_end_matches('.')) || address.is_some_and(is_old);
+            let meant = service_of_host(meant, own, domain);
             let name = (own.to_owned(), service.metadata.name.clone()?);
-            (found.contains(&meant) && !found.contains(&name)).then_some(name)
+            let leads = is_host || meant.is_some_and(|meant| found.contains(&meant));
+            (leads && !found.contains(&name)).then_some(name)
         });
         let aliases: Vec<_> = aliases.collect();
         if aliases.is_empty() {
@@ -147,9 +202,27 @@ pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<Ser
     let host = host
         .strip_suffix(domain)
         .map_or(host, |host| host.trim_end_matches('.'));
-    let host = host.strip_suffix(".svc").unwrap_or(host);
+    let (host, is_whole) = host
+        .strip_suffix(".svc")
+        .map_or((host, false), |host| (host, true));
     let (name, namespace) = host.split_once('.').unwrap_or((host, own));
-    (!namespace.contains('.')).then(|| (namespace.to_owned(), name.to_owned()))
+    match namespace.split_once('.') {
+        None => Some((namespace.to_owned(), name.to_owned())),
+        // One pod of a headless Service, by its own name.
+        Some((service, namespace)) if is_whole && !namespace.contains('.') => {
+            Some((namespace.to_owned(), service.to_owned()))
+        }
+        Some(_) => None,
+    }
+}
+
+/// The address of the pod that a cluster DNS name refers to, such as `10-0-0-1.there.pod.cluster.local`.
+pub(super) fn address_of_host(host: &str, domain: &str) -> Option<IpAddr> {
+    let host = host.trim_end_matches('.').strip_suffix(domain)?;
+    let (address, rest) = host.split_once('.')?;
+    let is_of_pod = rest.trim_end_matches('.').ends_with(".pod");
+    let address = |separator: &str| address.replace('-', separator).parse().ok();
+    is_of_pod.then(|| address(".").or_else(|| address(":")))?
 }
 
 /// The Services referred to by any `field` at any depth of `spec`.
@@ -186,9 +259,11 @@ pub(super) fn is_service_of_ingress(backend: &Json, own: &str) -> Option<Service
 /// The Service that a `backendRef` refers to, in a route of the namespace `own`.
 pub(super) fn is_service_of_route(backend: &Json, own: &str) -> Option<ServiceName> {
     let kind = backend["kind"].as_str().unwrap_or("Service");
+    // An import has the name of the Service that it imports.
+    let is_service = matches!(kind, "Service" | "ServiceImport");
     let place = backend["namespace"].as_str().unwrap_or(own);
     let name = backend["name"].as_str()?;
-    (kind == "Service").then(|| (place.to_owned(), name.to_owned()))
+    is_service.then(|| (place.to_owned(), name.to_owned()))
 }
 
 #[cfg(test)]
@@ -222,7 +297,7 @@ mod tests {
         });
         assert_eq!(in_namespace(found, "here"), ["a", "b"]);
         let route = json!({"rules": [{
-            "filters": [{"requestMirror": {"backendRef": {"name": "mirror"}}}],
+            "filters": [{"requestMirror": {"backendRef": {"name": "mirror", "namespace": "there"}}}],
             "backendRefs": [
                 {"name": "a", "port": 80}, {"name": "b", "namespace": "here"}, {"name": "c", "namespace": "there"},
                 {"kind": "InferencePool", "name": "d"},
@@ -246,6 +321,8 @@ mod tests {
             ("old.there.svc", Some(("there", "old"))),
             ("old.there.svc.cluster.local", Some(("there", "old"))),
             ("old.there.svc.cluster.local.", Some(("there", "old"))),
+            ("old-0.old.there.svc.cluster.local", Some(("there", "old"))),
+            ("10-0-0-1.there.pod.cluster.local", None),
             ("models.example.com", None),
         ] {
             let found = service_of_host(host, "here", "cluster.local");
@@ -253,6 +330,20 @@ mod tests {
                 .as_ref()
                 .map(|(own, name)| (own.as_str(), name.as_str()));
             assert_eq!(found, meant, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_name_of_a_pod_is_its_address() {
+        for (host, address) in [
+            ("10-0-0-1.there.pod.cluster.local", Some("10.0.0.1")),
+            ("10-0-0-1.there.pod.cluster.local.", Some("10.0.0.1")),
+            ("fd00--1.there.pod.cluster.local", Some("fd00::1")),
+            ("old.there.svc.cluster.local", None),
+            ("10-0-0-1.there.pod.example.com", None),
+        ] {
+            let found = address_of_host(host, "cluster.local");
+            assert_eq!(found, address.map(|ip| ip.parse().unwrap()), "{host}");
         }
     }
 
@@ -271,7 +362,13 @@ mod tests {
             service("a", "itself", "itself.a.svc.cluster.local"),
         ];
         let mut found = BTreeSet::from([("a".to_owned(), "old".to_owned())]);
-        let added = add_aliases(&mut found, &services, "cluster.local");
+        let added = add_aliases(
+            &mut found,
+            &BTreeSet::new(),
+            &|_| false,
+            &services,
+            "cluster.local",
+        );
         let names: Vec<_> = added.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["alias", "of-alias"]);
         assert_eq!(found.len(), 3);
@@ -288,7 +385,10 @@ mod tests {
             object(json!({"metadata": {"name": name}, "status": {"podIP": address}}))
         };
         let pods = [pod];
+        // The address of a pod that has ended may be another pod's by now.
+        let ended = json!({"metadata": {"name": "ended"}, "status": {"podIP": "fd00::1", "phase": "Succeeded"}});
         let all = [
+            object(ended),
             pods[0].clone(),
             other("new-0", "10.0.0.3"),
             other("new-1", "10.0.0.1"),
@@ -309,12 +409,18 @@ mod tests {
                 false,
             ),
             (json!({"addresses": ["10.0.0.2"]}), false),
+            (
+                json!({"addresses": ["fd00::1"], "targetRef": {"name": "ended"}}),
+                true,
+            ),
         ] {
             let slice = object(json!({"metadata": {"name": "s"}, "endpoints": [endpoint]}));
             assert_eq!(leads_to(&slice, &old), leads, "{endpoint}");
         }
         let at = |address: &str, port| old.listen_at(address.parse().unwrap(), port);
         assert!(at("10.0.0.1", 8000) && at("fd00::1", 8000));
+        // The pod may listen on a port that it does not declare, but at a shared address that may be another process.
+        assert!(at("fd00::1", 8001));
         assert!(!at("10.0.0.1", 8001) && !at("10.0.0.2", 8000));
         for (selector, selects) in [
             (json!({"app": "old"}), true),
@@ -327,6 +433,31 @@ mod tests {
             assert_eq!(selects_any(&service, &pods), selects, "{selector}");
         }
     }
+
+    #[test]
+    fn a_host_port_leads_around_the_proxy() {
+        let on = |spec: Json| {
+            let pods = [object(json!({"metadata": {"name": "old-0"}, "spec": spec}))];
+            OldPods::of(&pods, &pods)
+                .on_host_ports("frontend")
+                .join(", ")
+        };
+        let port = |host: Json| {
+            json!([{"ports": [
+                {"name": "http", "containerPort": 8000, "hostPort": 80},
+                {"name": "frontend", "containerPort": 8080, "hostPort": host},
+            ]}])
+        };
+        assert_eq!(on(json!({"containers": port(Json::Null)})), "");
+        assert_eq!(on(json!({"containers": port(json!(0))})), "");
+        assert_eq!(
+            on(json!({"containers": port(json!(81))})),
+            "host port 81 of old-0"
+        );
+        let host = json!({"containers": port(Json::Null), "hostNetwork": true});
+        assert_eq!(on(host), "host port 8080 of old-0");
+    }
+
     #[test]
     fn what_the_operator_made_for_old_goes_with_old_and_nothing_else_does() {
         for (service, graph, is_graph, expected) in [

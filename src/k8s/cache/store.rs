@@ -280,7 +280,10 @@ impl Store {
                     )
                     .collect()
             };
-            let spec = json!({"containers": ports("containers"), "initContainers": ports("initContainers")});
+            let spec = json!({
+                "containers": ports("containers"), "initContainers": ports("initContainers"),
+                "hostNetwork": object.data["spec"]["hostNetwork"],
+            });
             object.data["spec"] = spec;
         }
         Arc::new(object)

@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::stage::{Stage, pods, resource, updates};
 
-fn slices() -> kube::api::ApiResource {
+pub fn slices() -> kube::api::ApiResource {
     resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
 }
 
 /// Of the clients' Service, with this pod behind it.
-fn slice(pod: &str) -> Value {
+pub fn slice(pod: &str) -> Value {
     json!({
         "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
         "endpoints": [{
@@ -18,13 +18,13 @@ fn slice(pod: &str) -> Value {
     })
 }
 
-fn is_safe(object: &Value) -> bool {
+pub fn is_safe(object: &Value) -> bool {
     let status = &object["status"];
     status["safeToDeleteOld"] == true && status["lastOldWorkerDispensable"] == true
 }
 
 /// Is this promised, and that not, for this reason?
-fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool {
+pub fn lacks(last_worker: bool, reason: &'static str) -> impl Fn(&Value) -> bool {
     move |object| {
         let status = &object["status"];
         status["safeToDeleteOld"] == false
@@ -67,7 +67,10 @@ async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it
         "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     stage.update("back", back).await;
-    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    let leads_back = lacks(
+        false,
+        "these updates and proxies lead to the frontends of old: back",
+    );
     stage
         .until("up", "another update needs old", leads_back)
         .await;
@@ -91,7 +94,7 @@ async fn old_may_not_go_while_a_pod_of_unknown_kin_or_another_update_leads_to_it
 }
 
 /// An update that is complete, with old's workers gone and all clients led to new.
-async fn safe() -> (Stage, super::stage::Controller) {
+pub async fn safe() -> (Stage, super::stage::Controller) {
     let stage = Stage::begun(json!({"clientService": "clients"})).await;
     stage.frontend_of_new("new-frontend-0").await;
     stage
@@ -162,7 +165,10 @@ async fn old_may_not_go_while_an_update_that_cannot_be_used_any_more_may_lead_to
         "sourceDeployment": "new", "targetDeployment": "old", "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     stage.update("back", back).await;
-    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    let leads_back = lacks(
+        false,
+        "these updates and proxies lead to the frontends of old: back",
+    );
     stage
         .until("up", "another update needs old", leads_back)
         .await;
@@ -190,7 +196,10 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_le
     });
     stage.update("back", back).await;
     stage.proxy_of("new", "back").await;
-    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    let leads_back = lacks(
+        false,
+        "these updates and proxies lead to the frontends of old: back",
+    );
     stage
         .until("up", "another update needs old", leads_back)
         .await;
@@ -202,8 +211,8 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_a_deleted_update_that_le
         .await;
     stage.delete(&updates(), "back").await;
     stage.happens("DeletedNewKept").await;
-    let unknown = "not seen that no update sends requests to the frontends of old";
-    stage.until("up", "unknown", lacks(false, unknown)).await;
+    let leads = "lead to the frontends of old: the proxy of new-frontend-1";
+    stage.until("up", "led to", lacks(false, leads)).await;
     stage.delete(&pods(), "new-frontend-1").await;
     stage.until("up", "safe again", is_safe).await;
 }
@@ -261,7 +270,7 @@ async fn old_may_not_go_while_a_slice_a_selector_or_another_name_leads_to_it() {
         "trafficSplitPercent": 50, "paused": true, "strict": true,
     });
     stage.update("by-alias", by_alias).await;
-    let leads = "these updates lead to the frontends of old: by-alias";
+    let leads = "these updates and proxies lead to the frontends of old: by-alias";
     stage
         .until("up", "by another name", lacks(false, leads))
         .await;
@@ -280,7 +289,10 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_an_update_that_left_its_
     });
     stage.update("back", back).await;
     stage.proxy_of("new", "back").await;
-    let leads_back = lacks(false, "these updates lead to the frontends of old: back");
+    let leads_back = lacks(
+        false,
+        "these updates and proxies lead to the frontends of old: back",
+    );
     stage
         .until("up", "another update needs old", leads_back)
         .await;
@@ -294,8 +306,8 @@ async fn old_may_not_go_while_a_proxy_keeps_the_plan_of_an_update_that_left_its_
         .edit("back", json!({"sourceDeployment": "elsewhere"}))
         .await;
     stage.happens("DeletedNewKept").await;
-    let unknown = "not seen that no update sends requests to the frontends of old";
-    stage.until("up", "unknown", lacks(false, unknown)).await;
+    let leads = "lead to the frontends of old: back, the proxy of new-frontend-1";
+    stage.until("up", "led to", lacks(false, leads)).await;
     stage.delete(&pods(), "new-frontend-1").await;
     stage.until("up", "safe again", is_safe).await;
 }

@@ -50,7 +50,11 @@ pub fn new_server() -> Cluster {
 
 /// Gives the controller's service account the rights that `deploy/` does, and writes to `place` how to be it.
 pub fn as_service_account(admin: &str, place: &Path) {
-    let server = server();
+    as_service_account_of(server(), admin, place);
+}
+
+/// The same on a server of the test's own.
+pub fn as_service_account_of(server: &Cluster, admin: &str, place: &Path) {
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/controller");
     server.kubectl(&["apply", "-k", deploy]);
     let token = ["create", "token", "crossfade-controller", "-n", "crossfade"];
@@ -340,6 +344,19 @@ impl Stage {
         patched.unwrap_or_else(|error| panic!("{} {name}: {error}", kind.kind));
     }
 
+    /// Whether the API server took it.
+    pub async fn status_unless_refused(
+        &self,
+        kind: &ApiResource,
+        name: &str,
+        status: Value,
+    ) -> bool {
+        let patch = Patch::Merge(json!({"status": status}));
+        let params = PatchParams::default();
+        let patched = self.api(kind).patch_status(name, &params, &patch).await;
+        patched.is_ok()
+    }
+
     pub async fn pod(&self, name: &str, labels: Value, ports: Value) {
         let spec = json!({
             "automountServiceAccountToken": false,
@@ -458,6 +475,12 @@ impl Stage {
     }
 
     pub async fn controller(&self, more: &[&str]) -> Controller {
+        let isolated = ["--assume-isolated-namespace", "--quiet-period", "1"];
+        self.wary_controller(&[&isolated, more].concat()).await
+    }
+
+    /// One that knows nothing of other namespaces, and has the usual quiet period.
+    pub async fn wary_controller(&self, more: &[&str]) -> Controller {
         let args = ["--namespace", &self.namespace, "--allow-any-target"];
         Controller::start(&self.kubeconfig, &[&args, more].concat()).await
     }

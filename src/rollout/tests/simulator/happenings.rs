@@ -90,6 +90,12 @@ impl Simulation {
                     old_drains: self.draw.one_in(2),
                     may_reach_old: [Some(0), Some(0), Some(1), None][self.draw.below(4) as usize],
                     open_streams,
+                    quiet_for: [
+                        Some(seconds(60)),
+                        Some(seconds(100)),
+                        Some(seconds(59)),
+                        None,
+                    ][self.draw.below(4) as usize],
                     new_serves: [Experience::None, Experience::Good, Experience::Bad]
                         [self.draw.below(3) as usize],
                     new_is_impaired: self.draw.one_in(3),
@@ -127,6 +133,7 @@ impl Simulation {
                 seen.clients.other_ways = any().map(|is_none| way(!is_none));
                 seen.clients.around_proxies = any().map(|is_none| way(!is_none));
                 seen.is_current = !draw.one_in(8);
+                seen.sees_elsewhere = !draw.one_in(8);
                 seen.updates_to_old = match draw.below(8) {
                     0 => None,
                     1 => Some(vec!["another".to_owned()]),

@@ -296,7 +296,8 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
         assert!(all_drain, "complete is not kept while one may send to old");
     }
     if decision.last_old_worker_dispensable {
-        assert!(seen.is_current && to == Phase::Complete && seen.superseded_by.is_none());
+        assert!(seen.is_current && seen.sees_elsewhere);
+        assert!(to == Phase::Complete && seen.superseded_by.is_none());
         let new = &seen.frontends.new;
         let serves = |one: &Frontend| {
             let is_heard = matches!(one.answer, Answer::Heard | Answer::NotYet);
@@ -322,6 +323,8 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
         );
         assert!(clients.other_ways.as_ref().is_some_and(Vec::is_empty));
         assert_eq!(open(|open| open.old + open.new), Some(0));
+        let quiet = |state: &ProxyState| state.quiet_for.is_some_and(|quiet| quiet >= seconds(60));
+        assert!(every(quiet));
     }
 }
 

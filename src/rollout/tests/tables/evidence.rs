@@ -20,11 +20,16 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
-    let holes: [Hole; 27] = [
+    let holes: [Hole; 31] = [
         (
             "a watch that was not heard of late",
             |scene| scene.seen.is_current = false,
             CurrentView,
+        ),
+        (
+            "a controller that sees only its own namespace",
+            |scene| scene.seen.sees_elsewhere = false,
+            SeesElsewhere,
         ),
         (
             "another update rules",
@@ -146,6 +151,21 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
             "a stream of new through old's pods",
             |scene| state(scene).open_streams.new = 1,
             NoStreamThroughOldPods,
+        ),
+        (
+            "a client has sent a request just now",
+            |scene| state(scene).quiet_for = Some(Duration::ZERO),
+            NoClientOfLate,
+        ),
+        (
+            "a client has sent a request within the quiet period",
+            |scene| state(scene).quiet_for = Some(seconds(59)),
+            NoClientOfLate,
+        ),
+        (
+            "a proxy does not say when the last request came",
+            |scene| state(scene).quiet_for = None,
+            NoClientOfLate,
         ),
         (
             "the Service of the clients has no ready endpoint of new",

@@ -1,0 +1,176 @@
+//! Asks the proxies of other frontends where their plans lead. A proxy may follow the plan of an update that was deleted, or
+//! an earlier edit of one, so the updates that exist do not tell.
+//!
+//! Does not decide what follows from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::super::old_frontends::{self, is_alive};
+use super::super::parsed::ParsedUpdate;
+use super::super::poller::Pace;
+use super::super::proxies::{self, Report};
+use super::Observer;
+use super::frontends::service;
+use super::kinds::pods;
+use super::services::ServicesToOld;
+use super::ways::{OldPods, addresses};
+use crate::k8s::{NotSynced, Object};
+use crate::resource::{Host, Target};
+
+/// Maximum number of proxies that are asked for one update. Each costs a connection, and a namespace's users can add pods.
+const MAX_ASKED: usize = 1024;
+
+/// The proxies of other frontends.
+#[derive(Default)]
+pub(super) struct OtherProxies {
+    /// Those that lead to old, or do not say where they lead, as text for users.
+    pub found: Vec<String>,
+    /// `metadata.uid` of the updates that they follow.
+    pub follow: BTreeSet<String>,
+}
+
+/// A pod with a proxy that is asked.
+struct Asked {
+    pod: String,
+    namespace: String,
+    place: String,
+}
+
+impl Observer {
+    /// Asks all proxies of the namespace but old's own, and those of new's frontends wherever they are. `None` if one of them
+    /// may still answer, or something is not listed.
+    pub(super) fn other_proxies(
+        &self,
+        parsed: &ParsedUpdate,
+        old: &OldPods,
+        to_old: &ServicesToOld,
+    ) -> Option<OtherProxies> {
+        let pods = self.pods_that_may_lead_to_old(parsed, old).ok()?;
+        let port = &self.settings.proxies.port;
+        let asked = pods.iter().filter_map(|pod| {
+            Some(Asked {
+                pod: pod.metadata.name.clone().unwrap_or_default(),
+                namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+                place: old_frontends::address_of(pod, port)?,
+            })
+        });
+        let mut asked: Vec<Asked> = asked.collect();
+        let mut others = OtherProxies {
+            found: self.proxies_without_port(parsed, &pods)?,
+            ..OtherProxies::default()
+        };
+        if asked.len() > MAX_ASKED {
+            let more = asked.len() - MAX_ASKED;
+            let told = format!("{more} more proxies of the namespace, which are too many to ask");
+            others.found.push(told);
+            asked.truncate(MAX_ASKED);
+        }
+        let mut is_known = true;
+        for one in &asked {
+            let address = one.place.clone();
+            let follow = |sink| proxies::follow(address, sink);
+            let heard = self
+                .beyond
+                .hear(&parsed.key, &one.place, Pace::Usual, follow);
+            match heard.map(|heard| heard.report()) {
+                Err(_) => is_known = false,
+                Ok(Some(report)) => self.note(&mut others, one, report, old, to_old)?,
+                Ok(None) => others.found.push(unknown(one)),
+            }
+        }
+        let places = asked.into_iter().map(|one| one.place);
+        self.beyond.keep(&parsed.key, &places.collect());
+        is_known.then_some(others)
+    }
+
+    fn note(
+        &self,
+        others: &mut OtherProxies,
+        one: &Asked,
+        report: Report,
+        old: &OldPods,
+        to_old: &ServicesToOld,
+    ) -> Option<()> {
+        others.follow.extend(report.uid);
+        if !report.gives_new {
+            return Some(());
+        }
+        let targets = report.new_targets.iter();
+        let targets: Result<Vec<Target>, _> = targets.map(|target| target.parse()).collect();
+        let targets = targets.ok().filter(|targets| !targets.is_empty());
+        let leads = targets.map(|targets| self.lead_to(&targets, &one.namespace, old, to_old));
+        match leads.transpose().ok()? {
+            None => others.found.push(unknown(one)),
+            Some(true) => others.found.push(format!("the proxy of {}", one.pod)),
+            Some(false) => {}
+        }
+        Some(())
+    }
+
+    /// The live pods of the namespace but old's, and the pods behind new's Services of other namespaces.
+    fn pods_that_may_lead_to_old(
+        &self,
+        parsed: &ParsedUpdate,
+        old: &OldPods,
+    ) -> Result<Vec<Object>, NotSynced> {
+        let own = &parsed.key.namespace;
+        let mut found = self.cache.of(&pods(), own)?;
+        found.retain(|pod| {
+            let name = pod.metadata.name.as_deref();
+            is_alive(pod) && !old.has(name, None)
+        });
+        for target in &parsed.plan.new {
+            let elsewhere =
+                service(target, &self.settings.domain).filter(|(_, place)| place != own);
+            let Some((_, namespace)) = elsewhere else {
+                continue;
+            };
+            let behind = self.behind(target)?.into_iter().flatten();
+            let behind: BTreeSet<String> = behind.filter_map(|endpoint| endpoint.pod).collect();
+            let pods = self.cache.of(&pods(), &namespace)?;
+            found.extend(pods.into_iter().filter(|pod| {
+                let name = pod.metadata.name.as_ref();
+                is_alive(pod) && name.is_some_and(|name| behind.contains(name))
+            }));
+        }
+        Ok(found)
+    }
+
+    /// The frontends of new whose responses come through a proxy that has no port on which it could be asked.
+    fn proxies_without_port(&self, parsed: &ParsedUpdate, pods: &[Object]) -> Option<Vec<String>> {
+        let port = &self.settings.proxies.port;
+        let mut has_port: BTreeMap<IpAddr, bool> = BTreeMap::new();
+        for pod in pods {
+            for address in addresses(pod) {
+                *has_port.entry(address).or_default() |=
+                    old_frontends::address_of(pod, port).is_some();
+            }
+        }
+        let mut found = Vec::new();
+        for place in self.new_places(parsed).ok()? {
+            let polled = self.polled_as(&place, &parsed.key.namespace);
+            let is_proxied = self
+                .models
+                .heard(&polled)
+                .is_some_and(|served| served.is_proxied);
+            let address = match (place.address, &place.target.host) {
+                (Some(address), _) => Some(address.ip()),
+                (None, Host::Ip(address)) => Some(*address),
+                (None, Host::Name(_)) => None,
+            };
+            let can_be_asked = address.is_some_and(|ip| has_port.get(&ip) == Some(&true));
+            if is_proxied && !can_be_asked {
+                found.push(format!(
+                    "a proxy before {}, whose pod has no port {port}",
+                    place.target
+                ));
+            }
+        }
+        Some(found)
+    }
+}
+
+fn unknown(one: &Asked) -> String {
+    format!("{}, whose proxy does not say where it leads", one.pod)
+}

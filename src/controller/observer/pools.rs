@@ -1,0 +1,131 @@
+//! The InferencePools that lead to old's frontends.
+//!
+//! A pool selects pods of its own namespace, as a Service does, and gateways send requests to the addresses of these pods.
+
+use std::collections::BTreeSet;
+
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value as Json;
+
+use super::kinds::versions;
+use super::services::OldPlace;
+use super::ways::{OldPods, belongs_to, is_selected_by};
+use crate::k8s::Object;
+
+/// The kind, in both groups that it has had.
+pub(super) fn kinds() -> [Vec<ApiResource>; 2] {
+    let kind = |group, all| versions(group, ("InferencePool", "inferencepools", all));
+    [
+        kind("inference.networking.k8s.io", &["v1"]),
+        kind("inference.networking.x-k8s.io", &["v1alpha2", "v1alpha1"]),
+    ]
+}
+
+/// What leads to old, as text for users.
+#[derive(Default)]
+pub(super) struct PoolsToOld {
+    /// All of them that are not deleted together with old.
+    pub ways: Vec<String>,
+    /// Those that lead to the frontends' own port.
+    pub around_proxies: Vec<String>,
+}
+
+impl PoolsToOld {
+    /// Those among `pools`.
+    pub fn of(pools: &[Object], old: &OldPods, place: &OldPlace) -> Self {
+        let own_ports = place.own_ports(old);
+        let mut found = Self::default();
+        for pool in pools {
+            let is_own = pool.metadata.namespace.as_deref() == Some(place.namespace);
+            if !is_own || !selects(pool, old) {
+                continue;
+            }
+            let name = pool.metadata.name.as_deref().unwrap_or_default();
+            let told = format!("InferencePool {name}");
+            if !ports(pool).is_disjoint(&own_ports) {
+                found.around_proxies.push(told.clone());
+            }
+            if !belongs_to(pool, name, place.source, place.is_graph) {
+                found.ways.push(told);
+            }
+        }
+        found
+    }
+}
+
+fn selects(pool: &DynamicObject, old: &OldPods) -> bool {
+    let selector = &pool.data["spec"]["selector"];
+    let selector = match &selector["matchLabels"] {
+        Json::Object(_) => &selector["matchLabels"],
+        _ => selector,
+    };
+    is_selected_by(selector, old.pods())
+}
+
+fn ports(pool: &DynamicObject) -> BTreeSet<u16> {
+    let spec = &pool.data["spec"];
+    let all = spec["targetPorts"].as_array().into_iter().flatten();
+    let all = all.map(|port| &port["number"]);
+    all.chain([&spec["targetPortNumber"]])
+        .filter_map(|number| u16::try_from(number.as_u64()?).ok())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(object: Json) -> Object {
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_pool_leads_to_old_in_either_form_of_its_selector() {
+        let pods = [object(json!({
+            "metadata": {"name": "old-0", "namespace": "n", "labels": {"app": "old"}},
+            "spec": {"containers": [{"ports": [{"containerPort": 8000}, {"name": "frontend", "containerPort": 8080}]}]},
+            "status": {"podIP": "10.0.0.1"},
+        }))];
+        let pool = |namespace: &str, name: &str, spec: Json| {
+            object(json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec}))
+        };
+        let selector = json!({"matchLabels": {"app": "old"}});
+        let pools = [
+            pool(
+                "n",
+                "stable",
+                json!({"selector": selector, "targetPorts": [{"number": 8000}]}),
+            ),
+            pool(
+                "n",
+                "alpha",
+                json!({"selector": {"app": "old"}, "targetPortNumber": 8080}),
+            ),
+            pool(
+                "n",
+                "other",
+                json!({"selector": {"app": "new"}, "targetPortNumber": 8080}),
+            ),
+            pool("n", "nobody", json!({"selector": {"matchLabels": {}}})),
+            pool(
+                "m",
+                "there",
+                json!({"selector": {"app": "old"}, "targetPortNumber": 8080}),
+            ),
+        ];
+        let place = OldPlace {
+            namespace: "n",
+            source: "old",
+            is_graph: false,
+            domain: "cluster.local",
+            frontend_port: "frontend",
+        };
+        let found = PoolsToOld::of(&pools, &OldPods::of(&pods, &pods), &place);
+        assert_eq!(found.ways, ["InferencePool stable", "InferencePool alpha"]);
+        assert_eq!(found.around_proxies, ["InferencePool alpha"]);
+    }
+}

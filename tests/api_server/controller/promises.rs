@@ -1,0 +1,407 @@
+//! Attempts to be told that old may go while the controller cannot know it, or while somebody still uses old by a way that is in
+//! no object.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::holes::{is_safe, lacks, safe, slice, slices};
+use super::stage::{Controller, Stage, pods, resource, updates};
+use crate::rig::*;
+
+/// An update whose clients and workers have left old, for a controller that begins now.
+async fn left(stage: &Stage) {
+    stage.frontend_of_new("new-frontend-0").await;
+    stage
+        .create(&slices(), "clients-1", slice("new-frontend-0"))
+        .await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    // The controller must have seen old's workers to tell that they are meant to be gone.
+    stage.splits("up", 1, 1).await;
+    stage.delete_old_workers().await;
+}
+
+const NO_CLIENT: &str = "requests have come to the pods of old's frontends of late";
+
+#[tokio::test]
+async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_nothing_else_leads_there()
+ {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let wary = stage.wary_controller(&["--quiet-period", "1"]).await;
+    left(&stage).await;
+    let unknown = lacks(false, "this controller sees one namespace");
+    let object = stage.until("up", "unknown", unknown).await;
+    assert_eq!(object["status"]["phase"], "Complete");
+    let missing = &object["status"]["missingForDeletion"];
+    stage
+        .until("up", "nothing else is missing", |object| {
+            let missing = object["status"]["missingForDeletion"].as_array();
+            missing.is_some_and(|all| all.len() == 1)
+        })
+        .await;
+    assert!(!is_safe(&object), "{missing}");
+    drop(wary);
+    let _told = stage.controller(&[]).await;
+    stage.until("up", "safe", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_client_uses_its_pods_by_a_way_that_nobody_sees() {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let isolated = ["--assume-isolated-namespace", "--quiet-period", "8"];
+    let _controller = stage.wary_controller(&isolated).await;
+    left(&stage).await;
+    stage.until("up", "safe", is_safe).await;
+    // By the address of a pod, a host port, a name that a client keeps: no object tells.
+    for path in [CHAT, "/tokenize"] {
+        let response = client::post(stage.proxies[0].address, path, &[], STREAMING).await;
+        assert_eq!(response.generation(), "new", "{path}");
+        stage.until("up", path, lacks(true, NO_CLIENT)).await;
+        stage.until("up", "safe again", is_safe).await;
+    }
+    // Health checks are no clients.
+    client::get(stage.proxies[0].address, "/health").await;
+    let is_kept = |object: &Value| {
+        let since = object["status"]["observedAt"].as_str();
+        is_safe(object) && since.is_some()
+    };
+    stage.until("up", "still safe", is_kept).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_proxy_has_run_for_less_than_the_quiet_period() {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let isolated = ["--assume-isolated-namespace", "--quiet-period", "3600"];
+    let _controller = stage.wary_controller(&isolated).await;
+    left(&stage).await;
+    stage
+        .until("up", "nobody came, as far as it knows", |object| {
+            let missing = object["status"]["missingForDeletion"].as_array();
+            let only = missing.is_some_and(|missing| missing.len() == 1);
+            only && lacks(true, NO_CLIENT)(object)
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_an_inference_pool_leads_to_it() {
+    let (stage, _controller) = safe().await;
+    let graph = "nvidia.com/dynamo-graph-deployment-name";
+    let own_port = stage.old.address.port();
+    for (group, version, spec, around) in [
+        (
+            "inference.networking.k8s.io",
+            "v1",
+            json!({"selector": {"matchLabels": {graph: "old"}}, "targetPorts": [{"number": 8000}]}),
+            false,
+        ),
+        (
+            "inference.networking.x-k8s.io",
+            "v1alpha2",
+            json!({"selector": {graph: "old"}, "targetPortNumber": own_port}),
+            true,
+        ),
+    ] {
+        let kind = resource(group, version, "InferencePool", "inferencepools");
+        stage.create(&kind, "pool", json!({"spec": spec})).await;
+        let leads = lacks(!around, "InferencePool pool");
+        stage.until("up", group, leads).await;
+        stage.delete(&kind, "pool").await;
+        stage.until("up", "safe again", is_safe).await;
+    }
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_host_port_leads_around_its_proxy() {
+    let (stage, _controller) = safe().await;
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    let ports = json!([
+        {"name": "crossfade", "containerPort": stage.proxies[0].admin.port()},
+        {"name": "frontend", "containerPort": stage.old.address.port(), "hostPort": 8081},
+    ]);
+    stage.pod("old-frontend-9", labels, ports).await;
+    stage.pod_ready("old-frontend-9", true).await;
+    let around = lacks(false, "host port 8081 of old-frontend-9");
+    stage.until("up", "a host port", around).await;
+    stage.delete(&pods(), "old-frontend-9").await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_third_deployment_keeps_the_plan_of_a_deleted_update_that_led_to_it()
+{
+    let (mut stage, _controller) = safe().await;
+    for i in 0..4 {
+        stage.worker("third", i, "worker").await;
+    }
+    let gone = json!({
+        "newFrontendService": stage.old.url(), "sourceDeployment": "third", "targetDeployment": "old",
+        "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    stage.update("gone", gone).await;
+    stage.proxy_of("third", "gone").await;
+    let leads = lacks(
+        false,
+        "lead to the frontends of old: gone, the proxy of third-frontend-1",
+    );
+    stage.until("up", "another update needs old", leads).await;
+    stage.pod_ready("third-worker-0", false).await;
+    stage
+        .until("gone", "capacity is told", |object| {
+            object["status"]["old"]["capacityPercent"] == 75
+        })
+        .await;
+    stage.delete(&updates(), "gone").await;
+    stage.happens("DeletedNewKept").await;
+    // No update tells of it any more.
+    let leads = |object: &Value| {
+        let missing = object["status"]["missingForDeletion"].to_string();
+        missing.contains("of old: the proxy of third-frontend-1")
+            && lacks(false, "the proxy of third-frontend-1")(object)
+    };
+    stage.until("up", "its plan leads to old", leads).await;
+    // Nobody knows where a proxy leads that does not say so.
+    drop(stage.proxies.pop());
+    let silent = "third-frontend-1, whose proxy does not say where it leads";
+    stage.until("up", "unknown", lacks(false, silent)).await;
+    stage.delete(&pods(), "third-frontend-1").await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_new_is_behind_a_proxy_that_cannot_be_asked_where_it_leads() {
+    let (stage, _controller) = safe().await;
+    let before_new = Proxy::before(&stage.new, &[]).await;
+    let url = format!("http://{}", before_new.address);
+    stage
+        .edit("up", json!({"newFrontendService": url.clone()}))
+        .await;
+    let unknown = format!("a proxy before {url}, whose pod has no port crossfade");
+    let unknown: &'static str = Box::leak(unknown.into_boxed_str());
+    stage.until("up", "unknown", lacks(false, unknown)).await;
+    let ports = json!([{"name": "crossfade", "containerPort": before_new.admin.port()}]);
+    stage
+        .pod("new-frontend-1", json!({"app": "new"}), ports)
+        .await;
+    stage.pod_ready("new-frontend-1", true).await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_an_update_of_another_namespace_leads_to_it() {
+    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = server.unwrap();
+    let mut stage = Stage::on(&server).await;
+    stage.begin(json!({"clientService": "clients"})).await;
+    let mut other = Stage::on(&server).await;
+    let args = [
+        "--all-namespaces",
+        "--allow-any-target",
+        "--quiet-period",
+        "1",
+        "--lease-namespace",
+        &stage.namespace,
+    ];
+    let _controller = Controller::start(&stage.kubeconfig, &args).await;
+    left(&stage).await;
+    stage.until("up", "safe", is_safe).await;
+    let (old, invalid) = (stage.old.url(), "https://a:1,http://b:2");
+    let leading = json!({
+        "newFrontendService": old, "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    other.update("there", leading).await;
+    other.proxy("there").await;
+    let told: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
+    stage.until("up", "led to", lacks(false, told)).await;
+    // Whoever names nothing of this namespace keeps nobody from anything, valid or not.
+    other
+        .edit("there", json!({"newFrontendService": invalid}))
+        .await;
+    other
+        .until("there", "refused", |object| {
+            object["status"]["phase"] == "Degraded"
+        })
+        .await;
+    // The last valid spec, which its proxies still follow, leads here.
+    stage.until("up", "still led to", lacks(false, told)).await;
+    other.delete(&updates(), "there").await;
+    stage.until("up", "safe again", is_safe).await;
+    other
+        .update("bad", json!({"newFrontendService": invalid}))
+        .await;
+    other
+        .until("bad", "refused", |object| {
+            object["status"]["phase"] == "Degraded"
+        })
+        .await;
+    stage.until("up", "safe after all", is_safe).await;
+}
+
+#[tokio::test]
+async fn a_promise_that_somebody_else_wrote_into_the_status_is_taken_back() {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let _controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    let object = stage.splits("up", 4, 1).await;
+    let mut forged = object["status"].clone();
+    for (field, value) in [
+        ("phase", json!("Complete")),
+        ("safeToDeleteOld", json!(true)),
+        ("lastOldWorkerDispensable", json!(true)),
+        ("validUntil", json!("2099-01-01T00:00:00Z")),
+        (
+            "observedGeneration",
+            object["metadata"]["generation"].clone(),
+        ),
+    ] {
+        forged[field] = value;
+    }
+    forged["memory"]["phase"] = json!("Complete");
+    forged["memory"]["overdue"] = json!(true);
+    stage.status(&updates(), "up", forged).await;
+    let object = stage
+        .until("up", "taken back", |object| {
+            let status = &object["status"];
+            status["safeToDeleteOld"] == false && status["lastOldWorkerDispensable"] == false
+        })
+        .await;
+    assert_eq!(object["status"]["phase"], "Progressing", "{object}");
+    stage.splits("up", 4, 1).await;
+}
+
+#[tokio::test]
+async fn a_memory_that_cannot_be_read_is_told_by_an_event_and_begun_anew() {
+    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = Arc::new(server.unwrap());
+    let mut stage = Stage::on(&server).await;
+    stage.begin(json!({})).await;
+    let mut controller = stage.controller(&[]).await;
+    stage.worker("new", 0, "worker").await;
+    stage.splits("up", 4, 1).await;
+    controller.kill();
+    // As a later version would write it, whose phases this one does not know.
+    let memory = "/spec/versions/0/schema/openAPIV3Schema/properties/status/properties/memory";
+    let path = format!("{memory}/properties/phase/enum");
+    let patch = json!([{"op": "remove", "path": path}]).to_string();
+    let kubectl = Arc::clone(&server);
+    tokio::task::spawn_blocking(move || {
+        let kind = "dynamoupdateconfigs.nvidia.com";
+        kubectl.kubectl(&["patch", "crd", kind, "--type=json", "-p", &patch]);
+    })
+    .await
+    .unwrap();
+    eventually("the API server takes it", async || {
+        let status = json!({"memory": {"phase": "Verifying"}});
+        stage.status_unless_refused(&updates(), "up", status).await
+    })
+    .await;
+    let _controller = stage.controller(&[]).await;
+    let note = stage.happens("MemoryLost").await;
+    assert!(note.contains("status.memory"), "{note}");
+    stage.worker("new", 1, "worker").await;
+    stage.splits("up", 2, 1).await;
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_to_show_any_more_takes_the_promises_back() {
+    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = Arc::new(server.unwrap());
+    let mut stage = Stage::on(&server).await;
+    stage.begin(json!({"clientService": "clients"})).await;
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("refused.kubeconfig");
+    let role = tokio::task::spawn_blocking({
+        let (server, admin) = (Arc::clone(&server), stage.kubeconfig.clone());
+        let place = place.clone();
+        move || {
+            super::stage::as_service_account_of(&server, &admin, &place);
+            server.get(&["clusterrole", "crossfade-controller"])
+        }
+    });
+    let role = role.await.unwrap();
+    let args = [
+        "--namespace",
+        &stage.namespace,
+        "--lease-namespace",
+        "crossfade",
+        "--allow-any-target",
+        "--assume-isolated-namespace",
+        "--quiet-period",
+        "1",
+    ];
+    let _controller = Controller::start(&place.to_string_lossy(), &args).await;
+    left(&stage).await;
+    stage.until("up", "safe", is_safe).await;
+    // It may not see Ingresses any more: 403 when it next lists or watches them.
+    let mut without = role.clone();
+    let rules = without["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"] != json!(["ingresses"]));
+    let set = async |role: &Value| {
+        let (server, role) = (Arc::clone(&server), role.clone());
+        let patch = json!({"rules": role["rules"]}).to_string();
+        tokio::task::spawn_blocking(move || {
+            let name = ["patch", "clusterrole", "crossfade-controller", "-p", &patch];
+            server.kubectl(&[&name[..], &["--type=merge"]].concat());
+        })
+        .await
+        .unwrap();
+    };
+    set(&without).await;
+    let stale = lacks(false, "no recent contact with the API server");
+    stage.until("up", "refused", stale).await;
+    set(&role).await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_the_clients_own_service_goes_with_it_or_leads_to_no_port_of_new() {
+    let (stage, _controller) = safe().await;
+    let services = resource("", "v1", "Service", "services");
+    let owner = json!({
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old",
+        "uid": "6f1ac2d0-0000-4000-8000-000000000000",
+    });
+    let spec = json!({"clusterIP": "None", "selector": {"app": "new"}});
+    let owned = json!({"metadata": {"ownerReferences": [owner]}, "spec": spec});
+    stage.create(&services, "clients", owned).await;
+    let goes = lacks(true, "Service clients, which is deleted together with old");
+    stage.until("up", "it goes with old", goes).await;
+    stage.delete(&services, "clients").await;
+    stage.until("up", "safe again", is_safe).await;
+    // Its pods do not have the port that it names, so its slice has none.
+    let ports = json!([{"port": 80, "targetPort": "no-such-port"}]);
+    let portless = json!({"spec": {"selector": {"app": "new"}, "ports": ports}});
+    stage.create(&services, "clients", portless).await;
+    let unreachable = lacks(true, "not seen to lead to a ready frontend of new");
+    stage.until("up", "no port", unreachable).await;
+    stage.delete(&services, "clients").await;
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_frontend_of_its_own_appears_whose_proxy_was_not_asked_yet() {
+    let (mut stage, _controller) = safe().await;
+    // The autoscaler adds a frontend of old: its pod has an address before anybody has heard of its proxy.
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    let nobody = Upstream::nobody().await;
+    let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
+    stage.pod("old-frontend-late", labels, ports).await;
+    stage.pod_ready("old-frontend-late", false).await;
+    let waits = |object: &Value| {
+        let status = &object["status"];
+        status["safeToDeleteOld"] == false
+            && status["lastOldWorkerDispensable"] == false
+            && status["phase"] == "Draining"
+    };
+    stage.until("up", "draining again", waits).await;
+    stage.delete(&pods(), "old-frontend-late").await;
+    stage.until("up", "safe again", is_safe).await;
+    // One that restarts with nothing in mind sends to old until it has heard of the update.
+    drop(stage.proxies.remove(0));
+    stage.until("up", "its proxy is gone", waits).await;
+}
