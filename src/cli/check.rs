@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use crate::discovery::read_text;
-use crate::printable::printable;
+use crate::printable::{printable, write_json_pretty};
 use crate::resource::{self, MAX_BYTES, Problems, Report};
 
 #[derive(Debug, Args)]
@@ -45,20 +45,24 @@ impl CheckArgs {
             }
         }
         let text = match self.output {
-            CheckForm::Text => judged
-                .iter()
-                .map(|(path, report)| text(path, report))
-                .collect::<String>(),
+            CheckForm::Text => {
+                let texts = judged.iter().map(|(path, report)| text(path, report));
+                texts.collect::<String>().into_bytes()
+            }
             CheckForm::Json => {
                 let files: Vec<_> = judged
                     .iter()
                     .map(|(path, report)| json(path, report))
                     .collect();
-                format!("{:#}\n", json!({ "files": files }))
+                let mut text = Vec::new();
+                write_json_pretty(&mut text, &json!({ "files": files }))
+                    .expect("a Vec takes every write");
+                text.push(b'\n');
+                text
             }
         };
         // A reader that has gone, as `head` does, is no error.
-        let _ = io::stdout().write_all(text.as_bytes());
+        let _ = io::stdout().write_all(&text);
         let all_good = judged
             .iter()
             .all(|(_, report)| report.as_ref().is_ok_and(|report| report.summary.is_some()));

@@ -231,11 +231,17 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// Can this be in the name of an object, or in the value of a label?
+fn is_of_a_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
+}
+
 /// The name of an object of a cluster. A pod gets an empty one from a label that it lacks.
 pub(super) fn object_name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("is empty: does the pod have the label that it is taken from?".to_owned()),
-        name => Ok(name.to_owned()),
+        name if name.chars().all(is_of_a_name) => Ok(name.to_owned()),
+        _ => Err("is not the name of an object: use letters, digits, `-`, `.` and `_`".to_owned()),
     }
 }
 

@@ -13,6 +13,7 @@ use clap_mangen::Man;
 use super::cluster::ClusterChoice;
 use super::parse::percent;
 use super::{Cli, Command};
+use crate::printable::{is_unsafe, printable_lines};
 use crate::status::Choice;
 
 /// The name under which kubectl finds this program as a plugin.
@@ -72,8 +73,9 @@ impl Cli {
         if name == Some(OsStr::new(PLUGIN)) {
             command = command.bin_name("kubectl crossfade");
         }
-        let given = command.get_matches_mut();
-        Self::settled(&given).unwrap_or_else(|error| error.format(&mut command).exit())
+        let given = command.try_get_matches_from_mut(std::env::args_os());
+        let cli = given.and_then(|given| Self::settled(&given));
+        cli.unwrap_or_else(|error| exit(&error.format(&mut command)))
     }
 
     /// The parsed command line, with flags before a subcommand passed on to it.
@@ -102,6 +104,20 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Prints the help that was asked for, or what is wrong with the command line, and ends the process. An error repeats parts
+/// of the command line and of variables, so it is escaped if these would control a terminal.
+fn exit(error: &Error) -> ! {
+    let arguments = std::env::args_os();
+    let variables =
+        std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"CROSSFADE_"));
+    let mut given = arguments.chain(variables.map(|(_, value)| value));
+    if given.any(|text| text.to_string_lossy().contains(is_unsafe)) {
+        eprint!("{}", printable_lines(error.render()));
+        std::process::exit(error.exit_code());
+    }
+    error.exit()
 }
 
 impl EditArgs {

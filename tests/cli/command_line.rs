@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::rig::proxy::run;
+use crate::rig::proxy::{run, run_with_env};
 use crate::rig::*;
 
 fn texts(output: &Output) -> (Option<i32>, String, String) {
@@ -503,15 +503,39 @@ fn hostile_manifest() -> String {
 #[test]
 fn check_prints_nothing_that_steers_a_terminal_or_forges_a_line() {
     let file = PlanFile::new(&hostile_manifest());
-    let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
-    assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
-    let said = stdout + &stderr;
-    assert!(!steers(&said), "{said:?}");
-    assert!(!said.contains("\nplan: ok"), "{said}");
-    assert!(
-        said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
-        "{said}"
-    );
+    for form in ["text", "json"] {
+        let (status, stdout, stderr) = texts(&run(&["check", &file.as_str(), "-o", form]));
+        assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
+        let said = stdout + &stderr;
+        assert!(!steers(&said), "{form}: {said:?}");
+        assert!(!said.contains("\nplan: ok"), "{said}");
+        assert!(
+            said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
+            "{form}: {said}"
+        );
+    }
+}
+
+#[test]
+fn a_usage_error_repeats_nothing_that_steers_a_terminal() {
+    let evil = "\u{9b}31m\u{85}\u{202e}";
+    let args = ["proxy", "--old", "a:1", "--new", "a:1", "--split"];
+    for args in [
+        &["version", evil][..],
+        &[evil],
+        &["log-level", evil, "--admin", "127.0.0.1:1"],
+        &["rbac", evil],
+        &[&args[..], &[evil]].concat(),
+    ] {
+        let (status, stdout, stderr) = texts(&run(args));
+        assert_eq!((status, stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(!steers(&stderr), "{stderr:?}");
+        assert!(stderr.contains(r"\u009b31m\u0085\u202e"), "{stderr}");
+    }
+    let variable = [("CROSSFADE_SPLIT", evil)];
+    let (status, _, stderr) = texts(&run_with_env(&args[..5], &variable));
+    assert_eq!(status, Some(2), "{stderr}");
+    assert!(!steers(&stderr), "{stderr:?}");
 }
 
 #[tokio::test]
