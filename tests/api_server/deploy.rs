@@ -13,16 +13,16 @@ use serde_json::{Value, json};
 /// By which the operator tells the pods of a graph.
 const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
 
-fn deploy() -> PathBuf {
+pub fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
-fn kustomize(cluster: &Cluster, directory: &Path) -> String {
+pub fn kustomize(cluster: &Cluster, directory: &Path) -> String {
     cluster.kubectl(&["kustomize", &directory.to_string_lossy()])
 }
 
 /// What the API server makes of manifests without keeping them, unknown fields being errors.
-fn judged(cluster: &Cluster, manifests: &str) -> Vec<Value> {
+pub fn judged(cluster: &Cluster, manifests: &str) -> Vec<Value> {
     let args = [
         "apply",
         "--dry-run=server",
@@ -40,7 +40,7 @@ fn judged(cluster: &Cluster, manifests: &str) -> Vec<Value> {
     }
 }
 
-fn of_kind<'a>(items: &'a [Value], kind: &str) -> &'a Value {
+pub fn of_kind<'a>(items: &'a [Value], kind: &str) -> &'a Value {
     let mut items = items.iter();
     let item = items.find(|item| item["kind"] == kind);
     item.unwrap_or_else(|| panic!("no {kind}"))
@@ -54,7 +54,7 @@ fn copy_to(place: &Path) {
 }
 
 /// The plain example with another way of adding the sidecar.
-fn plain_with(cluster: &Cluster, component: &str) -> String {
+pub fn plain_with(cluster: &Cluster, component: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     copy_to(directory.path());
     let plain = directory.path().join("deploy/examples/plain");

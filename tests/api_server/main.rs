@@ -19,5 +19,6 @@ mod controller;
 mod deploy;
 mod inject;
 mod monitoring;
+mod network_policy;
 mod resource;
 mod status;
