@@ -21,6 +21,7 @@ mod stage;
 mod chronicle;
 mod rollout;
 
+mod alias;
 mod contest;
 mod ends;
 mod examples;

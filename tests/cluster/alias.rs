@@ -1,0 +1,87 @@
+//! A Service that is an alias of another name (`ExternalName`), which cluster DNS answers with a CNAME.
+
+use crate::rig::{self, CHAT};
+use crate::stage::{Stage, UPDATE, within_patience};
+
+/// A namespace that the update has nothing to do with.
+const ELSEWHERE: &str = "elsewhere";
+const PROMPT: &str = r#"{"model":"tiny","max_tokens":50,"messages":[{"role":"user","content":"secret <<words=3>>"}]}"#;
+
+/// Makes `alias` in the update's namespace an alias of this name.
+fn alias_of(stage: &Stage, name: &str) {
+    stage.apply(&format!(
+        "apiVersion: v1
+kind: Service
+metadata: {{name: alias}}
+spec: {{type: ExternalName, externalName: {name}}}
+"
+    ));
+}
+
+/// Puts a Service in another namespace whose only endpoint is the frontend of new, so that it answers what it is sent.
+fn open_elsewhere(stage: &Stage) {
+    let pods = stage.cluster.get(&["pods", "-l", "app=new-frontend"]);
+    let ip = pods["items"][0]["status"]["podIP"].as_str().unwrap();
+    stage.apply(&format!(
+        "apiVersion: v1
+kind: Namespace
+metadata: {{name: {ELSEWHERE}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: catcher, namespace: {ELSEWHERE}}}
+spec: {{ports: [{{name: http, port: 8000}}]}}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{name: catcher, namespace: {ELSEWHERE}, labels: {{kubernetes.io/service-name: catcher}}}}
+addressType: IPv4
+ports: [{{name: http, port: 8000}}]
+endpoints: [{{addresses: [{ip}], conditions: {{ready: true}}}}]
+"
+    ));
+}
+
+async fn generation(stage: &Stage) -> String {
+    let response = rig::client::post(stage.address, CHAT, &[], PROMPT).await;
+    assert_eq!(response.status, 200, "{}", response.text());
+    response.generation().to_owned()
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn an_alias_that_leads_out_of_the_namespace_gets_no_prompt_and_one_within_it_does() {
+    let stage = Stage::ready().await;
+    open_elsewhere(&stage);
+    alias_of(&stage, &format!("catcher.{ELSEWHERE}.svc.cluster.local"));
+    stage.cluster.apply(&format!(
+        "apiVersion: nvidia.com/v1alpha1
+kind: DynamoUpdateConfig
+metadata: {{name: {UPDATE}}}
+spec:
+  newFrontendService: alias:8000
+  trafficSplitPercent: 100
+  sourceDeployment: dgd-old
+"
+    ));
+    stage.in_force(100).await;
+    let logs = ["logs", "deployment/old-frontend", "-c", "crossfade"];
+    within_patience("the proxy says why it is not used", async || {
+        let said = stage.cluster.kubectl(&logs);
+        said.contains("is an alias of catcher.elsewhere.svc.cluster.local")
+            && said.contains("outside its namespace")
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(generation(&stage).await, "old");
+    }
+    // The same name, once it leads to a Service beside it.
+    alias_of(&stage, "new.default.svc.cluster.local");
+    within_patience("new serves", async || generation(&stage).await == "new").await;
+    stage
+        .cluster
+        .kubectl(&["delete", "duc", UPDATE, "--ignore-not-found"]);
+    let namespace = ["delete", "namespace", ELSEWHERE, "--wait=false"];
+    stage.cluster.kubectl(&namespace);
+    stage.cluster.kubectl(&["delete", "service", "alias"]);
+}
