@@ -35,6 +35,7 @@ pub struct Seen {
     pub interim: Vec<u16>,
     pub head: Option<SeenHead>,
     pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
     pub end: Option<SeenEnd>,
 }
 
@@ -52,6 +53,8 @@ pub struct SeenHead {
     /// The visit that sent the response; absent if crossfade generated it.
     pub tag: Option<Tag>,
     pub is_events: bool,
+    /// Whether the framing has a place for trailers.
+    pub may_have_trailers: bool,
 }
 
 /// How a response ended for its client.

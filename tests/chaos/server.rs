@@ -54,7 +54,8 @@ impl Scene {
     /// What server `number` does with this visit.
     fn deed(&self, number: usize, ask: &Ask, visit: usize) -> Deed {
         // The first wave is a warm-up.
-        Deed::of(self.seed, number, ask, visit, ask.id.wave() == 0)
+        let deed = Deed::of(self.seed, number, ask, visit, ask.id.wave() == 0);
+        if self.http2 { deed.in_http2() } else { deed }
     }
 }
 

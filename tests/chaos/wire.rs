@@ -43,6 +43,8 @@ pub const ID: &str = "x-chaos-id";
 pub const LENGTH: &str = "x-chaos-length";
 /// Response field: the [`Tag`] of the visit that responds.
 pub const ANSWER: &str = "x-chaos-answer";
+/// Trailer: of a request the id of the exchange, of a response the [`Tag`] of the visit that responds.
+pub const TRAILER: &str = "x-chaos-trailer";
 
 /// One visit of an exchange at a server, as named in responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

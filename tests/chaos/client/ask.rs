@@ -23,6 +23,8 @@ pub struct Ask {
     pub sending: Sending,
     pub leaving: Leaving,
     pub reading: Reading,
+    /// What to send if the server switches protocols, in bytes.
+    pub tunnel: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +34,9 @@ pub enum Kind {
     /// Served by old only.
     Get,
     Head,
+    /// A GET that asks for another protocol, served by old only. If the server switches, both sides send what they have and
+    /// close their direction.
+    Upgrade,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +114,7 @@ impl Ask {
             1 => Reading::Stalls(draw.millis(50..=500)),
             _ => Reading::Fast,
         };
-        Self {
+        let mut ask = Self {
             id,
             kind,
             length: if has_body { length } else { 0 },
@@ -120,33 +125,53 @@ impl Ask {
             sending,
             leaving,
             reading,
+            tunnel: 0,
+        };
+        // Drawn last, so that earlier seeds keep their other choices.
+        if kind == Kind::Get && draw.percent(50) {
+            ask.kind = Kind::Upgrade;
+            ask.tunnel = draw.pick(&[0, 1, 500, 20_000, 200_000]);
+            if ask.leaving == Leaving::HalfCloses {
+                ask.leaving = Leaving::Stays;
+            }
         }
+        ask
     }
 
-    /// Adapts it to HTTP/1.0, which has no chunked encoding and no `Expect`.
-    pub fn in_http10(mut self) -> Self {
-        if let AskFraming::Chunked(_) = self.framing {
-            self.framing = AskFraming::Length;
-            self.trailers = false;
+    /// The same without the wish for another protocol.
+    pub fn without_upgrade(mut self) -> Self {
+        if self.kind == Kind::Upgrade {
+            self.kind = Kind::Get;
         }
-        self.expects = false;
         self
     }
 
-    /// Adapts it to HTTP/2, which has no `Connection` field, and no half-close that could look like a client that left.
-    pub fn in_http2(mut self) -> Self {
-        self.expects = false;
-        self.hop = false;
-        if self.leaving == Leaving::HalfCloses {
-            self.leaving = Leaving::Stays;
+    /// Adapts it to HTTP/1.0, which has no chunked encoding, no `Expect` and no `Upgrade`.
+    pub fn in_http10(self) -> Self {
+        let mut this = self.without_upgrade();
+        if let AskFraming::Chunked(_) = this.framing {
+            this.framing = AskFraming::Length;
+            this.trailers = false;
         }
-        self
+        this.expects = false;
+        this
+    }
+
+    /// Adapts it to HTTP/2, which has no `Connection` and `Upgrade` fields, and no half-close that could look like a client
+    /// that left.
+    pub fn in_http2(self) -> Self {
+        let mut this = self.without_upgrade();
+        this.hop = false;
+        if this.leaving == Leaving::HalfCloses {
+            this.leaving = Leaving::Stays;
+        }
+        this
     }
 
     pub fn method(&self) -> &'static str {
         match self.kind {
             Kind::Stream(_) | Kind::Unary(_) => "POST",
-            Kind::Get => "GET",
+            Kind::Get | Kind::Upgrade => "GET",
             Kind::Head => "HEAD",
         }
     }
@@ -154,7 +179,7 @@ impl Ask {
     pub fn target(&self) -> String {
         let path = match self.kind {
             Kind::Stream(family) | Kind::Unary(family) => family.path(),
-            Kind::Get | Kind::Head => "/health",
+            Kind::Get | Kind::Head | Kind::Upgrade => "/health",
         };
         format!("{path}?of={}", self.id)
     }
@@ -162,6 +187,11 @@ impl Ask {
     pub fn body(&self) -> Vec<u8> {
         let is_stream = matches!(self.kind, Kind::Stream(_));
         crate::wire::request_body(self.id, is_stream, self.length)
+    }
+
+    /// What the client sends after a switch of protocols.
+    pub fn tunnelled(&self) -> Vec<u8> {
+        crate::wire::request_body(self.id, false, self.tunnel)
     }
 
     /// Does the client do everything needed to get a response?

@@ -11,8 +11,9 @@ use super::ask::{Ask, AskFraming, Kind, Leaving, Reading, Sending};
 use super::{Crowd, PATIENCE, Speech};
 use crate::http1::{Broken, Framing, Head, Reader};
 use crate::ledger::{Ledger, SeenEnd, SeenHead};
+use crate::server::check::PROTOCOL;
 use crate::support::upstream::Io;
-use crate::wire::{ANSWER, ID, LENGTH, Tag};
+use crate::wire::{ANSWER, ID, LENGTH, TRAILER, Tag};
 
 /// How long a client waits for `100 Continue` before it sends the body anyway.
 const CONTINUE: Duration = Duration::from_millis(300);
@@ -27,6 +28,8 @@ enum Heard {
     Nothing,
     Continue,
     Final,
+    /// The final response switches protocols.
+    Switched,
 }
 
 /// What to do with the connection next.
@@ -52,8 +55,11 @@ pub async fn converse(crowd: &Crowd, speech: Speech, asks: Vec<Ask>, depth: usiz
         }
         let mut batch = batch.to_vec();
         if depth > 1 {
-            // A client that waits for `100 Continue` does not pipeline.
-            batch.iter_mut().for_each(|ask| ask.expects = false);
+            // A client that waits for `100 Continue`, or for another protocol, does not pipeline.
+            for ask in &mut batch {
+                *ask = ask.clone().without_upgrade();
+                ask.expects = false;
+            }
         }
         let ledger = &crowd.ledger;
         for ask in &batch {
@@ -171,6 +177,9 @@ async fn send(
     hears: &mut watch::Receiver<Heard>,
 ) -> io::Result<Next> {
     let head = head(speech, ask);
+    if ask.kind == Kind::Upgrade {
+        return upgrade(ledger, ask, &head, writer, hears).await;
+    }
     let mut body = encode(ask);
     let whole = body.len();
     if let Leaving::InBody(most) = ask.leaving {
@@ -199,6 +208,30 @@ async fn send(
         return Ok(Next::Stop);
     }
     Ok(Next::Go)
+}
+
+/// Sends a request for another protocol and, if the server switches, what the client has for the tunnel.
+async fn upgrade(
+    ledger: &Ledger,
+    ask: &Ask,
+    head: &str,
+    writer: &mut WriteHalf<Connection>,
+    hears: &mut watch::Receiver<Heard>,
+) -> io::Result<Next> {
+    write(writer, ask.sending, head.as_bytes()).await?;
+    if let Leaving::InBody(_) = ask.leaving {
+        return Ok(Next::Leave);
+    }
+    ledger.asked(ask.id, |asked| asked.whole = true);
+    let answered = hears.wait_for(|heard| *heard >= Heard::Final).await;
+    if !answered.is_ok_and(|heard| *heard == Heard::Switched) {
+        return Ok(Next::Go);
+    }
+    ledger.asked(ask.id, |asked| asked.whole = false);
+    write(writer, ask.sending, &ask.tunnelled()).await?;
+    writer.shutdown().await?;
+    ledger.asked(ask.id, |asked| asked.whole = true);
+    Ok(Next::Stop)
 }
 
 async fn write(
@@ -245,8 +278,17 @@ fn head(speech: Speech, ask: &Ask) -> String {
     if ask.trailers {
         head += "te: trailers\r\n";
     }
+    let upgrades = ask.kind == Kind::Upgrade;
+    if upgrades {
+        head += &format!("upgrade: {PROTOCOL}\r\n");
+    }
+    for (names, name) in [(upgrades, "upgrade"), (ask.hop, "x-hop")] {
+        if names {
+            head += &format!("connection: {name}\r\n");
+        }
+    }
     if ask.hop {
-        head += "connection: x-hop\r\nx-hop: not for the next one\r\n";
+        head += "x-hop: not for the next one\r\n";
     }
     head + "\r\n"
 }
@@ -265,7 +307,7 @@ fn encode(ask: &Ask) -> Vec<u8> {
     }
     bytes.extend(b"0\r\n");
     if ask.trailers {
-        bytes.extend(format!("x-chaos-trailer: {}\r\n", ask.id).bytes());
+        bytes.extend(format!("{TRAILER}: {}\r\n", ask.id).bytes());
     }
     bytes.extend(b"\r\n");
     bytes
@@ -306,7 +348,7 @@ async fn read(
     let (status, head) = loop {
         let head = reader.head().await?;
         let status = status(&head)?;
-        if status >= 200 {
+        if status >= 200 || status == 101 && ask.kind == Kind::Upgrade {
             break (status, head);
         }
         ledger.seen(ask.id, |seen| seen.interim.push(status));
@@ -315,7 +357,10 @@ async fn read(
         }
         heard.send_replace(Heard::Continue);
     };
-    heard.send_replace(Heard::Final);
+    heard.send_replace(match status {
+        101 => Heard::Switched,
+        _ => Heard::Final,
+    });
     let bodiless = ask.kind == Kind::Head || matches!(status, 204 | 304);
     let framing = match head.framing()? {
         _ if bodiless => None,
@@ -332,6 +377,7 @@ async fn read(
             generation: head.get("x-crossfade-generation").map(str::to_owned),
             tag: head.get(ANSWER).and_then(Tag::parse),
             is_events: head.get("content-type") == Some("text/event-stream"),
+            may_have_trailers: framing == Some(Framing::Chunked),
         });
     });
     let mut pauses = PAUSES;
@@ -362,7 +408,11 @@ async fn read(
     } else {
         SeenEnd::Whole
     };
-    ledger.seen(ask.id, |seen| seen.end = Some(end));
+    let trailers = std::mem::take(&mut reader.trailers);
+    ledger.seen(ask.id, |seen| {
+        seen.trailers = trailers;
+        seen.end = Some(end);
+    });
     let closes = until_close || head.get("connection") == Some("close");
     Ok(if closes { Next::Stop } else { Next::Go })
 }

@@ -1,11 +1,13 @@
 //! One connection of an HTTP/2 client: sends all its requests at once, each on its own stream.
 
-use std::time::Instant;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
-use h2::{Reason, SendStream};
-use http::{HeaderMap, HeaderValue, Request};
+use h2::{Reason, RecvStream, SendStream};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -14,8 +16,10 @@ use super::{Crowd, PATIENCE};
 use crate::draw::Draw;
 use crate::ledger::{Ledger, SeenEnd, SeenHead};
 use crate::support::upstream::Io;
-use crate::wire::{ANSWER, ID, LENGTH, Tag};
+use crate::wire::{ANSWER, ID, LENGTH, TRAILER, Tag};
 
+/// How long a client waits for `100 Continue` before it sends the body anyway.
+const CONTINUE: Duration = Duration::from_millis(300);
 /// Maximum number of pauses in one request or response.
 const PAUSES: usize = 12;
 /// Initial stream windows of a client: tiny, the default, and large.
@@ -69,9 +73,15 @@ async fn ask_and_read(
 ) -> Result<(), h2::Error> {
     let mut sender = sender.ready().await?;
     ledger.asked(ask.id, |asked| asked.began = Some(Instant::now()));
-    let (response, stream) = sender.send_request(request(ask), ask.length == 0)?;
+    let (mut response, stream) = sender.send_request(request(ask), ask.length == 0)?;
     if ask.length == 0 {
         ledger.asked(ask.id, |asked| asked.whole = true);
+    }
+    if ask.expects
+        && let Ok(Some(response)) = timeout(CONTINUE, continued(ledger, ask, &mut response)).await
+    {
+        // The server does not want the body.
+        return read(ledger, ask, std::future::ready(response)).await;
     }
     let sending = async {
         if ask.length > 0 {
@@ -81,6 +91,26 @@ async fn ask_and_read(
     };
     let (read, ()) = tokio::join!(read(ledger, ask, response), sending);
     read
+}
+
+/// Waits for `100 Continue`. Returns the response if that comes first.
+async fn continued(
+    ledger: &Ledger,
+    ask: &Ask,
+    response: &mut ResponseFuture,
+) -> Option<Result<Response<RecvStream>, h2::Error>> {
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(Some(Ok(interim))) = response.poll_informational(cx) {
+            let status = interim.status().as_u16();
+            ledger.seen(ask.id, |seen| seen.interim.push(status));
+            if status != 100 {
+                ledger.violation(Some(ask.id), format!("{status} for nothing"));
+            }
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut *response).poll(cx).map(Some)
+    })
+    .await
 }
 
 fn request(ask: &Ask) -> Request<()> {
@@ -95,6 +125,9 @@ fn request(ask: &Ask) -> Request<()> {
     }
     if ask.trailers {
         request = request.header("te", "trailers");
+    }
+    if ask.expects {
+        request = request.header("expect", "100-continue");
     }
     request.body(()).expect("all parts are valid")
 }
@@ -134,13 +167,17 @@ async fn send(ledger: &Ledger, ask: &Ask, mut stream: SendStream<Bytes>) -> Resu
     if ask.trailers {
         let mut trailers = HeaderMap::new();
         let value = HeaderValue::from_str(&ask.id.to_string()).expect("digits");
-        trailers.insert("x-chaos-trailer", value);
+        trailers.insert(TRAILER, value);
         return stream.send_trailers(trailers);
     }
     stream.send_data(Bytes::new(), true)
 }
 
-async fn read(ledger: &Ledger, ask: &Ask, response: ResponseFuture) -> Result<(), h2::Error> {
+async fn read(
+    ledger: &Ledger,
+    ask: &Ask,
+    response: impl Future<Output = Result<Response<RecvStream>, h2::Error>>,
+) -> Result<(), h2::Error> {
     let (head, mut body) = response.await?.into_parts();
     let text = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
     ledger.seen(ask.id, |seen| {
@@ -149,6 +186,7 @@ async fn read(ledger: &Ledger, ask: &Ask, response: ResponseFuture) -> Result<()
             generation: text("x-crossfade-generation").map(str::to_owned),
             tag: text(ANSWER).and_then(Tag::parse),
             is_events: text("content-type") == Some("text/event-stream"),
+            may_have_trailers: !head.headers.contains_key("content-length"),
         });
     });
     let pause = match ask.reading {
@@ -169,7 +207,14 @@ async fn read(ledger: &Ledger, ask: &Ask, response: ResponseFuture) -> Result<()
             sleep(pause).await;
         }
     }
-    body.trailers().await?;
-    ledger.seen(ask.id, |seen| seen.end = Some(SeenEnd::Whole));
+    let trailers = body.trailers().await?.unwrap_or_default();
+    let text = |(name, value): (&HeaderName, &HeaderValue)| {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        (name.to_string(), value)
+    };
+    ledger.seen(ask.id, |seen| {
+        seen.trailers = trailers.iter().map(text).collect();
+        seen.end = Some(SeenEnd::Whole);
+    });
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::{Circumstances, events};
 use crate::client::ask::Kind;
 use crate::ledger::{Book, Exchange, SeenEnd, SeenHead, Visit, VisitEnd};
 use crate::server::deed::{Answer, AnswerFraming, Fault};
-use crate::wire::{Id, Tag};
+use crate::wire::{Id, TRAILER, Tag};
 
 pub fn judge(
     id: Id,
@@ -25,6 +25,7 @@ pub fn judge(
             return wrong;
         }
     }
+    wrong.extend(trailers(exchange));
     match &seen.head {
         None => wrong.extend(silence(book, exchange, circumstances)),
         Some(head) => match head.tag {
@@ -39,6 +40,41 @@ pub fn judge(
         },
     }
     wrong
+}
+
+/// Checks trailers: they are those of the visit that sent the last bytes, and none is missing from a whole response of one
+/// visit.
+fn trailers(exchange: &Exchange) -> Option<String> {
+    let head = exchange.seen.head.as_ref()?;
+    let first = head.tag?.visit;
+    let last = match head.is_events {
+        true => events::follow(exchange, first).ok()?.visit,
+        false => first,
+    };
+    let visit = &exchange.visits[last];
+    let id = exchange.ask.id;
+    let theirs = vec![(TRAILER.to_owned(), Tag { id, visit: last }.to_string())];
+    let seen = &exchange.seen.trailers;
+    if !seen.is_empty() && (!visit.deed.trailers || *seen != theirs) {
+        return Some(format!("the trailers are {seen:?}"));
+    }
+    let is_due = visit.deed.trailers
+        && visit.end == VisitEnd::Whole
+        && first == last
+        && head.may_have_trailers
+        && exchange.seen.end == Some(SeenEnd::Whole)
+        && exchange.ask.kind != Kind::Head
+        && !visit.answer.is_empty()
+        && may_send_trailers(visit);
+    (is_due && seen.is_empty()).then(|| "the trailers are missing".into())
+}
+
+/// Whether the server's framing has a place for trailers.
+fn may_send_trailers(visit: &Visit) -> bool {
+    match visit.deed.answer {
+        Answer::Events { .. } => true,
+        Answer::Whole { framing, .. } => framing == AnswerFraming::Chunked,
+    }
 }
 
 /// Has the client done its part, so that it must get the complete response of a server that sent one?
@@ -93,6 +129,13 @@ fn plain(
     };
     if !answer.starts_with(&seen.body) {
         return Some("other bytes than its answer has".into());
+    }
+    if visit.deed.switches
+        && visit.end == VisitEnd::Whole
+        && !visit.whole
+        && is_owed(exchange, circumstances)
+    {
+        return Some("the server did not get all that was sent through the tunnel".into());
     }
     // For a response that ends with its connection, any close is the end.
     let is_told = visit.end != VisitEnd::Open

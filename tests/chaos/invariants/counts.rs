@@ -60,7 +60,7 @@ pub fn judge(exchange: &Exchange, lines: &[Line], circumstances: Circumstances) 
         more => return Some(format!("counted {} times", more.len())),
     };
     // An idempotent request may be repeated on another connection within one attempt.
-    let is_idempotent = matches!(exchange.ask.kind, Kind::Get | Kind::Head);
+    let is_idempotent = matches!(exchange.ask.kind, Kind::Get | Kind::Head | Kind::Upgrade);
     let visits = exchange.visits.iter();
     let read = visits
         .filter(|visit| visit.end != VisitEnd::Refused)
@@ -91,6 +91,11 @@ fn outcomes(exchange: &Exchange, circumstances: Circumstances) -> Option<&'stati
         return Some(&["failed"]);
     }
     let tag = head.tag?;
+    let visit = &exchange.visits[tag.visit];
+    // The client may see the end of one direction before the other breaks.
+    if visit.deed.switches && visit.end == VisitEnd::Open {
+        return None;
+    }
     if !head.is_events {
         return Some(if ended {
             &["completed"]
@@ -136,10 +141,20 @@ pub fn sums(metrics: &Metrics, lines: &BTreeMap<Id, Vec<Line>>) -> Option<String
     if all != lines {
         return Some(format!("{all} are counted, {lines} have a line"));
     }
-    let moved = wanted_moves(metrics);
-    moved.or_else(|| {
-        let open = metrics.sum("crossfade_open_streams", &[]);
-        (open != 0.0).then(|| format!("{open} streams are open when all is quiet"))
+    wanted_moves(metrics).or_else(|| held(metrics))
+}
+
+/// What is counted while it lasts is counted down again.
+fn held(metrics: &Metrics) -> Option<String> {
+    let used = [("kind", "used")];
+    let gauges: [(&str, &[(&str, &str)]); 3] = [
+        ("crossfade_open_streams", &[]),
+        ("crossfade_connections", &[]),
+        ("crossfade_memory_bytes", &used),
+    ];
+    gauges.into_iter().find_map(|(name, labels)| {
+        let value = metrics.sum(name, labels);
+        (value != 0.0).then(|| format!("{name} is {value} when all is quiet"))
     })
 }
 

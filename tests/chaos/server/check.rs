@@ -1,6 +1,6 @@
 //! Checks requests that reach a server: they must be exactly as sent by the client, except for the changes a gateway must make.
 
-use crate::client::ask::{Ask, AskFraming};
+use crate::client::ask::{Ask, AskFraming, Kind};
 use crate::http1::{Broken, Framing, Head, is_token};
 use crate::ledger::Ledger;
 use crate::wire::{ID, Id, LENGTH};
@@ -12,14 +12,10 @@ pub type Wrong = (Option<Id>, String);
 pub type Line<'a> = (&'a str, &'a str);
 
 /// Fields that apply to a single connection.
-const HOP_BY_HOP: [&str; 6] = [
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "upgrade",
-    "x-hop",
-    "trailer",
-];
+const HOP_BY_HOP: [&str; 4] = ["keep-alive", "proxy-connection", "x-hop", "trailer"];
+
+/// The protocol that clients ask for.
+pub const PROTOCOL: &str = "chaos";
 
 pub fn request_line(head: &Head) -> Result<Line<'_>, Wrong> {
     let words: Vec<_> = head.first_line.split(' ').collect();
@@ -49,6 +45,14 @@ pub fn head(ledger: &Ledger, line: Line<'_>, head: &Head) -> Result<(Ask, usize)
     }
     if let Some(name) = HOP_BY_HOP.iter().find(|name| head.count(name) > 0) {
         return wrong(format!("{name} was passed on"));
+    }
+    let switching = [("connection", "upgrade"), ("upgrade", PROTOCOL)];
+    let is_http1 = !head.first_line.is_empty();
+    for (name, value) in switching {
+        let wanted = (ask.kind == Kind::Upgrade && is_http1).then_some(value);
+        if head.get(name) != wanted || head.count(name) > 1 {
+            return wrong(format!("{name} is {:?}, not {wanted:?}", head.get(name)));
+        }
     }
     if head.count("expect") > usize::from(ask.expects) {
         return wrong("an expectation that nobody has".into());

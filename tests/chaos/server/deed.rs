@@ -23,6 +23,10 @@ pub struct Deed {
     pub width: usize,
     pub pause: Duration,
     pub after: After,
+    /// Sends trailers, where the framing has a place for them.
+    pub trailers: bool,
+    /// Switches protocols (HTTP/1.1 only): the response body is what it sends through the tunnel.
+    pub switches: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,7 +114,7 @@ impl Deed {
             _ => After::Keeps,
         };
         let tiny = draw.percent(15);
-        Self {
+        let mut deed = Self {
             interim,
             early,
             leaves_body: early && draw.percent(40),
@@ -128,7 +132,32 @@ impl Deed {
             },
             pause: draw.millis(0..=8),
             after,
+            trailers: false,
+            switches: false,
+        };
+        // Drawn last, so that earlier seeds keep their other choices.
+        deed.trailers = draw.percent(25);
+        if ask.kind == Kind::Upgrade && deed.status() == 200 && draw.percent(75) {
+            deed.switch();
         }
+        deed
+    }
+
+    fn switch(&mut self) {
+        self.switches = true;
+        (self.early, self.leaves_body, self.after) = (false, false, After::Closes);
+        if let Answer::Whole { framing, .. } = &mut self.answer {
+            *framing = AnswerFraming::UntilClose;
+        }
+        if self.fault == Fault::Twice {
+            self.fault = Fault::None;
+        }
+    }
+
+    /// Adapts it to HTTP/2, where no protocol is switched to.
+    pub fn in_http2(mut self) -> Self {
+        self.switches = false;
+        self
     }
 
     /// The complete body of the response.
@@ -156,6 +185,7 @@ impl Deed {
 
     pub fn status(&self) -> u16 {
         match self.answer {
+            _ if self.switches => 101,
             Answer::Events { .. } => 200,
             Answer::Whole { status, .. } => status,
         }
@@ -195,7 +225,7 @@ fn answer(draw: &mut Draw, ask: &Ask, calm: bool) -> Answer {
             length: draw.within(0..=500),
             framing: AnswerFraming::Length,
         },
-        Kind::Unary(_) | Kind::Get => whole(draw, 200),
+        Kind::Unary(_) | Kind::Get | Kind::Upgrade => whole(draw, 200),
     }
 }
 

@@ -1,5 +1,7 @@
 //! One connection of an HTTP/1.1 server: checks each request to the last byte and responds as its deed says.
 
+mod tunnel;
+
 use std::io;
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::client::ask::{Ask, Kind};
 use crate::http1::{Broken, Head, Reader};
 use crate::ledger::{Ledger, VisitEnd};
 use crate::server::check;
-use crate::wire::{ANSWER, Tag};
+use crate::wire::{ANSWER, TRAILER, Tag};
 
 /// Maximum number of pauses in one response.
 const PAUSES: usize = 12;
@@ -99,6 +101,9 @@ async fn one(
         }
     };
     let (deed, tag, answer) = scene.visited([number, connection], &ask, visit);
+    if deed.switches {
+        return tunnel::serve(ledger, &deed, tag, &ask, &answer, reader, writer).await;
+    }
     reader.expect_body(framing);
     let (comes, has_come) = watch::channel(false);
     let reading = read(ledger, tag, &ask, reader, &comes);
@@ -244,7 +249,7 @@ async fn play(
         writer.write_all(&head.as_bytes()[..head.len() / 2]).await?;
         return Ok(cut(how).await);
     }
-    let (pieces, framing) = encode(deed, ask, &answer);
+    let (pieces, framing) = encode(deed, tag, ask, &answer);
     let mut bytes = head.into_bytes();
     if pieces.is_empty() {
         if deed.fault == Fault::Twice && framing != AnswerFraming::UntilClose {
@@ -330,7 +335,7 @@ fn head(deed: &Deed, tag: Tag) -> String {
 }
 
 /// The body of the response, split into the pieces to send.
-fn encode(deed: &Deed, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming) {
+fn encode(deed: &Deed, tag: Tag, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming) {
     let framing = match deed.answer {
         Answer::Events { .. } => AnswerFraming::Chunked,
         Answer::Whole { framing, .. } => framing,
@@ -347,7 +352,13 @@ fn encode(deed: &Deed, ask: &Ask, answer: &[u8]) -> (Vec<Vec<u8>>, AnswerFraming
                 piece.extend(b"\r\n");
                 piece
             };
-            slices.map(chunk).chain([b"0\r\n\r\n".to_vec()]).collect()
+            let trailers = if deed.trailers {
+                format!("{TRAILER}: {tag}\r\n")
+            } else {
+                String::new()
+            };
+            let last = format!("0\r\n{trailers}\r\n").into_bytes();
+            slices.map(chunk).chain([last]).collect()
         }
         _ => slices.map(<[u8]>::to_vec).collect(),
     };

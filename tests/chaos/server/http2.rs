@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -18,7 +18,7 @@ use crate::client::ask::{Ask, Kind};
 use crate::draw::Draw;
 use crate::http1::Head;
 use crate::ledger::{Ledger, VisitEnd};
-use crate::wire::{ANSWER, Id, Tag};
+use crate::wire::{ANSWER, Id, TRAILER, Tag};
 
 /// Initial stream windows of a server, from the protocol's default to large.
 ///
@@ -101,7 +101,17 @@ async fn one(
     let (deed, tag, answer) = scene.visited([number, connection], &ask, visit);
     let (comes, has_come) = watch::channel(false);
     let reading = read(ledger, tag, &ask, body, &comes);
-    let playing = play(&scene, &deed, &ask, tag, answer, &mut respond, has_come);
+    let expects = head.get("expect").is_some();
+    let playing = play(
+        &scene,
+        &deed,
+        &ask,
+        tag,
+        expects,
+        answer,
+        &mut respond,
+        has_come,
+    );
     let mut playing = std::pin::pin!(playing);
     let played = tokio::select! {
         biased;
@@ -157,18 +167,21 @@ async fn read(
 }
 
 /// Responds as the deed says.
+#[expect(clippy::too_many_arguments)]
 async fn play(
     scene: &Scene,
     deed: &Deed,
     ask: &Ask,
     tag: Tag,
+    expects: bool,
     answer: Vec<u8>,
     respond: &mut SendResponse<Bytes>,
     mut has_come: watch::Receiver<bool>,
 ) -> Result<Next, h2::Error> {
     let ledger = &scene.ledger;
     let ends = |end| ledger.visited(tag, |visit| visit.end = end);
-    for status in &deed.interim {
+    let continues = (expects && !deed.early).then_some(&100);
+    for status in continues.into_iter().chain(&deed.interim) {
         let interim = Response::builder().status(*status).body(());
         respond.send_informational(interim.expect("a status"))?;
     }
@@ -214,8 +227,11 @@ async fn play(
         }
         stream.send_data(
             Bytes::copy_from_slice(&answer[sent..sent + granted]),
-            is_last,
+            is_last && !deed.trailers,
         )?;
+        if is_last && deed.trailers {
+            stream.send_trailers(trailers(tag))?;
+        }
         sent += granted;
         if pauses < PAUSES && !deed.pause.is_zero() {
             pauses += 1;
@@ -254,6 +270,11 @@ fn code(scene: &Scene, tag: Tag) -> Reason {
         Reason::REFUSED_STREAM => Reason::INTERNAL_ERROR,
         code => code,
     }
+}
+
+fn trailers(tag: Tag) -> HeaderMap {
+    let value = HeaderValue::from_str(&tag.to_string()).expect("digits");
+    HeaderMap::from_iter([(HeaderName::from_static(TRAILER), value)])
 }
 
 fn after(deed: &Deed) -> Next {
