@@ -111,6 +111,12 @@ impl Chunked {
         matches!(self.state, State::Done)
     }
 
+    /// The error that follows the payload that was decoded last: the next call of [`Chunked::decode`] returns it.
+    #[must_use]
+    pub fn failure(&self) -> Option<ChunkError> {
+        self.failed
+    }
+
     /// Takes the trailer section, if there is one. Call this once the body is done.
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         self.trailers.take().map(|map| *map)

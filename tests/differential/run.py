@@ -172,7 +172,10 @@ class Proxy:
             statuses = ask(self.port, request)
             # What was sent before the answer is here; what is sent behind it follows at once.
             time.sleep(0.02)
-            reached = [meaning(message) for message in list(self.recorder.requests)]
+            # Which port the server has is no difference between two runs.
+            own, fixed = (f"127.0.0.1:{port}".encode() for port in (self.recorder.port, "PORT"))
+            messages = [message.replace(own, fixed) for message in list(self.recorder.requests)]
+            reached = [meaning(message) for message in messages]
             self.results[name] = (statuses, sorted(reached))
 
     def end(self):

@@ -205,11 +205,31 @@ async fn a_body_with_bad_chunks_never_arrives_as_whole() {
             let mut client = Client::connect(proxy.address).await;
             let head = post("Transfer-Encoding: chunked\r\n");
             client.send(head + begin + bad + SMUGGLED).await;
+            // All of it comes at once, so nothing is sent on.
+            let head = within("an answer", client.try_head()).await;
+            assert_eq!(head.unwrap().status, 400, "{bad:?}");
+            client.until_closed().await;
+            assert_eq!(old.count(), 0, "{begin:?}{bad:?}");
+            if begin.is_empty() {
+                continue;
+            }
+            // The same, but what is good comes first, and the request is under way.
+            let mut client = Client::connect(proxy.address).await;
+            let head = post("Transfer-Encoding: chunked\r\n");
+            client.send(head + begin).await;
+            eventually("it is sent on", async || {
+                old.requests()
+                    .iter()
+                    .any(|request| request.body_length() > 0)
+            })
+            .await;
+            client.send(bad.to_owned() + SMUGGLED).await;
             if let Ok(head) = within("an answer or a close", client.try_head()).await {
                 assert_eq!(head.status, 400, "{bad:?}");
             }
             client.until_closed().await;
             let requests = old.requests();
+            assert_eq!(requests.len(), 1, "{bad:?}");
             for request in &requests {
                 assert!(
                     !request.is_complete(),

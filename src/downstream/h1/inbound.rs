@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use http::StatusCode;
 
-use super::refusal::{NO_MEMORY, Refusal, SLOW_BODY};
+use super::refusal::{BAD_CHUNK, NO_MEMORY, Refusal, SLOW_BODY};
 use crate::downstream::body_channel::{BodySender, Demand, body_channel};
 use crate::downstream::limits::Limits;
 use crate::http1::{self, RequestHead};
@@ -257,6 +257,10 @@ impl Inbound {
                     return Ok(First::Gathered(gathered.freeze()));
                 }
                 let payload = self.decode()?;
+                // Nothing of the request has been sent on yet, so nothing of it needs to be.
+                if self.body.is_broken() {
+                    return Err(Some(BAD_CHUNK));
+                }
                 if !small && !payload.is_empty() {
                     return Ok(First::Part(payload));
                 }

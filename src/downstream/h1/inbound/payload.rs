@@ -46,6 +46,14 @@ impl Payload {
         }
     }
 
+    /// Whether a malformed chunk follows the payload that was taken last.
+    pub fn is_broken(&self) -> bool {
+        match self {
+            Self::Chunked(chunked) => chunked.failure().is_some(),
+            Self::None | Self::Length(_) => false,
+        }
+    }
+
     pub fn take_trailers(&mut self) -> Option<HeaderMap> {
         match self {
             Self::Chunked(chunked) => chunked.take_trailers(),
