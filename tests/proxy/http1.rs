@@ -374,7 +374,7 @@ async fn a_server_that_floods_is_left_and_others_are_served() {
         let sent = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
         let script = Script::new()
             .raw(first)
-            .step(Step::Flood(flood.into(), 4000, sent.clone()));
+            .step(Step::Flood(flood.into(), 40_000, sent.clone()));
         let old = Upstream::always(script).await;
         let proxy = Proxy::before(&old, &[]).await;
         let mut client = Client::connect(proxy.address).await;
@@ -385,7 +385,8 @@ async fn a_server_that_floods_is_left_and_others_are_served() {
             assert!(response.end.is_unclean(), "{name}");
         }
         eventually("the server is left", async || old.last().is_gone()).await;
-        let most = 4 << 20;
+        // What the sockets of both sides may hold by the limits of the kernel, and some.
+        let most = 16 << 20;
         let sent = sent.load(std::sync::atomic::Ordering::Relaxed);
         assert!(sent < most, "{name}: {sent}");
     }

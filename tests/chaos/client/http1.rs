@@ -227,7 +227,6 @@ async fn upgrade(
     if !answered.is_ok_and(|heard| *heard == Heard::Switched) {
         return Ok(Next::Go);
     }
-    ledger.asked(ask.id, |asked| asked.whole = false);
     write(writer, ask.sending, &ask.tunnelled()).await?;
     writer.shutdown().await?;
     ledger.asked(ask.id, |asked| asked.whole = true);
@@ -357,6 +356,10 @@ async fn read(
         }
         heard.send_replace(Heard::Continue);
     };
+    if status == 101 {
+        // What the client has for the tunnel is still to be sent, and the server may be done first.
+        ledger.asked(ask.id, |asked| asked.whole = false);
+    }
     heard.send_replace(match status {
         101 => Heard::Switched,
         _ => Heard::Final,
