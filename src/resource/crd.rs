@@ -1,4 +1,4 @@
-//! The CustomResourceDefinition that `crossfade crd` prints and `deploy/base/crd.yaml` holds.
+//! The CustomResourceDefinition that `crossfade crd` prints and `deploy/crd/crd.yaml` holds.
 
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
@@ -89,11 +89,11 @@ mod tests {
 
     #[test]
     fn deploy_holds_the_definition_that_the_program_prints() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
         let kept = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             kept == crd_yaml(),
-            "deploy/base/crd.yaml has drifted: write it anew by `crossfade crd >deploy/base/crd.yaml`"
+            "deploy/crd/crd.yaml has drifted: write it anew by `crossfade crd >deploy/crd/crd.yaml`"
         );
     }
 }

@@ -185,8 +185,9 @@ fn every_sidecars_memory_limit_fits_the_memory_budget() {
 fn a_real_api_server_takes_every_manifest_and_their_pods_are_right() {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));
-    let base = kustomize(&cluster, &deploy().join("base"));
-    cluster.apply(&base);
+    for part in ["crd", "base"] {
+        cluster.apply(&kustomize(&cluster, &deploy().join(part)));
+    }
     cluster.kubectl(&[
         "wait",
         "--for=condition=Established",
@@ -293,7 +294,7 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
     for (name, text) in &files {
         fs::write(directory.path().join(name), text).unwrap();
     }
-    for place in ["", "controller"] {
+    for place in ["crossfade/deploy/crd", "controller", ""] {
         let made = kustomize(&cluster, &directory.path().join(place));
         assert!(!made.contains("crossfade:latest"), "{made}");
         cluster.apply(&made);
@@ -314,6 +315,39 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
     }
 }
 
+#[test]
+fn taking_out_all_of_deploy_but_the_definition_leaves_the_definition_and_every_update() {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("../kubernetes/operators.yaml"));
+    let parts = ["crd", "base", "controller", "people", "monitoring"];
+    for part in parts {
+        cluster.apply(&kustomize(&cluster, &deploy().join(part)));
+    }
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
+    let update = fs::read_to_string(deploy().join("examples/update.yaml")).unwrap();
+    cluster.apply(&update);
+    let mut places: Vec<_> = parts[1..].iter().map(|part| deploy().join(part)).collect();
+    places.push(deploy().join("examples/plain/controller"));
+    places.push(deploy().join("examples/plain"));
+    for place in &places {
+        let made = kustomize(&cluster, place);
+        assert!(
+            !made.contains("kind: CustomResourceDefinition"),
+            "{place:?}"
+        );
+        let delete = ["delete", "--ignore-not-found", "--wait=false", "-f", "-"];
+        cluster.kubectl_with(&delete, &made);
+    }
+    let left = cluster.get(&["duc", "my-update"]);
+    assert!(left["metadata"]["deletionTimestamp"].is_null(), "{left}");
+    let definition = cluster.get(&["crd", "dynamoupdateconfigs.nvidia.com"]);
+    assert!(
+        definition["metadata"]["deletionTimestamp"].is_null(),
+        "{definition}"
+    );
+}
+
 /// Answers whether a service account may do something in a namespace.
 fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool {
     let who = format!("--as=system:serviceaccount:{account}");
@@ -328,7 +362,7 @@ fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool
 fn the_controllers_service_account_may_see_workers_write_updates_and_hold_its_lease_and_nothing_else()
  {
     let cluster = Cluster::api_server();
-    for part in ["base", "controller"] {
+    for part in ["crd", "base", "controller"] {
         cluster.apply(&kustomize(&cluster, &deploy().join(part)));
     }
     let may = asking(&cluster, "crossfade:crossfade-controller");
@@ -381,7 +415,9 @@ fn the_controllers_service_account_may_see_workers_write_updates_and_hold_its_le
 #[test]
 fn the_sidecars_service_account_may_read_updates_and_write_events_and_nothing_else() {
     let cluster = Cluster::api_server();
-    cluster.apply(&kustomize(&cluster, &deploy().join("base")));
+    for part in ["crd", "base"] {
+        cluster.apply(&kustomize(&cluster, &deploy().join(part)));
+    }
     let may = asking(&cluster, "default:crossfade-sidecar");
     let updates = "dynamoupdateconfigs.nvidia.com";
     let events = "events.events.k8s.io";

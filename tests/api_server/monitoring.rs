@@ -87,7 +87,7 @@ spec: {sourceDeployment: dgd-bad, newFrontendService: "new.elsewhere.svc:8000", 
 /// A controller beside an API server with two updates, and its admin port.
 fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
     let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kinds.yaml");
-    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
     cluster.kubectl(&["apply", "-f", crd, "-f", kinds]);
     let established = "--for=condition=Established";
     cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=60s"]);

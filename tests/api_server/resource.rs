@@ -65,7 +65,7 @@ impl Server {
             &[
                 "apply",
                 "-f",
-                concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml"),
+                concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml"),
             ],
             "",
         );
@@ -860,7 +860,7 @@ async fn a_proxy_has_its_updates_selected_and_hears_of_all_where_the_definition_
     assert!(server.apply(&to_new(100)).0);
     late.serves("new").await;
     assert_eq!((without(&late), lost(&late).await), (1, 0.0));
-    let definition = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    let definition = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
     server.good(&["apply", "-f", definition], "");
     server.good(&["delete", "duc", "selected"], "");
 }

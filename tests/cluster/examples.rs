@@ -116,6 +116,10 @@ impl User {
     }
 
     fn controls(&self) {
+        self.cluster.apply(&self.made(&["crd"], &[]));
+        let established = "--for=condition=Established";
+        let definition = "crd/dynamoupdateconfigs.nvidia.com";
+        self.types(&["wait", established, definition, "--timeout=30s"]);
         // It has a namespace of its own.
         let made = self.made(&["examples/plain/controller"], &[]);
         self.cluster.apply(&made);

@@ -347,7 +347,7 @@ fn manifests(cluster: &Cluster, workers: [u32; 2]) -> String {
     write(
         "kustomization.yaml",
         &format!(
-            r#"resources: [deploy/base, discovery.yaml, old.yaml, new.yaml]
+            r#"resources: [deploy/crd, deploy/base, discovery.yaml, old.yaml, new.yaml]
 components: [deploy/sidecar]
 {images}
 generatorOptions: {{disableNameSuffixHash: true}}

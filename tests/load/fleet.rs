@@ -12,8 +12,10 @@ const EDITS: usize = 100;
 
 /// A kubeconfig of the sidecar's service account, whose role `deploy/` makes.
 fn sidecar_kubeconfig(cluster: &Cluster, directory: &Path) -> PathBuf {
-    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base");
-    cluster.apply(&cluster.kubectl(&["kustomize", base]));
+    for part in ["crd", "base"] {
+        let part = format!("{}/deploy/{part}", env!("CARGO_MANIFEST_DIR"));
+        cluster.kubectl(&["apply", "-k", &part]);
+    }
     cluster.kubectl(&[
         "wait",
         "--for=condition=Established",

@@ -34,7 +34,7 @@ pub fn server() -> &'static Cluster {
 /// An API server that knows all kinds.
 pub fn new_server() -> Cluster {
     let server = Cluster::api_server();
-    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");
+    let base = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
     let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kinds.yaml");
     server.kubectl(&["apply", "-f", base, "-f", kinds]);
     let established = [
