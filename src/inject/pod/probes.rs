@@ -2,7 +2,8 @@
 
 use serde_json::{Value as Json, json};
 
-use super::{HUNG, Injection, Maker, Path, Ports, Refused, below, sidecar};
+use super::super::workload::Maker;
+use super::{HUNG, Injection, Path, Ports, Refused, below, sidecar};
 
 impl Injection<'_, '_> {
     pub(super) fn probes(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {

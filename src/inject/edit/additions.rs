@@ -1,0 +1,158 @@
+//! Edits that add: to what is in the document, or to what was added before.
+
+use serde_json::{Map, Value as Json};
+
+use super::super::Refused;
+use super::super::path::{self, Path, Step};
+use super::super::record::Replaced;
+use super::Editor;
+
+/// A value that joins the mapping or list at `parent`, or takes the place of nothing that is written there under `key`.
+pub(super) struct Addition {
+    pub parent: Path,
+    pub key: Option<String>,
+    pub value: Json,
+}
+
+impl Editor<'_> {
+    /// Adds `value` at `path`, which ends with a key and is not there yet, and whatever must be there to hold it.
+    pub fn put(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
+        let (key, parent) = key_of(path);
+        self.make(parent, Json::Object(Map::new()))?;
+        let is_old = self.node(parent)?.is_some_and(|node| !node.is_nothing());
+        let holder = path::get_mut(&mut self.wanted, parent).and_then(Json::as_object_mut);
+        let Some(holder) = holder else {
+            return Err(self.no_place(parent, "a mapping"));
+        };
+        let was = holder.insert(key.to_owned(), value.clone());
+        let words = self.words(path);
+        self.record.added.push(words);
+        match is_old {
+            true => self.join(parent, Some(key), value, was.is_some()),
+            false => self.grow(path, value),
+        }
+    }
+
+    /// Appends `value` to the list at `path`, which is made if it is not there.
+    pub fn push(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
+        self.make(path, Json::Array(Vec::new()))?;
+        let is_old = self.node(path)?.is_some_and(|node| !node.is_nothing());
+        let holder = path::get_mut(&mut self.wanted, path).and_then(Json::as_array_mut);
+        let Some(list) = holder else {
+            return Err(self.no_place(path, "a list"));
+        };
+        list.push(value.clone());
+        let item = path::below(path, [list.len() - 1]);
+        let words = self.words(&item);
+        self.record.added.push(words);
+        match is_old {
+            true => self.join(path, None, value, false),
+            false => self.grow(&item, value),
+        }
+    }
+
+    /// Makes what must hold a value, if it is not there.
+    fn make(&mut self, path: &[Step], empty: Json) -> Result<(), Refused> {
+        if self.get(path).is_some_and(|json| !json.is_null()) {
+            return Ok(());
+        }
+        let (key, parent) = key_of(path);
+        self.make(parent, Json::Object(Map::new()))?;
+        let is_old = self.node(parent)?.is_some_and(|node| !node.is_nothing());
+        let nothing = self.entry(path)?.map(|(_, entry)| entry);
+        let Some(holder) = path::get_mut(&mut self.wanted, parent).and_then(Json::as_object_mut)
+        else {
+            return Err(self.no_place(parent, "a mapping"));
+        };
+        holder.insert(key.to_owned(), empty.clone());
+        let words = self.words(path);
+        match nothing {
+            // Nothing is written there, but its key is.
+            Some(entry) => {
+                let was = self.tree.text[entry.colon..entry.node.span.end].to_owned();
+                let column = None;
+                self.record.replaced.push(Replaced {
+                    path: words,
+                    was,
+                    column,
+                });
+            }
+            None => self.record.made.push(words),
+        }
+        match is_old {
+            true => self.join(parent, Some(key), empty, nothing.is_some()),
+            false => self.grow(path, empty),
+        }
+    }
+
+    /// Adds to what is in the document.
+    fn join(
+        &mut self,
+        parent: &[Step],
+        key: Option<&str>,
+        value: Json,
+        is_there: bool,
+    ) -> Result<(), Refused> {
+        if is_there
+            && self
+                .entry(&path::below(parent, key))?
+                .is_none_or(|(_, entry)| !entry.node.is_nothing())
+        {
+            return Err(self.no_place(parent, "a mapping without that key"));
+        }
+        self.additions.push(Addition {
+            parent: parent.to_vec(),
+            key: key.map(str::to_owned),
+            value,
+        });
+        Ok(())
+    }
+
+    /// Adds to what was added.
+    fn grow(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
+        let holds = |addition: &&mut Addition| {
+            let depth = addition.parent.len();
+            let key = addition.key.as_deref().map(Step::from);
+            path.starts_with(&addition.parent) && key.is_some() && path.get(depth) == key.as_ref()
+        };
+        let Some(addition) = self.additions.iter_mut().find(holds) else {
+            return Err(Refused::at(0, "there is no place for what must be added"));
+        };
+        let rest = &path[addition.parent.len() + 1..];
+        let (last, above) = rest.split_last().unwrap_or((&Step::Item(0), &[]));
+        match (path::get_mut(&mut addition.value, above), last) {
+            (Some(Json::Object(map)), Step::Key(key)) => {
+                map.insert(key.clone(), value);
+            }
+            (Some(Json::Array(list)), Step::Item(_)) => list.push(value),
+            _ => return Err(Refused::at(0, "there is no place for what must be added")),
+        }
+        Ok(())
+    }
+
+    /// Gives a value that was added before another content.
+    pub fn fill(&mut self, path: &[Step], value: Json) -> Result<(), Refused> {
+        if let Some(place) = path::get_mut(&mut self.wanted, path) {
+            *place = value.clone();
+        }
+        let (key, parent) = key_of(path);
+        let of = |addition: &&mut Addition| {
+            addition.parent == parent && addition.key.as_deref() == Some(key)
+        };
+        match self.additions.iter_mut().find(of) {
+            Some(addition) => {
+                addition.value = value;
+                Ok(())
+            }
+            None => self.grow(path, value),
+        }
+    }
+}
+
+/// The last key of a path, and the path to what holds it.
+fn key_of(path: &[Step]) -> (&str, &[Step]) {
+    match path.split_last() {
+        Some((Step::Key(key), parent)) => (key, parent),
+        _ => ("", path),
+    }
+}
