@@ -264,6 +264,7 @@ impl Observer {
         let which = Which {
             namespace: parsed.key.namespace.clone(),
             name: stated.name.clone().unwrap_or_else(|| name.to_owned()),
+            is_explicit: stated.kind.is_some(),
             revision: stated.revision,
             selector: stated.selector,
             dynamo_namespace: dynamo_namespace.map(str::to_owned),

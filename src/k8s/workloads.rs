@@ -44,6 +44,9 @@ pub struct Which {
     /// The name of the object that owns the workers, or of the graph that owns such objects. For `DynamoWorkerMetadata`, the
     /// Dynamo namespace.
     pub name: String,
+    /// Whether the update itself names the kind of object (`spec.workers`). The object called `name` then is one of workers,
+    /// even if its pods have a sidecar: a model server without Dynamo is frontend and worker in one.
+    pub is_explicit: bool,
     /// The revision or worker hash, if one object holds several generations.
     pub revision: Option<String>,
     /// Labels that select the pods.

@@ -14,7 +14,7 @@ impl Workload for LeaderWorkerSets {
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
         let objects = object::meant_whole(cache, &resource(), which)?;
-        Ok(object::sum(&objects, |object| {
+        Ok(object::sum(&objects, which, |object| {
             object::replicas(object, "/status/readyReplicas")
         }))
     }

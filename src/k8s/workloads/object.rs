@@ -44,14 +44,32 @@ const PROXY_PORT: &str = "crossfade";
 /// The role of an object, from its own labels or those of its pod template; `None` if it is not a worker. An unlabelled object
 /// is a plain worker unless its pods have a crossfade sidecar.
 pub(super) fn role(object: &DynamicObject) -> Option<Role> {
+    match role_by_labels(object) {
+        None if has_proxy(object) => None,
+        None => Some(Role::Worker),
+        Some(role) => role,
+    }
+}
+
+/// The role of an object that `which` selects: if the update itself names it, it is one of workers, sidecar or not.
+fn role_in(object: &DynamicObject, which: &Which) -> Option<Role> {
+    let is_named = which.is_explicit && object.metadata.name.as_ref() == Some(&which.name);
+    match role_by_labels(object) {
+        None if is_named => Some(Role::Worker),
+        _ => role(object),
+    }
+}
+
+/// What the labels of an object or of its pod template say of its role; `None` if they say nothing.
+fn role_by_labels(object: &DynamicObject) -> Option<Option<Role>> {
     let of_pods = |name: &str| {
         let labels = object.data.pointer("/spec/template/metadata/labels")?;
         labels.get(name)?.as_str()
     };
     let says = |name: &str| label(object, name).or_else(|| of_pods(name));
     match (says(COMPONENT), says(SUB_COMPONENT)) {
-        (None, None) if has_proxy(object) => None,
-        (component, sub) => role_of(component, sub),
+        (None, None) => None,
+        (component, sub) => Some(role_of(component, sub)),
     }
 }
 
@@ -146,10 +164,14 @@ pub(super) fn meant_whole(
 }
 
 /// Sums the counts of the objects by role.
-pub(super) fn sum(objects: &[Object], count: impl Fn(&DynamicObject) -> Workers) -> Counts {
+pub(super) fn sum(
+    objects: &[Object],
+    which: &Which,
+    count: impl Fn(&DynamicObject) -> Workers,
+) -> Counts {
     let mut counts = Counts::new();
     for object in objects {
-        if let Some(role) = role(object) {
+        if let Some(role) = role_in(object, which) {
             add(&mut counts, role, count(object));
         }
     }

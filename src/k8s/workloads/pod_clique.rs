@@ -24,7 +24,7 @@ impl Workload for PodCliques {
             object.metadata.name.as_ref() == Some(&which.name)
                 || object::label(object, GROUP).is_none()
         });
-        Ok(object::sum(&objects, |object| {
+        Ok(object::sum(&objects, which, |object| {
             object::replicas(object, "/status/readyReplicas")
         }))
     }

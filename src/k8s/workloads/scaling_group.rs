@@ -14,7 +14,7 @@ impl Workload for ScalingGroups {
         let (kind, plural) = (self.kind(), "podcliquescalinggroups");
         let kind = super::resource("grove.io", "v1alpha1", kind, plural);
         let objects = object::meant_whole(cache, &kind, which)?;
-        Ok(object::sum(&objects, |object| {
+        Ok(object::sum(&objects, which, |object| {
             object::replicas(object, "/status/availableReplicas")
         }))
     }

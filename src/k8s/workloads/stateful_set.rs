@@ -18,7 +18,7 @@ impl Workload for StatefulSets {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 pods::of_revision(cache, &objects, which, revision, REVISION)
             }
-            _ => Ok(object::sum(&objects, |object| {
+            _ => Ok(object::sum(&objects, which, |object| {
                 object::replicas(object, "/status/readyReplicas")
             })),
         }

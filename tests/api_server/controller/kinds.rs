@@ -43,6 +43,37 @@ async fn a_deployment_by_its_name_alone() {
 }
 
 #[tokio::test]
+async fn a_deployment_with_sidecars_only_where_the_update_names_it_as_workers() {
+    let workers = json!({"kind": "Deployment", "name": "servers"});
+    let (stage, _controller) = counting(workers).await;
+    let kind = resource("apps", "v1", "Deployment", "deployments");
+    // A model server that is frontend and worker in one, as `crossfade inject` leaves it.
+    let sidecar = json!({
+        "name": "crossfade", "image": "any", "restartPolicy": "Always",
+        "ports": [{"name": "crossfade", "containerPort": 9464}],
+    });
+    let deployment = |app: &str| {
+        json!({"spec": {
+            "replicas": 2, "selector": {"matchLabels": {"app": app}},
+            "template": {
+                "metadata": {"labels": {"app": app}},
+                "spec": {"initContainers": [sidecar], "containers": [{"name": "main", "image": "any"}]},
+            },
+        }})
+    };
+    let ready = json!({"replicas": 2, "readyReplicas": 2});
+    for name in ["servers", "new"] {
+        stage.create(&kind, name, deployment(name)).await;
+        stage.status(&kind, name, ready.clone()).await;
+    }
+    counts(&stage, "2/2").await;
+    stage.splits("up", 2, 1).await;
+    // By the name of the target alone, it may as well be one of frontends.
+    stage.edit("up", json!({"workers": null})).await;
+    counts(&stage, "0/0").await;
+}
+
+#[tokio::test]
 async fn a_stateful_set_of_one_revision_by_its_pods() {
     let workers = json!({"kind": "StatefulSet", "name": "both", "revision": "both-22"});
     let (stage, _controller) = counting(workers).await;
