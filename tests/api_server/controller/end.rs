@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::stage::{Stage, resource, updates};
+use super::stage::{Stage, resource, server, updates};
 use crate::rig::*;
 
 #[tokio::test]
@@ -98,6 +98,35 @@ async fn an_update_ends_in_its_order_and_old_may_go_when_clients_no_longer_reach
         object["status"]["lastOldWorkerDispensable"], false,
         "{object}"
     );
+}
+
+#[tokio::test]
+async fn kubectl_waits_until_an_update_is_ready_and_not_less() {
+    let stage = Stage::begun(json!({})).await;
+    let _controller = stage.controller(&[]).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    stage.splits("up", 1, 1).await;
+    let wait = |seconds: u32| {
+        let namespace = stage.namespace.clone();
+        tokio::task::spawn_blocking(move || {
+            let timeout = format!("--timeout={seconds}s");
+            let wait = ["wait", "--for=condition=Ready", "duc/up", "-n", &namespace];
+            server().try_kubectl(&[&wait[..], &[&timeout]].concat(), "")
+        })
+    };
+    let early = wait(2).await.unwrap();
+    let said = String::from_utf8_lossy(&early.stderr);
+    assert!(
+        !early.status.success() && said.contains("timed out"),
+        "{said}"
+    );
+    let waiting = wait(60);
+    stage.delete_old_workers().await;
+    let output = waiting.await.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stage.get("up").await["status"]["phase"], "Complete");
 }
 
 #[tokio::test]
