@@ -4,8 +4,8 @@
 #
 # usage: prepare.sh [TOOL=VERSION]...
 #
-# Checks the machine, installs Dynamo, uvicorn, the openai and anthropic clients, Kubernetes and an OpenTelemetry Collector for the tests, and each
-# TOOL from crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
+# Checks the machine, installs Dynamo, uvicorn, the openai and anthropic clients, Kubernetes, helm, actionlint and an OpenTelemetry Collector
+# for the tests, and each TOOL from crates.io under ${XDG_CACHE_HOME:-~/.cache}/crossfade/tools.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 tools=${XDG_CACHE_HOME:-$HOME/.cache}/crossfade/tools
@@ -102,6 +102,9 @@ if ! "$here/kubernetes/install.sh"; then
 fi
 if ! "$here/tracing/install.sh"; then
   echo "going on without an OpenTelemetry Collector: the tests of traces that need one will be skipped" >&2
+fi
+if ! "$here/tools/install.sh"; then
+  echo "going on without helm and actionlint: the tests of the charts will fail at once, and make workflows too" >&2
 fi
 for pair in "$@"; do
   tool "${pair%%=*}" "${pair#*=}"

@@ -349,7 +349,7 @@ fn taking_out_all_of_deploy_but_the_definition_leaves_the_definition_and_every_u
 }
 
 /// Answers whether a service account may do something in a namespace.
-fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool {
+pub fn asking(cluster: &Cluster, account: &str) -> impl Fn(&str, &str, &str) -> bool {
     let who = format!("--as=system:serviceaccount:{account}");
     move |verb, what, namespace| {
         let args = ["auth", "can-i", verb, what, &who, "-n", namespace];

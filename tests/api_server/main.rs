@@ -1,11 +1,13 @@
 //! The program beside a real API server without a cluster around it. Pods and other objects are written by the tests.
 //!
-//! Needs etcd, kube-apiserver and kubectl; the controller's page also needs Chromium, the monitoring Prometheus.
+//! Needs etcd, kube-apiserver and kubectl; the charts also need helm, the controller's page Chromium, the monitoring Prometheus.
 
 #[path = "../support/browser.rs"]
 mod browser;
 #[path = "../support/cluster.rs"]
 mod cluster;
+#[path = "../support/helm.rs"]
+mod helm;
 #[path = "../support/manifests.rs"]
 mod manifests;
 #[path = "../support/page.rs"]
@@ -15,6 +17,7 @@ mod rig;
 #[path = "../support/terminal.rs"]
 mod terminal;
 
+mod charts;
 mod controller;
 mod deploy;
 mod inject;

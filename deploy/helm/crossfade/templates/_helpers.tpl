@@ -1,0 +1,46 @@
+{{- /* Name of the Deployment and of what belongs to it. */}}
+{{- define "crossfade.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains "crossfade" $name) }}{{ $name = printf "%s-crossfade" $name }}{{ end -}}
+{{- printf "%s-controller" ($name | trunc 52 | trimSuffix "-") -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "crossfade.serviceAccountName" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "crossfade.fullname" .) "default" .Values.serviceAccount.create) -}}
+{{- end -}}
+
+{{- define "crossfade.image" -}}
+{{- $repository := required "image.repository: name the image that you built and pushed, as in --set image.repository=registry.example/crossfade" .Values.image.repository -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" $repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (.Values.image.tag | default .Chart.AppVersion) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "crossfade.selectorLabels" -}}
+app.kubernetes.io/name: crossfade-controller
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- /* Labels of every object. */}}
+{{- define "crossfade.labels" -}}
+{{ include "crossfade.selectorLabels" . }}
+app.kubernetes.io/part-of: crossfade
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- end -}}
+
+{{- /* The object of a kind in one of the files/, which are those of deploy/: (list $ "files/x.yaml" "Kind" "name") */}}
+{{- define "crossfade.object" -}}
+{{- $root := index . 0 }}{{ $file := index . 1 }}{{ $kind := index . 2 }}{{ $name := index . 3 -}}
+{{- range $text := splitList "\n---\n" ($root.Files.Get $file) -}}
+{{- $object := fromYaml $text -}}
+{{- if and (eq $object.kind $kind) (eq $object.metadata.name $name) }}{{ toYaml $object }}{{ end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,310 @@
+//! The charts in `deploy/helm`, by the real helm and a real API server.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::deploy::{asking, deploy, judged, kustomize};
+use crate::helm::{CONTROLLER, DEFINITION, Earlier, Helm, chart};
+
+/// Everything that the chart can make, named as `deploy/` names it.
+const EVERYTHING: [&str; 10] = [
+    "--set=image.repository=crossfade,image.tag=latest",
+    "--set=rbac.people=true",
+    "--set=podMonitor.enabled=true",
+    "--set=prometheusRule.enabled=true",
+    "--set=dashboard.enabled=true",
+    "--set=networkPolicy.enabled=true",
+    "--set=networkPolicy.proxyNamespaces={inference}",
+    "--set=sidecar.access[0].namespace=inference",
+    "--set=sidecar.access[0].serviceAccounts={crossfade-sidecar}",
+    "--namespace=crossfade",
+];
+
+fn path(name: &str) -> String {
+    chart(name).to_string_lossy().into_owned()
+}
+
+#[test]
+fn helm_finds_nothing_wrong_with_the_charts() {
+    let helm = Helm::new(None);
+    helm.run(&["lint", "--strict", &path(DEFINITION)]);
+    let controller = path(CONTROLLER);
+    let lint = ["lint", "--strict", &controller];
+    helm.run(&[&lint[..], &EVERYTHING[..1]].concat());
+    helm.run(&[&lint[..], &EVERYTHING].concat());
+    let one_namespace = "--set=image.repository=crossfade,watchNamespace=inference,replicas=1";
+    helm.run(&[&lint[..], &[one_namespace]].concat());
+}
+
+#[test]
+fn a_wrong_value_is_refused_by_its_name() {
+    let helm = Helm::new(None);
+    let controller = path(CONTROLLER);
+    let template = ["template", "crossfade", &controller];
+    let image = "--set=image.repository=crossfade";
+    for (wrong, said) in [
+        ("replicas=two", "replicas"),
+        ("replicas=-1", "replicas"),
+        ("image.digest=sha256:12", "digest"),
+        (
+            "image.repository=registry.example/crossfade:1",
+            "repository",
+        ),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("log.format=xml", "format"),
+        ("watchNamespace=A_B", "watchNamespace"),
+        ("podMonitor.interval=often", "interval"),
+        ("podMonitor.enable=true", "enable"),
+        ("sidecar.access[0].namespace=inference", "serviceAccounts"),
+        ("networkPolicies.enabled=true", "networkPolicies"),
+    ] {
+        let error = helm.refuses(&[&template[..], &[image, "--set", wrong]].concat());
+        let schema = "values don't meet the specifications of the schema";
+        assert!(error.contains(schema) && error.contains(said), "{error}");
+    }
+    let error = helm.refuses(&template);
+    assert!(
+        error.contains("image.repository: name the image"),
+        "{error}"
+    );
+    let definition = path(DEFINITION);
+    let error = helm.refuses(&["template", "a", &definition, "--set=keep=false"]);
+    assert!(error.contains("keep"), "{error}");
+}
+
+/// What is compared of an object: not what only one of both ways of installing it says.
+fn essence(mut object: Value) -> Value {
+    let fields = object.as_object_mut().expect("an object");
+    fields.retain(|field, _| !["metadata", "status"].contains(&field.as_str()));
+    tidy(&mut object);
+    object
+}
+
+fn tidy(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove("app.kubernetes.io/instance");
+            fields.remove("imagePullPolicy");
+            fields.values_mut().for_each(tidy);
+        }
+        Value::Array(items) => items.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+fn by_name(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let named = objects.into_iter().map(|object| {
+        let (kind, metadata) = (object["kind"].clone(), &object["metadata"]);
+        let part = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+        let name = format!("{} {}", kind.as_str().unwrap(), part("name"));
+        (name, essence(object))
+    });
+    named.collect()
+}
+
+/// A cluster with the definitions of other programs, and the namespaces.
+fn cluster() -> Cluster {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("../kubernetes/operators.yaml"));
+    for namespace in ["crossfade", "inference"] {
+        cluster.kubectl(&["create", "namespace", namespace]);
+    }
+    let established = "--for=condition=Established";
+    cluster.kubectl(&["wait", established, "crd", "--all", "--timeout=30s"]);
+    cluster
+}
+
+#[test]
+fn the_charts_make_what_deploy_holds() {
+    let (cluster, helm) = (cluster(), Helm::new(None));
+    let controller = path(CONTROLLER);
+    let template = ["template", "crossfade", &controller];
+    let made = helm.run(&[&template[..], &EVERYTHING].concat());
+    let mut made = by_name(judged(&cluster, &made));
+    let definition = helm.run(&["template", "crossfade-crds", &path(DEFINITION)]);
+    made.extend(by_name(judged(&cluster, &definition)));
+
+    let mut held = BTreeMap::new();
+    for part in ["crd", "controller", "people", "monitoring"] {
+        held.extend(by_name(judged(
+            &cluster,
+            &kustomize(&cluster, &deploy().join(part)),
+        )));
+    }
+    for part in ["base/rbac.yaml", "network-policy/admin.yaml"] {
+        let text = fs::read_to_string(deploy().join(part)).unwrap();
+        // The subject has no namespace there, and gets that of the binding.
+        let text = text.replace(
+            "- kind: ServiceAccount\n  name: crossfade-sidecar",
+            "- kind: ServiceAccount\n  name: crossfade-sidecar\n  namespace: inference",
+        );
+        held.extend(by_name(judged(&cluster, &text)));
+    }
+    // The namespace and the sidecars' own service account are the user's; a ConfigMap's name says what made it.
+    held.remove("Namespace crossfade");
+    held.remove("ServiceAccount crossfade-sidecar");
+    for (there, here) in [
+        (
+            "ConfigMap crossfade-dashboard",
+            "ConfigMap crossfade-controller-dashboard",
+        ),
+        (
+            "PrometheusRule crossfade",
+            "PrometheusRule crossfade-controller",
+        ),
+        (
+            "PodMonitor crossfade",
+            "PodMonitor crossfade-controller-proxies",
+        ),
+    ] {
+        let object = held.remove(there).unwrap_or_else(|| panic!("no {there}"));
+        held.insert(here.to_owned(), object);
+    }
+    // It looks for proxies in all namespaces, where that of deploy/ is applied in the namespace of the proxies.
+    let proxies = made
+        .get_mut("PodMonitor crossfade-controller-proxies")
+        .unwrap();
+    let selector = proxies["spec"].as_object_mut().unwrap();
+    assert_eq!(selector.remove("namespaceSelector").unwrap()["any"], true);
+    // Only the chart restricts the controller's own port.
+    let own = made.remove("NetworkPolicy crossfade-controller").unwrap();
+    assert_eq!(own["spec"]["ingress"][0]["ports"][0]["port"], 9465);
+
+    let names = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&made), names(&held));
+    for (name, object) in &held {
+        assert_eq!(&made[name], object, "{name}");
+    }
+}
+
+#[test]
+fn a_controller_of_one_namespace_has_no_rights_in_others() {
+    let (cluster, helm) = (cluster(), Helm::new(None));
+    let controller = path(CONTROLLER);
+    let definition = helm.run(&["template", "crossfade-crds", &path(DEFINITION)]);
+    cluster.apply(&definition);
+    let made = helm.run(&[
+        "template",
+        "crossfade",
+        &controller,
+        "--namespace=crossfade",
+        "--set=image.repository=crossfade,watchNamespace=inference,rbac.people=false",
+    ]);
+    assert!(!made.contains("ClusterRole"), "{made}");
+    assert!(!made.contains("CROSSFADE_ALL_NAMESPACES"), "{made}");
+    cluster.apply(&made);
+    let may = asking(&cluster, "crossfade:crossfade-controller");
+    let updates = "dynamoupdateconfigs.nvidia.com";
+    let lease = "leases.coordination.k8s.io/crossfade-controller";
+    assert!(may("patch", updates, "inference") && may("watch", "pods", "inference"));
+    assert!(may("update", lease, "crossfade"));
+    for (verb, what, namespace) in [
+        ("patch", updates, "default"),
+        ("watch", "pods", "crossfade"),
+        ("watch", "pods", "default"),
+        ("get", "secrets", "inference"),
+        ("update", lease, "inference"),
+    ] {
+        assert!(!may(verb, what, namespace), "{verb} {what} in {namespace}");
+    }
+}
+
+#[test]
+fn the_definition_and_updates_survive_upgrades_uninstallations_and_other_ways_of_installing() {
+    let cluster = cluster();
+    let helm = Helm::new(cluster.kubeconfig());
+    let definition = || cluster.get(&["crd", "dynamoupdateconfigs.nvidia.com"]);
+    let column =
+        || definition()["spec"]["versions"][0]["additionalPrinterColumns"][0]["name"].clone();
+    let update = || cluster.get(&["duc", "my-update"])["metadata"]["uid"].clone();
+    let current = path(DEFINITION);
+    let named = ["crossfade-crds", &current, "--namespace=crossfade"];
+
+    // It was applied by kubectl once.
+    let applied = fs::read_to_string(deploy().join("crd/crd.yaml")).unwrap();
+    cluster.apply(&applied);
+    let established = [
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=30s",
+    ];
+    cluster.kubectl(&established);
+    cluster.apply(&fs::read_to_string(deploy().join("examples/update.yaml")).unwrap());
+    let uid = update();
+    let error = helm.refuses(&[&["install"][..], &named].concat());
+    assert!(error.contains("invalid ownership metadata"), "{error}");
+
+    let earlier = Earlier::of(DEFINITION);
+    let earlier = earlier.path();
+    let install = ["install", "crossfade-crds", &*earlier.to_string_lossy()];
+    helm.run(&[&install[..], &["--take-ownership", "--namespace=crossfade"]].concat());
+    assert_eq!((column(), update()), ("Share".into(), uid.clone()));
+    helm.run(&[&["upgrade"][..], &named].concat());
+    assert_eq!((column(), update()), ("Split".into(), uid.clone()));
+
+    let said = helm.run(&["uninstall", "crossfade-crds", "--namespace=crossfade"]);
+    assert!(said.contains("dynamoupdateconfigs.nvidia.com"), "{said}");
+    assert!(definition()["metadata"]["deletionTimestamp"].is_null());
+    assert_eq!(update(), uid);
+    helm.run(&[&["install"][..], &named].concat());
+
+    // And the controller's chart has nothing to do with either.
+    let controller = path(CONTROLLER);
+    let image = "--set=image.repository=crossfade";
+    let access =
+        "--set=sidecar.access[0].namespace=inference,sidecar.access[0].serviceAccounts={default}";
+    let more = ["--namespace=crossfade", image, access];
+    let notes = helm.run(&[&["install", "crossfade", &controller][..], &more].concat());
+    assert!(
+        notes.contains("manages the updates of all namespaces"),
+        "{notes}"
+    );
+    let sidecar = asking(&cluster, "inference:default");
+    assert!(sidecar(
+        "watch",
+        "dynamoupdateconfigs.nvidia.com",
+        "inference"
+    ));
+    helm.run(&["uninstall", "crossfade", "--namespace=crossfade"]);
+    assert!(sidecar(
+        "watch",
+        "dynamoupdateconfigs.nvidia.com",
+        "inference"
+    ));
+    let gone = cluster.get(&["deployments,clusterroles,roles", "-n", "crossfade"]);
+    let gone = gone["items"].as_array().unwrap().iter();
+    let left: Vec<_> = gone
+        .map(|object| &object["metadata"]["name"])
+        .filter(|name| name.as_str().unwrap().starts_with("crossfade"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!((column(), update()), ("Split".into(), uid));
+}
+
+#[test]
+fn a_packaged_chart_holds_what_its_links_lead_to() {
+    let helm = Helm::new(None);
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().to_string_lossy();
+    for name in [DEFINITION, CONTROLLER] {
+        helm.run(&["package", &path(name), "--destination", &place]);
+        let package = format!("{name}-{}.tgz", env!("CARGO_PKG_VERSION"));
+        let package = Path::new(&*place).join(package);
+        let package = package.to_string_lossy();
+        let args = [
+            "template",
+            "crossfade",
+            &package,
+            "--set=image.repository=a",
+        ];
+        let args = &args[..if name == DEFINITION { 3 } else { 4 }];
+        let made = helm.run(args);
+        assert!(made.contains("dynamoupdateconfigs"), "{made}");
+    }
+}
