@@ -1,21 +1,33 @@
 # syntax=docker/dockerfile:1
 # docker buildx build --platform linux/amd64,linux/arm64 -t registry.example/crossfade:0.1.0 .
 # No shell and no package manager in the result; it runs as a user without rights, on a root file system it need not write.
-FROM rust:1-bookworm AS build
+# Renovate keeps the digests current.
+FROM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f92ed2d47121282d4a1 AS build
+RUN cargo install --locked cargo-auditable@0.7.7 && cargo install --locked --features cli cargo-about@0.9.3
 # Set by buildx. Platforms that are built at once must not share a target directory.
 ARG TARGETARCH
+# The image that `crossfade inject` adds by default.
+ARG CROSSFADE_DEFAULT_IMAGE
 WORKDIR /src
-COPY Cargo.toml Cargo.lock ./
+COPY Cargo.toml Cargo.lock about.toml about.hbs ./
 COPY src src
 COPY benches benches
 COPY examples examples
 COPY proto proto
 COPY deploy/base/rbac.yaml deploy/base/rbac.yaml
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target,id=target-$TARGETARCH \
-    cargo build --locked --release --bin crossfade && strip --strip-debug -o /crossfade target/release/crossfade
+    cargo auditable build --locked --release --bin crossfade && \
+    cargo about generate --locked about.hbs --output-file /THIRD-PARTY.txt && \
+    objcopy --only-keep-debug target/release/crossfade /crossfade.debug && \
+    objcopy --strip-debug --add-gnu-debuglink=/crossfade.debug target/release/crossfade /crossfade
 
-FROM gcr.io/distroless/cc-debian12:nonroot
+# docker build --target debug --output . .   gives the debug information of the same build.
+FROM scratch AS debug
+COPY --from=build /crossfade.debug /
+
+FROM gcr.io/distroless/cc-debian12:nonroot@sha256:9dac0a79194e45a7da0158a9c6da57b217585af0786db3845d1f0ec1a0dd182f
 COPY LICENSE /LICENSE
+COPY --from=build /THIRD-PARTY.txt /THIRD-PARTY.txt
 COPY --from=build /crossfade /crossfade
 USER 65532:65532
 EXPOSE 8000 9464

@@ -11,6 +11,7 @@ CARGO_MACHETE := 0.9.2
 TOOLS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/crossfade/tools
 deny = $(TOOLS)/bin/cargo-deny
 machete = $(TOOLS)/bin/cargo-machete
+actionlint = $(TOOLS)/go/actionlint
 
 # Where cargo builds.
 TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -19,9 +20,12 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+# "auditable build" puts the list of dependencies into the program.
+BUILD ?= build
+
 .PHONY: build
 build: ## the program, optimized: target/release/crossfade
-	cargo build --locked --release
+	cargo $(BUILD) --locked --release
 
 .PHONY: demo
 demo: ## a live fade from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
@@ -29,7 +33,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test
-test: prepare fmt clippy features unit deny unused ## install what the tests need and run everything
+test: prepare fmt workflows clippy features unit deny unused ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit, make macos"
 
@@ -44,6 +48,10 @@ prepare: ## install what the tests need, or say what is missing
 .PHONY: fmt
 fmt: ## check the format
 	cargo fmt --check
+
+.PHONY: workflows
+workflows: ## lint the workflows of GitHub
+	$(actionlint) .github/workflows/*.yml
 
 .PHONY: clippy
 clippy: ## lint all code, warnings denied

@@ -6,9 +6,11 @@
 mod rig;
 
 mod architecture;
+mod charts;
 mod docs;
 mod features;
 mod image;
 mod proto;
 mod reference;
+mod release;
 mod vocabulary;
