@@ -253,7 +253,16 @@ fn the_operators_rules_are_those_of_the_plain_file() {
 /// The documents for people, with their texts.
 fn documents() -> Vec<(PathBuf, String)> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folders = ["", "docs", "deploy"].map(|folder| package.join(folder));
+    let folders = [
+        "",
+        "docs",
+        "docs/walkthroughs",
+        "deploy",
+        "deploy/examples/plain",
+        "deploy/helm/crossfade",
+        "deploy/helm/crossfade-crds",
+    ];
+    let folders = folders.map(|folder| package.join(folder));
     let files = folders
         .iter()
         .flat_map(|folder| std::fs::read_dir(folder).unwrap());
