@@ -23,6 +23,7 @@ pub use local::Local;
 pub use server::serve;
 pub use state::Process;
 
+use crate::continuation::Mode;
 #[cfg(test)]
 use crate::guard::Guard;
 use crate::lifecycle::{Lifecycle, Phase};
@@ -31,7 +32,7 @@ use crate::pages::{Answer, Hosts, metrics, not_allowed, not_found, page, reads, 
 use crate::resource::Plan;
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 use crate::split::Generation;
-use crate::telemetry::{Metrics, Observed, log};
+use crate::telemetry::{Metrics, Observed, Proofs, log};
 
 /// What the admin port shows.
 #[derive(Clone)]
@@ -59,10 +60,11 @@ impl Admin {
         let reads = reads(&method);
         match request.uri().path() {
             "/metrics" if reads => {
-                let text = self
-                    .metrics
-                    .render(&observed(&self.snapshots.load(), &self.status));
-                metrics(text)
+                let observed = Observed {
+                    moving: self.snapshots.moving(),
+                    ..observed(&self.snapshots.load(), &self.status)
+                };
+                metrics(self.metrics.render(&observed))
             }
             "/livez" if reads => text(StatusCode::OK, "alive\n"),
             "/readyz" if reads => match self.lifecycle.phase() {
@@ -147,7 +149,28 @@ fn observed(snapshot: &Snapshot, status: &Status) -> Observed {
                 .count();
             (healthy, endpoints.len())
         }),
+        proofs: proofs(snapshot),
+        moving: 0,
     }
+}
+
+/// What the endpoints of each generation have proven about continuations. Nothing counts while the plan continues no stream,
+/// since no endpoint is asked then.
+fn proofs(snapshot: &Snapshot) -> [Proofs; 2] {
+    let mut proofs = [Proofs::default(); 2];
+    if snapshot.plan.failover.continuation.mode == Mode::Off {
+        return proofs;
+    }
+    let now = Instant::now();
+    for (target, pool) in snapshot.pools() {
+        let proofs = &mut proofs[target.generation().index()];
+        for endpoint in pool.endpoints() {
+            for (_, capability) in endpoint.capabilities(now) {
+                proofs.add(capability);
+            }
+        }
+    }
+    proofs
 }
 
 async fn set_log_level(request: Request<Incoming>, is_local: bool) -> Answer {

@@ -1,5 +1,6 @@
 //! The sources of plans and addresses, and the single writer that turns them into snapshots.
 
+mod capability;
 mod probe;
 mod publisher;
 mod resolve;
@@ -7,6 +8,7 @@ mod source;
 mod source_event;
 mod state;
 
+pub use capability::prove_continuations;
 pub use probe::probe;
 pub use publisher::{Publisher, TlsFault};
 pub use resolve::resolve;

@@ -4,9 +4,11 @@
 
 mod budget;
 mod candidates;
+mod moves;
 
 pub use budget::RetryBudget;
 pub use candidates::{Candidates, Takeover, candidates};
+pub use moves::MovePace;
 
 use crate::split::{Generation, Weights};
 

@@ -42,12 +42,13 @@ pub use self::{
     last_valid::LastValidStatus,
     manifest::{API_VERSION, Identity, KIND, Manifest},
     phase::Phase,
-    plan::{Affinity, Failover, Plan, Probe, Question, Tls},
+    plan::{Affinity, Drain, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
     schema::schema,
     spec::{
-        AffinitySpec, DEFAULT_AFFINITY_HEADERS, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
-        TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
+        AffinitySpec, ContinuationMode, ContinuationSpec, DEFAULT_AFFINITY_HEADERS, DrainSpec,
+        DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec, TlsSpec, WORKER_KINDS, WorkerSourceSpec,
+        WorkersSpec,
     },
     target::{Host, Target, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},
@@ -118,8 +119,12 @@ fn follows(found: &Problem, known: &[String]) -> bool {
     // Either field can give the split: if one is invalid, the split is not missing.
     const SPLIT: [&str; 2] = ["spec.trafficSplitPercent", "spec.weights"];
     let is_split = SPLIT.contains(&&*found.path);
+    // Without a valid mode, it is not known whether streams may move.
+    let is_move = found.path == "spec.drain.moveAfterSeconds";
     known.iter().any(|path| {
-        is_within(path, &found.path) || is_split && SPLIT.iter().any(|split| is_within(path, split))
+        is_within(path, &found.path)
+            || is_split && SPLIT.iter().any(|split| is_within(path, split))
+            || is_move && is_within(path, "spec.failover")
     })
 }
 

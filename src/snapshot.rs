@@ -1,5 +1,7 @@
 //! The snapshot: the plan in force with its pools. A single writer replaces it; each request loads it once.
 
+mod moves;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -7,6 +9,8 @@ use std::time::{Duration, Instant, SystemTime};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use self::moves::Moves;
+pub use self::moves::{MoveWatch, Turn};
 use crate::failover::{Rules, Target};
 use crate::guard::Guard;
 use crate::resource::{Manifest, Plan, Problems};
@@ -67,6 +71,13 @@ impl Snapshot {
 }
 
 impl Snapshot {
+    /// All pools of the plan.
+    pub fn pools(&self) -> impl Iterator<Item = (Target, &Arc<Pool>)> {
+        [Target::Old, Target::New, Target::Peers]
+            .into_iter()
+            .filter_map(|target| Some((target, self.pool(target)?)))
+    }
+
     /// The endpoints that requests may go to under this plan.
     pub fn serving(&self) -> impl Iterator<Item = &Arc<Endpoint>> {
         let new = self
@@ -103,16 +114,20 @@ pub struct SnapshotStore {
     /// Earlier snapshots that may reach old and are kept by a request. Read only when someone asks for the state.
     earlier: Mutex<Vec<Weak<Snapshot>>>,
     changed: watch::Sender<()>,
+    moves: Arc<Moves>,
 }
 
 impl SnapshotStore {
     #[must_use]
     pub fn new(snapshot: Snapshot) -> Arc<Self> {
+        let moves = Arc::<Moves>::default();
+        moves.follow(&snapshot);
         Arc::new(Self {
             has_left_old: AtomicBool::new(!snapshot.may_reach_old()),
             snapshot: ArcSwap::from_pointee(snapshot),
             earlier: Mutex::default(),
             changed: watch::Sender::default(),
+            moves,
         })
     }
 
@@ -128,11 +143,15 @@ impl SnapshotStore {
         earlier.retain(|one| one.strong_count() > 0);
         self.has_left_old
             .store(!snapshot.may_reach_old(), Ordering::Relaxed);
-        let before = self.snapshot.swap(Arc::new(snapshot));
+        let snapshot = Arc::new(snapshot);
+        let before = self.snapshot.swap(Arc::clone(&snapshot));
         if before.may_reach_old() {
             earlier.push(Arc::downgrade(&before));
         }
         drop(earlier);
+        // Streams that are woken find the new plan in force.
+        self.moves.follow(&snapshot);
+        drop(snapshot);
         self.changed.send_replace(());
     }
 
@@ -151,6 +170,18 @@ impl SnapshotStore {
 
     fn earlier(&self) -> MutexGuard<'_, Vec<Weak<Snapshot>>> {
         self.earlier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells a stream on old when to move to new.
+    #[must_use]
+    pub fn watch_moves(&self) -> MoveWatch {
+        MoveWatch::new(Arc::clone(&self.moves))
+    }
+
+    /// How many streams are to be moved off old: those that watch, while the plan moves them.
+    #[must_use]
+    pub fn moving(&self) -> usize {
+        self.moves.moving()
     }
 
     /// Signals every new snapshot from now on. For watchers; a request loads.

@@ -10,6 +10,6 @@ pub mod recent;
 pub mod trace;
 mod window;
 
-pub use metrics::{Distribution, Metrics, Observed, Reject, Timeout, dropped_lines};
+pub use metrics::{Distribution, Metrics, Observed, Proofs, Reject, Timeout, dropped_lines};
 pub use quantile::quantile;
 pub use window::Window;

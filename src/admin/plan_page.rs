@@ -5,9 +5,12 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 
 use super::Admin;
+use crate::continuation::Mode;
+use crate::failover::Target;
 use crate::printable::write_json_pretty;
 use crate::snapshot::Snapshot;
 use crate::split::Generation;
+use crate::upstream::Endpoint;
 
 /// The page, as JSON. Times are seconds since 1970.
 pub fn render(admin: &Admin) -> Vec<u8> {
@@ -56,6 +59,7 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         },
         "spec": snapshot.manifest.as_ref().map(|manifest| &manifest.spec),
         "withoutEffect": snapshot.manifest.as_ref().map(|manifest| &manifest.without_effect),
+        "movingStreams": admin.snapshots.moving(),
         "endpoints": endpoints(&snapshot),
         "lastRejection": rejection,
     });
@@ -68,18 +72,25 @@ pub fn render(admin: &Admin) -> Vec<u8> {
 
 fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
     let now = Instant::now();
-    let pools = [
-        ("old", &snapshot.old),
-        ("new", &snapshot.new),
-        ("peers", &snapshot.peers),
-    ];
-    pools
-        .into_iter()
-        .filter_map(|(name, pool)| pool.as_ref().map(|pool| (name, pool)))
-        .flat_map(|(name, pool)| {
+    let continues = snapshot.plan.failover.continuation.mode != Mode::Off;
+    // What was proven under an earlier plan may be out of date.
+    let capabilities = move |endpoint: &Endpoint| {
+        let capabilities = endpoint.capabilities(now).into_iter();
+        let capabilities = capabilities
+            .map(|(model, capability)| (model.to_string(), Value::from(capability.as_str())));
+        continues.then(|| Value::Object(capabilities.collect()))
+    };
+    snapshot
+        .pools()
+        .flat_map(|(target, pool)| {
             pool.endpoints().iter().map(move |endpoint| {
                 json!({
-                    "pool": name,
+                    "pool": match target {
+                        Target::Old => "old",
+                        Target::New => "new",
+                        Target::Peers => "peers",
+                    },
+                    "continuation": capabilities(endpoint),
                     "address": endpoint.address.to_string(),
                     "tls": endpoint.server_name.is_some(),
                     "healthy": endpoint.is_healthy(now),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prost_types::Timestamp;
 
-use super::{Admin, observed};
+use super::{Admin, observed, proofs};
 use crate::snapshot::{Snapshot, Status};
 use crate::split::{Generation, Reason};
 use crate::sse::Outcome;
@@ -93,6 +93,31 @@ impl Admin {
             assigned_last_five_seconds: Some(requests(metrics, &metrics.window, FIVE_SECONDS)),
             answered_last_minute: Some(requests(metrics, &metrics.answered, MINUTE)),
             quiet_for: Some(duration(metrics.quiet_for(Instant::now()))),
+            continuations: Some(self.continuations(&snapshot)),
+        }
+    }
+}
+
+impl Admin {
+    fn continuations(&self, snapshot: &Snapshot) -> v1::Continuations {
+        let mode = snapshot.plan.failover.continuation.mode;
+        let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        let [old, new] = proofs(snapshot).map(|proofs| v1::Proofs {
+            supported: count(proofs.supported),
+            unsupported: count(proofs.unsupported),
+            unknown: count(proofs.unknown),
+        });
+        v1::Continuations {
+            mode: v1::ContinuationMode::from(mode).into(),
+            continued: counts(
+                self.metrics
+                    .continued_by_cause()
+                    .map(|(cause, n)| (cause.as_str(), n)),
+            ),
+            not_continued: self.metrics.not_continued_by_reason(),
+            moving: self.snapshots.moving().try_into().unwrap_or(u64::MAX),
+            old: Some(old),
+            new: Some(new),
         }
     }
 }

@@ -85,6 +85,10 @@ impl Core {
             Arc::clone(self.publisher.snapshots()),
             config.probe_interval,
         );
+        let proving = discovery::prove_continuations(
+            Arc::clone(self.publisher.snapshots()),
+            Arc::clone(&self.context.demand),
+        );
         let context = Context {
             events: self.events.clone(),
             snapshots: Arc::clone(self.publisher.snapshots()),
@@ -93,6 +97,7 @@ impl Core {
         let watching = self.source.follow(context);
         tokio::join!(
             probing,
+            proving,
             watching,
             publish(self.publisher, self.received, tls)
         );

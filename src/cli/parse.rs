@@ -146,6 +146,11 @@ pub(super) fn hold(text: &str) -> Result<f64, String> {
     between(text, 0.0, 86_400.0)
 }
 
+/// `--move-after`, within the bounds of `drain.moveAfterSeconds`.
+pub(super) fn move_after(text: &str) -> Result<f64, String> {
+    between(text, 0.0, 604_800.0)
+}
+
 /// `--probe-interval`, within the bounds of `probe.intervalSeconds`.
 pub(super) fn probe_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.1, 86_400.0).map(Duration::from_secs_f64)
@@ -300,6 +305,9 @@ mod tests {
             assert!(lease(wrong).is_err(), "{wrong}");
         }
         assert!(limit("0.0005").is_err() && limit("86401").is_err() && hold("0").is_ok());
+        assert!(
+            move_after("0").is_ok() && move_after("1w").is_err() && move_after("169h").is_err()
+        );
         assert!(probe_interval("0.01").is_err() && comment_interval("0.001").is_err());
     }
 

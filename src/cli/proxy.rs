@@ -1,5 +1,6 @@
 //! The arguments of `crossfade proxy`.
 
+mod continuation;
 mod sections;
 
 use std::net::SocketAddr;
@@ -138,6 +139,10 @@ impl ProxyArgs {
                 return Err(format!("{flag} takes at most {MAX_AFFINITY_NAMES} names"));
             }
         }
+        let continuation = &self.policy.continuation;
+        if continuation.move_after.is_some() && !continuation.may_move() {
+            return Err("--move-after needs --continuation any-generation".to_owned());
+        }
         Ok(())
     }
 
@@ -263,6 +268,7 @@ impl ProxyArgs {
         failover.gap_timeout_seconds = policy.gap_timeout;
         failover.retry_overloaded = policy.retry_overloaded;
         failover.retry_old_server_errors = policy.retry_old_server_errors;
+        policy.continuation.apply(&mut spec);
         if self.new.is_empty() {
             return PlanSource::OnlyOld(Box::new(spec));
         }

@@ -337,6 +337,7 @@ fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> Prox
         may_reach_old: report.may_reach_old,
         open_streams: report.open,
         quiet_for: report.quiet_for,
+        moving: report.moving,
         new_serves: if is_own { new_serves } else { Experience::None },
         new_is_impaired: is_own && report.new_is_impaired,
     }

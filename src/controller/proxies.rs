@@ -38,6 +38,8 @@ pub(super) struct Report {
     /// Open requests of earlier plans that may still be sent to old, if the proxy reports that.
     pub may_reach_old: Option<u64>,
     pub open: Sides<u64>,
+    /// Streams on old that it is to move to new.
+    pub moving: u64,
     /// Requests of the last minute that the split assigned.
     pub assigned: Sides<u64>,
     /// Durations of the streams on old.
@@ -48,7 +50,7 @@ pub(super) struct Report {
 
 impl Report {
     /// The part of the report that decisions depend on.
-    fn essence(&self) -> (Option<&str>, u64, [bool; 7]) {
+    fn essence(&self) -> (Option<&str>, u64, [bool; 8]) {
         let (old, new) = (self.open.old == 0, self.open.new == 0);
         let settled = self.may_reach_old == Some(0);
         let flags = [
@@ -58,6 +60,7 @@ impl Report {
             settled,
             old,
             new,
+            self.moving > 0,
             self.new_is_impaired,
         ];
         (self.uid.as_deref(), self.generation, flags)
@@ -158,6 +161,7 @@ impl From<&State> for Report {
                 old: open(&state.old),
                 new: open(&state.new),
             },
+            moving: state.continuations.as_ref().map_or(0, |all| all.moving),
             assigned: Sides {
                 old: assigned.map_or(0, |requests| requests.old),
                 new: assigned.map_or(0, |requests| requests.new),

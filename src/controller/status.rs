@@ -320,6 +320,11 @@ fn generation_status(seen: &Observed, decision: &Decision, side: Generation) -> 
         capacity_percent: Some(percent(capacity)),
         ready_frontends: Some(whole(seen.observation.frontends.of(side).endpoints)),
         open_streams: open.and_then(|open| i64::try_from(open).ok()),
+        moving_streams: match side {
+            Generation::Old => i64::try_from(decision.moving_streams).ok(),
+            Generation::New => None,
+        }
+        .filter(|moving| *moving > 0),
     }
 }
 

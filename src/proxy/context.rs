@@ -14,6 +14,7 @@ use crate::memory::Budget;
 use crate::snapshot::{Snapshot, SnapshotStore};
 use crate::split::Diffusion;
 use crate::telemetry::{Metrics, Timeout, trace};
+use crate::upstream::Demand;
 
 /// Settings of a process, independent of the plan.
 #[derive(Clone, Debug)]
@@ -57,6 +58,8 @@ pub struct ProxyContext {
     /// Kept outside the plan so that a plan change does not restart the split.
     pub(super) diffusion: Diffusion,
     pub(super) retries: RetryBudget,
+    /// The models that requests name, so that endpoints are asked about them ahead of need.
+    pub demand: Arc<Demand>,
     /// The start of the retry budget's clock.
     started: Instant,
     /// Accounts for the memory that clients and model servers can make the process hold.
@@ -90,6 +93,7 @@ impl ProxyContext {
             tracer,
             diffusion: Diffusion::new(phase),
             retries: RetryBudget::default(),
+            demand: Arc::default(),
             started: Instant::now(),
             memory,
             settings,

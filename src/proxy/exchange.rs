@@ -48,6 +48,8 @@ pub struct Exchange {
     why: Option<Box<str>>,
     pub is_sse: bool,
     pub quiet: bool,
+    /// Another proxy of the update asks for itself: this is no client's request, so it is neither counted nor logged.
+    pub is_question: bool,
     end: Option<End>,
 }
 
@@ -89,6 +91,7 @@ impl Exchange {
             why: None,
             is_sse: false,
             quiet: false,
+            is_question: false,
             end: None,
         }
     }
@@ -225,6 +228,9 @@ impl Drop for Exchange {
         self.count_answer(Instant::now());
         let metrics = &self.context.metrics;
         metrics.closed(self.answering);
+        if self.is_question {
+            return;
+        }
         if self.is_sse {
             metrics.streamed(self.answering, self.attempted.elapsed());
         }

@@ -24,6 +24,7 @@ use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes, assign};
+use crate::upstream::QUESTION;
 
 /// Largest body that is read to look for an affinity field, in bytes.
 const MAX_PEEK: usize = 1024 * 1024;
@@ -57,7 +58,9 @@ impl<O: OldBackend> Proxy<O> {
                 }
             };
             let now = Instant::now();
-            if route.is_use() {
+            // Clients do not know the guard, so they cannot hide requests this way.
+            let is_question = guard.is_none() && names.hold(request.headers(), &QUESTION);
+            if route.is_use() && !is_question {
                 self.context.metrics.used(now);
             }
             let mut started = now;
@@ -103,6 +106,7 @@ impl<O: OldBackend> Proxy<O> {
             let mut exchange =
                 Exchange::open(permit, assignment, route.api(), &mut head, names, now);
             exchange.head_charge = charge;
+            exchange.is_question = is_question;
             let mut attempts = Attempts {
                 retryable,
                 guard: guard.map(|value| (GUARD, value)),

@@ -10,6 +10,7 @@ use super::{
     manifest::Identity,
     target::{Host, Target},
 };
+use crate::continuation::{self, Mode};
 use crate::split::Weights;
 
 /// What the proxy is to do. Built only by [`Plan::of`], [`super::load`], [`super::Update::plan`], [`Plan::all_old`] and
@@ -30,6 +31,8 @@ pub struct Plan {
     pub affinity: Affinity,
     /// What to do if a generation fails a request.
     pub failover: Failover,
+    /// When streams are moved off old.
+    pub drain: Drain,
     /// Whether old is not a fallback even while new gets all requests.
     pub old_drains: bool,
     /// Active probes of the frontends, if enabled.
@@ -66,6 +69,18 @@ pub struct Failover {
     pub retry_overloaded: bool,
     /// Whether status 500 from old triggers a retry on new.
     pub retry_old_server_errors: bool,
+    /// Whether and how a stream that breaks after its first content is continued.
+    pub continuation: continuation::Rules,
+}
+
+/// When streams are moved off old, and how fast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// How long streams may stay on old after all requests go to new; `None`: to their end. Only set if
+    /// [`Failover::continuation`] allows the other generation.
+    pub move_after: Option<Duration>,
+    /// How many streams a process may move per second, greater than zero.
+    pub move_rate: u32,
 }
 
 /// An active probe of each frontend.
@@ -125,6 +140,20 @@ impl fmt::Display for Plan {
         }
         if self.old_drains {
             f.write_str("; old drains")?;
+        }
+        match self.failover.continuation.mode {
+            Mode::Off => {}
+            Mode::SameGeneration => {
+                f.write_str("; broken streams are continued in their generation")?;
+            }
+            Mode::AnyGeneration => f.write_str("; broken streams are continued")?,
+        }
+        if let Some(after) = self.drain.move_after {
+            let rate = self.drain.move_rate;
+            write!(
+                f,
+                "; streams move off old {after:?} after its last share, {rate} per second"
+            )?;
         }
         Ok(())
     }

@@ -10,6 +10,10 @@ use serde_json::{Value as Json, json};
 /// The syntax of one target, as [`super::Target`] parses it: a scheme and a host, or a host and a port.
 const TARGET: &str = r"\\s*((?i:https?)://([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{1,5})?/?|([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5})\\s*";
 
+/// Why `drain.moveAfterSeconds` is refused.
+pub(super) const MOVES_MESSAGE: &str =
+    "moves streams to the other generation, which needs failover.continuation.mode: AnyGeneration";
+
 fn rule(rule: &str, message: &str) -> Json {
     json!({"rule": rule, "message": message})
 }
@@ -60,6 +64,12 @@ pub(super) fn spec() -> Json {
         rule(
             "!has(self.tls) || self.newFrontendService.trim().lowerAscii().startsWith('https://')",
             "tls is given, but newFrontendService is not https://",
+        ),
+        rule(
+            "!has(self.drain) || !has(self.drain.moveAfterSeconds) \
+             || (has(self.failover) && has(self.failover.continuation) && has(self.failover.continuation.mode) \
+             && self.failover.continuation.mode == 'AnyGeneration')",
+            &format!("drain.moveAfterSeconds {MOVES_MESSAGE}"),
         ),
     ])
 }

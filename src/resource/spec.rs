@@ -16,6 +16,7 @@
     reason = "clippy takes the columns that `kubectl get` shows for one attribute given again"
 )]
 
+mod continuation;
 mod proxies;
 mod workers;
 
@@ -23,6 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    continuation::{ContinuationMode, ContinuationSpec, DrainSpec},
     proxies::{AffinitySpec, DEFAULT_AFFINITY_HEADERS, FailoverSpec, ProbeSpec, TlsSpec},
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},
 };
@@ -171,6 +173,10 @@ pub struct DynamoUpdateConfigSpec {
     /// What is done for a request whose generation fails it.
     #[serde(default)]
     pub failover: FailoverSpec,
+
+    /// How the old generation is emptied of the streams that still run on it.
+    #[serde(default)]
+    pub drain: DrainSpec,
 
     /// Ask the frontends regularly whether they can serve. Off unless given; `{}` takes the
     /// defaults.

@@ -267,6 +267,10 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub open_streams: Option<i64>,
+    /// Those of them that are to be moved to the new generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0))]
+    pub moving_streams: Option<i64>,
 }
 
 /// Something that is waited for.

@@ -8,16 +8,17 @@ use http::{HeaderName, uri::PathAndQuery};
 
 use super::{
     manifest::Identity,
-    plan::{Affinity, Failover, Plan, Probe, Question, Tls},
+    plan::{Affinity, Drain, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
-    schema,
+    rules, schema,
     spec::{
-        AffinitySpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec, TlsSpec, WorkerSourceSpec,
-        WorkersSpec,
+        AffinitySpec, ContinuationSpec, DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
+        TlsSpec, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, Target, parse_targets},
     tree::Node,
 };
+use crate::continuation::{self, Mode};
 use crate::split::Weights;
 
 /// The message for a missing split where no controller can set it.
@@ -89,6 +90,7 @@ pub(super) fn judge(
     let speaks_tls = new.as_ref().is_none_or(|new| new[0].tls);
     let affinity = affinity(&spec.affinity, problems);
     let failover = failover(&spec.failover, problems);
+    let drain = drain(&spec.drain, failover.continuation.mode, problems);
     names(spec, problems);
     let probe = spec.probe.as_ref().and_then(|spec| probe(spec, problems));
     let tls = spec
@@ -107,6 +109,7 @@ pub(super) fn judge(
         new: new?,
         affinity,
         failover,
+        drain,
         old_drains: spec.old_draining,
         probe,
         tls,
@@ -265,6 +268,28 @@ fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover {
         hold: seconds("holdSeconds", Some(spec.hold_seconds)).unwrap_or_default(),
         retry_overloaded: spec.retry_overloaded,
         retry_old_server_errors: spec.retry_old_server_errors,
+        continuation: continuation(&spec.continuation),
+    }
+}
+
+fn continuation(spec: &ContinuationSpec) -> continuation::Rules {
+    continuation::Rules {
+        mode: spec.mode.into(),
+        max_text_bytes: usize::try_from(spec.max_text_bytes).unwrap_or(usize::MAX),
+        max_per_stream: spec.max_per_stream,
+        comment: spec.comment,
+    }
+}
+
+fn drain(spec: &DrainSpec, mode: Mode, problems: &mut Problems) -> Drain {
+    const FIELD: &str = "spec.drain.moveAfterSeconds";
+    let after = spec.move_after_seconds;
+    if after.is_some() && mode != Mode::AnyGeneration {
+        problems.push(Problem::new(FIELD, rules::MOVES_MESSAGE));
+    }
+    Drain {
+        move_after: after.map(|after| seconds(FIELD, after, problems)),
+        move_rate: spec.move_rate,
     }
 }
 

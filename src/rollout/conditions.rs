@@ -91,7 +91,11 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         rule @ (Rule::Superseded | Rule::Paused) => {
             condition(Progressing, false, rule.as_str(), &why)
         }
-        _ if context.phase == Phase::Draining => condition(Progressing, true, "Draining", &why),
+        _ if context.phase == Phase::Draining => {
+            let moves = context.assessment.proxies.moving > 0;
+            let reason = if moves { "Moving" } else { "Draining" };
+            condition(Progressing, true, reason, &why)
+        }
         rule => condition(Progressing, true, rule.as_str(), &why),
     };
     let accepted = if is_superseded {

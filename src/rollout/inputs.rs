@@ -245,6 +245,8 @@ pub struct ProxyState {
     pub open_streams: Sides<u64>,
     /// How long no client has sent it a request that it may depend on. `None` if it does not report that.
     pub quiet_for: Option<Duration>,
+    /// Those on old that it is to move to new.
+    pub moving: u64,
     /// The results of the requests that it sends to new.
     pub new_serves: Experience,
     /// Whether it excludes an endpoint of new, or has none.

@@ -28,6 +28,8 @@ pub(super) struct Proxies {
     pub open: Option<Sides<u64>>,
     /// The shortest time for which no client has sent one of them a request. `None` if a proxy does not report that.
     pub quiet_for: Option<Duration>,
+    /// Streams on old that they are to move to new.
+    pub moving: u64,
     /// What they observe of new.
     pub see_new: ByProxies,
 }
@@ -77,6 +79,9 @@ impl Proxies {
             lagging: ready().map(|proxy| told(proxy)).collect(),
             lagging_is_sure: ready().any(|proxy| proxy.state != Err(Silence::NotYet)),
             lagging_alive: lagging_alive.iter().map(|proxy| told(proxy)).collect(),
+            moving: heard()
+                .map(|state| state.moving)
+                .fold(0, u64::saturating_add),
             open: proxies
                 .iter()
                 .map(|proxy| Some(proxy.state.as_ref().ok()?.open_streams))

@@ -36,6 +36,8 @@ pub struct Decision {
     pub obstacles: Vec<Obstacle>,
     /// Open streams. `None` if a proxy does not answer.
     pub open_streams: Option<Sides<u64>>,
+    /// Streams on old that are to be moved to new, as far as proxies answer.
+    pub moving_streams: u64,
     /// What the update waits for.
     pub waiting_for: Vec<Wait>,
     /// The conditions of the status, without timestamps.
@@ -135,6 +137,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         wake_at: wait::wake_at(&assessment, &memory, &waiting_for),
         waiting_for,
         open_streams: assessment.proxies.open,
+        moving_streams: assessment.proxies.moving,
         capacity: assessment.capacity,
         obstacles: assessment.gate.obstacles,
         memory,

@@ -73,6 +73,7 @@ fn proxy(name: &str) -> Proxy {
             may_reach_old: Some(0),
             open_streams: Sides::default(),
             quiet_for: Some(seconds(3600)),
+            moving: 0,
             new_serves: Experience::None,
             new_is_impaired: false,
         }),

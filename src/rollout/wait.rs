@@ -30,6 +30,8 @@ pub enum WaitFor {
     Proxies(Vec<String>),
     /// Streams on old end. Holds their number, if all proxies answer.
     Streams(Option<u64>),
+    /// Streams on old are moved to new. Holds their number, and that of all streams on old, if all proxies answer.
+    Moves(u64, Option<u64>),
     /// The user ends the pause.
     Resume,
 }
@@ -49,6 +51,15 @@ impl fmt::Display for WaitFor {
             Self::Streams(Some(count)) => write!(f, "{count} streams on old to end"),
             Self::Streams(None) => {
                 f.write_str("streams on old to end, as many as a proxy that does not answer has")
+            }
+            Self::Moves(moving, open) => {
+                let s = if *moving == 1 { "" } else { "s" };
+                write!(f, "{moving} stream{s} on old to move to new")?;
+                match open.map(|open| open.saturating_sub(*moving)) {
+                    Some(0) => Ok(()),
+                    Some(rest) => write!(f, ", and {rest} to end"),
+                    None => f.write_str(", and as many to end as a proxy that does not answer has"),
+                }
             }
             Self::Resume => f.write_str("the pause to end"),
         }
@@ -107,11 +118,11 @@ pub(super) fn all(
     }
     if memory.phase == Phase::Draining {
         let open = assessment.proxies.open.map(|open| open.old);
-        wait(
-            WaitFor::Streams(open),
-            memory.phase_since,
-            ending.deadline(),
-        );
+        let what = match assessment.proxies.moving {
+            0 => WaitFor::Streams(open),
+            moving => WaitFor::Moves(moving, open),
+        };
+        wait(what, memory.phase_since, ending.deadline());
     }
     waits
 }

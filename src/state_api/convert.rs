@@ -1,6 +1,7 @@
 //! Converts our types to messages. Total: a value too large for its field becomes the largest that fits.
 
 use super::v1;
+use crate::continuation::Mode;
 use crate::lifecycle::Phase;
 use crate::resource::{Identity, Problem};
 use crate::split::Weights;
@@ -15,6 +16,16 @@ impl From<Phase> for v1::Phase {
             Phase::Settling => Self::Settling,
             Phase::Draining => Self::Draining,
             Phase::Ending => Self::Ending,
+        }
+    }
+}
+
+impl From<Mode> for v1::ContinuationMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Off => Self::Off,
+            Mode::SameGeneration => Self::SameGeneration,
+            Mode::AnyGeneration => Self::AnyGeneration,
         }
     }
 }

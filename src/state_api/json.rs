@@ -28,6 +28,7 @@ impl v1::State {
             assigned_last_five_seconds,
             answered_last_minute,
             quiet_for,
+            continuations: continued,
         } = self;
         let assessment = super::assess(self);
         json!({
@@ -52,7 +53,19 @@ impl v1::State {
             "saves": saves,
             "retriesRefused": retries_refused,
             "rejectedRequests": rejected_requests,
+            "continuations": continued.as_ref().map(continuations),
         })
+    }
+}
+
+impl v1::Continuations {
+    /// How many streams were continued.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.continued
+            .values()
+            .copied()
+            .fold(0, u64::saturating_add)
     }
 }
 
@@ -116,6 +129,38 @@ impl v1::Outcomes {
             .into_iter()
             .fold(0, u64::saturating_add)
     }
+}
+
+fn continuations(all: &v1::Continuations) -> Value {
+    let v1::Continuations {
+        mode: _,
+        continued,
+        not_continued,
+        moving,
+        old,
+        new,
+    } = all;
+    let proofs = |proofs: &v1::Proofs| {
+        json!({
+            "supported": proofs.supported,
+            "unsupported": proofs.unsupported,
+            "unknown": proofs.unknown,
+        })
+    };
+    json!({
+        "mode": match all.mode() {
+            v1::ContinuationMode::Unspecified => None,
+            v1::ContinuationMode::Off => Some("Off"),
+            v1::ContinuationMode::SameGeneration => Some("SameGeneration"),
+            v1::ContinuationMode::AnyGeneration => Some("AnyGeneration"),
+        },
+        "total": all.count(),
+        "continued": continued,
+        "notContinued": not_continued,
+        "moving": moving,
+        "old": old.as_ref().map(proofs),
+        "new": new.as_ref().map(proofs),
+    })
 }
 
 fn process(process: &v1::Process) -> Value {

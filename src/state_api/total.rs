@@ -50,6 +50,24 @@ fn add(all: &mut v1::State, one: &v1::State) {
     counts(&mut all.saves, &one.saves);
     all.retries_refused = all.retries_refused.saturating_add(one.retries_refused);
     counts(&mut all.rejected_requests, &one.rejected_requests);
+    merge(&mut all.continuations, &one.continuations, continuations);
+}
+
+fn continuations(all: &mut v1::Continuations, one: &v1::Continuations) {
+    if all.mode != one.mode {
+        all.mode = v1::ContinuationMode::Unspecified.into();
+    }
+    counts(&mut all.continued, &one.continued);
+    counts(&mut all.not_continued, &one.not_continued);
+    all.moving = all.moving.saturating_add(one.moving);
+    for (all, one) in [(&mut all.old, &one.old), (&mut all.new, &one.new)] {
+        // Each proxy asks the same endpoints, so the worst view counts.
+        merge(all, one, |all, one| {
+            if one.supported < all.supported {
+                *all = *one;
+            }
+        });
+    }
 }
 
 /// The total is unknown if either is.
@@ -198,6 +216,16 @@ mod tests {
                 ..Default::default()
             }),
             saves: [("connect".to_owned(), 2)].into(),
+            continuations: Some(v1::Continuations {
+                mode: v1::ContinuationMode::AnyGeneration.into(),
+                continued: [("connection".to_owned(), open)].into(),
+                moving: open,
+                old: Some(v1::Proofs {
+                    supported: new,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            }),
             ..Default::default()
         }
     }
@@ -210,6 +238,9 @@ mod tests {
         let old = all.old.unwrap();
         assert_eq!((old.open_streams, old.gap.unwrap().count), (12, 8));
         assert_eq!(all.saves["connect"], 4);
+        let continuations = all.continuations.unwrap();
+        assert_eq!((continuations.count(), continuations.moving), (12, 12));
+        assert_eq!(continuations.old.unwrap().supported, 1);
         assert!(all.plan.is_some());
         assert!(total([]).is_none());
     }

@@ -61,6 +61,46 @@ pub struct State {
     /// checks, scrapes and lists of models are none. Absent from older proxies.
     #[prost(message, optional, tag = "15")]
     pub quiet_for: ::core::option::Option<::prost_types::Duration>,
+    #[prost(message, optional, tag = "16")]
+    pub continuations: ::core::option::Option<Continuations>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Continuations {
+    #[prost(enumeration = "ContinuationMode", tag = "1")]
+    pub mode: i32,
+    #[prost(btree_map = "string, uint64", tag = "2")]
+    pub continued: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
+    #[prost(btree_map = "string, uint64", tag = "3")]
+    pub not_continued: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
+    #[prost(uint64, tag = "4")]
+    pub moving: u64,
+    #[prost(message, optional, tag = "5")]
+    pub old: ::core::option::Option<Proofs>,
+    #[prost(message, optional, tag = "6")]
+    pub new: ::core::option::Option<Proofs>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Proofs {
+    #[prost(uint32, tag = "1")]
+    pub supported: u32,
+    #[prost(uint32, tag = "2")]
+    pub unsupported: u32,
+    #[prost(uint32, tag = "3")]
+    pub unknown: u32,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ContinuationMode {
+    Unspecified = 0,
+    Off = 1,
+    SameGeneration = 2,
+    AnyGeneration = 3,
 }
 /// Which process this is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -326,7 +326,44 @@ impl Page {
             recovered += &format!("; the retry budget denied {refused} more");
         }
         self.line("recovered", &recovered);
+        if let Some(all) = &all.continuations {
+            self.continuations(all, &by_cause);
+        }
         self.line("refused", &by_cause(&all.rejected_requests));
+    }
+
+    /// Streams that go on from another server; nothing while no plan continues any and none was.
+    fn continuations(
+        &mut self,
+        all: &v1::Continuations,
+        by_cause: &dyn Fn(&std::collections::BTreeMap<String, u64>) -> String,
+    ) {
+        let is_off = all.mode() == v1::ContinuationMode::Off;
+        if is_off && all.count() == 0 {
+            return;
+        }
+        let mut continued = by_cause(&all.continued);
+        if !all.not_continued.is_empty() {
+            continued += &format!("; not continued {}", by_cause(&all.not_continued));
+        }
+        self.line("continued", &continued);
+        if all.moving > 0 {
+            let moving = count(all.moving);
+            self.line(
+                "moving",
+                &format!("{moving} streams on old are to move to new"),
+            );
+        }
+        let proofs = [("old", all.old), ("new", all.new)].map(|(side, proofs)| {
+            let proofs = proofs.unwrap_or_default();
+            let asked = [proofs.supported, proofs.unsupported, proofs.unknown];
+            let asked: u64 = asked.into_iter().map(u64::from).sum();
+            format!("{side} {} of {asked}", proofs.supported)
+        });
+        if !is_off {
+            let proven = proofs.join(", ");
+            self.line("", &format!("proven by {proven} endpoints and models"));
+        }
     }
 }
 

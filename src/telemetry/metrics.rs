@@ -13,7 +13,7 @@ use prometheus::{
 };
 
 pub use self::names::dropped_lines;
-pub use self::page::Observed;
+pub use self::page::{Observed, Proofs};
 pub use self::reading::Distribution;
 use super::recent::Windows;
 use super::{Window, latency, trace};
@@ -143,6 +143,8 @@ pub struct Metrics {
     source_lost: Gauge,
     conflicts: IntGauge,
     endpoints: IntGaugeVec,
+    capability: IntGaugeVec,
+    moving: IntGauge,
     /// Present once there is a data plane.
     memory: OnceLock<Arc<Budget>>,
     memory_bytes: IntGaugeVec,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use super::capability::Proofs;
 use super::lifetime::Life;
 use super::outlier::{Ejection, Failure, Record};
 use super::quick_ack::Trials;
@@ -40,6 +41,8 @@ pub struct Endpoint {
     spoken: AtomicU8,
     /// Whether its servers wait for acknowledgements.
     pub(super) trials: Trials,
+    /// Which models it can continue a text of.
+    pub(super) proofs: Proofs,
 }
 
 fn epoch() -> Instant {
@@ -72,6 +75,7 @@ impl Endpoint {
             proven: AtomicBool::new(false),
             spoken: AtomicU8::new(0),
             trials: Trials::default(),
+            proofs: Proofs::default(),
         }
     }
 

@@ -12,6 +12,7 @@ use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::lifetime::Lifetime;
 use super::{Endpoint, Error, Failure, UpstreamBody, h1, h2, idle};
+use crate::continuation::Capability;
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
@@ -244,6 +245,41 @@ impl Pool {
         }
     }
 
+    /// Picks, like [`Pool::send`], a healthy endpoint that has proven that it can continue a text of `model`. Without a model, any
+    /// healthy endpoint will do. Endpoints whose ids are in `but` are left out.
+    #[must_use]
+    pub fn pick_capable(
+        &self,
+        now: Instant,
+        draw: u32,
+        model: Option<&str>,
+        but: &[u64],
+    ) -> Option<&Arc<Endpoint>> {
+        let can = |endpoint: &Endpoint| {
+            model.is_none_or(|model| endpoint.capability(model, now) == Capability::Supported)
+        };
+        let capable = self.endpoints.iter().filter(|endpoint| {
+            !but.contains(&endpoint.id) && endpoint.is_healthy(now) && can(endpoint)
+        });
+        two_choices(capable.clone(), capable.count(), draw)
+    }
+
+    /// Sends one request to this endpoint of the pool and to no other, and records the result for its health.
+    ///
+    /// # Errors
+    /// Why there is no response head.
+    pub async fn send_on(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        terms: Terms,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        batching::before_head_write().await;
+        let sent = self.watched(endpoint, outgoing, body, Instant::now(), terms);
+        sent.await
+    }
+
     /// Makes one attempt at one endpoint and records the result for its health. The time limits are applied here, so that an
     /// attempt dropped by the caller does not count as a failure of the endpoint.
     async fn watched(
@@ -285,6 +321,9 @@ impl Pool {
             Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
             Ok(_) => endpoint.succeeded(now),
             Err(error) => {
+                if matches!(error, Error::Connect { .. }) {
+                    endpoint.went_away();
+                }
                 if let Some(failure) = error.of_endpoint() {
                     endpoint.failed(failure, now, &error_chain(error));
                 }

@@ -285,6 +285,38 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
             "must be of type boolean",
         ),
         (
+            json!({"failover": {"continuation": {"mode": "Always"}}}),
+            "supported values: \"Off\", \"SameGeneration\", \"AnyGeneration\"",
+        ),
+        (
+            json!({"failover": {"continuation": {"maxTextBytes": 1023}}}),
+            "should be greater than or equal to 1024",
+        ),
+        (
+            json!({"failover": {"continuation": {"maxPerStream": 101}}}),
+            "should be less than or equal to 100",
+        ),
+        (
+            json!({"failover": {"continuation": {"comment": "no"}}}),
+            "must be of type boolean",
+        ),
+        (
+            json!({"drain": {"moveAfterSeconds": -1}, "failover": {"continuation": {"mode": "AnyGeneration"}}}),
+            "should be greater than or equal to 0",
+        ),
+        (
+            json!({"drain": {"moveAfterSeconds": 0}}),
+            "drain.moveAfterSeconds moves streams to the other generation",
+        ),
+        (
+            json!({"drain": {"moveAfterSeconds": 0}, "failover": {"continuation": {"mode": "SameGeneration"}}}),
+            "needs failover.continuation.mode: AnyGeneration",
+        ),
+        (
+            json!({"drain": {"moveRate": 0}}),
+            "should be greater than or equal to 1",
+        ),
+        (
             json!({"probe": {"model": ""}}),
             "should be at least 1 chars long",
         ),
@@ -644,6 +676,7 @@ fn the_status_takes_what_a_controller_writes_and_the_columns_show_it() {
         capacity_percent: Some(25 * ready),
         ready_frontends: Some(2),
         open_streams: Some(streams),
+        moving_streams: Some(streams),
     };
     let status = DynamoUpdateConfigStatus {
         observed_generation: Some(1),

@@ -290,6 +290,7 @@ fn state_of_0_1_0() -> v1::State {
         assigned_last_five_seconds: None,
         answered_last_minute: None,
         quiet_for: None,
+        continuations: None,
     }
 }
 

@@ -4,6 +4,7 @@
 mod rig;
 
 mod cancel;
+mod capability;
 mod embedded;
 mod grpc;
 mod guard;

@@ -142,6 +142,8 @@ pub(super) struct PolicyArgs {
     /// Also retry on new after a 500 from old
     #[arg(long, env = "CROSSFADE_RETRY_OLD_SERVER_ERRORS", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) retry_old_server_errors: bool,
+    #[command(flatten)]
+    pub(super) continuation: super::continuation::ContinuationArgs,
 }
 
 #[derive(Debug, Args)]

@@ -160,6 +160,7 @@ fn brief(update: &Object, state: &State) -> Json {
         "observed": minute.and_then(Requests::share_of_new),
         "old": open(&state.old),
         "new": open(&state.new),
+        "moving": state.continuations.as_ref().map(|all| all.moving),
         "refusal": problems,
         "remarks": plan.map(|plan| &plan.remarks),
         "sourceLostSeconds": lost.map(|lost| lost.seconds),

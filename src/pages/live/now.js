@@ -131,7 +131,16 @@ function drawSaves(state) {
     row(name, id, sum(counts), "head"),
     ...Object.entries(counts).map(([cause, number]) => row(words(cause), `${id}.${cause}`, number)),
   ];
+  const continuations = state.continuations;
+  const continues = continuations && (continuations.mode !== "Off" || continuations.total > 0);
   renew(document.querySelector("#saves tbody"), [
+    ...(continues
+      ? [
+          ...group("Streams continued by another server", "continued", continuations.continued),
+          ...group("Streams that could not be continued", "notContinued", continuations.notContinued),
+          row("Streams to move off old", "moving", continuations.moving, "head"),
+        ]
+      : []),
     ...group("Requests recovered by failover", "saves", state.saves),
     row("Retries denied by the retry budget", "retriesRefused", state.retriesRefused, "head"),
     ...group("Requests refused by crossfade", "rejected", state.rejectedRequests),

@@ -301,6 +301,8 @@ impl Relay {
                 return Poll::Ready(sse.release());
             }
             Due::Comment => return Poll::Ready(Bytes::from_static(b":\n\n")),
+            // No stream is moved yet.
+            Due::Move => return Poll::Ready(Bytes::new()),
             Due::FirstEvent => {
                 self.failed(Failure::Silence, "sent no first event in time");
                 if let Some(attempts) = &mut self.attempts

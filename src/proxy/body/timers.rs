@@ -18,6 +18,8 @@ pub enum Due {
     FirstEvent,
     /// Silence after the first content.
     Gap,
+    /// The stream may be due to move to new.
+    Move,
     /// Nothing was forwarded for a while: send a keep-alive comment.
     Comment,
 }
@@ -31,6 +33,8 @@ pub struct Timers {
     pub gap: Option<Duration>,
     /// When the last bytes arrived, once the stream is committed.
     pub last_data: Option<Instant>,
+    /// When to ask whether the stream is to move to new.
+    pub move_at: Option<Instant>,
     pub comments: Option<Duration>,
     /// When something was last forwarded.
     pub forwarded: Option<Instant>,
@@ -48,6 +52,7 @@ impl Timers {
             self.gap
                 .zip(self.last_data)
                 .map(|(gap, last)| (last + gap, Due::Gap)),
+            self.move_at.map(|at| (at, Due::Move)),
         ];
         let comment = self
             .comments
@@ -66,6 +71,7 @@ impl Timers {
         self.held_until.is_none()
             && self.first_event.is_none()
             && self.gap.is_none()
+            && self.move_at.is_none()
             && self.comments.is_none()
     }
 
@@ -105,6 +111,7 @@ impl Timers {
                 Due::Hold => self.held_until = None,
                 Due::FirstEvent => self.first_event = None,
                 Due::Gap => self.last_data = None,
+                Due::Move => self.move_at = None,
                 Due::Comment => self.forwarded = Some(now),
             }
             return Poll::Ready(due);

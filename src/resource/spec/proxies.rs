@@ -5,6 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ContinuationSpec;
 use crate::resource::rules;
 
 /// Request headers that name a session, the first one present counts.
@@ -72,6 +73,8 @@ pub struct FailoverSpec {
     /// Whether a request that the old generation answered with status 500 is tried on the new one.
     /// Beware: a request that crashes servers then meets both generations.
     pub retry_old_server_errors: bool,
+    /// What happens to a stream that breaks after its first content.
+    pub continuation: ContinuationSpec,
 }
 
 impl Default for FailoverSpec {
@@ -85,6 +88,7 @@ impl Default for FailoverSpec {
             hold_seconds: 5.0,
             retry_overloaded: false,
             retry_old_server_errors: false,
+            continuation: ContinuationSpec::default(),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::continuation::{Mode, Rules};
 use crate::split::Weights;
 
 fn plan(fields: &str) -> Plan {
@@ -30,6 +31,19 @@ fn a_minimal_manifest_has_good_defaults() {
             hold: Duration::from_secs(5),
             retry_overloaded: false,
             retry_old_server_errors: false,
+            continuation: Rules {
+                mode: Mode::Off,
+                max_text_bytes: 262_144,
+                max_per_stream: 2,
+                comment: true,
+            },
+        }
+    );
+    assert_eq!(
+        plan.drain,
+        Drain {
+            move_after: None,
+            move_rate: 10,
         }
     );
     assert!(!plan.old_drains && plan.probe.is_none() && plan.tls.is_none());
@@ -40,6 +54,41 @@ fn null_is_as_if_not_given() {
     assert_eq!(
         plan("  trafficSplitPercent: 1\n  affinity:\n  failover: {holdSeconds: ~}\n  probe: null"),
         plan("  trafficSplitPercent: 1"),
+    );
+}
+
+#[test]
+fn a_plan_says_whether_streams_are_continued_and_when_they_move_off_old() {
+    for (mode, meant) in [
+        ("\"Off\"", Mode::Off),
+        ("Off", Mode::Off),
+        ("SameGeneration", Mode::SameGeneration),
+        ("AnyGeneration", Mode::AnyGeneration),
+    ] {
+        let plan = plan(&format!(
+            "  trafficSplitPercent: 1\n  failover: {{continuation: {{mode: {mode}}}}}"
+        ));
+        assert_eq!(plan.failover.continuation.mode, meant, "{mode}");
+    }
+    let plan = plan(
+        "  trafficSplitPercent: 1\n  failover: {continuation: {mode: AnyGeneration, maxTextBytes: 1024, maxPerStream: 1, \
+         comment: false}}\n  drain: {moveAfterSeconds: 0.5, moveRate: 3}",
+    );
+    assert_eq!(
+        plan.failover.continuation,
+        Rules {
+            mode: Mode::AnyGeneration,
+            max_text_bytes: 1024,
+            max_per_stream: 1,
+            comment: false,
+        }
+    );
+    assert_eq!(
+        plan.drain,
+        Drain {
+            move_after: Some(Duration::from_millis(500)),
+            move_rate: 3,
+        }
     );
 }
 
@@ -199,6 +248,15 @@ fn a_report_says_what_the_plan_does() {
         (
             "  trafficSplitPercent: 25\n  maxTrafficSplitPercent: 10\n  oldDraining: true",
             "10 % to new at http://new:1, the rest to old; 25 % wanted, but capped; old drains",
+        ),
+        (
+            "  trafficSplitPercent: 25\n  failover: {continuation: {mode: SameGeneration}}",
+            "25 % to new at http://new:1, the rest to old; broken streams are continued in their generation",
+        ),
+        (
+            "  trafficSplitPercent: 25\n  failover: {continuation: {mode: AnyGeneration}}\n  drain: {moveAfterSeconds: 30}",
+            "25 % to new at http://new:1, the rest to old; broken streams are continued; streams move off old 30s after its \
+             last share, 10 per second",
         ),
     ] {
         let report = report(fields);

@@ -135,6 +135,47 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
             "line 6: spec.failover.gapTimeoutSeconds: must be 0.001..=86400, is 86400.5",
         ),
         (
+            "  failover: {continuation: {mode: SameGenration}}",
+            "line 6: spec.failover.continuation.mode: must be one of Off, SameGeneration, AnyGeneration, is \
+             'SameGenration'; did you mean 'SameGeneration'?",
+        ),
+        (
+            "  failover: {continuation: {mode: false}}",
+            "line 6: spec.failover.continuation.mode: must be text, is false; put it in quotes",
+        ),
+        (
+            "  failover: {continuation: {maxTextBytes: 1023}}",
+            "line 6: spec.failover.continuation.maxTextBytes: must be 1024..=67108864, is 1023",
+        ),
+        (
+            "  failover: {continuation: {maxPerStream: 0}}",
+            "line 6: spec.failover.continuation.maxPerStream: must be 1..=100, is 0",
+        ),
+        (
+            "  failover: {continuation: {maxPerStream: 101}}",
+            "line 6: spec.failover.continuation.maxPerStream: must be 1..=100, is 101",
+        ),
+        (
+            "  failover: {continuation: {comment: 1}}",
+            "line 6: spec.failover.continuation.comment: must be true or false, is 1",
+        ),
+        (
+            "  failover: {continuation: true}",
+            "line 6: spec.failover.continuation: must be an object, is true",
+        ),
+        (
+            "  drain: {moveAfterSeconds: -1}",
+            "line 6: spec.drain.moveAfterSeconds: must be 0..=604800, is -1",
+        ),
+        (
+            "  drain: {moveRate: 0}",
+            "line 6: spec.drain.moveRate: must be 1..=10000, is 0",
+        ),
+        (
+            "  drain: {moveRate: 2.5}",
+            "line 6: spec.drain.moveRate: must be a whole number, is 2.5",
+        ),
+        (
             "  probe: {intervalSeconds: 0}",
             "line 6: spec.probe.intervalSeconds: must be 0.1..=86400, is 0",
         ),
@@ -174,6 +215,15 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         (
             "  probe: {path: /x, model: m}",
             "line 6: spec.probe.path: cannot be given beside 'model'",
+        ),
+        (
+            "  drain: {moveAfterSeconds: 0}",
+            "line 6: spec.drain.moveAfterSeconds: moves streams to the other generation, which needs \
+             failover.continuation.mode: AnyGeneration",
+        ),
+        (
+            "  drain: {moveAfterSeconds: 0}\n  failover: {continuation: {mode: SameGeneration}}",
+            "line 6: spec.drain.moveAfterSeconds: moves streams to the other generation",
         ),
         (
             "  tls: {caFile: ca.pem}",
@@ -227,6 +277,7 @@ fn what_follows_from_another_problem_is_not_said() {
         "  weights: 3",
         "  weights: {old: 1, new: x}",
         "  trafficSplitPercent: 25\n  tls: {clientKeyFile: 3, clientCertFile: a}\n",
+        "  trafficSplitPercent: 25\n  failover: {continuation: {mode: Any}}\n  drain: {moveAfterSeconds: 1}\n",
     ] {
         let found = problems(&format!(
             "{HEAD}  newFrontendService: https://new\n{fields}"

@@ -92,6 +92,59 @@ fn failover_is_named_only_where_there_was_one() {
 }
 
 #[test]
+fn continued_and_moving_streams_are_told_where_a_plan_continues_any() {
+    let said = |continuations: Option<v1::Continuations>| {
+        let state = v1::State {
+            continuations,
+            ..Default::default()
+        };
+        let asked = ProxyAnswer {
+            name: "a".to_owned(),
+            state: Ok(state),
+        };
+        text(&Report {
+            proxies: vec![asked],
+            ..Report::default()
+        })
+    };
+    let off = v1::Continuations {
+        mode: v1::ContinuationMode::Off.into(),
+        ..Default::default()
+    };
+    for quiet in [None, Some(off.clone())] {
+        assert!(!said(quiet).contains("continued"));
+    }
+    let on = said(Some(v1::Continuations {
+        mode: v1::ContinuationMode::AnyGeneration.into(),
+        continued: [("connection".to_owned(), 7), ("planned_move".to_owned(), 3)].into(),
+        not_continued: [("tool_calls".to_owned(), 2)].into(),
+        moving: 5,
+        old: Some(v1::Proofs {
+            supported: 1,
+            unknown: 1,
+            ..Default::default()
+        }),
+        new: Some(v1::Proofs {
+            supported: 2,
+            ..Default::default()
+        }),
+    }));
+    for line in [
+        "continued   10 (7 connection, 3 planned move); not continued 2 (2 tool calls)\n",
+        "moving      5 streams on old are to move to new\n",
+        "            proven by old 1 of 2, new 2 of 2 endpoints and models\n",
+    ] {
+        assert!(on.contains(line), "{line}{on}");
+    }
+    // What was continued under an earlier plan stays told.
+    let earlier = v1::Continuations {
+        continued: [("connection".to_owned(), 1)].into(),
+        ..off
+    };
+    assert!(said(Some(earlier)).contains("continued   1 (1 connection)\n"));
+}
+
+#[test]
 fn what_comes_from_outside_keeps_its_place_and_commands_nothing() {
     let problem = v1::Problem {
         path: "spec.weights\x1b]0;".into(),

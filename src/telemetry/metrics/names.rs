@@ -255,6 +255,17 @@ impl Default for Metrics {
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
                 &["generation", "state"],
             )),
+            capability: by_generation.add(IntGaugeVec::new(
+                Opts::new(
+                    "crossfade_continuation_capability",
+                    "Endpoints, each for each model, by whether they have proven that they can continue a text; 0 while the plan continues no stream",
+                ),
+                &["generation", "state"],
+            )),
+            moving: by_generation.add(IntGauge::new(
+                "crossfade_moving_streams",
+                "Streams that are still on old and are to be moved to new, once the plan moves them",
+            )),
             memory: OnceLock::new(),
             memory_bytes,
             memory_refused,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use prometheus::{Encoder, TextEncoder};
 
 use super::Metrics;
+use crate::continuation::Capability;
 use crate::memory::{Budget, Purpose};
 use crate::split::Generation;
 
@@ -24,6 +25,28 @@ pub struct Observed {
     pub conflicts: usize,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
+    /// What the endpoints have proven about continuations, per generation.
+    pub proofs: [Proofs; 2],
+    /// Streams that are to be moved off old.
+    pub moving: usize,
+}
+
+/// How many endpoints, for how many models, can continue a text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proofs {
+    pub supported: usize,
+    pub unsupported: usize,
+    pub unknown: usize,
+}
+
+impl Proofs {
+    pub fn add(&mut self, capability: Capability) {
+        match capability {
+            Capability::Supported => self.supported += 1,
+            Capability::Unsupported => self.unsupported += 1,
+            Capability::Unknown => self.unknown += 1,
+        }
+    }
 }
 
 impl Metrics {
@@ -47,7 +70,19 @@ impl Metrics {
         self.source_lost.set(observed.source_lost.as_secs_f64());
         self.conflicts
             .set(i64::try_from(observed.conflicts).unwrap_or(i64::MAX));
+        let shown = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.moving.set(shown(observed.moving));
         for generation in Generation::ALL {
+            let proofs = observed.proofs[generation.index()];
+            for (capability, count) in [
+                (Capability::Supported, proofs.supported),
+                (Capability::Unsupported, proofs.unsupported),
+                (Capability::Unknown, proofs.unknown),
+            ] {
+                self.capability
+                    .with_label_values(&[generation.as_str(), capability.as_str()])
+                    .set(shown(count));
+            }
             let side = self.side(generation);
             side.open_streams.set(side.open.load(Ordering::Relaxed));
             let (healthy, all) = observed.endpoints[generation.index()];

@@ -1,11 +1,13 @@
 //! Reads metrics for use inside the process.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use prometheus::core::Metric;
+use prometheus::core::{Collector, Metric};
 use prometheus::{Histogram, IntCounter};
 
 use super::{COMBINATIONS, Metrics, Reject};
+use crate::continuation;
 use crate::failover::Cause;
 use crate::split::{Generation, Reason};
 use crate::sse::{Api, Outcome};
@@ -32,6 +34,39 @@ impl Metrics {
         Cause::ALL
             .into_iter()
             .zip(self.recovered.iter().map(IntCounter::get))
+    }
+
+    /// Streams that another server continued, by why.
+    pub fn continued_by_cause(&self) -> impl Iterator<Item = (continuation::Cause, u64)> {
+        let outcome = continuation::Outcome::Continued.as_str();
+        continuation::Cause::ALL.into_iter().map(move |cause| {
+            let labels = [outcome, cause.as_str()];
+            (cause, self.continuations.with_label_values(&labels).get())
+        })
+    }
+
+    /// Streams that were not continued, by why not.
+    #[must_use]
+    pub fn not_continued_by_reason(&self) -> BTreeMap<String, u64> {
+        let mut reasons = BTreeMap::new();
+        // Read as exposed: asking for the counter of each reason would expose all of them.
+        for family in self.continuations.collect() {
+            for metric in family.get_metric() {
+                let label = |name| {
+                    let mut labels = metric.get_label().iter();
+                    labels.find(|label| label.name() == name)
+                };
+                let (Some(outcome), Some(reason)) = (label("outcome"), label("reason")) else {
+                    continue;
+                };
+                if outcome.value() != continuation::Outcome::Continued.as_str() {
+                    let count: &mut u64 = reasons.entry(reason.value().to_owned()).or_default();
+                    // A counter of whole numbers.
+                    *count = count.saturating_add(metric.get_counter().get_value() as u64);
+                }
+            }
+        }
+        reasons
     }
 
     /// Requests refused before they reached a model server.
@@ -175,6 +210,25 @@ mod tests {
             3
         );
         assert_eq!(metrics.ended_by_reason(Generation::New, Reason::Models), 4);
+    }
+
+    #[test]
+    fn streams_that_were_continued_and_those_that_were_not_are_told_apart() {
+        use continuation::{Cause, Outcome, Reason};
+        let metrics = Metrics::default();
+        let gap = Duration::from_millis(3);
+        metrics.continued(Cause::Connection, gap);
+        metrics.continued(Cause::Connection, gap);
+        metrics.not_continued(Outcome::Ended, Reason::ToolCalls);
+        metrics.not_continued(Outcome::Stayed, Reason::ToolCalls);
+        let continued: Vec<_> = metrics
+            .continued_by_cause()
+            .filter(|(_, count)| *count > 0)
+            .collect();
+        assert_eq!(continued, [(Cause::Connection, 2)]);
+        let not = metrics.not_continued_by_reason();
+        let reason = Reason::ToolCalls.as_str().to_owned();
+        assert_eq!(not, [(reason, 2)].into());
     }
 
     #[test]

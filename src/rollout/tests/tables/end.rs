@@ -212,3 +212,41 @@ fn nothing_moves_while_neither_can_serve_not_even_at_the_end() {
         );
     }
 }
+
+#[test]
+fn streams_that_move_off_old_are_told_and_nothing_is_safe_before_they_have_left() {
+    let mut scene = Scene::settled(1, 4);
+    scene.open(0, 2, 5).scale_old(0).step();
+    scene.applied().step();
+    let moves = |scene: &mut Scene, count| {
+        scene.seen.proxies[0].state.as_mut().unwrap().moving = count;
+    };
+    for (count, told) in [
+        (2, "waiting for 2 streams on old to move to new"),
+        (
+            1,
+            "waiting for 1 stream on old to move to new, and 1 to end",
+        ),
+    ] {
+        scene.applied();
+        moves(&mut scene, count);
+        let decision = scene.wait(seconds(1)).step();
+        assert_eq!(decision.phase, Phase::Draining);
+        assert_eq!(decision.moving_streams, count);
+        assert!(decision.message.ends_with(told), "{}", decision.message);
+        let progressing = decision
+            .conditions
+            .iter()
+            .find(|condition| condition.kind == ConditionKind::Progressing)
+            .unwrap();
+        assert_eq!((progressing.holds, progressing.reason), (true, "Moving"));
+        assert!(!decision.safe_to_delete_old && !decision.last_old_worker_dispensable);
+    }
+    moves(&mut scene, 0);
+    let decision = scene.open(0, 0, 5).applied().wait(seconds(1)).step();
+    assert_eq!(
+        (decision.phase, decision.moving_streams),
+        (Phase::Complete, 0)
+    );
+    assert!(decision.last_old_worker_dispensable);
+}

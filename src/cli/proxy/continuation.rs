@@ -1,0 +1,88 @@
+//! The arguments of `crossfade proxy` about streams that outlive the server that began them.
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use crate::cli::parse::move_after;
+use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec};
+
+/// Upper bound of `--continuation-max-text-bytes`, as in a plan file.
+const MAX_TEXT_BYTES: u64 = 1 << 26;
+
+/// The fields `failover.continuation` and `drain` of a plan file.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Continuation (not with a plan file or a cluster, which set these)")]
+pub(super) struct ContinuationArgs {
+    /// Where a stream that breaks after its first content is continued [default: off]
+    #[arg(
+        long,
+        env = "CROSSFADE_CONTINUATION",
+        value_name = "MODE",
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) continuation: Option<ContinuationMode>,
+    /// Longest text of a stream that is kept for a continuation, in bytes [default: 262144]
+    #[arg(
+        long,
+        env = "CROSSFADE_CONTINUATION_MAX_TEXT_BYTES",
+        value_name = "N",
+        value_parser = clap::value_parser!(u64).range(1024..=MAX_TEXT_BYTES),
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) continuation_max_text_bytes: Option<u64>,
+    /// How often one stream may be continued [default: 2]
+    #[arg(
+        long,
+        env = "CROSSFADE_CONTINUATION_MAX_PER_STREAM",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=100),
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) continuation_max_per_stream: Option<u32>,
+    /// Do not mark the place in a stream where another server goes on by an SSE comment
+    #[arg(long, env = "CROSSFADE_NO_CONTINUATION_COMMENT", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
+    pub(super) no_continuation_comment: bool,
+    /// Move streams off old that are still open so long after all requests go to new; needs --continuation any-generation
+    /// [default: never]
+    #[arg(
+        long,
+        env = "CROSSFADE_MOVE_AFTER",
+        value_name = "DURATION",
+        value_parser = move_after,
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) move_after: Option<f64>,
+    /// Streams that are moved off old per second at most [default: 10]
+    #[arg(
+        long,
+        env = "CROSSFADE_MOVE_RATE",
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=10_000),
+        conflicts_with_all = ["plan", "kube"]
+    )]
+    pub(super) move_rate: Option<u32>,
+}
+
+impl ContinuationArgs {
+    /// Whether streams may be moved to the other generation.
+    pub(super) fn may_move(&self) -> bool {
+        self.continuation == Some(ContinuationMode::AnyGeneration)
+    }
+
+    /// Sets the fields that are given.
+    pub(super) fn apply(&self, spec: &mut DynamoUpdateConfigSpec) {
+        let continuation = &mut spec.failover.continuation;
+        continuation.mode = self.continuation.unwrap_or_default();
+        continuation.comment = !self.no_continuation_comment;
+        if let Some(bytes) = self.continuation_max_text_bytes {
+            continuation.max_text_bytes = bytes;
+        }
+        if let Some(count) = self.continuation_max_per_stream {
+            continuation.max_per_stream = count;
+        }
+        spec.drain.move_after_seconds = self.move_after;
+        if let Some(rate) = self.move_rate {
+            spec.drain.move_rate = rate;
+        }
+    }
+}

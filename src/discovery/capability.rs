@@ -1,0 +1,136 @@
+//! Asks endpoints ahead of need whether they can continue a text, and renews the answers.
+//!
+//! Nothing is asked while the plan continues no streams.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::HeaderMap;
+use tokio::task::JoinSet;
+
+use crate::continuation::Mode;
+use crate::guard::{GUARD, GuardCheck};
+use crate::http1::NameFilter;
+use crate::snapshot::{Snapshot, SnapshotStore};
+use crate::upstream::{Demand, Endpoint, GuardField, Pool};
+
+/// Most questions at a time, in all and to one endpoint: a server that hangs must not delay the others.
+const MOST_AT_A_TIME: usize = 16;
+const MOST_PER_ENDPOINT: usize = 2;
+/// How often to look for questions that are due.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A question to an endpoint: for its list of models, or about one model.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Question {
+    endpoint: u64,
+    model: Option<Arc<str>>,
+}
+
+/// Asks for the life of the process, about the models that endpoints list and those in `demand`.
+pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Demand>) {
+    // Subscribe before the first load, so that no later snapshot is missed.
+    let mut changes = snapshots.changes();
+    let mut asked: JoinSet<Question> = JoinSet::new();
+    let mut open = HashSet::new();
+    // Clients can name models, so a new one is taken up at most once per look.
+    let (mut wanted, mut looked) = (demand.take(), Instant::now());
+    loop {
+        let snapshot = snapshots.load();
+        if snapshot.plan.failover.continuation.mode == Mode::Off {
+            // Wait for a plan that continues streams, without keeping the pools of this one alive.
+            drop(snapshot);
+            asked.shutdown().await;
+            open.clear();
+            let told = changes.changed().await;
+            told.expect("the snapshots that tells of changes is held here");
+            continue;
+        }
+        if looked.elapsed() >= LOOK {
+            (wanted, looked) = (demand.take(), Instant::now());
+        }
+        ask_what_is_due(&snapshot, &wanted, &mut asked, &mut open);
+        drop(snapshot);
+        tokio::select! {
+            told = changes.changed() => {
+                told.expect("the snapshots that tells of changes is held here");
+            }
+            Some(done) = asked.join_next(), if !asked.is_empty() => match done {
+                Ok(question) => {
+                    open.remove(&question);
+                }
+                // Which question panicked is not known here.
+                Err(_) => open.clear(),
+            },
+            () = tokio::time::sleep(LOOK) => {}
+        }
+    }
+}
+
+fn ask_what_is_due(
+    snapshot: &Snapshot,
+    wanted: &[Arc<str>],
+    asked: &mut JoinSet<Question>,
+    open: &mut HashSet<Question>,
+) {
+    let now = Instant::now();
+    let guard = guard(snapshot);
+    for (_, pool) in snapshot.pools() {
+        for endpoint in pool.endpoints() {
+            for question in due(endpoint, wanted, now, snapshot.epoch) {
+                let here = open.iter().filter(|open| open.endpoint == endpoint.id);
+                if open.len() >= MOST_AT_A_TIME || here.count() >= MOST_PER_ENDPOINT {
+                    break;
+                }
+                if !open.insert(question.clone()) {
+                    continue;
+                }
+                let (pool, endpoint) = (Arc::clone(pool), Arc::clone(endpoint));
+                asked.spawn(ask(pool, endpoint, question, guard.clone(), snapshot.epoch));
+            }
+        }
+    }
+}
+
+/// What to ask `endpoint` at `now`. Nothing while it is ejected, since it would not answer.
+fn due(endpoint: &Endpoint, wanted: &[Arc<str>], now: Instant, plan: u64) -> Vec<Question> {
+    if !endpoint.is_healthy(now) {
+        return Vec::new();
+    }
+    let of = |model| Question {
+        endpoint: endpoint.id,
+        model,
+    };
+    let models = endpoint.models_to_ask(wanted).into_iter();
+    let models = models.filter(|model| endpoint.is_proof_due(model, now, plan));
+    let list = endpoint.is_list_due(now, plan).then(|| of(None));
+    list.into_iter()
+        .chain(models.map(|model| of(Some(model))))
+        .collect()
+}
+
+async fn ask(
+    pool: Arc<Pool>,
+    endpoint: Arc<Endpoint>,
+    question: Question,
+    guard: Option<GuardField>,
+    plan: u64,
+) -> Question {
+    match &question.model {
+        Some(model) => {
+            pool.prove(&endpoint, model, guard.as_ref(), plan).await;
+        }
+        None => pool.list(&endpoint, guard.as_ref(), plan).await,
+    }
+    question
+}
+
+/// The guard header of the plan, so that another proxy of the update answers a question itself.
+fn guard(snapshot: &Snapshot) -> Option<GuardField> {
+    let none = HeaderMap::new();
+    match snapshot.guard.check(&none, NameFilter::of(&none)) {
+        GuardCheck::Forward(value) => Some((GUARD, value)),
+        GuardCheck::AlreadyForwarded | GuardCheck::Loop => None,
+    }
+}

@@ -1,0 +1,307 @@
+//! What an endpoint has proven: which models it can continue a text of, and which models it lists.
+//!
+//! Whether an answer may be used, and when to ask again, are pure functions of the time.
+
+mod demand;
+mod prove;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+pub use self::demand::Demand;
+pub use self::prove::{GuardField, QUESTION};
+use super::Endpoint;
+use crate::continuation::Capability;
+
+/// How long an answer may be used.
+const LIFE: Duration = Duration::from_secs(600);
+/// The age at which a question is asked again, so that there is always an answer that may be used.
+const RENEWAL: Duration = Duration::from_secs(240);
+/// The pause after a question without an answer. It doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Most models whose answers an endpoint keeps.
+pub const MAX_MODELS: usize = 64;
+/// Longest name of a model that is asked for, in bytes.
+pub const MAX_MODEL_NAME: usize = 256;
+
+/// A question and what came of it.
+#[derive(Clone, Debug)]
+struct Asked<T> {
+    /// The last answer, and when it was given.
+    answer: Option<(T, Instant)>,
+    /// When the question was asked last.
+    at: Instant,
+    /// How often it has been asked in a row without an answer.
+    failures: u32,
+    /// The plan and the run of the server that it was asked under.
+    plan: u64,
+    run: u32,
+}
+
+impl<T: Clone> Asked<T> {
+    /// The question after it was asked at `now`: `answer` is `None` if there was none.
+    fn next(previous: Option<&Self>, answer: Option<T>, now: Instant, plan: u64, run: u32) -> Self {
+        let failures = match &answer {
+            Some(_) => 0,
+            None => previous
+                .map_or(0, |previous| previous.failures)
+                .saturating_add(1),
+        };
+        // A server that does not answer keeps what it proved, until that is too old.
+        let kept = || {
+            previous
+                .filter(|previous| previous.run == run)?
+                .answer
+                .clone()
+        };
+        Self {
+            answer: answer.map(|answer| (answer, now)).or_else(kept),
+            at: now,
+            failures,
+            plan,
+            run,
+        }
+    }
+
+    /// The answer, if it may be used at `now`.
+    fn usable(&self, now: Instant, run: u32) -> Option<&T> {
+        let (answer, given) = self.answer.as_ref()?;
+        let valid = self.run == run && now.saturating_duration_since(*given) < LIFE;
+        valid.then_some(answer)
+    }
+
+    /// Should the question be asked again at `now`?
+    fn is_due(&self, now: Instant, plan: u64, run: u32) -> bool {
+        let waited = now.saturating_duration_since(self.at);
+        match self.failures {
+            0 => self.run != run || self.plan != plan || waited >= RENEWAL,
+            failures => waited >= pause(failures),
+        }
+    }
+}
+
+/// The pause after `failures` questions in a row without an answer.
+fn pause(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(8);
+    FIRST_PAUSE
+        .saturating_mul(1 << doublings)
+        .min(LONGEST_PAUSE)
+}
+
+type Models = Arc<[Arc<str>]>;
+
+/// What an endpoint has proven.
+#[derive(Debug, Default)]
+pub(super) struct Proofs {
+    by_model: ArcSwap<BTreeMap<Arc<str>, Asked<Capability>>>,
+    models: ArcSwap<Option<Asked<Models>>>,
+    /// Counts the times that the server may have restarted.
+    runs: AtomicU32,
+}
+
+impl Endpoint {
+    fn run(&self) -> u32 {
+        self.proofs.runs.load(Ordering::Relaxed)
+    }
+
+    /// Whether it can continue a text of `model`, as far as it has proven that lately.
+    #[must_use]
+    pub fn capability(&self, model: &str, now: Instant) -> Capability {
+        let by_model = self.proofs.by_model.load();
+        by_model
+            .get(model)
+            .and_then(|asked| asked.usable(now, self.run()))
+            .copied()
+            .unwrap_or(Capability::Unknown)
+    }
+
+    /// The models with an answer or a question, in the order of their names, and what is known of each.
+    #[must_use]
+    pub fn capabilities(&self, now: Instant) -> Vec<(Arc<str>, Capability)> {
+        let by_model = self.proofs.by_model.load();
+        let run = self.run();
+        by_model
+            .iter()
+            .map(|(model, asked)| {
+                let known = asked.usable(now, run).copied();
+                (Arc::clone(model), known.unwrap_or(Capability::Unknown))
+            })
+            .collect()
+    }
+
+    /// It refused a connection: whoever listens there next has proven nothing.
+    pub(in crate::upstream) fn went_away(&self) {
+        self.proofs.runs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection broke in mid-stream: its server may have been replaced, so what it proved no longer counts.
+    ///
+    /// An address that several servers share keeps its proofs: one of them that breaks says nothing about the others.
+    pub fn may_have_restarted(&self) {
+        if !self.shared {
+            self.went_away();
+        }
+    }
+
+    /// The models to ask for, out of those that it lists and those that requests name (`wanted`).
+    #[must_use]
+    pub fn models_to_ask(&self, wanted: &[Arc<str>]) -> Vec<Arc<str>> {
+        let listed = self.proofs.models.load();
+        let listed = listed
+            .as_ref()
+            .as_ref()
+            .and_then(|asked| asked.answer.as_ref());
+        let mut models = wanted.to_vec();
+        for model in listed.iter().flat_map(|(listed, _)| listed.iter()) {
+            if models.len() < MAX_MODELS && !models.contains(model) {
+                models.push(Arc::clone(model));
+            }
+        }
+        models.truncate(MAX_MODELS);
+        models
+    }
+
+    /// Should its list of models be read at `now`, under the plan of this epoch?
+    #[must_use]
+    pub fn is_list_due(&self, now: Instant, plan: u64) -> bool {
+        let models = self.proofs.models.load();
+        let asked = models.as_ref().as_ref();
+        asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
+    }
+
+    /// Should it be asked at `now`, under the plan of this epoch, whether it can continue a text of `model`?
+    #[must_use]
+    pub fn is_proof_due(&self, model: &str, now: Instant, plan: u64) -> bool {
+        let by_model = self.proofs.by_model.load();
+        let asked = by_model.get(model);
+        asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
+    }
+
+    /// Records an answer to a question that was sent during `run`.
+    fn proved(&self, model: &str, answer: Capability, now: Instant, plan: u64, run: u32) {
+        let answer = (answer != Capability::Unknown).then_some(answer);
+        self.proofs.by_model.rcu(|by_model| {
+            let mut by_model = BTreeMap::clone(by_model);
+            let asked = Asked::next(by_model.get(model), answer, now, plan, run);
+            by_model.insert(model.into(), asked);
+            while by_model.len() > MAX_MODELS {
+                let oldest = by_model.iter().min_by_key(|(_, asked)| asked.at);
+                let Some(oldest) = oldest.map(|(model, _)| Arc::clone(model)) else {
+                    break;
+                };
+                by_model.remove(&oldest);
+            }
+            by_model
+        });
+    }
+
+    /// Records its list of models, `None` if it gave none.
+    fn listed(&self, models: Option<Models>, now: Instant, plan: u64, run: u32) {
+        self.proofs.models.rcu(|asked| {
+            let asked = asked.as_ref().as_ref();
+            Some(Asked::next(asked, models.clone(), now, plan, run))
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn endpoint(shared: bool) -> Endpoint {
+        Endpoint::new(([127, 0, 0, 1], 1).into(), None, shared)
+    }
+
+    #[test]
+    fn a_proof_counts_until_it_is_too_old_and_is_renewed_before() {
+        let (endpoint, start) = (endpoint(false), Instant::now());
+        assert_eq!(endpoint.capability("m", start), Capability::Unknown);
+        assert!(endpoint.is_proof_due("m", start, 1));
+        endpoint.proved("m", Capability::Supported, start, 1, 0);
+        assert_eq!(endpoint.capability("m", start), Capability::Supported);
+        assert_eq!(endpoint.capability("n", start), Capability::Unknown);
+        assert!(!endpoint.is_proof_due("m", start + RENEWAL - SECOND, 1));
+        assert!(endpoint.is_proof_due("m", start + RENEWAL, 1));
+        assert_eq!(
+            endpoint.capability("m", start + LIFE - SECOND),
+            Capability::Supported
+        );
+        assert_eq!(endpoint.capability("m", start + LIFE), Capability::Unknown);
+    }
+
+    #[test]
+    fn another_plan_asks_again_and_uses_the_proof_meanwhile() {
+        let (endpoint, start) = (endpoint(false), Instant::now());
+        endpoint.proved("m", Capability::Supported, start, 1, 0);
+        assert!(endpoint.is_proof_due("m", start, 2));
+        assert_eq!(endpoint.capability("m", start), Capability::Supported);
+    }
+
+    #[test]
+    fn what_a_server_proved_does_not_count_for_the_one_that_took_its_place() {
+        let (own, service, now) = (endpoint(false), endpoint(true), Instant::now());
+        for endpoint in [&own, &service] {
+            endpoint.proved("m", Capability::Supported, now, 1, 0);
+            endpoint.may_have_restarted();
+        }
+        assert_eq!(own.capability("m", now), Capability::Unknown);
+        assert!(own.is_proof_due("m", now, 1));
+        assert_eq!(service.capability("m", now), Capability::Supported);
+        // The answer of a question that was sent before the restart.
+        own.proved("m", Capability::Supported, now, 1, 0);
+        assert_eq!(own.capability("m", now), Capability::Unknown);
+        own.proved("m", Capability::Supported, now, 1, 1);
+        assert_eq!(own.capability("m", now), Capability::Supported);
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_is_asked_again_soon_and_keeps_what_it_proved() {
+        let (endpoint, start) = (endpoint(false), Instant::now());
+        endpoint.proved("m", Capability::Supported, start, 1, 0);
+        endpoint.proved("m", Capability::Unknown, start + RENEWAL, 1, 0);
+        let asked = start + RENEWAL;
+        assert_eq!(endpoint.capability("m", asked), Capability::Supported);
+        assert!(!endpoint.is_proof_due("m", asked, 1));
+        assert!(endpoint.is_proof_due("m", asked + FIRST_PAUSE, 1));
+        assert_eq!(endpoint.capability("m", start + LIFE), Capability::Unknown);
+        endpoint.proved("m", Capability::Unsupported, asked + SECOND, 1, 0);
+        assert_eq!(
+            endpoint.capability("m", asked + SECOND),
+            Capability::Unsupported
+        );
+        let pauses: Vec<_> = (1..7).map(|failures| pause(failures).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
+        assert_eq!(pause(u32::MAX), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn the_number_of_models_is_bounded() {
+        let (endpoint, start) = (endpoint(false), Instant::now());
+        for index in 0..1000 {
+            let model = format!("m{index}");
+            let now = start + Duration::from_millis(index);
+            endpoint.proved(&model, Capability::Supported, now, 1, 0);
+        }
+        assert_eq!(endpoint.capabilities(start + SECOND).len(), MAX_MODELS);
+        assert_eq!(
+            endpoint.capability("m999", start + SECOND),
+            Capability::Supported
+        );
+        let listed: Vec<Arc<str>> = (0..1000).map(|index| format!("l{index}").into()).collect();
+        endpoint.listed(Some(listed.into()), start, 1, 0);
+        let asked = endpoint.models_to_ask(&["l3".into(), "named".into()]);
+        assert_eq!(asked.len(), MAX_MODELS);
+        assert_eq!(
+            asked[..4].iter().map(|model| &**model).collect::<Vec<_>>(),
+            ["l3", "named", "l0", "l1"]
+        );
+    }
+}

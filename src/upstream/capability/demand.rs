@@ -1,0 +1,88 @@
+//! The models that requests name, so that endpoints are asked about them ahead of need.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use super::MAX_MODEL_NAME;
+
+/// Most models that are remembered. The one that was named first is dropped for a further one.
+const MAX_WANTED: usize = 16;
+
+/// The models that requests name. Only requests that a model server answered with status 200 may add to it, since clients choose
+/// the names.
+#[derive(Debug, Default)]
+pub struct Demand {
+    /// Those that are asked for. Oldest first.
+    known: ArcSwap<VecDeque<Arc<str>>>,
+    /// A model that is still to be taken up.
+    next: Mutex<Option<Arc<str>>>,
+}
+
+impl Demand {
+    /// A request for `model` was answered with status 200.
+    ///
+    /// At most one new model is noted until [`Demand::take`]. The next request names the others again.
+    pub fn want(&self, model: &str) {
+        let fits = (1..=MAX_MODEL_NAME).contains(&model.len());
+        if !fits || self.known.load().iter().any(|known| **known == *model) {
+            return;
+        }
+        // Do not wait for another thread: this runs on the request path.
+        if let Ok(mut next) = self.next.try_lock()
+            && next.is_none()
+        {
+            *next = Some(model.into());
+        }
+    }
+
+    /// The models to ask for, with one more that was named meanwhile.
+    pub fn take(&self) -> Vec<Arc<str>> {
+        let next = self
+            .next
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(next) = next {
+            let mut known = VecDeque::clone(&self.known.load());
+            known.push_back(next);
+            if known.len() > MAX_WANTED {
+                known.pop_front();
+            }
+            self.known.store(Arc::new(known));
+        }
+        self.known.load().iter().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(demand: &Demand) -> Vec<String> {
+        demand
+            .take()
+            .iter()
+            .map(|model| model.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_client_adds_one_model_at_a_time_and_few_in_all() {
+        let demand = Demand::default();
+        for name in ["a", "b", "", &"x".repeat(257)] {
+            demand.want(name);
+        }
+        assert_eq!(take(&demand), ["a"]);
+        demand.want("a");
+        assert_eq!(take(&demand), ["a"]);
+        for index in 0..1000 {
+            demand.want(&index.to_string());
+            take(&demand);
+        }
+        let kept = take(&demand);
+        assert_eq!(kept.len(), MAX_WANTED);
+        assert_eq!(kept.last().map(String::as_str), Some("999"));
+    }
+}
