@@ -1,7 +1,7 @@
 //! Routes, forwards and relays requests: [`Proxy::handle`] turns a request into a response.
 //!
 //! `service` handles one request, `attempt` makes its attempts, and `backend` sends them to a target; `respond` and
-//! `body` relay the response. `context` is the state that all requests share. Does not depend on how requests arrive:
+//! `body` relay the response, and `continuing` asks other servers for the rest of one that breaks. `context` is the state that all requests share. Does not depend on how requests arrive:
 //! [`downstream`](crate::downstream) serves connections, [`SplitLayer`] serves as a tower layer.
 
 mod attempt;
@@ -10,6 +10,7 @@ mod backend;
 mod body;
 mod body_timeout;
 mod context;
+mod continuing;
 mod error;
 mod exchange;
 mod head;

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderName, HeaderValue, Response, StatusCode};
 
 use super::backend::{OldBackend, Proxy};
+use super::continuing::{Resume, Source};
 use super::error::{Error, Failures};
 use super::exchange::Exchange;
 use crate::error_chain::error_chain;
@@ -83,8 +84,9 @@ pub trait Retry: Send {
     /// When the current attempt must have produced content.
     fn first_event_deadline(&self) -> Option<Instant>;
     fn snapshot(&self) -> &Snapshot;
-    /// Commits the exchange: there will be no further retry, and the kept request body is released.
-    fn commit(self: Box<Self>);
+    /// Commits the exchange: there will be no further retry. Returns what is needed to continue the stream, if that is to be
+    /// kept and may be used. Otherwise the kept request body is released.
+    fn commit(self: Box<Self>, keep: bool) -> Option<Box<dyn Resume>>;
 }
 
 impl<O: OldBackend> Retry for Attempts<O> {
@@ -137,8 +139,22 @@ impl<O: OldBackend> Retry for Attempts<O> {
         &self.snapshot
     }
 
-    fn commit(self: Box<Self>) {
-        self.body.forget();
+    fn commit(self: Box<Self>, keep: bool) -> Option<Box<dyn Resume>> {
+        if !keep || !self.retryable {
+            self.body.forget();
+            return None;
+        }
+        let mut head = self.head;
+        if head.expects_continue {
+            // The body is here already.
+            Arc::make_mut(&mut head).expects_continue = false;
+        }
+        Some(Box::new(Source {
+            proxy: self.proxy,
+            head,
+            body: self.body,
+            target: self.target,
+        }))
     }
 }
 

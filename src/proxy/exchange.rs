@@ -1,12 +1,15 @@
 //! The record of one exchange, from its head to the end of its body. It counts the exchange as open and, on drop,
 //! records its outcome exactly once.
 
+mod parts;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
 use super::context::Permit;
+use crate::continuation;
 use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
@@ -15,6 +18,7 @@ use crate::sse::{self, Api, End, Timeline, Usage};
 use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::telemetry::{Reject, access};
 use crate::upstream::Head;
+use parts::Parts;
 
 /// The record of an exchange. If it is dropped without an end, the client went away.
 pub struct Exchange {
@@ -46,6 +50,9 @@ pub struct Exchange {
     /// The generation that responded is not counted yet: an event stream may still move.
     answer_uncounted: bool,
     why: Option<Box<str>>,
+    /// What earlier servers delivered of a stream that another one continues.
+    parts: Parts,
+    not_continued: Option<continuation::Reason>,
     pub is_sse: bool,
     pub quiet: bool,
     /// Another proxy of the update asks for itself: this is no client's request, so it is neither counted nor logged.
@@ -89,6 +96,8 @@ impl Exchange {
             recovery_pending: false,
             answer_uncounted: false,
             why: None,
+            parts: Parts::default(),
+            not_continued: None,
             is_sse: false,
             quiet: false,
             is_question: false,
@@ -184,6 +193,8 @@ impl Exchange {
         let metrics = &self.context.metrics;
         let gap = self.timeline.content(now, events);
         let first = gap.is_none();
+        // The time without a server is not a gap of the one that continues the stream.
+        let gap = gap.filter(|_| !std::mem::take(&mut self.parts.begins));
         if first {
             // A generation is not charged for the time that an earlier attempt took to fail.
             let after = now.saturating_duration_since(self.attempted);
@@ -236,7 +247,8 @@ impl Drop for Exchange {
         }
         metrics.ended(self.assignment, self.api, outcome);
         let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
-        metrics.delivered(self.answering, events, bytes, self.usage);
+        self.parts
+            .deliver_rest(metrics, self.answering, &self.timeline, self.usage);
         let line = access::Line {
             assignment: self.assignment,
             answered: self.answered,
@@ -247,8 +259,8 @@ impl Drop for Exchange {
             attempts: self.attempts,
             cause: self.cause,
             outcome,
-            continued: 0,
-            not_continued: None,
+            continued: self.parts.continued,
+            not_continued: self.not_continued,
             first_event: self.timeline.time_to_first_event(),
             duration: self.timeline.started().elapsed(),
             events,

@@ -17,6 +17,7 @@ use super::head::{self, Client};
 use super::respond::refuse;
 use super::route::Route;
 use super::{attributes, models};
+use crate::continuation::Sent;
 use crate::failover::{Attempted, Cause, Target, next_target};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
@@ -24,6 +25,7 @@ use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes, assign};
+use crate::sse::Api;
 use crate::upstream::QUESTION;
 
 /// Largest body that is read to look for an affinity field, in bytes.
@@ -95,7 +97,7 @@ impl<O: OldBackend> Proxy<O> {
             let retryable = splits && guard.is_some();
             let target = Target::of(assignment.generation);
             if retryable {
-                self.keep(&snapshot, request.body(), target);
+                self.keep(&snapshot, request.body(), target, route.api());
             }
             let (parts, body) = request.into_parts();
             let (mut head, named) = head::outgoing(parts, names, client.as_deref(), upgrade);
@@ -168,10 +170,12 @@ impl<O: OldBackend> Proxy<O> {
         Ok((guard, permit, charge))
     }
 
-    /// Keeps the body for a retry if the request could move to another target should `target` fail.
-    fn keep(&self, snapshot: &Snapshot, body: &RequestBody, target: Target) {
+    /// Keeps the body if the request could move to another target should `target` fail, or if its stream could be continued.
+    fn keep(&self, snapshot: &Snapshot, body: &RequestBody, target: Target, api: Api) {
         let attempted = Attempted::default().and(target);
-        if next_target(&snapshot.rules(), attempted, target, Cause::Connect).is_some() {
+        let continues = snapshot.plan.failover.continuation.is_on() && Sent::is_for(api);
+        if continues || next_target(&snapshot.rules(), attempted, target, Cause::Connect).is_some()
+        {
             let most = snapshot.plan.failover.max_replay_bytes;
             body.keep(most);
         }

@@ -61,46 +61,47 @@ pub struct State {
     /// checks, scrapes and lists of models are none. Absent from older proxies.
     #[prost(message, optional, tag = "15")]
     pub quiet_for: ::core::option::Option<::prost_types::Duration>,
+    /// Streams that outlive the server that began them. Absent from older proxies.
     #[prost(message, optional, tag = "16")]
     pub continuations: ::core::option::Option<Continuations>,
 }
+/// Streams that break after their first content, or are moved, and go on from another server.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Continuations {
+    /// What the plan in force allows.
     #[prost(enumeration = "ContinuationMode", tag = "1")]
     pub mode: i32,
+    /// Streams that another server continued, by why. One that was continued twice counts twice. Without zeros.
     #[prost(btree_map = "string, uint64", tag = "2")]
     pub continued: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
+    /// Streams that could not be continued, by why not. Without zeros.
     #[prost(btree_map = "string, uint64", tag = "3")]
     pub not_continued: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
         u64,
     >,
+    /// Streams that are to be moved off old (`drain.moveAfterSeconds`) and are still there.
     #[prost(uint64, tag = "4")]
     pub moving: u64,
+    /// What the endpoints of each side have proven, each for each model.
     #[prost(message, optional, tag = "5")]
     pub old: ::core::option::Option<Proofs>,
     #[prost(message, optional, tag = "6")]
     pub new: ::core::option::Option<Proofs>,
 }
+/// How many endpoints, for how many models, can continue a text.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Proofs {
     #[prost(uint32, tag = "1")]
     pub supported: u32,
     #[prost(uint32, tag = "2")]
     pub unsupported: u32,
+    /// Not asked yet, or without an answer.
     #[prost(uint32, tag = "3")]
     pub unknown: u32,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum ContinuationMode {
-    Unspecified = 0,
-    Off = 1,
-    SameGeneration = 2,
-    AnyGeneration = 3,
 }
 /// Which process this is.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -314,6 +315,39 @@ pub struct Histogram {
     /// Their sum.
     #[prost(double, tag = "4")]
     pub sum: f64,
+}
+/// Where a broken stream may be continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ContinuationMode {
+    Unspecified = 0,
+    Off = 1,
+    SameGeneration = 2,
+    AnyGeneration = 3,
+}
+impl ContinuationMode {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "CONTINUATION_MODE_UNSPECIFIED",
+            Self::Off => "CONTINUATION_MODE_OFF",
+            Self::SameGeneration => "CONTINUATION_MODE_SAME_GENERATION",
+            Self::AnyGeneration => "CONTINUATION_MODE_ANY_GENERATION",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CONTINUATION_MODE_UNSPECIFIED" => Some(Self::Unspecified),
+            "CONTINUATION_MODE_OFF" => Some(Self::Off),
+            "CONTINUATION_MODE_SAME_GENERATION" => Some(Self::SameGeneration),
+            "CONTINUATION_MODE_ANY_GENERATION" => Some(Self::AnyGeneration),
+            _ => None,
+        }
+    }
 }
 /// Where the process is in its life. It only goes on to a later phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -128,7 +128,7 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
                 "--old",
                 "a:1",
                 "--plan",
-                plan,
+                &plan,
                 "--continuation",
                 "off",
             ],

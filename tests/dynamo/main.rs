@@ -10,6 +10,7 @@ mod dynamo;
 mod bytes;
 mod cancel;
 mod clients;
+mod continuation;
 mod ends;
 mod pair;
 mod peers;

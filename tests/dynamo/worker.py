@@ -14,6 +14,8 @@ worker:
     raise_after=N  the engine raises after N words
     hang_after=N   silence after N words, until the request is cancelled
     http_error=N   the engine refuses with this HTTP status
+    counted=1      the words are `w:0 w:1 …` from every worker, and go on behind those that the
+                   prompt has after the orders: so one worker continues what another began
     tag=WORD       names the request in the events file
 
 With --role it does one half of it: `prefill` reads the prompt and hands over who it is,
@@ -60,6 +62,10 @@ class Orders:
         self.raise_after = numbers.pop("raise_after", None)
         self.hang_after = numbers.pop("hang_after", None)
         self.http_error = numbers.pop("http_error", None)
+        self.name, self.begin = name, 0
+        if numbers.pop("counted", 0):
+            said = re.findall(r"w:(\d+)", prompt.rsplit(">>", 1)[-1])
+            self.name, self.begin = "w", int(said[-1]) + 1 if said else 0
         if numbers:
             raise ValueError(f"unknown orders: {sorted(numbers)}")
 
@@ -144,8 +150,8 @@ class Worker:
     def words(self, orders: Orders, request):
         """The engine outputs, one per word; the last one carries the finish reason."""
         left = (request.get("stop_conditions") or {}).get("max_tokens")
-        for index in range(orders.words):
-            ids = self.tokenizer.encode(f"{' ' if index else ''}{self.name}:{index}").ids
+        for index in range(orders.begin, orders.words):
+            ids = self.tokenizer.encode(f"{' ' if index else ''}{orders.name}:{index}").ids
             if left is not None and len(ids) > left:
                 yield {"token_ids": ids[:left], "finish_reason": "length"}
                 return

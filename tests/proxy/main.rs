@@ -5,6 +5,7 @@ mod rig;
 
 mod cancel;
 mod capability;
+mod continuation;
 mod embedded;
 mod grpc;
 mod guard;

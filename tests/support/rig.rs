@@ -11,6 +11,7 @@
 pub mod api_server;
 pub mod client;
 pub mod collector;
+pub mod counting;
 pub mod frames;
 pub mod plan_file;
 pub mod proxy;
@@ -22,6 +23,7 @@ pub mod wait;
 pub use api_server::ApiServer;
 pub use client::{Client, End, Response};
 pub use collector::Collector;
+pub use counting::{Counting, Flags, words};
 pub use plan_file::{PlanFile, manifest};
 pub use proxy::Proxy;
 pub use scripts::*;

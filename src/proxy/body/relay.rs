@@ -1,6 +1,7 @@
 //! Relays the response body of an exchange: what to forward and when, when to retry on another target, and how to end.
 
 mod end;
+mod takeover;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,22 +15,30 @@ use http_body::{Body, Frame, SizeHint};
 use super::Cut;
 use super::sse_relay::SseRelay;
 use super::timers::{Due, Timers};
+use crate::continuation::{self, Sent};
 use crate::error_chain::error_chain;
 use crate::failover::Cause;
 use crate::http1::passable;
 use crate::proxy::attempt::{Retry, Retrying};
+use crate::proxy::continuing::Continuing;
 use crate::proxy::exchange::Exchange;
 use crate::sse::End;
 use crate::upstream::{BodyError, Endpoint, Failure, UpstreamBody};
+use takeover::{Kept, Otherwise};
 
 enum State {
     Flowing,
     Retrying(Retrying),
+    /// Other servers are asked for the rest.
+    Continuing(Continuing),
     /// The error event is still to be forwarded, followed by the cut.
     Closing(Bytes),
     Cut(Box<str>),
     Ended,
 }
+
+/// What a server did that passed the gap timeout.
+const SILENT: &str = "sent nothing for too long";
 
 /// A response body that is being relayed.
 pub struct Relay {
@@ -43,6 +52,8 @@ pub struct Relay {
     endpoint: Option<Arc<Endpoint>>,
     /// Set while the request can still be retried.
     attempts: Option<Box<dyn Retry>>,
+    /// Set after the first content, while another server may continue the stream.
+    kept: Option<Box<Kept>>,
     timers: Timers,
     /// Trailers to forward after the last bytes.
     trailers: Option<Box<HeaderMap>>,
@@ -66,7 +77,13 @@ impl Relay {
         relay.timers.comments = comments;
         relay.timers.first_event = attempts.first_event_deadline();
         relay.timers.forwarded = Some(Instant::now());
-        relay.sse = Some(SseRelay::new(relay.exchange().api(), hold));
+        let rules = failover.continuation;
+        let api = relay.exchange().api();
+        let mut sse = SseRelay::new(api, hold);
+        if rules.is_on() && Sent::is_for(api) {
+            sse.sent = Some(Box::new(Sent::new(api, rules.max_text_bytes)));
+        }
+        relay.sse = Some(sse);
         relay.endpoint = relay.source.endpoint().cloned();
         relay.attempts = Some(attempts);
         relay
@@ -90,6 +107,7 @@ impl Relay {
             sse: None,
             endpoint: None,
             attempts: None,
+            kept: None,
             timers: Timers::default(),
             trailers: None,
             hidden: Box::default(),
@@ -119,9 +137,10 @@ impl Relay {
             .expect("only a retry takes the exchange, and it gives it back")
     }
 
-    fn commit(&mut self) {
+    /// Ends the time in which the request can be retried. `goes_on`: the stream may still be continued after that.
+    fn commit(&mut self, goes_on: bool) {
         if let Some(attempts) = self.attempts.take() {
-            attempts.commit();
+            self.keep(attempts, goes_on);
         }
         self.endpoint = None;
         self.timers.first_event = None;
@@ -157,16 +176,26 @@ impl Relay {
                     Poll::Ready(None) => self.eof(),
                     // Data has arrived in time and comes with the next poll, so no deadline applies.
                     Poll::Pending if self.source.holds_back() => return Poll::Pending,
-                    Poll::Pending => match self.poll_timers(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(out) => out,
-                    },
+                    Poll::Pending => {
+                        self.watch_moves(cx);
+                        match self.poll_timers(cx) {
+                            Poll::Pending => return Poll::Pending,
+                            Poll::Ready(out) => out,
+                        }
+                    }
                 },
                 State::Retrying(retrying) => match retrying.as_mut().poll(cx) {
                     Poll::Ready(retried) => {
                         self.resume(retried);
                         Bytes::new()
                     }
+                    Poll::Pending => match self.poll_timers(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(out) => out,
+                    },
+                },
+                State::Continuing(continuing) => match continuing.as_mut().poll(cx) {
+                    Poll::Ready(continued) => self.go_on(continued),
                     Poll::Pending => match self.poll_timers(cx) {
                         Poll::Pending => return Poll::Pending,
                         Poll::Ready(out) => out,
@@ -208,11 +237,17 @@ impl Relay {
 
     /// What to forward of a slice that arrived.
     fn take(&mut self, data: Bytes) -> Bytes {
+        let timeline = &mut self.exchange().timeline;
+        timeline.add_bytes(data.len() as u64);
+        self.take_again(data)
+    }
+
+    /// Like [`Relay::take`], for a slice whose bytes are counted already.
+    fn take_again(&mut self, data: Bytes) -> Bytes {
         let exchange = self
             .exchange
             .as_mut()
             .expect("only a retry takes the exchange, and then nothing flows");
-        exchange.timeline.add_bytes(data.len() as u64);
         let Some(sse) = &mut self.sse else {
             if let Some(usage) = exchange.unary_usage(&data) {
                 exchange.usage = usage;
@@ -233,7 +268,7 @@ impl Relay {
             if let (Some(endpoint), Some(_)) = (&self.endpoint, self.timers.first_event) {
                 endpoint.succeeded(now);
             }
-            self.commit();
+            self.commit(true);
         }
         if let Some((target, cause)) = taken.retry {
             self.failed(Failure::Answer, "the stream began with an error event");
@@ -249,6 +284,10 @@ impl Relay {
         if !out.is_empty() {
             self.timers.forwarded = Some(now);
         }
+        if let Some(held) = taken.error {
+            return [out, self.error_event(held)].concat().into();
+        }
+        self.release_kept();
         if self.source.is_end_stream() {
             let rest = self.eof();
             if !rest.is_empty() {
@@ -270,13 +309,24 @@ impl Relay {
             self.finish(End::Eof);
             return Bytes::new();
         };
-        if done || may_end_anywhere || sse.quiet() || (sse.committed() && !doubtful) {
-            let rest = sse.rest();
-            self.finish(End::Eof);
-            return rest;
+        let is_whole = done || may_end_anywhere || sse.quiet();
+        if is_whole || (sse.committed() && !doubtful) {
+            let continues =
+                !is_whole && self.take_over(continuation::Cause::Truncated, Otherwise::End);
+            if continues {
+                return Bytes::new();
+            }
+            return self.end();
         }
         let why = "the stream ended without content or terminal event";
         self.broke(why, why)
+    }
+
+    /// The end of a body, as its server ended it. Returns what is still to be forwarded.
+    fn end(&mut self) -> Bytes {
+        let rest = self.sse.as_mut().map(SseRelay::rest);
+        self.finish(End::Eof);
+        rest.unwrap_or_default()
     }
 
     pub fn poll_unread(&mut self, cx: &mut Context<'_>) {
@@ -301,8 +351,10 @@ impl Relay {
                 return Poll::Ready(sse.release());
             }
             Due::Comment => return Poll::Ready(Bytes::from_static(b":\n\n")),
-            // No stream is moved yet.
-            Due::Move => return Poll::Ready(Bytes::new()),
+            Due::Move => {
+                self.turn_to_move();
+                return Poll::Ready(Bytes::new());
+            }
             Due::FirstEvent => {
                 self.failed(Failure::Silence, "sent no first event in time");
                 if let Some(attempts) = &mut self.attempts
@@ -313,11 +365,21 @@ impl Relay {
                 }
                 "sent no first event in time"
             }
-            Due::Gap => "sent nothing for too long",
+            Due::Gap => {
+                if self.take_over(continuation::Cause::GapTimeout, Otherwise::Silence) {
+                    return Poll::Ready(Bytes::new());
+                }
+                SILENT
+            }
         };
+        self.silent(limit_passed);
+        Poll::Ready(Bytes::new())
+    }
+
+    /// Ends the response because a limit of time has passed.
+    fn silent(&mut self, limit_passed: &str) {
         let message = format!("{} {limit_passed}", self.side());
         self.source = UpstreamBody::empty();
         self.close(&message, StatusCode::GATEWAY_TIMEOUT, End::Deadline);
-        Poll::Ready(Bytes::new())
     }
 }

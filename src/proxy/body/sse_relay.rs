@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::StatusCode;
 
 use super::timers::Timers;
+use crate::continuation::{Reason, Sent};
 use crate::failover::{Cause, Target};
 use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Retry;
@@ -34,8 +35,11 @@ pub struct SseRelay {
     hold: HoldPolicy,
     /// The events without content that were forwarded, in case another target continues the stream.
     openings: Openings,
-    /// Charge for everything held here.
+    /// What the client has, if another server may continue the stream.
+    pub sent: Option<Box<Sent>>,
+    /// Charge for everything held here, except what is in `sent`.
     charge: Charge,
+    sent_charge: Charge,
 }
 
 /// The result of taking a slice.
@@ -48,6 +52,17 @@ pub struct Taken {
     pub retry: Option<(Target, Cause)>,
     /// The stream cannot continue what the client has from another target.
     pub stop: Option<Stop>,
+    /// An error event after the first content, of a stream that another server may continue. It is held back with what
+    /// follows it.
+    pub error: Option<HeldBack>,
+}
+
+/// An error event that is held back.
+pub struct HeldBack {
+    /// The status that it stands for.
+    pub code: Option<u16>,
+    /// The event and what came after it.
+    pub bytes: Bytes,
 }
 
 /// Why a stream cannot continue what the client has from another target.
@@ -84,7 +99,9 @@ impl SseRelay {
                 released: false,
             },
             openings: Openings::default(),
+            sent: None,
             charge: Charge::default(),
+            sent_charge: Charge::default(),
         }
     }
 
@@ -103,6 +120,19 @@ impl SseRelay {
         self.held = Vec::new();
         self.openings.next_stream();
         self.charge.shrink(0);
+    }
+
+    /// Prepares for the stream of a server that continues what was `sent`.
+    pub fn join(&mut self, sent: Box<Sent>) {
+        self.decoder = Decoder::new(MAX_EVENT);
+        self.partial = Vec::new();
+        self.sent = Some(sent);
+    }
+
+    /// Keeps nothing more for another server: none will continue the stream.
+    pub fn forget_sent(&mut self) {
+        self.sent = None;
+        self.sent_charge.shrink(0);
     }
 
     /// Returns the held events: they were held long enough.
@@ -169,11 +199,26 @@ impl SseRelay {
         let mut events = decoder.feed(&data);
         while let Some(event) = events.next() {
             let prescan = prescans.for_next();
-            complete = event.end;
+            let end = event.end;
             if self.committed {
-                with_content += u64::from(note(self.api, &event, prescan, exchange));
+                let tail = prescan.tail_meaning(self.api, &event);
+                if let (Tail::Error { code }, Some(_)) = (tail, &self.sent) {
+                    let bytes = Bytes::new();
+                    taken.error = Some(HeldBack { code, bytes });
+                    break;
+                }
+                let sent = self.sent.as_deref_mut();
+                with_content += u64::from(note(self.api, &event, tail, prescan, exchange, sent));
+                if let Some(sent) = self.sent.as_deref().filter(|sent| sent.is_joined()) {
+                    let raw = [&self.partial[..], &data[from..end]];
+                    write_joined(sent, &event, raw, &mut out);
+                    self.partial.clear();
+                    from = end;
+                }
+                complete = end;
                 continue;
             }
+            complete = end;
             match self.early(
                 &event,
                 &data[from..complete],
@@ -187,7 +232,10 @@ impl SseRelay {
                 Early::Commit => {
                     self.committed = true;
                     taken.committed = true;
-                    with_content += u64::from(note(self.api, &event, prescan, exchange));
+                    let tail = prescan.tail_meaning(self.api, &event);
+                    let sent = self.sent.as_deref_mut();
+                    let noted = note(self.api, &event, tail, prescan, exchange, sent);
+                    with_content += u64::from(noted);
                 }
                 Early::Retry(target, cause) => {
                     taken.retry = Some((target, cause));
@@ -202,7 +250,13 @@ impl SseRelay {
         drop(events);
         self.decoder = decoder;
         exchange.content(now, with_content);
-        if taken.retry.is_none() && taken.stop.is_none() {
+        if let Some(held) = &mut taken.error {
+            (taken.forward, held.bytes) = self.hold_back(&data, from, complete, out);
+            if taken.committed {
+                self.openings.settled();
+            }
+            timers.last_data = Some(now);
+        } else if taken.retry.is_none() && taken.stop.is_none() {
             let rewrites = self.openings.rewrites(self.api);
             let mut boundary = self.decoder.boundary();
             if rewrites && self.quiet() {
@@ -241,8 +295,41 @@ impl SseRelay {
         taken
     }
 
+    /// Splits what came into what is forwarded, up to `done`, and what is held back with an error event. Everything before
+    /// `from` is in `out` already.
+    fn hold_back(
+        &mut self,
+        data: &Bytes,
+        from: usize,
+        done: usize,
+        mut out: Vec<u8>,
+    ) -> (Bytes, Bytes) {
+        let mut held = Vec::new();
+        out.append(&mut self.held);
+        // An event that began in an earlier slice is the first one of this slice.
+        let began = if done > from { &mut out } else { &mut held };
+        began.append(&mut self.partial);
+        out.extend_from_slice(&data[from..done]);
+        held.extend_from_slice(&data[done..]);
+        self.partial = Vec::new();
+        self.charge.shrink(0);
+        // Both begin at the boundary of an event.
+        self.decoder = Decoder::new(MAX_EVENT);
+        (out.into(), held.into())
+    }
+
     /// Charges what is held. Returns false if the budget has no room for it.
     fn charge_held(&mut self, exchange: &Exchange) -> bool {
+        if let Some(sent) = &mut self.sent {
+            let wanted = charged(sent.held());
+            let memory = exchange.memory();
+            if wanted != self.sent_charge.bytes()
+                && !self.sent_charge.resize(memory, wanted, Purpose::Event)
+            {
+                sent.prevent(Reason::NoMemory);
+                self.sent_charge.shrink(0);
+            }
+        }
         let held = self.partial.capacity()
             + self.held.capacity()
             + self.decoder.held()
@@ -376,12 +463,19 @@ fn charged(held: usize) -> usize {
     if held > FREE { cost(held) } else { 0 }
 }
 
-/// Records an event that is forwarded. Returns whether it has content.
-fn note(api: Api, event: &Event<'_>, prescan: Prescan, exchange: &mut Exchange) -> bool {
+/// Records an event that is forwarded, of meaning `tail`. Returns whether it has content.
+fn note(
+    api: Api,
+    event: &Event<'_>,
+    tail: Tail,
+    prescan: Prescan,
+    exchange: &mut Exchange,
+    sent: Option<&mut Sent>,
+) -> bool {
     if let Some(usage) = prescan.usage(api, event) {
+        let usage = sent.as_ref().map_or(usage, |sent| sent.corrected(usage));
         exchange.usage.merge(usage);
     }
-    let tail = prescan.tail_meaning(api, event);
     match tail {
         Tail::Error { code } => {
             exchange.timeline.set_error(code);
@@ -392,5 +486,29 @@ fn note(api: Api, event: &Event<'_>, prescan: Prescan, exchange: &mut Exchange) 
         Tail::Terminal => exchange.timeline.set_terminal(),
         Tail::Nothing => {}
     }
+    if let Some(sent) = sent.filter(|_| event.has_data) {
+        sent.take(event.data);
+    }
     tail == Tail::Nothing && event.has_data
+}
+
+/// Writes an event of a continued part. `raw` are its bytes as they came.
+fn write_joined(sent: &Sent, event: &Event<'_>, raw: [&[u8]; 2], out: &mut Vec<u8>) {
+    let rewritten = event.has_data.then(|| sent.rewritten(event.data)).flatten();
+    let Some(mut data) = rewritten else {
+        raw.into_iter().for_each(|part| out.extend_from_slice(part));
+        return;
+    };
+    // JSON has line ends only between its tokens.
+    data.iter_mut()
+        .filter(|byte| **byte == b'\n')
+        .for_each(|byte| *byte = b' ');
+    if !event.name.is_empty() {
+        out.extend_from_slice(b"event: ");
+        out.extend_from_slice(event.name);
+        out.push(b'\n');
+    }
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(&data);
+    out.extend_from_slice(b"\n\n");
 }

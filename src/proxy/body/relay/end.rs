@@ -5,7 +5,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 
+use super::takeover::Otherwise;
 use super::{Relay, State};
+use crate::continuation;
 use crate::failover::{Cause, Target};
 use crate::http1::NameFilter;
 use crate::proxy::attempt::Retried;
@@ -26,6 +28,21 @@ impl Relay {
             self.retry(target, Cause::Broken);
             return Bytes::new();
         }
+        if !self.exchange().timeline.terminal() {
+            let otherwise = Otherwise::Break {
+                for_client: for_client.into(),
+                why: why.into(),
+            };
+            if self.take_over(continuation::Cause::Connection, otherwise) {
+                return Bytes::new();
+            }
+        }
+        self.break_off(for_client, why);
+        Bytes::new()
+    }
+
+    /// Ends a response that broke.
+    pub(super) fn break_off(&mut self, for_client: &str, why: &str) {
         let exchange = self.exchange();
         exchange.because(why);
         let terminal = exchange.timeline.terminal();
@@ -42,7 +59,6 @@ impl Relay {
                 self.state = State::Cut(why.into());
             }
         }
-        Bytes::new()
     }
 
     /// Counts a failure before the first content against the endpoint.
@@ -61,7 +77,7 @@ impl Relay {
         let exchange = self.exchange();
         exchange.because(message);
         exchange.ended(end);
-        self.commit();
+        self.commit(false);
         let Some(sse) = &mut self.sse else {
             self.state = State::Cut(message.into());
             return;

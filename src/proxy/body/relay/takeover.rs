@@ -1,0 +1,305 @@
+//! Handles a stream that breaks after its first content: another server takes it over, or it ends as its own server ended it.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::{Relay, SILENT, State};
+use crate::continuation::{Cause, Outcome, Reason, Sent};
+use crate::failover;
+use crate::proxy::attempt::Retry;
+use crate::proxy::body::sse_relay::HeldBack;
+use crate::proxy::continuing::{Continued, Joined, Resume};
+use crate::proxy::exchange::Exchange;
+use crate::snapshot::{MoveWatch, Turn};
+use crate::split::Generation;
+use crate::upstream::{Endpoint, Failure, UpstreamBody};
+
+/// What is kept of a stream, so that another server can continue it.
+pub struct Kept {
+    /// `None` while other servers are asked.
+    source: Option<Box<dyn Resume>>,
+    /// The endpoint that sends the stream.
+    endpoint: Option<Arc<Endpoint>>,
+    /// How often another server has continued it.
+    times: u32,
+    /// Says when it is to move; `None` unless it is on old.
+    moves: Option<MoveWatch>,
+    /// Set while other servers are asked.
+    broke: Option<Broke>,
+}
+
+/// How a stream broke.
+struct Broke {
+    cause: Cause,
+    at: Instant,
+    /// The generation that it came from.
+    from: Generation,
+    /// What happens if nobody goes on.
+    otherwise: Otherwise,
+}
+
+/// What becomes of a stream that no other server continues.
+pub enum Otherwise {
+    /// It ends as after a broken connection.
+    Break { for_client: Box<str>, why: Box<str> },
+    /// It ends as its server ended it.
+    End,
+    /// It ends because nothing came for too long.
+    Silence,
+    /// The error event is forwarded, and the stream goes on.
+    Forward(Bytes),
+    /// It stays where it is.
+    Stay,
+}
+
+impl Relay {
+    /// Keeps what `attempts` has if the stream can be continued after its first content, which has come if `goes_on`.
+    pub(super) fn keep(&mut self, attempts: Box<dyn Retry>, goes_on: bool) {
+        let sent = self.sse.as_ref().and_then(|sse| sse.sent.as_ref());
+        let keep = goes_on && sent.is_some();
+        let source = attempts.commit(keep);
+        match (source, sent) {
+            (Some(source), Some(sent)) => {
+                source.want(sent);
+                let on_old = self.exchange.as_ref().is_some_and(is_on_old);
+                self.kept = Some(Box::new(Kept {
+                    moves: on_old.then(|| source.watch_moves()),
+                    source: Some(source),
+                    endpoint: self.endpoint.clone(),
+                    times: 0,
+                    broke: None,
+                }));
+            }
+            _ => self.drop_kept(),
+        }
+    }
+
+    /// The stream will not be continued any more.
+    fn drop_kept(&mut self) {
+        if let Some(sse) = &mut self.sse {
+            sse.forget_sent();
+        }
+        self.kept = None;
+    }
+
+    /// Releases what is kept if it is known to be of no use.
+    pub(super) fn release_kept(&mut self) {
+        let (Some(kept), Some(sse)) = (&mut self.kept, &self.sse) else {
+            return;
+        };
+        if sse.quiet() {
+            return self.drop_kept();
+        }
+        // The reason is told if the stream breaks.
+        let is_over = sse
+            .sent
+            .as_ref()
+            .is_none_or(|sent| sent.prevented().is_some());
+        if let Some(source) = kept.source.as_ref().filter(|_| is_over) {
+            source.release();
+        }
+    }
+
+    /// Asks other servers for the rest of the stream, if they may be asked. If none goes on, `otherwise` happens. Returns false
+    /// if nobody is asked; then the caller does what `otherwise` says.
+    pub(super) fn take_over(&mut self, cause: Cause, otherwise: Otherwise) -> bool {
+        let (Some(kept), Some(sse)) = (&mut self.kept, &mut self.sse) else {
+            return false;
+        };
+        let (Some(source), Some(sent), Some(exchange)) =
+            (kept.source.take(), sse.sent.take(), self.exchange.take())
+        else {
+            return false;
+        };
+        let now = Instant::now();
+        if let Some(endpoint) = &kept.endpoint {
+            blame(endpoint, cause, now);
+        }
+        let generation = exchange.answering();
+        let asked = match source.prepare(exchange.api(), &sent, cause, kept.times) {
+            Ok(asked) => asked,
+            Err(reason) => {
+                self.exchange = Some(exchange);
+                kept.source = Some(source);
+                sse.sent = Some(sent);
+                self.not_continued(generation, cause, reason);
+                return false;
+            }
+        };
+        let stays = matches!(otherwise, Otherwise::Forward(_) | Otherwise::Stay);
+        if !stays {
+            self.source = UpstreamBody::empty();
+        }
+        kept.broke = Some(Broke {
+            cause,
+            at: now,
+            from: generation,
+            otherwise,
+        });
+        let from = kept.endpoint.clone();
+        self.state = State::Continuing(source.ask(asked, exchange, sent, from));
+        true
+    }
+
+    /// Looks whether the plan moves the stream.
+    #[inline]
+    pub(super) fn watch_moves(&mut self, cx: &mut Context<'_>) {
+        if let Some(watch) = self.kept.as_mut().and_then(|kept| kept.moves.as_mut())
+            && let Poll::Ready(at) = watch.poll(cx)
+        {
+            self.timers.move_at = at;
+        }
+    }
+
+    /// Moves the stream to new if it is its turn. If no server there goes on, it stays, and is not moved again.
+    pub(super) fn turn_to_move(&mut self) {
+        let Some(watch) = self.kept.as_mut().and_then(|kept| kept.moves.as_mut()) else {
+            return;
+        };
+        match watch.turn(Instant::now()) {
+            Turn::At(at) => self.timers.move_at = Some(at),
+            Turn::Stay => {}
+            Turn::Move => {
+                self.take_over(Cause::PlannedMove, Otherwise::Stay);
+            }
+        }
+    }
+
+    /// Records why the stream is not continued. Only one that was to move may still be continued later.
+    fn not_continued(&mut self, generation: Generation, cause: Cause, reason: Reason) {
+        let moves = cause == Cause::PlannedMove;
+        if let Some(kept) = self.kept.as_mut().filter(|_| moves) {
+            kept.moves = None;
+        }
+        let outcome = if moves {
+            Outcome::Stayed
+        } else {
+            Outcome::Ended
+        };
+        self.exchange().not_continued(generation, outcome, reason);
+        if !moves {
+            self.drop_kept();
+        }
+    }
+
+    /// An error event came after the first content. Returns what is to be forwarded.
+    pub(super) fn error_event(&mut self, held: HeldBack) -> Bytes {
+        let HeldBack { code, bytes } = held;
+        let says_gone = self.kept.is_some()
+            && failover::Cause::of_error_event(code) == Some(failover::Cause::ErrorEvent);
+        if says_gone {
+            let otherwise = Otherwise::Forward(bytes.clone());
+            if self.take_over(Cause::ErrorEvent, otherwise) {
+                return Bytes::new();
+            }
+        } else if self.kept.is_some() {
+            let generation = self.exchange().answering();
+            self.not_continued(generation, Cause::ErrorEvent, Reason::RequestError);
+        }
+        self.forward_held(bytes)
+    }
+
+    /// Takes what was held back with an error event, as if it came now.
+    fn forward_held(&mut self, bytes: Bytes) -> Bytes {
+        self.drop_kept();
+        self.take_again(bytes)
+    }
+
+    /// Goes on with the server that was found, or without one. Returns what is to be forwarded.
+    pub(super) fn go_on(&mut self, continued: Continued) -> Bytes {
+        let Continued {
+            source,
+            exchange,
+            sent,
+            result,
+        } = continued;
+        self.exchange = Some(exchange);
+        self.state = State::Flowing;
+        let kept = self
+            .kept
+            .as_mut()
+            .expect("it is kept while others are asked");
+        kept.source = Some(source);
+        let broke = kept.broke.take().expect("it is set while others are asked");
+        match result {
+            Ok(joined) => self.join(sent, joined, broke),
+            Err(reason) => {
+                if let Some(sse) = &mut self.sse {
+                    sse.sent = Some(sent);
+                }
+                self.not_continued(broke.from, broke.cause, reason);
+                self.otherwise(broke.otherwise)
+            }
+        }
+    }
+
+    fn otherwise(&mut self, otherwise: Otherwise) -> Bytes {
+        match otherwise {
+            Otherwise::Break { for_client, why } => {
+                self.break_off(&for_client, &why);
+                Bytes::new()
+            }
+            Otherwise::End => self.end(),
+            Otherwise::Silence => {
+                self.silent(SILENT);
+                Bytes::new()
+            }
+            Otherwise::Forward(bytes) => self.forward_held(bytes),
+            Otherwise::Stay => {
+                // The pause was not the server's.
+                self.timers.last_data = Some(Instant::now());
+                Bytes::new()
+            }
+        }
+    }
+
+    fn join(&mut self, mut sent: Box<Sent>, joined: Joined, broke: Broke) -> Bytes {
+        let Broke { cause, from, .. } = broke;
+        let exchange = self.exchange();
+        let to = joined.generation;
+        exchange.continued(to, cause, broke.at.elapsed());
+        sent.join(joined.ask, joined.skipped);
+        if let Some(sse) = &mut self.sse {
+            sse.join(sent);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.times += 1;
+            kept.endpoint = Some(joined.endpoint);
+            if to == Generation::New {
+                kept.moves = None;
+            }
+        }
+        self.hide(joined.hidden);
+        self.source = joined.body;
+        let comment = match joined.comment {
+            true => format!(
+                ": crossfade continued ({from} → {to}, {})\n\n",
+                cause.as_str()
+            ),
+            false => String::new(),
+        };
+        [Bytes::from(comment), self.take(joined.first)]
+            .concat()
+            .into()
+    }
+}
+
+fn is_on_old(exchange: &Exchange) -> bool {
+    exchange.answering() == Generation::Old
+}
+
+/// Counts the break against the endpoint. A planned move is not its fault.
+fn blame(endpoint: &Endpoint, cause: Cause, now: Instant) {
+    match cause {
+        Cause::PlannedMove => {}
+        Cause::GapTimeout => endpoint.failed(Failure::Silence, now, &SILENT),
+        Cause::ErrorEvent => endpoint.failed(Failure::Answer, now, &"sent an error event"),
+        Cause::Connection | Cause::Truncated => {
+            endpoint.may_have_restarted();
+            endpoint.failed(Failure::Answer, now, &"broke off a stream");
+        }
+    }
+}

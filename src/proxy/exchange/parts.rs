@@ -1,0 +1,130 @@
+//! What each server delivered of a stream that another one continues.
+
+use std::time::{Duration, Instant};
+
+use http::HeaderValue;
+
+use super::Exchange;
+use crate::continuation::{Cause, Outcome, Reason};
+use crate::failover;
+use crate::split::Generation;
+use crate::sse::{Timeline, Usage};
+use crate::telemetry::Metrics;
+
+/// What earlier servers delivered of a stream.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// How often another server has continued it.
+    pub continued: u32,
+    /// The next event is the first one of another server.
+    pub begins: bool,
+    events: u64,
+    bytes: u64,
+    /// Tokens of earlier servers, by generation. They count once a server reports tokens.
+    tokens: [u64; 2],
+}
+
+impl Parts {
+    /// Counts what has been delivered since the last call for `generation`, whose server has generated `tokens` of the answer.
+    fn deliver(
+        &mut self,
+        metrics: &Metrics,
+        generation: Generation,
+        timeline: &Timeline,
+        tokens: u64,
+    ) {
+        let events = timeline.events() - self.events;
+        let bytes = timeline.bytes() - self.bytes;
+        metrics.delivered(generation, events, bytes, Usage::default());
+        self.events = timeline.events();
+        self.bytes = timeline.bytes();
+        let counted: u64 = self.tokens.iter().sum();
+        self.tokens[generation.index()] += tokens.saturating_sub(counted);
+    }
+
+    /// Counts what is left for `generation` at the end. `usage` is that of the whole answer.
+    pub fn deliver_rest(
+        &self,
+        metrics: &Metrics,
+        generation: Generation,
+        timeline: &Timeline,
+        usage: Usage,
+    ) {
+        let counted: u64 = self.tokens.iter().sum();
+        if counted > 0 && usage.completion_tokens > 0 {
+            for side in Generation::ALL {
+                let earlier = Usage {
+                    prompt_tokens: 0,
+                    completion_tokens: self.tokens[side.index()],
+                };
+                metrics.delivered(side, 0, 0, earlier);
+            }
+        }
+        let own = Usage {
+            completion_tokens: usage.completion_tokens.saturating_sub(counted),
+            ..usage
+        };
+        let events = timeline.events() - self.events;
+        let bytes = timeline.bytes() - self.bytes;
+        metrics.delivered(generation, events, bytes, own);
+    }
+}
+
+/// The failure of an attempt that a break stands for. A planned move is none.
+const fn failure(cause: Cause) -> Option<failover::Cause> {
+    match cause {
+        Cause::Connection | Cause::Truncated => Some(failover::Cause::Broken),
+        Cause::GapTimeout => Some(failover::Cause::Deadline),
+        Cause::ErrorEvent => Some(failover::Cause::ErrorEvent),
+        Cause::PlannedMove => None,
+    }
+}
+
+impl Exchange {
+    /// Records that another server, of `generation`, is asked to continue the stream. The server before it generated `tokens`
+    /// of the answer. Returns the `traceparent` of the attempt if the exchange is traced.
+    pub fn asks_to_continue(
+        &mut self,
+        generation: Generation,
+        cause: Cause,
+        tokens: u64,
+    ) -> Option<HeaderValue> {
+        self.attempts += 1;
+        self.parts.deliver(
+            &self.context.metrics,
+            self.answering,
+            &self.timeline,
+            tokens,
+        );
+        // Before the request is sent, so that it counts as open where it may arrive. A stream that is to move stays open where
+        // it is until then.
+        if cause != Cause::PlannedMove {
+            self.carried_by(generation);
+        }
+        let cause = failure(cause)?;
+        self.cause = Some(cause);
+        let span = self.span.as_mut();
+        span.map(|span| span.retried(generation, cause, Instant::now()))
+    }
+
+    /// Records that a server of `generation` continues the stream, `gap` after it broke.
+    pub fn continued(&mut self, generation: Generation, cause: Cause, gap: Duration) {
+        self.carried_by(generation);
+        self.parts.continued += 1;
+        self.parts.begins = true;
+        self.attempted = Instant::now();
+        self.context.metrics.continued(cause, gap);
+    }
+
+    /// Records that no other server continues the stream. It stays with `generation`, or ends as one of its streams.
+    pub fn not_continued(&mut self, generation: Generation, outcome: Outcome, reason: Reason) {
+        self.carried_by(generation);
+        self.not_continued = Some(reason);
+        self.context.metrics.not_continued(outcome, reason);
+        tracing::debug!(
+            outcome = outcome.as_str(),
+            reason = reason.as_str(),
+            "a stream is not continued"
+        );
+    }
+}

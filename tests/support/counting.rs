@@ -1,0 +1,192 @@
+//! A model server that says one long text, from wherever the prompt ends: what others have said of it may be given to it, and it
+//! goes on. So a text that several servers said together can be compared with one that a single server said.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::scripts::{COMPLETIONS, DONE, models};
+use super::upstream::{Received, Script};
+
+/// The words of a text, each with something that JSON escapes or that takes several bytes.
+pub fn words(count: usize) -> String {
+    (0..count).map(word).collect()
+}
+
+fn word(index: usize) -> String {
+    let end = ["é ", "\"\n", "€😀 ", "\\ "][index % 4];
+    format!("w{index}{end}")
+}
+
+/// What a server does when it has said so many words of an answer that it began itself.
+pub type Break = Arc<dyn Fn(Script) -> Script + Send + Sync>;
+
+/// A model server.
+#[derive(Clone)]
+pub struct Counting {
+    /// What is in its ids.
+    pub name: &'static str,
+    /// How many words it says in all.
+    pub words: usize,
+    /// After how many words it breaks off, and how.
+    pub breaks: Option<(usize, Break)>,
+    /// The same for what it continues.
+    pub breaks_again: Option<(usize, Break)>,
+    /// What it does with the two flags that continue a message.
+    pub flags: Flags,
+    /// How many words it thinks before an answer, and before the rest of one.
+    pub thinks: [usize; 2],
+    /// Whether every event has token counts.
+    pub counts: bool,
+    /// More fields of a delta.
+    pub delta: Value,
+}
+
+/// What a server does with the flags that continue a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flags {
+    /// It acts on them, and refuses both at once.
+    Known,
+    /// It does not read them: it answers the probe, and begins a new turn.
+    Ignored,
+    /// It refuses them.
+    Refused,
+    /// It never answers the probe.
+    Hangs,
+}
+
+impl Counting {
+    pub fn new(name: &'static str, words: usize) -> Self {
+        Self {
+            name,
+            words,
+            breaks: None,
+            breaks_again: None,
+            flags: Flags::Known,
+            thinks: [0, 0],
+            counts: false,
+            delta: json!({}),
+        }
+    }
+
+    /// Breaks off after so many words.
+    pub fn breaking(
+        mut self,
+        after: usize,
+        how: impl Fn(Script) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        self.breaks = Some((after, Arc::new(how)));
+        self
+    }
+
+    /// The handler of a server.
+    pub fn handler(self) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
+        let this = Arc::new(self);
+        move |received| {
+            if received.target.ends_with("/v1/models") {
+                return models(&["tiny"]);
+            }
+            let this = Arc::clone(&this);
+            Script::by_body(move |received| this.answer(received))
+        }
+    }
+
+    fn answer(&self, received: &Received) -> Script {
+        let body: Value = serde_json::from_slice(&received.body()).unwrap_or_default();
+        let flag = |name: &str| body[name] == true;
+        let both = flag("continue_final_message") && flag("add_generation_prompt");
+        match self.flags {
+            Flags::Known if both => {
+                return Script::new().json(400, r#"{"message":"Validation: Cannot set both `continue_final_message` and `add_generation_prompt` to True.","type":"Bad Request","code":400}"#);
+            }
+            Flags::Hangs if both => return Script::new().hang(),
+            Flags::Refused if !body["continue_final_message"].is_null() => {
+                return Script::new().json(400, r#"{"message":"Validation: Unsupported parameter(s): `continue_final_message`, `add_generation_prompt`","code":400}"#);
+            }
+            _ => {}
+        }
+        let completions = received.target.contains(COMPLETIONS);
+        let given = match (completions, body["messages"].as_array()) {
+            (true, _) => body["prompt"].as_str().unwrap_or_default(),
+            (false, Some(messages)) if flag("continue_final_message") => {
+                let last = messages.last().map(|message| &message["content"]);
+                last.and_then(Value::as_str).unwrap_or_default()
+            }
+            _ => "",
+        };
+        // The prompt of Completions is the question, then what has been said.
+        let given = given.strip_prefix("say: ").unwrap_or(given);
+        self.script(completions, given, &body)
+    }
+
+    fn script(&self, completions: bool, given: &str, body: &Value) -> Script {
+        let text = words(self.words);
+        let Some(rest) = text.strip_prefix(given) else {
+            return Script::new().json(400, r#"{"message":"another text","code":400}"#);
+        };
+        let is_first = given.is_empty();
+        let breaks = if is_first {
+            &self.breaks
+        } else {
+            &self.breaks_again
+        };
+        let prompt = 10 + given.split_inclusive([' ', '\n']).count();
+        let wants_usage = body["stream_options"]["include_usage"] == true;
+        let mut said = 0;
+        let mut script = Script::new().sse();
+        let chunk = |delta: Value, finish: Value, said: usize| {
+            let choice = match completions {
+                true => json!({"index": 0, "text": delta["content"], "finish_reason": finish}),
+                false => {
+                    json!({"index": 0, "delta": delta, "finish_reason": finish, "logprobs": null})
+                }
+            };
+            let mut chunk = json!({
+                "id": format!("cmpl-{}", self.name), "created": self.name.len(),
+                "object": "chunk", "model": "tiny", "system_fingerprint": self.name,
+                "choices": [choice],
+            });
+            if self.counts {
+                chunk["usage"] = usage(prompt, said);
+            }
+            format!("data: {chunk}\n\n")
+        };
+        script = script.chunk(chunk(
+            json!({"role": "assistant", "content": ""}),
+            Value::Null,
+            0,
+        ));
+        let thinks = self.thinks[usize::from(!is_first)];
+        for index in 0..thinks {
+            said += 1;
+            let delta = json!({"reasoning_content": format!("{} thinks {index} ", self.name)});
+            script = script.chunk(chunk(delta, Value::Null, said));
+        }
+        for (index, word) in rest.split_inclusive([' ', '\n']).enumerate() {
+            if let Some((after, how)) = breaks
+                && *after == index
+            {
+                return how(script);
+            }
+            said += 1;
+            let mut delta = json!({"content": word});
+            for (key, value) in self.delta.as_object().into_iter().flatten() {
+                delta[key] = value.clone();
+            }
+            script = script.chunk(chunk(delta, Value::Null, said));
+        }
+        script = script.chunk(chunk(json!({"content": ""}), "stop".into(), said));
+        if wants_usage {
+            let last = json!({
+                "id": format!("cmpl-{}", self.name), "model": "tiny", "choices": [],
+                "usage": usage(prompt, said),
+            });
+            script = script.chunk(format!("data: {last}\n\n"));
+        }
+        script.chunk(DONE)
+    }
+}
+
+fn usage(prompt: usize, said: usize) -> Value {
+    json!({"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said})
+}
