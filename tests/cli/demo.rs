@@ -133,6 +133,53 @@ fn a_short_demo_ends_by_itself_with_figures_that_add_up() {
     assert!(!text.contains("stopped before its end"), "{text}");
 }
 
+/// The medians that a line of the running demo tells by the proxy's figures: first token and gap, of old and of new.
+fn told_by_the_proxy(line: &str) -> Option<[[f64; 2]; 2]> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let pair = |text: &str| {
+        let (old, new) = text.split_once('/')?;
+        Some([old.parse().ok()?, new.parse().ok()?])
+    };
+    let seconds = words.iter().position(|word| *word == "s")?;
+    Some([
+        pair(words.get(seconds + 4)?)?,
+        pair(words.get(seconds + 5)?)?,
+    ])
+}
+
+/// The same by the clients' own figures.
+fn told_by_the_clients(lines: &[String], what: &str) -> [f64; 2] {
+    let begins = format!("{what} p50 / p99, ms");
+    let line = lines
+        .iter()
+        .find_map(|line| line.trim().strip_prefix(&*begins));
+    let words: Vec<&str> = line
+        .expect("the summary tells it")
+        .split_whitespace()
+        .collect();
+    [words[0], words[3]].map(|word| word.parse().unwrap())
+}
+
+#[test]
+fn its_figures_agree_with_those_of_its_own_clients() {
+    let (lines, status) = Demo::start(&["--plain", "--seconds", "12"]).end();
+    let text = lines.join("\n");
+    assert_eq!(status, Some(0), "{text}");
+    let last = lines.iter().rev().find_map(|line| told_by_the_proxy(line));
+    let [first, gap] = last.unwrap_or_else(|| panic!("{text}"));
+    for (what, proxy) in [("first token", first), ("gap", gap)] {
+        let clients = told_by_the_clients(&lines, what);
+        for (proxy, client) in proxy.into_iter().zip(clients) {
+            // The error of a bucket on each side, and what passes until the last line.
+            let off = (proxy - client).abs();
+            assert!(
+                off <= 0.1 * client + 2.0,
+                "{what}: the proxy says {proxy} ms, its clients {client} ms\n{text}"
+            );
+        }
+    }
+}
+
 #[test]
 fn ctrl_c_ends_a_demo_cleanly_with_what_was_counted_so_far() {
     let mut demo = Demo::start(&["--plain", "--seconds", "600"]);

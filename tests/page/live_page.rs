@@ -65,6 +65,81 @@ async fn its_figures_are_those_of_the_metrics() {
 }
 
 #[tokio::test]
+async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_only_when_opened() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(|request: &Received| match request.header("x-ends") {
+        Some("cut") => Script::new()
+            .sse()
+            .events(&role("new"))
+            .events(&content("new", 0))
+            .reset(),
+        _ => chat_stream("new"),
+    })
+    .await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    browser.open(&url(&proxy)).await;
+    browser.until("#link", |text| text == "live").await;
+    let says = |begins: &'static str| move |text: &str| text.starts_with(begins);
+    browser
+        .until(
+            "#standing",
+            says("New takes 50.0 % of the requests. No request ended"),
+        )
+        .await;
+    // Nothing that is shown comes before it.
+    let shown =
+        "[...document.querySelectorAll('main > *')].find((part) => part.checkVisibility()).id";
+    assert_eq!(browser.value(shown).await, "standing");
+    let send = async |ending: &str, count: u32| {
+        for _ in 0..count {
+            client::post(proxy.address, CHAT, &[("x-ends", ending)], STREAMING).await;
+        }
+    };
+    send("well", 120).await;
+    browser
+        .until("#standing", |text| {
+            text.contains("Old: 0.0 % errors, first token p95 ")
+                && text.contains("New: 0.0 % errors")
+        })
+        .await;
+    for side in ["old", "new"] {
+        let rate = format!("[data-recent='{side}.lastMinute.requests']");
+        browser
+            .until(&rate, |text| text.parse().is_ok_and(|rate: f64| rate > 0.0))
+            .await;
+        let errors = format!("[data-recent='{side}.lastMinute.errors']");
+        browser.until(&errors, |text| text == "0.0 %").await;
+    }
+    send("cut", 40).await;
+    browser
+        .until("#standing", says("New fails more requests than old: "))
+        .await;
+    assert_eq!(
+        browser
+            .value("document.querySelector('#standing').className")
+            .await,
+        "wide attention"
+    );
+    browser
+        .until("[data-recent='new.lastMinute.errors']", |text| {
+            text == "25.0 %"
+        })
+        .await;
+    // What counts since the start is there for who opens it.
+    let totals = "document.querySelector('#since-start').open";
+    let is_seen = "document.querySelector('#totals').checkVisibility()";
+    assert_eq!(browser.value(totals).await, false);
+    assert_eq!(browser.value(is_seen).await, false);
+    browser
+        .value("document.querySelector('#since-start summary').click()")
+        .await;
+    assert_eq!(browser.value(is_seen).await, true);
+}
+
+#[tokio::test]
 async fn who_opens_it_late_sees_what_happened_before() {
     let Some(mut browser) = Browser::start().await else {
         return;

@@ -74,3 +74,60 @@ fn message(sketch: &Sketch, bounds: &[f64]) -> Message {
     message.set_sample_sum(sketch.sum() as f64 / 1e9);
     message
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::telemetry::latency::{FIRST_EVENT_BOUNDS, GAP_BOUNDS};
+    use crate::telemetry::quantile::quantile;
+
+    /// What Prometheus computes of these values.
+    fn estimate(seconds: impl IntoIterator<Item = f64>, bounds: &[f64], q: f64) -> f64 {
+        let histogram = Histogram::default();
+        for value in seconds {
+            histogram.observe(Duration::from_secs_f64(value));
+        }
+        let message = message(&histogram.sketch(), bounds);
+        let finite = message.get_bucket().iter();
+        let finite = finite.map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()));
+        let infinite = (f64::INFINITY, message.get_sample_count());
+        let buckets: Vec<_> = finite.chain([infinite]).collect();
+        quantile(&buckets, q).unwrap()
+    }
+
+    /// Values within 5 % of `middle`, evenly: times of a server vary more.
+    fn near(middle: f64) -> impl Iterator<Item = f64> {
+        (0..=100).map(move |i| middle * (0.95 + 0.001 * f64::from(i)))
+    }
+
+    /// The range in which neighbours are to be told apart.
+    fn range(from: f64, to: f64) -> impl Iterator<Item = f64> {
+        let steps = ((to / from).ln() / 0.005) as i32;
+        (0..=steps).map(move |step| from * (0.005 * f64::from(step)).exp())
+    }
+
+    #[test]
+    fn prometheus_estimates_a_latency_within_15_percent_and_tells_two_apart_that_differ_by_as_much()
+    {
+        for (bounds, from, to) in [(GAP_BOUNDS, 0.005, 0.2), (FIRST_EVENT_BOUNDS, 0.05, 5.0)] {
+            for middle in range(from / 0.95 * 1.001, to / 1.05) {
+                for (q, real) in [(0.5, middle), (0.9, middle * 1.04), (0.95, middle * 1.045)] {
+                    let told = estimate(near(middle), &bounds, q);
+                    let error = (told / real - 1.0).abs();
+                    assert!(error <= 0.15, "p{q} of {middle}: {told}");
+                    let other = estimate(near(middle * 1.15), &bounds, q);
+                    let is_more = middle * 1.15 * 1.05 > to || other > told * 1.01;
+                    assert!(
+                        is_more,
+                        "p{q} of {middle} and 15 % more: {told} and {other}"
+                    );
+                }
+                // Even of a value that never varies, the median is as good.
+                let told = estimate([middle; 10], &bounds, 0.5);
+                assert!((told / middle - 1.0).abs() <= 0.101, "{middle}: {told}");
+            }
+        }
+    }
+}
