@@ -200,7 +200,7 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             ],
             "--all-namespaces",
         ),
-        (&["controller", "--quiet-period", "-1"], "--quiet-period"),
+        (&["controller", "--quiet-period", "x"], "--quiet-period"),
         (
             &["proxy", "--old", "a:1", "--new", "b:1", "--split", "x"],
             "x",

@@ -135,16 +135,15 @@ fn a_short_demo_ends_by_itself_with_figures_that_add_up() {
 
 /// The medians that a line of the running demo tells by the proxy's figures: first token and gap, of old and of new.
 fn told_by_the_proxy(line: &str) -> Option<[[f64; 2]; 2]> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let pair = |text: &str| {
+    let pair = |text: &str| -> Option<[f64; 2]> {
         let (old, new) = text.split_once('/')?;
         Some([old.parse().ok()?, new.parse().ok()?])
     };
-    let seconds = words.iter().position(|word| *word == "s")?;
-    Some([
-        pair(words.get(seconds + 4)?)?,
-        pair(words.get(seconds + 5)?)?,
-    ])
+    let pairs: Vec<_> = line.split_whitespace().filter_map(pair).collect();
+    // Open streams, first token, gap, and what was completed.
+    <[_; 4]>::try_from(pairs)
+        .ok()
+        .map(|[_, first, gap, _]| [first, gap])
 }
 
 /// The same by the clients' own figures.

@@ -75,7 +75,16 @@ impl Observer {
                 .hear(&parsed.key, &one.place, Pace::Usual, follow);
             match heard.map(|heard| heard.report()) {
                 Err(_) => is_known = false,
-                Ok(Some(report)) => self.note(&mut others, one, report, old, to_old)?,
+                Ok(Some(report)) => {
+                    let is_this = report.uid.is_some() && report.uid == parsed.identity.uid;
+                    if is_this && may_send_to_old(&report) {
+                        others.found.push(format!(
+                            "the proxy of {}, which follows this update and still uses old",
+                            one.pod
+                        ));
+                    }
+                    self.note(&mut others, one, report, old, to_old)?;
+                }
                 Ok(None) => others.found.push(unknown(one)),
             }
         }
@@ -169,6 +178,12 @@ impl Observer {
         }
         Some(found)
     }
+}
+
+/// Whether a proxy that follows the update outside of old's frontends uses old, or may do so.
+fn may_send_to_old(report: &Report) -> bool {
+    let has_left = report.leaves_old && report.old_drains && report.may_reach_old == Some(0);
+    !has_left || report.open.old > 0
 }
 
 fn unknown(one: &Asked) -> String {

@@ -405,3 +405,76 @@ async fn old_may_not_go_while_a_frontend_of_its_own_appears_whose_proxy_was_not_
     drop(stage.proxies.remove(0));
     stage.until("up", "its proxy is gone", waits).await;
 }
+
+#[tokio::test]
+async fn old_may_not_go_while_an_update_elsewhere_leads_to_it_that_this_controller_refuses() {
+    let server = tokio::task::spawn_blocking(super::stage::new_server).await;
+    let server = server.unwrap();
+    let mut stage = Stage::on(&server).await;
+    let by_name = json!({"clientService": "clients", "newFrontendService": "new-frontend:8000"});
+    stage.begin(by_name).await;
+    let mut other = Stage::on(&server).await;
+    let mut of_new = slice("new-frontend-0");
+    of_new["metadata"]["labels"]["kubernetes.io/service-name"] = "new-frontend".into();
+    stage.create(&slices(), "new-frontend-1", of_new).await;
+    let name = format!("new-frontend.{}.svc.cluster.local:8000", stage.namespace);
+    let place = format!("{name}={}", stage.new.address);
+    // Its own updates may lead only to Services of their namespace.
+    let args = [
+        "--all-namespaces",
+        "--resolve",
+        &place,
+        "--quiet-period",
+        "1",
+        "--lease-namespace",
+        &stage.namespace,
+    ];
+    let _controller = Controller::start(&stage.kubeconfig, &args).await;
+    left(&stage).await;
+    stage.until("up", "safe", is_safe).await;
+    // Whoever runs the proxies of the other namespace lets them go anywhere.
+    let leading = json!({
+        "newFrontendService": stage.old.url(), "trafficSplitPercent": 50, "paused": true, "strict": true,
+    });
+    other.update("there", leading).await;
+    other.proxy("there").await;
+    let told: &'static str = Box::leak(format!("{}/there", other.namespace).into_boxed_str());
+    stage.until("up", "led to", lacks(false, told)).await;
+    other.delete(&updates(), "there").await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_proxy_outside_of_its_frontends_follows_the_update_and_uses_old() {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    // A proxy of its own before old, or in pods that nobody labelled as old's frontends.
+    let args = [
+        "--old",
+        &stage.old.url(),
+        "--kube",
+        "--kube-deployment",
+        "old",
+        "--kube-namespace",
+        &stage.namespace,
+        "--kube-allow-any-target",
+    ];
+    let env = [("KUBECONFIG", stage.kubeconfig.as_str())];
+    let stray = Proxy::start_with_env(&args, &env).await;
+    let ports = json!([{"name": "crossfade", "containerPort": stray.admin.port()}]);
+    stage.pod("stray", json!({"app": "stray"}), ports).await;
+    stage.pod_ready("stray", true).await;
+    let mut client = Client::connect(stray.address).await;
+    client.post(CHAT, &[("x-ends", "300000")], STREAMING).await;
+    client.head().await;
+    client.until("\n\n").await;
+    let _controller = stage.controller(&[]).await;
+    left(&stage).await;
+    let uses = lacks(
+        false,
+        "the proxy of stray, which follows this update and still uses old",
+    );
+    let object = stage.until("up", "a stream on old", uses).await;
+    assert_eq!(object["status"]["phase"], "Complete", "{object}");
+    drop(client);
+    stage.until("up", "safe", is_safe).await;
+}
