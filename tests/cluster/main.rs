@@ -9,10 +9,13 @@
 mod cluster;
 #[path = "../support/dynamo.rs"]
 mod dynamo;
+#[path = "../support/helm.rs"]
+mod helm;
 #[path = "../support/rig.rs"]
 mod rig;
 
 mod load;
+mod operator;
 #[path = "../dynamo/pair.rs"]
 #[allow(dead_code, reason = "only a way to ask is of use here")]
 mod pair;
@@ -22,6 +25,7 @@ mod chronicle;
 mod rollout;
 
 mod alias;
+mod charts;
 mod contest;
 mod ends;
 mod examples;
@@ -35,10 +39,25 @@ mod rollout_hands;
 mod rollout_losses;
 mod rollout_three;
 mod spread;
+mod walkthroughs;
 mod without_api_server;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// As the documents name the images: of crossfade, of Dynamo, and of vLLM, where each generation has its own.
+const RELEASED: &str = "registry.example/crossfade";
+const DYNAMO: [&str; 5] = [
+    stage::STAND_IN,
+    "nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.6.1",
+    "nvcr.io/nvidia/ai-dynamo/dynamo-frontend:1.7.0",
+    "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.6.1",
+    "nvcr.io/nvidia/ai-dynamo/vllm-runtime:1.7.0",
+];
+const VLLM: [(&str, &str); 2] = [
+    ("old", "vllm/vllm-openai:v0.11.0"),
+    ("new", "vllm/vllm-openai:v0.12.0"),
+];
 
 /// The program under test: `make test` names the release build.
 fn program() -> PathBuf {
@@ -50,7 +69,8 @@ fn program() -> PathBuf {
 fn the_scenarios_hold_in_a_cluster_with_real_dynamo() {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let crossfade = directory.join("crossfade-image.tar");
-    cluster::image(&program(), "/crossfade", stage::IMAGE, &crossfade);
+    let names = format!("{},{RELEASED}:{}", stage::IMAGE, env!("CARGO_PKG_VERSION"));
+    cluster::image(&program(), "/crossfade", &names, &crossfade);
     let shell = directory.join("shell-image.tar");
     cluster::image(
         Path::new("/bin/busybox"),
@@ -58,13 +78,37 @@ fn the_scenarios_hold_in_a_cluster_with_real_dynamo() {
         stage::SHELL,
         &shell,
     );
-    let stand_in = directory.join("dynamo-stand-in");
+    let dynamo = stand_in("dynamo", &[], "/usr/bin/python3", &DYNAMO.join(","));
+    let mut images = vec![crossfade, shell, dynamo];
+    for (generation, image) in VLLM {
+        let generation = format!("-DGENERATION=\"{generation}\"");
+        images.push(stand_in(
+            &image.replace(['/', ':'], "-"),
+            &[&generation],
+            "/usr/bin/vllm",
+            image,
+        ));
+    }
+    cluster::run_scenarios(&images);
+}
+
+/// An image with the program that stands in for model servers.
+fn stand_in(file: &str, flags: &[&str], inside: &str, name: &str) -> PathBuf {
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let program = directory.join(format!("{file}-stand-in"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/stand_in.c");
     let mut compiler = Command::new("gcc");
-    let compiler = compiler.args(["-static", "-Os", "-o"]).arg(&stand_in);
-    let compiled = compiler.arg(source).status().expect("a C compiler");
+    compiler
+        .args(["-static", "-Os", "-Wall", "-Werror"])
+        .args(flags)
+        .arg("-o");
+    let compiled = compiler
+        .arg(&program)
+        .arg(source)
+        .status()
+        .expect("a C compiler");
     assert!(compiled.success());
-    let dynamo = directory.join("dynamo-image.tar");
-    cluster::image(&stand_in, "/usr/bin/python3", stage::STAND_IN, &dynamo);
-    cluster::run_scenarios(&[crossfade, shell, dynamo]);
+    let image = directory.join(format!("{file}-image.tar"));
+    cluster::image(&program, inside, name, &image);
+    image
 }

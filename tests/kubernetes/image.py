@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes a container image from files, without a container engine.
 
-    image.py OUT.tar NAME:TAG PROGRAM[=/where] [FILE=/where ...]
+    image.py OUT.tar NAME:TAG[,NAME:TAG...] PROGRAM[=/where] [FILE=/where ...]
 
 PROGRAM is what a container of the image runs; libraries that it is linked with come along. The image holds nothing else but
 /tmp: no shell, and the user is 65532. OUT.tar is a docker archive: `cluster.sh image OUT.tar`.
@@ -62,7 +62,7 @@ def main() -> None:
         }
     ).encode()
     config_name = hashlib.sha256(config).hexdigest() + ".json"
-    manifest = [{"Config": config_name, "RepoTags": [name], "Layers": ["layer.tar"]}]
+    manifest = [{"Config": config_name, "RepoTags": name.split(","), "Layers": ["layer.tar"]}]
     members = {config_name: config, "layer.tar": content, "manifest.json": json.dumps(manifest).encode()}
     with tarfile.open(out, "w") as tar:
         for member, data in members.items():

@@ -1,6 +1,10 @@
-// Stands in for `python3` in images of Dynamo: `python3 -m dynamo.frontend` answers as a frontend with one model does, at
-// DYN_HTTP_PORT; any other module waits, as a worker. A prompt with `words=N each_ms=M` is answered by N words, each M ms after
-// the one before, that name the generation: old for the Dynamo namespace dynamo-v1 (or dgd-old's), new for any other.
+// Stands in for model servers, each with one model.
+//
+// As `python3` in images of Dynamo: `python3 -m dynamo.frontend` is a frontend, at DYN_HTTP_PORT; any other module waits, as a worker.
+// Compiled with a GENERATION, as the entry point of images of vLLM: a server at `--port`.
+//
+// A prompt with `words=N each_ms=M` is answered by N words, each M ms after the one before, that name the generation: GENERATION, or by
+// the Dynamo namespace old for dynamo-v1 and the graphs dgd-old, chat-1 and chat-2, and new for any other.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <signal.h>
@@ -19,6 +23,23 @@ static void say(int to, const char *text) {
         text += sent, left -= (size_t)sent;
     }
 }
+
+static void page(int to, const char *status, const char *text) {
+    char head[256];
+    snprintf(head, sizeof head,
+        "HTTP/1.1 %s\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %zu\r\n\r\n", status,
+        strlen(text));
+    say(to, head);
+    say(to, text);
+}
+
+#ifndef GENERATION
+static int is_old(const char *space) {
+    const char *old[] = {"v1", "dgd-old", "chat-1", "chat-2"};
+    for (size_t i = 0; space && i < sizeof old / sizeof *old; i++) if (strstr(space, old[i])) return 1;
+    return 0;
+}
+#endif
 
 static void chunk(int to, const char *text) {
     char framed[1024];
@@ -41,16 +62,23 @@ static void answer(int peer, const char *name) {
             whole = (size_t)(body - in) + more;
         }
     }
+    if (!strncmp(in, "GET /v1/models ", 15)) {
+        page(peer, "200 OK", "{\"object\":\"list\",\"data\":[{\"id\":\"Qwen/Qwen3-0.6B\",\"object\":\"model\"}]}");
+        return;
+    }
     if (strncmp(in, "POST", 4)) {
-        char *text = strncmp(in, "GET /v1/models ", 15)
-            ? "{\"status\":\"healthy\"}"
-            : "{\"object\":\"list\",\"data\":[{\"id\":\"Qwen/Qwen3-0.6B\",\"object\":\"model\"}]}";
-        char head[256];
-        snprintf(head, sizeof head,
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: %zu\r\n\r\n",
-            strlen(text));
-        say(peer, head);
-        say(peer, text);
+#ifdef GENERATION // it has no other pages
+        if (strncmp(in, "GET /health ", 12)) {
+            page(peer, "404 Not Found", "{\"detail\":\"Not Found\"}");
+            return;
+        }
+#endif
+        page(peer, "200 OK", "{\"status\":\"healthy\"}");
+        return;
+    }
+    if (!strstr(body, "\"stream\":true")) {
+        page(peer, "200 OK", "{\"id\":\"c\",\"object\":\"chat.completion\",\"created\":1,\"model\":\"Qwen/Qwen3-0.6B\",\"choices\":"
+            "[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"pong\"},\"finish_reason\":\"length\"}]}");
         return;
     }
     int words = 1, pause = 0;
@@ -73,11 +101,15 @@ static void answer(int peer, const char *name) {
 
 int main(int count, char **args) {
     signal(SIGTERM, end);
+#ifdef GENERATION
+    const char *port = NULL, *name = GENERATION;
+    for (int i = 1; i + 1 < count; i++) if (!strcmp(args[i], "--port")) port = args[i + 1];
+#else
     int is_frontend = 0;
     for (int i = 1; i < count; i++) is_frontend |= !strcmp(args[i], "dynamo.frontend");
     if (!is_frontend) for (;;) pause();
-    const char *port = getenv("DYN_HTTP_PORT"), *space = getenv("DYN_NAMESPACE");
-    const char *name = space && (strstr(space, "v1") || strstr(space, "dgd-old")) ? "old" : "new";
+    const char *port = getenv("DYN_HTTP_PORT"), *name = is_old(getenv("DYN_NAMESPACE")) ? "old" : "new";
+#endif
     struct sockaddr_in here = {.sin_family = AF_INET, .sin_port = htons((unsigned short)atoi(port ? port : "8000"))};
     int yes = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);

@@ -1,0 +1,284 @@
+//! The walkthroughs of the documentation: their own code blocks, run from a user's shell in a cluster, under a load that never pauses and
+//! loses no stream.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::charts::{bare, clear};
+use crate::cluster::Cluster;
+use crate::load::{Load, assert_all_well, share};
+use crate::operator::Operator;
+use crate::rollout::SHAPE;
+use crate::stage::{answers, copied, within_patience};
+
+const STREAMS: usize = 20;
+const INSTALL: &str = include_str!("../../docs/install.md");
+
+/// Something that a page has its reader do.
+enum Step<'a> {
+    Writes { file: &'a str, text: &'a str },
+    Runs { commands: &'a str },
+}
+
+/// The steps of a section, by its heading. A block of YAML that begins with the name of a file is written to it; a block of `sh` is
+/// run; any other block is for the eyes.
+fn steps<'a>(page: &'a str, heading: &str) -> Vec<Step<'a>> {
+    let heading = format!("\n## {heading}\n");
+    let (_, section) = page
+        .split_once(&*heading)
+        .unwrap_or_else(|| panic!("no section {heading}"));
+    let section = section.split("\n## ").next().unwrap();
+    let mut steps = Vec::new();
+    for fenced in section.split("\n```").skip(1).step_by(2) {
+        let (language, text) = fenced.split_once('\n').unwrap();
+        let file = text.lines().next().and_then(|line| line.strip_prefix("# "));
+        match (language, file) {
+            ("yaml", Some(file)) => steps.push(Step::Writes { file, text }),
+            ("sh", _) => steps.push(Step::Runs { commands: text }),
+            _ => {}
+        }
+    }
+    assert!(!steps.is_empty(), "{heading} has nothing to do");
+    steps
+}
+
+/// Somebody who has this repository in `crossfade`, the programs on the PATH, and a namespace.
+struct Reader {
+    cluster: Cluster,
+    namespace: &'static str,
+    directory: TempDir,
+    page: &'static str,
+    done: Vec<String>,
+}
+
+impl Reader {
+    /// None in a cluster of somebody else's, which has no such images.
+    async fn of(page: &'static str, namespace: &'static str) -> Option<Self> {
+        let cluster = Cluster::around();
+        let Some(kubeconfig) = cluster.kubeconfig().filter(|_| cluster.is_own()) else {
+            println!("skipped: {namespace}: this cluster has no images of scripted servers");
+            return None;
+        };
+        let directory = copied(&[kubeconfig]);
+        let here = directory.path();
+        fs::rename(here.join("admin.kubeconfig"), here.join("kubeconfig")).expect("it is ours");
+        fs::create_dir_all(here.join("crossfade")).expect("it is ours");
+        let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
+        let mut copy = Command::new("cp");
+        copy.arg("-r").arg(deploy).arg(here.join("crossfade"));
+        assert!(copy.status().expect("cp starts").success());
+        fs::create_dir(here.join("bin")).expect("it is ours");
+        let link = |program: &Path, name: &str| {
+            std::os::unix::fs::symlink(program, here.join("bin").join(name)).expect("it is ours");
+        };
+        link(&crate::program(), "crossfade");
+        link(&crate::program(), "kubectl-crossfade");
+        link(
+            &crate::helm::program().expect("run tests/tools/install.sh"),
+            "helm",
+        );
+        fs::write(here.join("environment"), "").expect("it is ours");
+        let reader = Self {
+            cluster,
+            namespace,
+            directory,
+            page,
+            done: Vec::new(),
+        };
+        bare(&reader.cluster).await;
+        reader.runs(&format!(
+            "kubectl create namespace {namespace}\nkubectl config set-context --current --namespace={namespace}"
+        ));
+        for step in steps(INSTALL, "Once per cluster") {
+            reader.does(&step);
+        }
+        Some(reader)
+    }
+
+    /// Runs commands as one shell would that stays open: what is exported stays so.
+    fn runs(&self, commands: &str) {
+        let here = self.directory.path();
+        let block = here.join("block");
+        fs::write(&block, commands).expect("it is ours");
+        let mut shell = Command::new("bash");
+        shell.args([
+            "-euo",
+            "pipefail",
+            "-c",
+            ". ./environment; set -x; . ./block; { set +x; } 2>/dev/null; export -p >environment",
+        ]);
+        let own = self.cluster.command();
+        let kubectl = Path::new(own.get_program())
+            .parent()
+            .expect("its directory")
+            .to_owned();
+        let path = std::env::var("PATH").expect("a PATH");
+        let path = format!(
+            "{}:{}:{path}",
+            here.join("bin").display(),
+            kubectl.display()
+        );
+        shell.current_dir(here).env("PATH", path);
+        shell.env("KUBECONFIG", here.join("kubeconfig"));
+        for place in ["XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME"] {
+            shell.env(place, here.join("home"));
+        }
+        let status = shell.status().expect("bash starts");
+        if !status.success() {
+            for what in ["pods", "duc", "events"] {
+                let args = ["-n", self.namespace, "describe", what];
+                println!(
+                    "{}",
+                    String::from_utf8_lossy(&self.cluster.try_kubectl(&args, "").stdout)
+                );
+            }
+            panic!("{status}:\n{commands}");
+        }
+    }
+
+    fn does(&self, step: &Step) {
+        match step {
+            Step::Writes { file, text } => {
+                fs::write(self.directory.path().join(file), text).expect("it is ours");
+            }
+            Step::Runs { commands } => self.runs(commands),
+        }
+    }
+
+    /// Does what a section of the page says.
+    fn follows(&mut self, heading: &str) {
+        println!("## {heading}");
+        for step in steps(self.page, heading) {
+            self.does(&step);
+        }
+        self.done.push(heading.to_owned());
+    }
+
+    /// Where clients of a Service connect.
+    fn address(&self, service: &str) -> SocketAddr {
+        let service = self
+            .cluster
+            .get(&["service", service, "-n", self.namespace]);
+        let ip = service["spec"]["clusterIP"].as_str().expect("an address");
+        format!("{ip}:8000").parse().expect("an address")
+    }
+
+    /// Clients of a Service, once the nodes know it.
+    async fn load(&self, service: &str) -> Load {
+        let address = self.address(service);
+        within_patience("the Service leads somewhere", async || {
+            answers(address, "/v1/models").await
+        })
+        .await;
+        Load::start(address, STREAMS, SHAPE)
+    }
+
+    fn pods(&self, label: &str) -> Vec<Value> {
+        let pods = self
+            .cluster
+            .get(&["pods", "-n", self.namespace, "-l", label]);
+        pods["items"].as_array().expect("a list").clone()
+    }
+
+    /// From the first section with crossfade in it to the last, under load.
+    async fn updates(&mut self, load: Load) {
+        for (phase, heading) in ["Add crossfade", "Start the next version", "Update"]
+            .iter()
+            .enumerate()
+        {
+            load.enter(phase);
+            self.follows(heading);
+        }
+        load.begun(4 * STREAMS).await;
+        load.enter(3);
+        self.follows("Finish");
+        load.enter(4);
+        load.begun(4 * STREAMS).await;
+        let ended = load.finish();
+        assert_all_well(&ended);
+        println!("{} streams, none failed or cut", ended.len());
+        for phase in [0, 1] {
+            assert_eq!(
+                share(&ended, phase).1,
+                0,
+                "nothing goes to new before the update"
+            );
+        }
+        let (_, new) = share(&ended, 2);
+        assert!(new > 0, "the update has given new a share");
+        let (all, new) = share(&ended, 4);
+        assert_eq!(all, new, "clients reach new alone");
+    }
+
+    /// That all was done, and that the pods of the last generation are ready to be old in the next update.
+    async fn leaves(self, frontends: &str) {
+        let headings = self.page.split("\n## ").skip(1);
+        let headings: Vec<_> = headings.map(|part| part.lines().next().unwrap()).collect();
+        assert_eq!(self.done, headings, "a section of the page is not followed");
+        let pods = self.pods(frontends);
+        assert!(!pods.is_empty(), "nobody is {frontends}");
+        for pod in &pods {
+            let proxy = &pod["spec"]["initContainers"][0];
+            let status = &pod["status"]["initContainerStatuses"][0];
+            assert_eq!(
+                (&proxy["name"], &status["restartCount"]),
+                (&"crossfade".into(), &0.into()),
+                "{pod}"
+            );
+        }
+        clear(&self.cluster, self.namespace).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_walkthrough_of_vllm_loses_no_stream() {
+    let page = include_str!("../../docs/walkthroughs/vllm.md");
+    let Some(mut reader) = Reader::of(page, "walk-vllm").await else {
+        return;
+    };
+    reader.follows("What you have");
+    let load = reader.load("vllm").await;
+    reader.updates(load).await;
+    reader.leaves("app=vllm-v2").await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_walkthrough_of_dynamo_in_plain_deployments_loses_no_stream() {
+    let page = include_str!("../../docs/walkthroughs/dynamo-deployments.md");
+    let Some(mut reader) = Reader::of(page, "walk-dynamo").await else {
+        return;
+    };
+    reader.follows("What you have");
+    let load = reader.load("frontend").await;
+    reader.updates(load).await;
+    reader.leaves("app=frontend-v2").await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn the_walkthrough_of_graphs_loses_no_stream() {
+    let page = include_str!("../../docs/walkthroughs/dynamo-graphs.md");
+    let Some(mut reader) = Reader::of(page, "walk-graphs").await else {
+        return;
+    };
+    let operator = Operator::of(reader.namespace);
+    reader.follows("What you have");
+    // Clients move from the operator's Service to their own one by one.
+    let early = reader.load("chat-1-frontend").await;
+    reader.follows("A Service that outlives the graphs");
+    let load = reader.load("chat").await;
+    load.begun(2 * STREAMS).await;
+    assert_all_well(&early.finish());
+    reader.updates(load).await;
+    drop(operator);
+    reader.leaves(
+        "nvidia.com/dynamo-graph-deployment-name=chat-3,nvidia.com/dynamo-component-type=frontend",
+    ).await;
+}
