@@ -99,7 +99,7 @@ fn wrong_usage_is_status_2_and_says_what_is_wrong() {
             "--continuation-max-per-stream <N>': 0 is not in 1..=100",
         ),
         (
-            &["proxy", "--old", "a:1", "--move-after", "8d"],
+            &["proxy", "--old", "a:1", "--move-after", "169h"],
             "--move-after <DURATION>': must be between 0 and 604800 seconds",
         ),
         (

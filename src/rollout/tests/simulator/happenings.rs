@@ -96,7 +96,7 @@ impl Simulation {
                         Some(seconds(59)),
                         None,
                     ][self.draw.below(4) as usize],
-                    moving: self.draw.below(2),
+                    moving: open_streams.old.min(1),
                     new_serves: [Experience::None, Experience::Good, Experience::Bad]
                         [self.draw.below(3) as usize],
                     new_is_impaired: self.draw.one_in(3),
