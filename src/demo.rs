@@ -31,7 +31,7 @@ pub use proxy::{Percentiles, ProxyControl, Sample};
 use runner::Runner;
 use screen::Screen;
 pub use script::SHORTEST;
-pub use summary::{Summary, WorstStep};
+pub use summary::{Saved, Summary, WorstStep};
 
 /// Why the demo failed.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +59,8 @@ pub struct Options {
     pub plain: bool,
     /// Number of concurrent clients.
     pub streams: usize,
+    /// Whether streams that break are continued on the other generation.
+    pub continuation: bool,
 }
 
 impl Default for Options {
@@ -67,6 +69,7 @@ impl Default for Options {
             seconds: 60,
             plain: false,
             streams: 48,
+            continuation: true,
         }
     }
 }

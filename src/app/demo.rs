@@ -7,7 +7,7 @@ use super::{Error, Handle, build};
 use crate::config::{Config, PlanSource};
 use crate::demo::{self, ModelServer, Options, Percentiles, ProxyControl, Sample, Summary};
 use crate::lifecycle::Phase;
-use crate::resource::{DynamoUpdateConfigSpec, Identity, Plan, Target};
+use crate::resource::{ContinuationMode, DynamoUpdateConfigSpec, Identity, Plan, Target};
 use crate::split::Generation;
 use crate::sse::Outcome;
 use crate::telemetry::latency::Sketch;
@@ -30,6 +30,7 @@ pub enum DemoError {
 struct Running {
     address: SocketAddr,
     new: SocketAddr,
+    continuation: bool,
     handle: Handle,
 }
 
@@ -40,11 +41,13 @@ struct Running {
 pub fn run(options: Options) -> Result<Summary, DemoError> {
     let old = ModelServer::start(Generation::Old)?;
     let new = ModelServer::start(Generation::New)?;
-    let bound = build(config(old.address(), new.address()))?;
+    let continuation = options.continuation;
+    let bound = build(config(old.address(), new.address(), continuation))?;
     let page = format!("http://{}/", bound.admin());
     let control = Running {
         address: bound.listens(),
         new: new.address(),
+        continuation,
         handle: bound.handle(),
     };
     let lifecycle = control.handle.lifecycle.clone();
@@ -58,20 +61,25 @@ pub fn run(options: Options) -> Result<Summary, DemoError> {
     Ok(summary?)
 }
 
-fn spec(new: SocketAddr, percent: u8) -> DynamoUpdateConfigSpec {
+fn spec(new: SocketAddr, percent: u8, continuation: bool) -> DynamoUpdateConfigSpec {
     let mut spec = DynamoUpdateConfigSpec::to(new.to_string());
     spec.traffic_split_percent = Some(percent);
+    if continuation {
+        spec.failover.continuation.mode = ContinuationMode::AnyGeneration;
+        // The kill breaks half of all streams at once.
+        spec.failover.retry_budget_percent = 100;
+    }
     spec
 }
 
-fn config(old: SocketAddr, new: SocketAddr) -> Config {
+fn config(old: SocketAddr, new: SocketAddr, continuation: bool) -> Config {
     let old: Target = old
         .to_string()
         .parse()
         .expect("a socket address is a target");
     Config {
         old: vec![old],
-        plan: PlanSource::Flags(Box::new(spec(new, 0))),
+        plan: PlanSource::Flags(Box::new(spec(new, 0, continuation))),
         drain: Duration::ZERO,
         ..Config::default()
     }
@@ -83,7 +91,7 @@ impl ProxyControl for Running {
     }
 
     fn set_percent(&self, percent: u8) {
-        let spec = spec(self.new, percent.min(100));
+        let spec = spec(self.new, percent.min(100), self.continuation);
         let plan = Plan::of(Identity::default(), &spec).expect("the first such plan was good");
         self.handle.set_plan(plan, "the demo");
     }
@@ -118,6 +126,7 @@ impl ProxyControl for Running {
                 .map(|side| percentiles(&side.gap)),
             outcomes: each.map(|side| Outcome::ALL.map(|outcome| metrics.outcomes(side, outcome))),
             recovered: metrics.recovered_total(),
+            continued: metrics.continued_by_cause().map(|(_, count)| count).sum(),
             epoch: snapshot.epoch,
         }
     }

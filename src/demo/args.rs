@@ -16,6 +16,9 @@ pub struct DemoArgs {
     /// Print plain lines even on a terminal
     #[arg(long, env = "CROSSFADE_PLAIN", value_parser = BoolishValueParser::new())]
     plain: bool,
+    /// Let streams that break end with an error, instead of continuing them on the other generation
+    #[arg(long, env = "CROSSFADE_NO_CONTINUATION", value_parser = BoolishValueParser::new())]
+    no_continuation: bool,
 }
 
 impl DemoArgs {
@@ -25,6 +28,7 @@ impl DemoArgs {
             seconds: self.seconds,
             plain: self.plain,
             streams: usize::from(self.streams),
+            continuation: !self.no_continuation,
         }
     }
 }

@@ -171,6 +171,7 @@ pub(super) mod tests {
                 gap: [times(30, 39, 41), times(31, 38, 42)],
                 outcomes: [[612, 1, 2, 3], [233, 4, 21, 5]],
                 recovered: 37,
+                continued: 9,
                 epoch: 12,
             },
             clients: ClientTotals {

@@ -64,6 +64,7 @@ impl<W: Write> Plain<W> {
             failed,
             broken,
             recovered,
+            continued,
         ] in [
             [
                 "time",
@@ -76,15 +77,16 @@ impl<W: Write> Plain<W> {
                 "failed",
                 "broken",
                 "recovered",
+                "continued",
             ],
             [
-                "", "", "", "old/new", "p50, ms", "p50, ms", "old/new", "", "", "",
+                "", "", "", "old/new", "p50, ms", "p50, ms", "old/new", "", "", "", "",
             ],
         ] {
             writeln!(
                 self.out,
                 "{time:>6} {wanted:>7} {observed:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {failed:>6} \
-                 {broken:>6} {recovered:>9}"
+                 {broken:>6} {recovered:>9} {continued:>9}"
             )?;
         }
         Ok(())
@@ -106,13 +108,14 @@ impl<W: Write> Plain<W> {
             .join("/");
         writeln!(
             self.out,
-            "{:>4} s {:>7} {:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {:>6} {:>6} {:>9}",
+            "{:>4} s {:>7} {:>8} {open:>7} {first:>11} {gap:>11} {completed:>11} {:>6} {:>6} {:>9} {:>9}",
             picture.elapsed.as_secs(),
             percent(Some(sample.wanted)),
             percent(sample.observed),
             picture.clients.failed,
             picture.clients.broken + picture.clients.unreachable,
             sample.recovered,
+            sample.continued,
         )
     }
 }
@@ -163,7 +166,8 @@ mod tests {
             "30.3/31.3",
             "631/214",
             " 21 ",
-            " 37",
+            " 37 ",
+            " 9",
         ] {
             assert!(line.contains(figure), "{figure} in {line}");
         }

@@ -21,7 +21,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::Error;
 use super::worker::Worker;
 use crate::split::Generation;
-use answer::{Answer, Api};
+use answer::{Answer, Api, LastMessage};
 use speech::Speech;
 
 /// The one model that both generations serve.
@@ -157,6 +157,10 @@ async fn generate(api: Api, body: Incoming, generation: Generation) -> Response<
     };
     if request.get("model").and_then(Value::as_str) != Some(MODEL) {
         return error_response(StatusCode::NOT_FOUND, "Model not found");
+    }
+    if api == Api::Chat && LastMessage::of(&request) == LastMessage::Both {
+        let both = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
+        return error_response(StatusCode::BAD_REQUEST, both);
     }
     let speech = Speech::new(Answer::to(&request, api, generation));
     if request.get("stream").and_then(Value::as_bool) == Some(true) {

@@ -32,6 +32,8 @@ pub struct Sample {
     pub outcomes: [[u64; 4]; 2],
     /// Requests that a retry recovered.
     pub recovered: u64,
+    /// Streams that another server continued.
+    pub continued: u64,
     /// Number of the plan in force.
     pub epoch: u64,
 }

@@ -8,7 +8,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior};
 use super::frame::{ClientTotals, DemoFrame, HistoryPoint};
 use super::load::{Counts, Load};
 use super::script::{Action, Script};
-use super::summary::Summary;
+use super::summary::{Saved, Summary};
 use super::{Error, ModelServer, Options, ProxyControl};
 
 /// Time between two frames.
@@ -23,8 +23,10 @@ pub(super) struct Runner<S> {
     proxy: S,
     address: SocketAddr,
     recovered_before: u64,
+    continued_before: u64,
     page: Option<String>,
     streams: usize,
+    continuation: bool,
     load: Load,
     script: Script,
     outages: Vec<(Duration, Duration)>,
@@ -45,15 +47,18 @@ impl<S: ProxyControl> Runner<S> {
         let script = Script::new(options.seconds);
         let address = proxy.address();
         let load = Load::start(address, options.streams, script.tokens())?;
+        let before = proxy.sample();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         Ok(Self {
             servers,
             address,
-            recovered_before: proxy.sample().recovered,
+            recovered_before: before.recovered,
+            continued_before: before.continued,
             proxy,
             page,
             streams: options.streams,
+            continuation: options.continuation,
             load,
             outages: script.outages().collect(),
             script,
@@ -108,6 +113,7 @@ impl<S: ProxyControl> Runner<S> {
         let elapsed = self.begun.elapsed();
         let mut sample = self.proxy.sample();
         sample.recovered = sample.recovered.saturating_sub(self.recovered_before);
+        sample.continued = sample.continued.saturating_sub(self.continued_before);
         if elapsed < self.script.length {
             self.history.push(HistoryPoint {
                 at: elapsed,
@@ -133,17 +139,19 @@ impl<S: ProxyControl> Runner<S> {
     /// The result. Streams that are still open are cut.
     pub(super) fn end(self) -> Summary {
         let elapsed = self.begun.elapsed();
-        let recovered = self
-            .proxy
-            .sample()
-            .recovered
-            .saturating_sub(self.recovered_before);
+        let sample = self.proxy.sample();
+        let recovered = sample.recovered.saturating_sub(self.recovered_before);
+        let continued = sample.continued.saturating_sub(self.continued_before);
         let killed = self.outages.iter().filter(|(from, _)| *from <= elapsed);
         let disturbed = killed
             .map(|(from, _)| self.script.state(*from).percent)
             .collect();
         let interrupted = elapsed < self.script.length;
         let counts = self.load.counts(Counts::clone);
-        Summary::new(counts, self.streams, elapsed, recovered).with(disturbed, interrupted)
+        let saved = Saved {
+            recovered,
+            continued: self.continuation.then_some(continued),
+        };
+        Summary::new(counts, self.streams, elapsed, saved).with(disturbed, interrupted)
     }
 }

@@ -19,12 +19,21 @@ pub struct Summary {
     pub streams: usize,
     /// True if the user ended it before the script did.
     pub interrupted: bool,
-    /// Requests that the proxy counted as recovered by a retry.
-    pub recovered: u64,
+    /// What the proxy counted as saved.
+    pub saved: Saved,
     /// Everything else is what the clients observed.
     counts: Counts,
     /// Splits (in percent) at which an upstream was down for a while.
     disturbed: Vec<u8>,
+}
+
+/// What the proxy saved, by its own count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Requests recovered by a retry.
+    pub recovered: u64,
+    /// Streams that another server continued; `None` if the demo continues none.
+    pub continued: Option<u64>,
 }
 
 /// The step with the largest deviation from the wanted split.
@@ -41,12 +50,12 @@ pub struct WorstStep {
 }
 
 impl Summary {
-    pub(super) fn new(counts: Counts, streams: usize, elapsed: Duration, recovered: u64) -> Self {
+    pub(super) fn new(counts: Counts, streams: usize, elapsed: Duration, saved: Saved) -> Self {
         Self {
             elapsed,
             streams,
             interrupted: false,
-            recovered,
+            saved,
             counts,
             disturbed: Vec::new(),
         }
@@ -111,18 +120,30 @@ impl Summary {
             return "no request ended, so there is no verdict".to_owned();
         }
         if lost == 0 {
-            return format!("no stream was lost: all {requests} completed in full");
+            return match self.saved.continued {
+                Some(continued) => {
+                    format!(
+                        "0 cut, {continued} continued: all {requests} streams completed in full"
+                    )
+                }
+                None => format!("no stream was lost: all {requests} completed in full"),
+            };
         }
+        let continued = self
+            .saved
+            .continued
+            .map(|count| format!("; {count} were continued"));
+        let continued = continued.unwrap_or_default();
         if lost_without_outage == 0 && failed == lost {
             let mute = self.counts.count(None, Ending::Failed);
             return format!(
-                "the split lost no stream; the kill cut {lost} ({} mid-answer), each with an error event",
+                "the split lost no stream; the kill cut {lost} ({} mid-answer), each with an error event{continued}",
                 lost - mute
             );
         }
         format!(
             "{lost} of {requests} streams were LOST: {failed} failed, {broken} broken, {unreachable} unanswered; \
-             {lost_without_outage} without an outage"
+             {lost_without_outage} without an outage{continued}"
         )
     }
 
@@ -156,8 +177,12 @@ impl Summary {
         writeln!(
             f,
             "  {:<24}{:>40}",
-            "recovered by the proxy", self.recovered
-        )
+            "recovered by the proxy", self.saved.recovered
+        )?;
+        match self.saved.continued {
+            Some(continued) => writeln!(f, "  {:<24}{continued:>40}", "continued by the proxy"),
+            None => Ok(()),
+        }
     }
 
     fn times(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -268,7 +293,17 @@ mod tests {
     }
 
     fn summary(ends: &[(Ending, Option<Generation>, u8, bool)]) -> Summary {
-        Summary::new(counts(ends), 4, Duration::from_secs(5), 3).with(vec![50], false)
+        let saved = Saved {
+            recovered: 3,
+            continued: None,
+        };
+        Summary::new(counts(ends), 4, Duration::from_secs(5), saved).with(vec![50], false)
+    }
+
+    fn continued(count: u64, ends: &[(Ending, Option<Generation>, u8, bool)]) -> Summary {
+        let mut summary = summary(ends);
+        summary.saved.continued = Some(count);
+        summary
     }
 
     const OLD: Option<Generation> = Some(Generation::Old);
@@ -312,6 +347,28 @@ mod tests {
         );
         assert!(cut(Ending::Failed, false).contains("1 of 2 streams were LOST"));
         assert!(cut(Ending::Broken, true).contains("1 of 2 streams were LOST"));
+    }
+
+    #[test]
+    fn the_verdict_counts_the_streams_that_were_continued_beside_those_that_were_cut() {
+        let whole = [
+            (Ending::Completed, OLD, 0, false),
+            (Ending::Completed, NEW, 50, true),
+        ];
+        let verdict = continued(1, &whole).verdict();
+        assert_eq!(
+            verdict,
+            "0 cut, 1 continued: all 2 streams completed in full"
+        );
+        for outage in [false, true] {
+            let cut = [whole[0], whole[1], (Ending::Failed, NEW, 50, outage)];
+            let verdict = continued(1, &cut).verdict();
+            assert!(!verdict.contains("0 cut"), "{verdict}");
+            assert!(verdict.ends_with("; 1 were continued"), "{verdict}");
+        }
+        let text = continued(7, &whole).to_string();
+        assert!(text.contains("continued by the proxy"), "{text}");
+        assert!(!summary(&whole).to_string().contains("continued"));
     }
 
     #[test]

@@ -24,6 +24,17 @@ pub(super) fn words(generation: Generation) -> Words {
     text.split_inclusive(' ').cycle()
 }
 
+/// The words that follow `text`, if it is the start of what a generation says; and which generation that is.
+pub(super) fn after(text: &str) -> Option<(Generation, Words)> {
+    Generation::ALL.into_iter().find_map(|generation| {
+        let (mut words, mut rest) = (words(generation), text);
+        while !rest.is_empty() {
+            rest = rest.strip_prefix(words.next()?)?;
+        }
+        (!text.is_empty()).then_some((generation, words))
+    })
+}
+
 /// Checks one response word by word.
 #[derive(Debug, Default)]
 pub(super) struct Transcript {
@@ -73,6 +84,24 @@ mod tests {
             assert_eq!(transcript.generation(), Some(generation));
             assert!(transcript.is_complete());
         }
+    }
+
+    #[test]
+    fn a_text_is_continued_in_its_own_voice_from_where_it_ends() {
+        for generation in Generation::ALL {
+            for said in [1, 7, 100] {
+                let text: String = words(generation).take(said).collect();
+                let (found, rest) = after(&text).unwrap();
+                assert_eq!(found, generation);
+                let expected: Vec<_> = words(generation).skip(said).take(50).collect();
+                assert_eq!(rest.take(50).collect::<Vec<_>>(), expected);
+            }
+        }
+        assert!(after("").is_none() && after("Bonjour ").is_none());
+        assert!(
+            after("Hello! The n").is_none(),
+            "a token has no end of its own"
+        );
     }
 
     #[test]

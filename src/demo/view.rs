@@ -216,7 +216,9 @@ fn draw_clients(frame: &mut Frame<'_>, picture: &DemoFrame<'_>, area: Rect) {
     let saved = Line::from(vec![
         " recovered by the proxy  ".bold(),
         format!(" {}", picture.sample.recovered).bold(),
-        " requests whose first upstream could not serve".into(),
+        " requests,  continued ".into(),
+        format!("{}", picture.sample.continued).bold(),
+        " streams that broke".into(),
     ]);
     frame.render_widget(Paragraph::new(vec![clients, saved]), area);
 }
@@ -266,7 +268,7 @@ mod tests {
             "O 631 N 214",
             "failed 21",
             "broken 0",
-            "recovered by the proxy   37",
+            "recovered by the proxy   37 requests,  continued 9 streams",
             "Ctrl-C",
             "0 s",
             "60 s",

@@ -58,6 +58,7 @@ type Row = [u64; 4];
 struct Summary {
     rows: BTreeMap<String, Row>,
     saved: u64,
+    continued: Option<u64>,
     verdict: String,
 }
 
@@ -69,7 +70,7 @@ impl Summary {
             .rposition(|line| line.starts_with("crossfade demo: "));
         let lines = &lines[begin.expect("a summary")..];
         let mut rows = BTreeMap::new();
-        let mut saved = None;
+        let (mut saved, mut continued) = (None, None);
         for line in lines {
             let words: Vec<&str> = line.split_whitespace().collect();
             let first = words.iter().position(|word| word.parse::<u64>().is_ok());
@@ -84,6 +85,7 @@ impl Summary {
             match <Row>::try_from(counts.clone()) {
                 Ok(row) => drop(rows.insert(name, row)),
                 Err(_) if name == "recovered by the proxy" => saved = counts.first().copied(),
+                Err(_) if name == "continued by the proxy" => continued = counts.first().copied(),
                 Err(_) => {}
             }
         }
@@ -91,6 +93,7 @@ impl Summary {
         Self {
             rows,
             saved: saved.expect("the saves are told"),
+            continued,
             verdict: verdict.expect("a verdict").to_owned(),
         }
     }
@@ -129,7 +132,10 @@ fn a_short_demo_ends_by_itself_with_figures_that_add_up() {
     summary.assert_adds_up();
     let [old, new, none, _] = summary.rows["completed"];
     assert!(old > 0 && new > 0 && none == 0, "{text}");
-    assert!(!summary.verdict.contains("LOST"), "{text}");
+    let continued = summary.continued.expect("it is told");
+    assert!(continued > 0, "{text}");
+    let verdict = format!("0 cut, {continued} continued: all ");
+    assert!(summary.verdict.starts_with(&verdict), "{text}");
     assert!(!text.contains("stopped before its end"), "{text}");
 }
 
@@ -177,6 +183,19 @@ fn its_figures_agree_with_those_of_its_own_clients() {
             );
         }
     }
+}
+
+#[test]
+fn without_continuation_the_kill_cuts_streams_and_the_demo_says_so() {
+    let args = ["--plain", "--seconds", "5", "--no-continuation"];
+    let (lines, status) = Demo::start(&args).end();
+    let text = lines.join("\n");
+    assert_eq!(status, Some(0), "{text}");
+    let summary = Summary::read(&lines);
+    summary.assert_adds_up();
+    assert_eq!(summary.continued, None, "{text}");
+    let [.., failed] = summary.rows["ended with an error"];
+    assert!(failed > 0 && !summary.verdict.contains("0 cut"), "{text}");
 }
 
 #[test]

@@ -35,6 +35,46 @@ pub(super) struct Answer {
     /// Does a stream end with the usage?
     include_usage: bool,
     prompt_tokens: usize,
+    /// The text that the response continues.
+    begun: Option<String>,
+}
+
+/// Whether the last message of a chat is to be continued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LastMessage {
+    /// It is a message like the others.
+    Closed,
+    /// The response continues it.
+    Open,
+    /// The request contradicts itself.
+    Both,
+}
+
+impl LastMessage {
+    pub(super) fn of(request: &Value) -> Self {
+        let is_set = |field| request.get(field).and_then(Value::as_bool);
+        let opens = is_set("continue_final_message") == Some(true);
+        match (opens, is_set("add_generation_prompt")) {
+            (false, _) => Self::Closed,
+            (true, Some(true)) => Self::Both,
+            (true, _) => Self::Open,
+        }
+    }
+}
+
+/// The text that the response to `request` continues.
+fn begun(request: &Value, api: Api) -> Option<String> {
+    let text = match api {
+        Api::Chat if LastMessage::of(request) == LastMessage::Open => request
+            .get("messages")?
+            .as_array()?
+            .last()?
+            .get("content")?,
+        Api::Chat => return None,
+        // A prompt is always continued. Most are not the start of what a generation says.
+        Api::Completions => request.get("prompt")?,
+    };
+    Some(text.as_str()?.to_owned())
 }
 
 impl Answer {
@@ -53,6 +93,7 @@ impl Answer {
         Self {
             api,
             generation,
+            begun: begun(request, api),
             id: format!("{prefix}-{:016x}", fastrand::u64(..)),
             created: unix_seconds(),
             tokens,
@@ -67,7 +108,8 @@ impl Answer {
 
     /// The words, of which [`Answer::tokens`] make the response.
     pub(super) fn words(&self) -> Words {
-        transcript::words(self.generation)
+        let continued = self.begun.as_deref().and_then(transcript::after);
+        continued.map_or_else(|| transcript::words(self.generation), |(_, words)| words)
     }
 
     /// The event before the first content: chat only.

@@ -175,3 +175,34 @@ async fn a_kill_cuts_streams_refuses_connections_and_a_revival_serves_on_the_sam
         StatusCode::OK
     );
 }
+
+#[tokio::test]
+async fn a_text_is_continued_where_it_ends_and_contradicting_fields_are_refused() {
+    let server = ModelServer::start(Generation::Old).unwrap();
+    let said: String = crate::demo::transcript::words(Generation::New)
+        .take(5)
+        .collect();
+    let question = |both: bool| {
+        json!({
+            "model": MODEL, "max_tokens": 3, "stream": true,
+            "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": said}],
+            "continue_final_message": true, "add_generation_prompt": both,
+        })
+    };
+    let refused = send(&server, "/v1/chat/completions", Some(question(true))).await;
+    assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
+    assert!(text(refused).await.contains("Cannot set both"));
+    let response = send(&server, "/v1/chat/completions", Some(question(false))).await;
+    let stream = text(response).await;
+    let (events, _) = events(&stream);
+    let words: Vec<_> = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let expected: Vec<_> = crate::demo::transcript::words(Generation::New)
+        .skip(5)
+        .take(3)
+        .collect();
+    assert_eq!(words, expected);
+}
