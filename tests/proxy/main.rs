@@ -21,6 +21,7 @@ mod lifecycle;
 mod limits;
 mod metrics;
 mod models;
+mod moves;
 mod plan_file;
 mod pools;
 mod ports;

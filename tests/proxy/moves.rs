@@ -1,0 +1,250 @@
+//! Streams that are still on old when it has no share left are moved: new continues them, at the pace that the plan allows.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::rig::*;
+use serde_json::{Value, json};
+
+/// How many words an answer has.
+const WORDS: usize = 10;
+const MOVED: &str = "crossfade_continuations_total";
+const MOVING: &str = "crossfade_moving_streams";
+
+/// A server whose answer is a function of the prompt: it counts on from wherever the last message ends. After `pause` words
+/// of its own it waits for the gate.
+#[derive(Clone)]
+struct Counting {
+    name: &'static str,
+    pause: usize,
+    gate: Gate,
+    /// Whether it refuses to continue, though it claimed that it could.
+    refuses: bool,
+    /// When it was asked to continue.
+    asked: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Counting {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            pause: WORDS,
+            gate: Gate::closed(),
+            refuses: false,
+            asked: Arc::default(),
+        }
+    }
+
+    /// Waits for the gate after its `words` first words.
+    fn pausing_after(mut self, words: usize) -> Self {
+        self.pause = words;
+        self
+    }
+
+    async fn start(&self) -> Upstream {
+        let this = self.clone();
+        Upstream::start(move |request| {
+            if request.target == MODELS {
+                return models(&["tiny"]);
+            }
+            let this = this.clone();
+            Script::by_body(move |request| this.answer(&request.body()))
+        })
+        .await
+    }
+
+    fn answer(&self, body: &[u8]) -> Script {
+        let request: Value = serde_json::from_slice(body).unwrap();
+        let continues = request["continue_final_message"] == true;
+        if continues && request["add_generation_prompt"] == true {
+            let both =
+                "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
+            return Script::new().json(400, &json!({"message": both, "code": 400}).to_string());
+        }
+        let mut from = 0;
+        if continues {
+            self.asked.lock().unwrap().push(Instant::now());
+            if self.refuses {
+                return status(500);
+            }
+            let text = request["messages"].as_array().unwrap().last().unwrap();
+            from = text["content"].as_str().unwrap().split_whitespace().count();
+        }
+        let mut script = Script::new()
+            .sse()
+            .event(&self.chunk(&json!({"role": "assistant", "content": ""}), None));
+        for (own, word) in (from..WORDS).enumerate() {
+            if own == self.pause {
+                script = script.wait(&self.gate);
+            }
+            script = script.event(&self.chunk(&json!({"content": format!("{word} ")}), None));
+        }
+        script
+            .event(&self.chunk(&json!({}), Some("stop")))
+            .events(DONE)
+    }
+
+    fn chunk(&self, delta: &Value, finish: Option<&str>) -> String {
+        let chunk = json!({
+            "id": format!("chatcmpl-{}", self.name), "object": "chat.completion.chunk", "created": 1, "model": "tiny",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        });
+        format!("data: {chunk}")
+    }
+}
+
+/// A plan that continues streams, with these weights and this `drain`.
+fn plan(new: &Upstream, weights: [u32; 2], drain: &str) -> String {
+    let more = format!(
+        "failover: {{continuation: {{mode: AnyGeneration}}, retryBudgetPercent: 100}}\ndrain: {{{drain}}}"
+    );
+    manifest(&new.url(), weights[0], weights[1], &more)
+}
+
+/// All content of a stream, and the ids of its chunks.
+fn content(stream: &str) -> (String, Vec<String>) {
+    let (mut text, mut ids) = (String::new(), Vec::new());
+    for data in stream
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+    {
+        if let Ok(chunk) = serde_json::from_str::<Value>(data) {
+            text += chunk["choices"][0]["delta"]["content"]
+                .as_str()
+                .unwrap_or_default();
+            ids.push(chunk["id"].as_str().unwrap_or("none").to_owned());
+        }
+    }
+    ids.dedup();
+    (text, ids)
+}
+
+fn unbroken() -> String {
+    (0..WORDS).map(|word| format!("{word} ")).collect()
+}
+
+/// A client whose stream has come as far as old's pause after `words` words.
+async fn paused(proxy: &Proxy, words: usize) -> (Client, String) {
+    let mut client = client::open_chat(proxy.address).await;
+    assert_eq!(client.head().await.status, 200);
+    let last = format!("\"content\":\"{} \"", words - 1);
+    let mut seen = String::new();
+    while !seen.contains(&last) {
+        let piece = client.piece().await.expect("more");
+        seen += std::str::from_utf8(&piece).unwrap();
+    }
+    (client, seen)
+}
+
+/// Both generations have proven that they can continue.
+async fn proven(proxy: &Proxy) {
+    for generation in ["old", "new"] {
+        let labels = [("generation", generation), ("state", "supported")];
+        proxy
+            .counts("crossfade_continuation_capability", &labels, 1.0)
+            .await;
+    }
+}
+
+#[tokio::test]
+async fn a_silent_stream_moves_to_new_when_old_has_no_share_left() {
+    let old = Counting::new("old").pausing_after(4).start().await;
+    let new = Counting::new("new").start().await;
+    let file = PlanFile::new(&plan(&new, [1, 0], "moveAfterSeconds: 0"));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    proven(&proxy).await;
+    let (mut client, mut seen) = paused(&proxy, 4).await;
+    file.write(&plan(&new, [0, 1], "moveAfterSeconds: 0"));
+    seen += &String::from_utf8(client.body().await).unwrap();
+    let (text, ids) = content(&seen);
+    assert_eq!(text, unbroken(), "{seen}");
+    assert_eq!(ids, ["chatcmpl-old"], "{seen}");
+    assert!(
+        seen.ends_with(DONE) && seen.contains(": crossfade continued (old"),
+        "{seen}"
+    );
+    // Its request to old is cancelled.
+    let requests = old.requests();
+    let first = requests
+        .iter()
+        .find(|request| request.header("x-crossfade-question").is_none() && request.target == CHAT)
+        .unwrap();
+    eventually("old's request is cancelled", async || first.is_gone()).await;
+    let moved = [("outcome", "continued"), ("reason", "planned_move")];
+    proxy.counts(MOVED, &moved, 1.0).await;
+    proxy.counts(MOVING, &[], 0.0).await;
+    proxy.outcomes("completed", 1).await;
+}
+
+#[tokio::test]
+async fn streams_move_at_the_pace_of_the_plan() {
+    const STREAMS: usize = 6;
+    let old = Counting::new("old").pausing_after(2).start().await;
+    let counting = Counting::new("new");
+    let new = counting.start().await;
+    let drain = "moveAfterSeconds: 0, moveRate: 4";
+    let file = PlanFile::new(&plan(&new, [1, 0], drain));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    proven(&proxy).await;
+    let mut clients = Vec::new();
+    for _ in 0..STREAMS {
+        clients.push(paused(&proxy, 2).await);
+    }
+    file.write(&plan(&new, [0, 1], drain));
+    for (mut client, mut seen) in clients {
+        seen += &String::from_utf8(client.body().await).unwrap();
+        assert_eq!(content(&seen).0, unbroken(), "{seen}");
+    }
+    let asked = counting.asked.lock().unwrap().clone();
+    assert_eq!(asked.len(), STREAMS);
+    // The first at once, each other a quarter of a second after the one before it.
+    let took = asked[STREAMS - 1] - asked[0];
+    let least = Duration::from_millis(250) * u32::try_from(STREAMS - 1).unwrap();
+    assert!(took + Duration::from_millis(20) >= least, "{took:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_cannot_be_moved_stays_and_ends_where_it_is() {
+    let counting = Counting::new("old").pausing_after(4);
+    let old = counting.start().await;
+    let refusing = Counting {
+        refuses: true,
+        ..Counting::new("new")
+    };
+    let new = refusing.start().await;
+    let file = PlanFile::new(&plan(&new, [1, 0], "moveAfterSeconds: 0"));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    proven(&proxy).await;
+    let (mut client, mut seen) = paused(&proxy, 4).await;
+    file.write(&plan(&new, [0, 1], "moveAfterSeconds: 0"));
+    proxy.counts(MOVED, &[("outcome", "stayed")], 1.0).await;
+    counting.gate.open();
+    seen += &String::from_utf8(client.body().await).unwrap();
+    assert_eq!(content(&seen).0, unbroken(), "{seen}");
+    assert!(!seen.contains("crossfade continued"), "{seen}");
+    proxy.outcomes("completed", 1).await;
+}
+
+#[tokio::test]
+async fn an_order_to_move_is_told_in_advance_and_can_be_withdrawn() {
+    let counting = Counting::new("old").pausing_after(4);
+    let old = counting.start().await;
+    let new = Counting::new("new").start().await;
+    let drain = "moveAfterSeconds: 3600";
+    let file = PlanFile::new(&plan(&new, [1, 0], drain));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    proven(&proxy).await;
+    let (mut client, mut seen) = paused(&proxy, 4).await;
+    proxy.counts(MOVING, &[], 0.0).await;
+    file.write(&plan(&new, [0, 1], drain));
+    proxy.counts(MOVING, &[], 1.0).await;
+    assert!(proxy.plan().await.contains("\"movingStreams\": 1"));
+    // Now it is due, and then it is not any more.
+    file.write(&plan(&new, [1, 99], "moveAfterSeconds: 0"));
+    proxy.counts(MOVING, &[], 0.0).await;
+    counting.gate.open();
+    seen += &String::from_utf8(client.body().await).unwrap();
+    assert_eq!(content(&seen).0, unbroken(), "{seen}");
+    assert!(!seen.contains("crossfade continued"), "{seen}");
+    proxy.counts(MOVED, &[], 0.0).await;
+}
