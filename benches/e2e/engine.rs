@@ -449,7 +449,8 @@ impl Engine {
             }
         };
         match server.feed(&self.buffer[..count], &self.payload, &mut wire.out) {
-            Ok(None) => return true,
+            Ok(None) if wire.out.is_empty() => return true,
+            Ok(None) => {}
             Ok(Some(ask)) => {
                 self.served[server.side()] += 1;
                 if ask == Ask::Paced && !self.stopping {

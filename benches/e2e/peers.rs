@@ -15,6 +15,8 @@ use super::machine;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
 pub enum Peer {
     Crossfade,
+    /// crossfade that keeps the text of every stream, so that it can be continued.
+    CrossfadeContinuing,
     Haproxy,
     Nginx,
     Envoy,
@@ -23,8 +25,9 @@ pub enum Peer {
 }
 
 impl Peer {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Crossfade,
+        Self::CrossfadeContinuing,
         Self::Haproxy,
         Self::Nginx,
         Self::Envoy,
@@ -34,6 +37,7 @@ impl Peer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Crossfade => "crossfade",
+            Self::CrossfadeContinuing => "crossfade-continuing",
             Self::Haproxy => "haproxy",
             Self::Nginx => "nginx",
             Self::Envoy => "envoy",
@@ -45,7 +49,7 @@ impl Peer {
     pub fn program(self, crossfade: &Path) -> Option<PathBuf> {
         let places = match self {
             Self::Direct => return Some(PathBuf::new()),
-            Self::Crossfade => vec![crossfade.to_owned()],
+            Self::Crossfade | Self::CrossfadeContinuing => vec![crossfade.to_owned()],
             Self::Envoy => vec![cache().join("envoy")],
             _ => ["/usr/sbin", "/usr/local/sbin", "/usr/local/bin", "/usr/bin"]
                 .map(|directory| Path::new(directory).join(self.name()))
@@ -60,7 +64,7 @@ impl Peer {
             Self::Nginx => ("-v", "nginx/"),
             Self::Haproxy => ("-v", "version "),
             Self::Envoy => ("--version", "version: "),
-            Self::Crossfade => ("--version", "crossfade "),
+            Self::Crossfade | Self::CrossfadeContinuing => ("--version", "crossfade "),
         };
         let Ok(output) = Command::new(program).arg(argument).output() else {
             return "?".into();
@@ -187,7 +191,8 @@ fn arguments(peer: Peer, start: &Start<'_>, address: SocketAddr) -> io::Result<V
         fs::write(&path, text).map(|()| path.display().to_string())
     };
     Ok(match peer {
-        Peer::Crossfade => crossfade(start, address),
+        Peer::Crossfade => crossfade(start, address, false),
+        Peer::CrossfadeContinuing => crossfade(start, address, true),
         Peer::Haproxy => vec![
             "-db".into(),
             "-f".into(),
@@ -211,7 +216,7 @@ fn arguments(peer: Peer, start: &Start<'_>, address: SocketAddr) -> io::Result<V
     })
 }
 
-fn crossfade(start: &Start<'_>, address: SocketAddr) -> Vec<String> {
+fn crossfade(start: &Start<'_>, address: SocketAddr, continues: bool) -> Vec<String> {
     let [old, new] = start.upstreams;
     let mut all: Vec<String> = vec!["proxy".into()];
     let mut flag = |name: &str, value: String| all.extend([format!("--{name}"), value]);
@@ -224,6 +229,9 @@ fn crossfade(start: &Start<'_>, address: SocketAddr) -> Vec<String> {
     } else {
         flag("new", format!("http://{new}"));
         flag("split", "25".into());
+    }
+    if continues {
+        flag("continuation", "any-generation".into());
     }
     if start.front.tls {
         flag("tls-cert", start.certificate[0].display().to_string());

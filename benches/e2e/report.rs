@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::measure::median;
@@ -70,6 +71,14 @@ impl Results {
         (peer != Peer::Direct).then(|| 2.0 * one / two)
     }
 
+    /// What the first metric of `workload` (CPU per event, or memory per stream) is with continuation on, × off, turn by turn.
+    fn continuing(&self, workload: Workload) -> Option<f64> {
+        let off = self.of(workload, Peer::Crossfade, 0)?;
+        let on = self.of(workload, Peer::CrossfadeContinuing, 0)?;
+        let turns = on.iter().zip(off).map(|(on, off)| on / off);
+        Some(median(&turns.collect::<Vec<_>>()))
+    }
+
     /// A table per workload, with ratios to the yardstick.
     pub fn markdown(&self) -> String {
         let peers: Vec<Peer> = Peer::ALL
@@ -104,6 +113,12 @@ impl Results {
             }
             text.push('\n');
         }
+        for workload in Workload::value_variants() {
+            if let Some(ratio) = self.continuing(*workload) {
+                let (name, label) = (workload.name(), workload.metrics()[0].label());
+                let _ = writeln!(text, "\n{name}: {label}, continuation on × off: {ratio:.3}");
+            }
+        }
         text
     }
 
@@ -129,6 +144,9 @@ impl Results {
                 .filter(|_| *workload == Workload::TwoThreads)
             {
                 entry["two_cores_carry"][peer.name()] = json!(times);
+            }
+            if let Some(ratio) = self.continuing(*workload) {
+                entry["continuation_on_over_off"] = json!(ratio);
             }
         }
         json!({

@@ -10,6 +10,8 @@ pub struct Server {
     side: usize,
     /// What came of a head that is not yet whole.
     held: Vec<u8>,
+    /// How much is still to come of the body of a question.
+    skip: usize,
     /// The request whose body is being read, and how much of it was.
     request: Option<(Ask, u64, usize)>,
     serving: Option<Serving>,
@@ -25,6 +27,7 @@ impl Server {
         Self {
             side,
             held: Vec::new(),
+            skip: 0,
             request: None,
             serving: None,
         }
@@ -50,6 +53,9 @@ impl Server {
     ) -> Result<Option<Ask>, String> {
         let whole;
         let mut input = input;
+        let skipped = self.skip.min(input.len());
+        self.skip -= skipped;
+        input = &input[skipped..];
         if self.request.is_none() {
             self.held.extend_from_slice(input);
             let Some(end) = memmem::find(&self.held, b"\r\n\r\n") else {
@@ -60,6 +66,14 @@ impl Server {
             }
             whole = std::mem::take(&mut self.held);
             let head = whole[..end + 2].to_ascii_lowercase();
+            if value(&head, "x-crossfade-question").is_some() {
+                let rest = whole.len() - end - 4;
+                let length = value(&head, "content-length").unwrap_or("0");
+                let length: usize = length.parse().map_err(|_| "how long?")?;
+                self.skip = length.saturating_sub(rest);
+                answer(out, head.starts_with(b"get"));
+                return Ok(None);
+            }
             let bench = value(&head, "x-bench").ok_or("no x-bench")?;
             let ask = bench
                 .bytes()
@@ -112,4 +126,22 @@ impl Server {
             stream_end(out);
         }
     }
+}
+
+/// The answer to what the proxy asks for itself: the list of models, or that a text can be continued.
+fn answer(out: &mut Vec<u8>, is_list: bool) {
+    let (status, body) = if is_list {
+        ("200 OK", r#"{"object":"list","data":[{"id":"tiny"}]}"#)
+    } else {
+        (
+            "400 Bad Request",
+            r#"{"message":"Cannot set both `continue_final_message` and `add_generation_prompt` to True."}"#,
+        )
+    };
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
+    );
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(body.as_bytes());
 }

@@ -135,7 +135,10 @@ impl Workload {
     /// Is it for this peer?
     pub fn includes(self, peer: Peer) -> bool {
         match self {
-            Self::Tokens | Self::ShortRate | Self::Connect | Self::Prompt => true,
+            Self::Tokens => true,
+            Self::TokensH2 | Self::Idle => peer != Peer::Direct,
+            _ if peer == Peer::CrossfadeContinuing => false,
+            Self::ShortRate | Self::Connect | Self::Prompt => true,
             Self::Plan => peer == Peer::Crossfade,
             _ => peer != Peer::Direct,
         }
