@@ -62,7 +62,9 @@
 //!    anywhere, and the retry budget whether it may.
 //! 7. The response head goes to the client at once. `proxy::body` relays the body while [`sse`] reads along. Events without
 //!    content are held for some seconds; until the first content the whole request can still be retried.
-//! 8. The first content commits the response: the kept request body is released, and from here on bytes only pass through.
+//! 8. The first content commits the response: the kept request body is released, and from here on bytes only pass through. If
+//!    the plan continues streams, the body stays and [`continuation`] collects the text. When such a stream breaks,
+//!    `proxy::continuing` asks other servers for the rest, under the plan then in force.
 //! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once: metrics,
 //!    access line, open streams and, if enabled, spans.
 //!
@@ -85,14 +87,15 @@
 //! # Rules
 //!
 //! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow, it goes quiet. What
-//!   does alter a stream (holding half an event, a late retry with rewritten ids, a final error event) is a policy in
-//!   `proxy::body`.
+//!   does alter a stream (holding half an event, a late retry or a continuation with rewritten ids, a final error event) is a
+//!   policy in `proxy::body`.
 //! - Do not invent an end: no `[DONE]` that no model server sent, no clean close after a cut.
-//! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place.
+//! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a
+//!   continuation loads the one in force, since the one of the request may be hours old.
 //! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
 //! - Do not restart the split with a new plan: its accumulator lives outside the snapshot.
-//! - Do not retry a request after content was sent, after its body was released, or on a generation of weight 0 (except old,
-//!   until it drains).
+//! - Do not retry a request after content was sent (what may then be asked is for [`continuation`] to say), after its body was
+//!   released, or on a generation of weight 0 (except old, until it drains).
 //! - Do not label a metric with anything that a client or a plan can choose, or log a header value or a prompt.
 //! - Do not panic except for a broken invariant, with `expect("why it cannot be")`.
 

@@ -352,6 +352,49 @@ async fn a_server_that_does_not_prove_that_it_goes_on_is_never_asked_to() {
 }
 
 #[tokio::test]
+async fn a_server_that_never_answers_the_question_is_not_asked_for_the_rest() {
+    let old = Counting::new("old", 20).breaking(5, Script::reset);
+    let flags = Flags::Hangs;
+    let old = Upstream::start(Counting { flags, ..old }.handler()).await;
+    let new = Counting::new("new", 20);
+    let new = Upstream::start(Counting { flags, ..new }.handler()).await;
+    let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
+    let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
+    assert_ended(&response, 5, "hangs");
+    assert_eq!(asked(&new), 0);
+    assert_counted(&proxy, "ended", "not_supported").await;
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_after_it_proved_what_it_can_do_ends_the_stream_honestly() {
+    let gate = Gate::closed();
+    let wait = gate.clone();
+    let how = move |script: Script| script.wait(&wait).reset();
+    let mut old = Counting::new("old", 20).breaking(5, how);
+    old.breaks_again = Some((0, std::sync::Arc::new(Script::reset)));
+    let old = Upstream::start(old.handler()).await;
+    let new = Upstream::start(Counting::new("new", 20).handler()).await;
+    let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
+    let mut client = Client::connect(proxy.address).await;
+    client.post(CHAT, &[], asking(json!({}))).await;
+    let head = client.head().await;
+    client.until("\"logprobs\":null}]}\n\n").await;
+    // Old alone is asked for an answer, so what new has got is the question.
+    eventually("new proves what it can do", async || {
+        let proven = [("generation", "new"), ("state", "supported")];
+        let metrics = proxy.metrics().await;
+        metrics.sum("crossfade_continuation_capability", &proven) == 1.0
+    })
+    .await;
+    drop(new);
+    gate.open();
+    let rest = client.rest(head).await;
+    assert!(rest.end.is_unclean(), "{}", rest.text());
+    assert!(rest.text().contains("\"code\":502"), "{}", rest.text());
+    assert_counted(&proxy, "ended", "attempts_failed").await;
+}
+
+#[tokio::test]
 async fn an_error_about_the_request_is_forwarded() {
     for code in [400, 422, 429, 500] {
         let how = move |script: Script| script.chunk(error_event(code) + DONE);
