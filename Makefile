@@ -18,7 +18,7 @@ TARGET := $(abspath $(or $(CARGO_TARGET_DIR),target))
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # "auditable build" puts the list of dependencies into the program.
 BUILD ?= build
@@ -80,6 +80,10 @@ proto: ## make the code of proto/ anew, after a change there
 .PHONY: reference
 reference: ## write docs/reference.md anew, after a change of flags, fields or metrics
 	CROSSFADE_WRITE_REFERENCE=1 cargo test --locked --test contracts reference::
+
+.PHONY: analysis-table
+analysis-table: ## the table of docs/analysis.md anew, after a change of src/analysis; minutes
+	cargo test --locked --release --lib analysis::tests::table -- --ignored --nocapture
 
 PREFIX ?= /usr/local
 .PHONY: install

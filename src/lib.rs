@@ -6,8 +6,8 @@
 //! # Rooms by floor
 //!
 //! A room is a top-level module. It uses only rooms on lower floors; `tests/contracts/architecture.rs` checks the code
-//! against this table. The pure rooms (continuation, error_chain, failover, http1, memory, printable, rollout, split, sse) have no clock,
-//! randomness, task, socket, file, log or metric: `now` and random draws are arguments.
+//! against this table. The pure rooms (analysis, continuation, error_chain, failover, http1, latency, memory, printable,
+//! rollout, split, sse) have no clock, randomness, task, socket, file, log or metric: `now` and random draws are arguments.
 //!
 //! | floor | room | responsibility |
 //! | --- | --- | --- |
@@ -30,6 +30,7 @@
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
 //! | 2 | [`resource`] | `DynamoUpdateConfig` as users write it, and the plan that it stands for |
 //! | 2 | [`telemetry`] | metrics, access lines, logs, traces |
+//! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail or inconclusive |
 //! | 1 | [`continuation`] | whether a stream that breaks is continued by another server, and how the two are joined |
 //! | 1 | [`demo`] | two model servers, load and a live view around a proxy that is passed in |
 //! | 1 | [`failover`] | whether a failed request is retried, and on which target |
@@ -39,6 +40,7 @@
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
 //! | 0 | [`http1`] | strict HTTP/1.1 message syntax |
 //! | 0 | [`inject`] | adds crossfade to manifests as a sidecar, and removes it |
+//! | 0 | [`latency`] | the scale on which latencies are counted, and counts on it |
 //! | 0 | [`lifecycle`] | the phases of a process: ready, settling, draining, ending |
 //! | 0 | [`memory`] | the budget for memory that clients and servers can make the process hold |
 //! | 0 | [`printable`] | escapes text from outside for printing |
@@ -118,6 +120,7 @@
 )]
 
 pub mod admin;
+pub mod analysis;
 pub mod app;
 #[cfg(feature = "cli")]
 pub mod cli;
@@ -138,6 +141,7 @@ pub mod http1;
 pub mod inject;
 #[cfg(feature = "kube")]
 pub mod k8s;
+pub mod latency;
 pub mod lifecycle;
 pub mod memory;
 pub mod pages;

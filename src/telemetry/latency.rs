@@ -5,10 +5,8 @@
 
 mod collector;
 mod histogram;
-mod scale;
-mod sketch;
 
 pub(in crate::telemetry) use collector::Exposed;
 pub use histogram::Histogram;
-pub use scale::{BUCKETS, FIRST_EVENT_BOUNDS, GAP_BOUNDS, Scale};
-pub use sketch::{ENOUGH, Sketch};
+
+pub use crate::latency::{BUCKETS, ENOUGH, FIRST_EVENT_BOUNDS, GAP_BOUNDS, Scale, Sketch};

@@ -26,6 +26,7 @@ const FLOORS: &[(u8, &str)] = &[
     (2, "request_body"),
     (2, "resource"),
     (2, "telemetry"),
+    (1, "analysis"),
     (1, "continuation"),
     (1, "demo"),
     (1, "failover"),
@@ -35,6 +36,7 @@ const FLOORS: &[(u8, &str)] = &[
     (0, "files"),
     (0, "http1"),
     (0, "inject"),
+    (0, "latency"),
     (0, "lifecycle"),
     (0, "memory"),
     (0, "printable"),
@@ -44,10 +46,12 @@ const FLOORS: &[(u8, &str)] = &[
 
 /// The rooms that decide or compute, and do nothing else.
 const PURE: &[&str] = &[
+    "analysis",
     "continuation",
     "error_chain",
     "failover",
     "http1",
+    "latency",
     "memory",
     "printable",
     "rollout",

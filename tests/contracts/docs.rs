@@ -229,3 +229,32 @@ fn properties(schema: &Value) -> Option<&serde_json::Map<String, Value>> {
     let found = schema.get("properties").and_then(Value::as_object);
     found.or_else(|| schema.get("anyOf")?.as_array()?.iter().find_map(properties))
 }
+
+/// `make analysis-table` writes it.
+#[test]
+fn the_table_of_simulated_rollouts_shows_what_the_verdict_promises() {
+    let page = include_str!("../../docs/analysis.md");
+    let (_, table) = page
+        .split_once("<!-- made by `make analysis-table` -->\n")
+        .unwrap();
+    let (table, _) = table.split_once("<!-- end -->").unwrap();
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .skip(2)
+        .map(|row| row.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let failed = |row: &[&str]| -> f64 { row[1].strip_suffix(" %").unwrap().parse().unwrap() };
+    let is_fine = |row: &&Vec<&str>| row[0].starts_with("equal") || row[0].ends_with("allows");
+    let (fine, worse): (Vec<_>, Vec<_>) = rows.iter().partition(is_fine);
+    assert!(fine.len() >= 4 && worse.len() >= 8, "{rows:#?}");
+    for row in fine {
+        assert!(row.len() == 4 && failed(row) <= 1.0, "{row:?}");
+    }
+    for row in worse {
+        assert!(row.len() == 4 && failed(row) >= 99.0, "{row:?}");
+        assert!(
+            row[3].ends_with(" s") || row[3].ends_with(" min"),
+            "{row:?}"
+        );
+    }
+}

@@ -15,6 +15,12 @@ pub struct Sketch {
 }
 
 impl Sketch {
+    /// One without values.
+    pub const EMPTY: Self = Self {
+        counts: Vec::new(),
+        sum: 0,
+    };
+
     /// From ascending bucket numbers with their counts, and the sum of the values in nanoseconds. Unknown buckets are left
     /// out.
     #[must_use]
@@ -82,6 +88,26 @@ impl Sketch {
         (self.count() >= ENOUGH).then(|| self.quantile(q)).flatten()
     }
 
+    /// The number of values above the upper bound of `bucket`.
+    #[must_use]
+    pub fn count_above(&self, bucket: usize) -> u64 {
+        self.buckets()
+            .skip_while(|(index, _)| *index <= bucket)
+            .fold(0, |sum, (_, count)| sum.saturating_add(count))
+    }
+
+    /// The bucket of the value below which the share `q` of all values lies; `None` without values.
+    #[must_use]
+    pub fn quantile_bucket(&self, q: f64) -> Option<usize> {
+        let rank = q * self.count() as f64;
+        let mut below = 0_u64;
+        let reaches = |(_, count): &(usize, u64)| {
+            below = below.saturating_add(*count);
+            below as f64 >= rank
+        };
+        self.buckets().find(reaches).map(|(index, _)| index)
+    }
+
     /// Adds another sketch.
     pub fn add(&mut self, other: &Self) {
         self.combine(other, u64::saturating_add);
@@ -116,19 +142,17 @@ impl Sketch {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::prelude::*;
 
     use super::*;
-    use crate::telemetry::latency::Histogram;
 
     fn of(millis: impl IntoIterator<Item = f64>) -> Sketch {
-        let histogram = Histogram::default();
+        let mut all = Sketch::default();
         for value in millis {
-            histogram.observe(Duration::from_secs_f64(value / 1000.0));
+            let nanos = (value * 1e6).round() as u64;
+            all.add(&Sketch::new([(Scale::index(nanos), 1)], nanos));
         }
-        histogram.sketch()
+        all
     }
 
     #[test]
@@ -147,18 +171,15 @@ mod tests {
 
     #[test]
     fn what_was_counted_between_two_moments_is_their_difference() {
-        let histogram = Histogram::default();
-        histogram.observe(Duration::from_millis(3));
-        let before = histogram.sketch();
-        histogram.observe(Duration::from_millis(3));
-        histogram.observe(Duration::from_millis(40));
-        histogram.observe_zeros(5);
-        let since = histogram.sketch().since(&before);
+        let before = of([3.0]);
+        let mut later = before.clone();
+        later.add(&of([3.0, 40.0, 0.0, 0.0, 0.0, 0.0, 0.0]));
+        let since = later.since(&before);
         assert_eq!((since.count(), since.sum()), (7, 43_000_000));
         assert_eq!(since.count_up_to(0.005), 6);
         let mut all = before.clone();
         all.add(&since);
-        assert_eq!(all, histogram.sketch());
+        assert_eq!(all, later);
         assert_eq!(before.since(&before), Sketch::default());
     }
 

@@ -1,0 +1,78 @@
+//! Turns what each proxy has counted since it started into what all of them counted between two looks.
+//!
+//! Proxies come, go and restart, and may be too old to know any counts. Nothing is counted twice, and nothing that is unknown
+//! is taken for zero:
+//!
+//! - A proxy process is known by its name and by when it started. What it counted before it was first seen does not count,
+//!   unless it started after the comparison began.
+//! - A proxy that is not seen for some time is counted from where it was last seen. What it counts meanwhile is counted late.
+//! - If a count of the same process goes down, what was counted in between is left out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::Counts;
+
+/// The most proxy processes that are remembered.
+const MAX_PROCESSES: usize = 4096;
+/// A process that was not seen for this long is forgotten.
+const FORGET: Duration = Duration::from_secs(900);
+
+/// What one proxy process has counted.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// Its name: a pod or an address.
+    pub proxy: String,
+    /// Tells the processes of one proxy apart: when it started, by its own clock.
+    pub process: String,
+    /// How long it has been running.
+    pub uptime: Duration,
+    /// Everything that it has counted since it started.
+    pub counts: Counts,
+}
+
+/// The last reading of each process.
+#[derive(Clone, Debug, Default)]
+pub struct Accumulator {
+    /// When the comparison began, by the caller's clock.
+    began: Option<Duration>,
+    last: BTreeMap<(String, String), Seen>,
+}
+
+#[derive(Clone, Debug)]
+struct Seen {
+    at: Duration,
+    counts: Counts,
+}
+
+impl Accumulator {
+    /// What was counted since the last look. `now` is of any clock that only advances.
+    pub fn since_last(
+        &mut self,
+        readings: impl IntoIterator<Item = Reading>,
+        now: Duration,
+    ) -> Counts {
+        let began = *self.began.get_or_insert(now);
+        let mut all = Counts::default();
+        let since_began = now.saturating_sub(began);
+        for reading in readings {
+            let key = (reading.proxy, reading.process);
+            let delta = match self.last.get(&key) {
+                Some(seen) => reading.counts.since(&seen.counts),
+                // No room to remember it, so it would be counted again at the next look.
+                None if self.last.len() >= MAX_PROCESSES => continue,
+                // It started after the comparison began, and cannot have been seen and forgotten.
+                None if reading.uptime < since_began.min(FORGET) => Some(reading.counts.clone()),
+                None => None,
+            };
+            if let Some(delta) = delta {
+                all.add(&delta);
+            }
+            let counts = reading.counts;
+            self.last.insert(key, Seen { at: now, counts });
+        }
+        self.last
+            .retain(|_, seen| now.saturating_sub(seen.at) < FORGET);
+        all
+    }
+}

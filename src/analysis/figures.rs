@@ -1,0 +1,139 @@
+//! The figures of both sides, as people see them.
+//!
+//! Old's figures are those of new's mix of requests: each stratum of old weighs as much as it does among new's requests. Strata that
+//! only one side has are left out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::{Counts, Metric, Rules, Side};
+use crate::latency::{Scale, Sketch};
+
+/// One metric of both sides, old first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    pub metric: Metric,
+    /// A share of requests, 0 to 1, or seconds; `None` without values.
+    pub figures: [Option<f64>; 2],
+    /// Requests or values.
+    pub samples: [u64; 2],
+    /// The highest figure of new that keeps to the margin.
+    pub limit: Option<f64>,
+    /// The confidence that new is worse than the margin allows, 0 to 1, over all looks.
+    pub confidence: f64,
+    /// The time that the figures cover.
+    pub covers: Duration,
+}
+
+impl Row {
+    /// Does new's figure exceed the limit? That alone is no evidence.
+    #[must_use]
+    pub fn is_worse(&self) -> bool {
+        let [_, new] = self.figures;
+        new.zip(self.limit).is_some_and(|(new, limit)| new > limit)
+    }
+}
+
+/// The row of a metric in what a window counted.
+pub(super) fn row(
+    metric: Metric,
+    rules: &Rules,
+    (counts, covers): (&Counts, Duration),
+    confidence: f64,
+) -> Row {
+    let (figures, samples) = match metric {
+        Metric::Failures => rates(counts),
+        _ => quantiles(counts, metric),
+    };
+    let limit = figures[0].map(|old| match metric {
+        Metric::Failures => old + rules.max_failure_rate_increase,
+        _ => old * metric.ratio(rules),
+    });
+    Row {
+        metric,
+        figures,
+        samples,
+        limit,
+        confidence,
+        covers,
+    }
+}
+
+type Figures = ([Option<f64>; 2], [u64; 2]);
+
+fn rates(counts: &Counts) -> Figures {
+    let (mut weight, mut old_rate, mut new_failed) = (0.0, 0.0, 0.0);
+    for [old, new] in counts.0.values() {
+        if old.started == 0 || new.started == 0 {
+            continue;
+        }
+        let begun = new.started as f64;
+        weight += begun;
+        old_rate += begun * rate(old);
+        new_failed += begun * rate(new);
+    }
+    let [old, new] = counts.total();
+    let samples = [old.started, new.started];
+    if weight > 0.0 {
+        return (
+            [Some(old_rate / weight), Some(new_failed / weight)],
+            samples,
+        );
+    }
+    let alone = |side: &Side| (side.started > 0).then(|| rate(side));
+    ([alone(&old), alone(&new)], samples)
+}
+
+fn rate(side: &Side) -> f64 {
+    (side.failed as f64 / side.started as f64).min(1.0)
+}
+
+fn quantiles(counts: &Counts, metric: Metric) -> Figures {
+    let mut samples = [0_u64; 2];
+    let mut buckets: [BTreeMap<usize, f64>; 2] = Default::default();
+    for sides in counts.0.values() {
+        let [Some(old), Some(new)] = [&sides[0], &sides[1]].map(|side| metric.values(side)) else {
+            continue;
+        };
+        let both = [old.count(), new.count()];
+        for (samples, count) in samples.iter_mut().zip(both) {
+            *samples = samples.saturating_add(count);
+        }
+        let [old_count, new_count] = both;
+        if old_count == 0 || new_count == 0 {
+            continue;
+        }
+        let weights = [new_count as f64 / old_count as f64, 1.0];
+        for ((buckets, values), weight) in buckets.iter_mut().zip([old, new]).zip(weights) {
+            for (bucket, count) in values.buckets() {
+                *buckets.entry(bucket).or_default() += weight * count as f64;
+            }
+        }
+    }
+    let figures = if buckets[0].is_empty() {
+        let total = counts.total();
+        [&total[0], &total[1]].map(|side| {
+            let values = metric.values(side).unwrap_or(const { &Sketch::EMPTY });
+            values.quantile(metric.quantile())
+        })
+    } else {
+        buckets.map(|buckets| Some(quantile(&buckets, metric.quantile())))
+    };
+    (figures, samples)
+}
+
+/// In seconds, linear within a bucket.
+fn quantile(buckets: &BTreeMap<usize, f64>, q: f64) -> f64 {
+    let rank = q * buckets.values().sum::<f64>();
+    let mut below = 0.0;
+    let mut highest = 0.0;
+    for (&bucket, &count) in buckets {
+        let lower = Scale::lower(bucket);
+        highest = Scale::lower(bucket + 1);
+        if below + count >= rank {
+            return lower + (highest - lower) * (rank - below) / count;
+        }
+        below += count;
+    }
+    highest
+}

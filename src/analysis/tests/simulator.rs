@@ -1,0 +1,192 @@
+//! Rollouts of made-up traffic, with fixed seeds.
+
+use std::time::Duration;
+
+use crate::analysis::{Counts, Memory, Report, Rules, Side, Stratum, Verdict};
+use crate::latency::{BUCKETS, Scale, Sketch};
+
+/// What a side does to a request.
+#[derive(Clone, Copy)]
+pub struct Behaviour {
+    /// The share of requests that fail, in an average stratum.
+    pub failures: f64,
+    /// Times of this side are those of the traffic times this.
+    pub first_event: f64,
+    pub gap: f64,
+    /// The share of each stratum among its requests.
+    pub mix: [f64; STRATA],
+}
+
+pub const STRATA: usize = 4;
+/// Strata that differ in failures and in times.
+const FAILURES: [f64; STRATA] = [0.7, 0.9, 1.2, 1.5];
+const FIRST_EVENT: [f64; STRATA] = [0.2, 0.4, 0.9, 2.0];
+
+pub const EVEN: [f64; STRATA] = [0.4, 0.3, 0.2, 0.1];
+pub const LARGE: [f64; STRATA] = [0.1, 0.2, 0.3, 0.4];
+
+pub const USUAL: Behaviour = Behaviour {
+    failures: 0.005,
+    first_event: 1.0,
+    gap: 1.0,
+    mix: EVEN,
+};
+
+#[derive(Clone, Copy)]
+pub struct Traffic {
+    /// Requests per second.
+    pub rate: f64,
+    /// The share of new.
+    pub share: f64,
+    pub old: Behaviour,
+    pub new: Behaviour,
+    /// The time between two looks, in seconds.
+    pub look: f64,
+    /// Only outcomes, no times.
+    pub only_outcomes: bool,
+}
+
+/// A generator of random numbers (SplitMix64).
+pub struct Draw(pub u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
+    fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.unit().ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+
+    fn poisson(&mut self, mean: f64) -> u64 {
+        let (mut count, mut time) = (0, 0.0);
+        loop {
+            time -= self.unit().ln();
+            if time > mean {
+                return count;
+            }
+            count += 1;
+        }
+    }
+
+    fn stratum(&mut self, mix: &[f64; STRATA]) -> usize {
+        let mut left = self.unit();
+        for (stratum, share) in mix.iter().enumerate() {
+            left -= share;
+            if left < 0.0 {
+                return stratum;
+            }
+        }
+        STRATA - 1
+    }
+}
+
+/// Values on the scale.
+struct Values(Box<[u64; BUCKETS]>);
+
+impl Values {
+    fn new() -> Self {
+        Self(Box::new([0; BUCKETS]))
+    }
+
+    fn add(&mut self, seconds: f64) {
+        self.0[Scale::index((seconds * 1e9) as u64)] += 1;
+    }
+
+    fn sketch(&self) -> Sketch {
+        Sketch::new(self.0.iter().copied().enumerate(), 0)
+    }
+}
+
+fn side(
+    draw: &mut Draw,
+    requests: f64,
+    behaviour: &Behaviour,
+    only_outcomes: bool,
+) -> [Side; STRATA] {
+    let mut sides: [Side; STRATA] = Default::default();
+    let mut times: [[Values; 3]; STRATA] =
+        std::array::from_fn(|_| std::array::from_fn(|_| Values::new()));
+    for _ in 0..draw.poisson(requests) {
+        let stratum = draw.stratum(&behaviour.mix);
+        let side = &mut sides[stratum];
+        side.started += 1;
+        side.ended += 1;
+        // A crash is the same for all requests.
+        let factor = if behaviour.failures < 0.5 {
+            FAILURES[stratum]
+        } else {
+            1.0
+        };
+        if draw.unit() < behaviour.failures * factor {
+            side.failed += 1;
+            continue;
+        }
+        if only_outcomes {
+            continue;
+        }
+        let [first_event, gap, per_token] = &mut times[stratum];
+        let first = FIRST_EVENT[stratum] * behaviour.first_event;
+        first_event.add(first * (0.4 * draw.normal()).exp());
+        gap.add(0.03 * behaviour.gap * (0.5 * draw.normal()).exp());
+        per_token.add(0.03 * behaviour.gap * (0.15 * draw.normal()).exp());
+    }
+    for (side, [first_event, gap, per_token]) in sides.iter_mut().zip(&times) {
+        side.first_event = first_event.sketch();
+        side.gap = gap.sketch();
+        side.per_token = per_token.sketch();
+    }
+    sides
+}
+
+/// What both sides do between two looks.
+pub fn look(draw: &mut Draw, traffic: &Traffic) -> Counts {
+    let requests = traffic.rate * traffic.look;
+    let quick = traffic.only_outcomes;
+    let old = side(draw, requests * (1.0 - traffic.share), &traffic.old, quick);
+    let new = side(draw, requests * traffic.share, &traffic.new, quick);
+    let strata = old.into_iter().zip(new).enumerate();
+    let strata = strata.map(|(size, (old, new))| {
+        let class = "chat".into();
+        let size = u8::try_from(size).unwrap();
+        (Stratum { class, size }, [old, new])
+    });
+    Counts(strata.collect())
+}
+
+/// A rollout: the time in seconds after which new was failed, if it was within `seconds`, and the last report.
+pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Option<f64>, Report) {
+    // Old has been observed for a minute before new gets its first request.
+    let before = Traffic {
+        share: 0.0,
+        ..*traffic
+    };
+    let mut draw = Draw(seed);
+    let mut memory = Memory::default();
+    let mut now = 0.0;
+    let mut report = memory.look(rules, Counts::default(), Duration::ZERO);
+    while now < 60.0 {
+        now += traffic.look;
+        let counts = look(&mut draw, &before);
+        report = memory.look(rules, counts, Duration::from_secs_f64(now));
+    }
+    let begin = now;
+    while now - begin < seconds {
+        now += traffic.look;
+        let counts = look(&mut draw, traffic);
+        report = memory.look(rules, counts, Duration::from_secs_f64(now));
+        if matches!(report.verdict, Verdict::Fail(_)) {
+            return (Some(now - begin), report);
+        }
+    }
+    (None, report)
+}

@@ -1,0 +1,187 @@
+//! The table of docs/analysis.md.
+
+use super::simulator::{Behaviour, LARGE, Traffic, USUAL, rollout};
+use crate::analysis::Rules;
+
+/// A row of the table: rollouts of one kind.
+pub struct Case {
+    pub what: &'static str,
+    pub rules: Rules,
+    pub traffic: Traffic,
+    /// The longest time of a rollout, in seconds.
+    pub seconds: f64,
+    /// New is worse than its rules allow.
+    pub finds: bool,
+    /// It takes so long to be found that only the table has it.
+    pub is_slow: bool,
+}
+
+const HOUR: f64 = 3600.0;
+
+/// 10 % of 50 requests a second, looked at every five seconds.
+fn traffic(new: Behaviour) -> Traffic {
+    Traffic {
+        rate: 50.0,
+        share: 0.1,
+        old: USUAL,
+        new,
+        look: 5.0,
+        only_outcomes: false,
+    }
+}
+
+fn failing(failures: f64) -> Traffic {
+    Traffic {
+        only_outcomes: true,
+        ..traffic(Behaviour { failures, ..USUAL })
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    let rules = Rules::default();
+    let no_margin = Rules {
+        max_failure_rate_increase: 0.0,
+        ttft_ratio: 1.0,
+        gap_ratio: 1.0,
+        ..rules
+    };
+    let tenth = Rules {
+        ttft_ratio: 1.1,
+        ..rules
+    };
+    let case = |what, rules, traffic| Case {
+        what,
+        rules,
+        traffic,
+        seconds: HOUR,
+        finds: true,
+        is_slow: false,
+    };
+    let equal = |what, rules, traffic| Case {
+        finds: false,
+        ..case(what, rules, traffic)
+    };
+    let slow = |what, rules, failures| Case {
+        seconds: 3.0 * HOUR,
+        is_slow: true,
+        ..case(what, rules, failing(failures))
+    };
+    let crash = |what, failures, share| Case {
+        seconds: 60.0,
+        ..case(
+            what,
+            rules,
+            Traffic {
+                look: 0.5,
+                share,
+                ..failing(failures)
+            },
+        )
+    };
+    let first_event = |first_event| {
+        traffic(Behaviour {
+            first_event,
+            ..USUAL
+        })
+    };
+    let gap = |gap| traffic(Behaviour { gap, ..USUAL });
+    let half = Traffic {
+        share: 0.5,
+        ..traffic(USUAL)
+    };
+    let larger = traffic(Behaviour {
+        mix: LARGE,
+        ..USUAL
+    });
+    vec![
+        equal("equal", rules, traffic(USUAL)),
+        equal("equal; without any margin", no_margin, traffic(USUAL)),
+        equal(
+            "equal; share of new 50 %, without any margin",
+            no_margin,
+            half,
+        ),
+        equal("equal; new gets the larger requests", rules, larger),
+        equal(
+            "failures 1 % instead of 0.5 %, as the margin allows",
+            rules,
+            failing(0.01),
+        ),
+        slow(
+            "failures 1 % instead of 0.5 %, without a margin",
+            no_margin,
+            0.01,
+        ),
+        slow("failures 1.5 % instead of 0.5 %", rules, 0.015),
+        case("failures 2 % instead of 0.5 %", rules, failing(0.02)),
+        case("failures 5 % instead of 0.5 %", rules, failing(0.05)),
+        crash("new fails 60 %", 0.6, 0.1),
+        crash("new fails 90 %", 0.9, 0.1),
+        crash("new fails 90 %; share of new 25 %", 0.9, 0.25),
+        case(
+            "first token 25 % later, ratio 1.1",
+            tenth,
+            first_event(1.25),
+        ),
+        case("first token 40 % later", rules, first_event(1.4)),
+        case("first token 100 % later", rules, first_event(2.0)),
+        case("tokens 30 % slower", rules, gap(1.3)),
+        case("tokens 50 % slower", rules, gap(1.5)),
+    ]
+}
+
+/// The share of rollouts that were failed, and the 50th and 99th of a hundred of their times.
+pub fn run(case: &Case, rollouts: u64, seed: u64) -> (f64, Option<f64>, Option<f64>) {
+    let mut times: Vec<f64> = (0..rollouts)
+        .map(|number| {
+            let seed = seed.wrapping_add(number.wrapping_mul(0x5851_f42d_4c95_7f2d));
+            let (time, _) = rollout(seed, &case.rules, &case.traffic, case.seconds);
+            time.unwrap_or(f64::INFINITY)
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    let failed = times.iter().filter(|time| time.is_finite()).count();
+    let at = |share: f64| {
+        let rank = (share * times.len() as f64).ceil() as usize;
+        times
+            .get(rank.max(1) - 1)
+            .copied()
+            .filter(|time| time.is_finite())
+    };
+    (failed as f64 / times.len() as f64, at(0.5), at(0.99))
+}
+
+/// Rollouts of each row.
+const ROLLOUTS: u64 = 300;
+const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/analysis.md");
+const BEGIN: &str = "<!-- made by `make analysis-table` -->\n";
+const END: &str = "<!-- end -->\n";
+
+/// `make analysis-table` runs it.
+#[test]
+#[ignore = "writes the table of docs/analysis.md, which takes minutes"]
+fn the_table_is_written() {
+    let mut table = "| new is | failed | found in half of the rollouts within | in 99 % within |\n| --- | --- | --- | --- |\n".to_owned();
+    for case in cases() {
+        let (failed, half, most) = run(&case, ROLLOUTS, 42);
+        let percent = failed * 100.0;
+        let [half, most] = [half, most].map(|time| time.map_or_else(|| "–".to_owned(), length));
+        let row = format!("| {} | {percent:.1} % | {half} | {most} |\n", case.what);
+        print!("{row}");
+        table += &row;
+        if !case.finds {
+            assert!(failed <= 0.01, "{}", case.what);
+        }
+    }
+    let text = std::fs::read_to_string(DOCUMENT).unwrap();
+    let (before, rest) = text.split_once(BEGIN).expect("the page has a place for it");
+    let (_, after) = rest.split_once(END).expect("and it has an end");
+    std::fs::write(DOCUMENT, format!("{before}{BEGIN}{table}{END}{after}")).unwrap();
+}
+
+fn length(seconds: f64) -> String {
+    if seconds < 120.0 {
+        return format!("{seconds} s");
+    }
+    format!("{:.0} min", (seconds / 60.0).ceil())
+}

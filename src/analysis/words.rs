@@ -1,0 +1,128 @@
+//! A verdict in words.
+
+use std::fmt::{self, Display, Formatter};
+use std::time::Duration;
+
+use super::{Metric, Report, Row, Verdict, Why};
+
+impl Metric {
+    /// What it is, for people.
+    #[must_use]
+    pub const fn title(self) -> &'static str {
+        match self {
+            Self::Failures => "failed requests",
+            Self::FirstTokenP50 => "first token, p50",
+            Self::FirstTokenP95 => "first token, p95",
+            Self::GapP99 => "gap between tokens, p99",
+            Self::TimePerToken => "time per token, p50",
+        }
+    }
+
+    /// A figure of this metric, for people.
+    #[must_use]
+    pub fn figure(self, value: f64) -> String {
+        match self {
+            Self::Failures => percent(value),
+            _ => seconds(value),
+        }
+    }
+}
+
+impl Verdict {
+    /// The name in JSON and on pages.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail(_) => "fail",
+            Self::Inconclusive(_) => "inconclusive",
+        }
+    }
+}
+
+impl Report {
+    /// The verdict and its reason in one sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        match &self.verdict {
+            Verdict::Pass => "New keeps to the margins.".to_owned(),
+            Verdict::Fail(row) => format!("{}.", Comparison(row)),
+            Verdict::Inconclusive(Why::NoTraffic) => {
+                format!("No request began in {}.", length(self.covers))
+            }
+            Verdict::Inconclusive(Why::TooFew(side, has, needed)) => format!(
+                "Not enough data: {side} began {} requests in {}; {} are needed.",
+                number(*has),
+                length(self.covers),
+                number(*needed)
+            ),
+            Verdict::Inconclusive(Why::TooFewValues(metric, has)) => format!(
+                "Not enough data: {} values of '{}' in {}.",
+                number(*has),
+                metric.title(),
+                length(self.covers)
+            ),
+            Verdict::Inconclusive(Why::Unclear(row)) => {
+                format!("{}; that is not enough evidence yet.", Comparison(row))
+            }
+        }
+    }
+}
+
+/// `new fails 2.1 % of requests, old 0.3 % (1,240 and 11,020 in 5 min)`.
+struct Comparison<'a>(&'a Row);
+
+impl Display for Comparison<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self(row) = self;
+        let [old, new] = row.figures.map(|figure| {
+            figure.map_or_else(|| "unknown".to_owned(), |value| row.metric.figure(value))
+        });
+        let [of_old, of_new] = row.samples.map(number);
+        match row.metric {
+            Metric::Failures => write!(f, "New fails {new} of requests, old {old}")?,
+            metric => write!(f, "New's {} is {new}, old's {old}", metric.title())?,
+        }
+        write!(f, " ({of_new} and {of_old} in {})", length(row.covers))
+    }
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent != 0.0 && percent < 1.0 {
+        return format!("{percent:.2} %");
+    }
+    format!("{percent:.1} %")
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 0.01 {
+        return format!("{:.1} ms", seconds * 1000.0);
+    }
+    if seconds < 1.0 {
+        return format!("{:.0} ms", seconds * 1000.0);
+    }
+    format!("{seconds:.2} s")
+}
+
+/// `5 min`, or seconds below two minutes.
+fn length(length: Duration) -> String {
+    let seconds = length.as_secs_f64().round() as u64;
+    if seconds < 120 {
+        return format!("{seconds} s");
+    }
+    format!("{} min", (seconds + 30) / 60)
+}
+
+/// With separators of thousands.
+fn number(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,0 +1,7 @@
+//! The scale on which latencies are counted, and counts on it.
+
+mod scale;
+mod sketch;
+
+pub use scale::{BUCKETS, FIRST_EVENT_BOUNDS, GAP_BOUNDS, Scale};
+pub use sketch::{ENOUGH, Sketch};
