@@ -22,8 +22,9 @@ mod accumulate;
 mod counts;
 mod evidence;
 mod figures;
+mod replay;
+mod text;
 mod window;
-mod words;
 
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub use self::accumulate::{Accumulator, Reading};
 pub use self::counts::{Counts, MAX_STRATA, Side, Stratum};
 use self::evidence::{Block, Evidence, Law};
 pub use self::figures::Row;
+pub use self::replay::replay;
 use self::window::Window;
 use crate::latency::{ENOUGH, Scale, Sketch};
 

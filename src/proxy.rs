@@ -13,6 +13,7 @@ mod context;
 mod continuing;
 mod error;
 mod exchange;
+mod gap_sample;
 mod head;
 mod layer;
 mod models;

@@ -56,6 +56,23 @@ impl Admin {
         self.figures(ready == Ok(true))
     }
 
+    /// What both generations did per kind of request.
+    pub(super) fn comparison(&self, with_past: bool) -> v1::Comparison {
+        let strata = &self.metrics.strata;
+        let counts = if with_past {
+            strata.recent(Instant::now())
+        } else {
+            vec![(Duration::ZERO, strata.counts())]
+        };
+        let counts = counts.iter();
+        v1::Comparison {
+            process: Some(self.process.message()),
+            counts: counts
+                .map(|(age, counts)| v1::Counts::new(duration(*age), counts))
+                .collect(),
+        }
+    }
+
     /// The state, except for readiness, which takes time to find out.
     pub(super) fn figures(&self, ready: bool) -> v1::State {
         let snapshot = self.snapshots.load();
@@ -94,6 +111,7 @@ impl Admin {
             answered_last_minute: Some(requests(metrics, &metrics.answered, MINUTE)),
             quiet_for: Some(duration(metrics.quiet_for(Instant::now()))),
             continuations: Some(self.continuations(&snapshot)),
+            recovered: recovered(metrics),
         }
     }
 }
@@ -203,6 +221,13 @@ fn side(
         stream_duration: Some(metrics.stream_times(generation).into()),
         last_minute: Some(recent(minute)),
         last_five_minutes: Some(recent(five_minutes)),
+        failed_attempts: Some(v1::Causes {
+            counts: counts(
+                metrics
+                    .failed_attempts(generation)
+                    .map(|(cause, n)| (cause.as_str(), n)),
+            ),
+        }),
     }
 }
 
@@ -214,6 +239,18 @@ const fn outcomes([completed, truncated, failed, cancelled]: [u64; 4]) -> v1::Ou
         failed,
         cancelled,
     }
+}
+
+fn recovered(metrics: &Metrics) -> Vec<v1::Recovered> {
+    let moves = metrics.recovered_moves();
+    moves
+        .map(|(from, to, cause, count)| v1::Recovered {
+            from: from.as_str().to_owned(),
+            to: to.as_str().to_owned(),
+            cause: cause.as_str().to_owned(),
+            count,
+        })
+        .collect()
 }
 
 fn counts<'a>(all: impl Iterator<Item = (&'a str, u64)>) -> BTreeMap<String, u64> {

@@ -216,6 +216,7 @@ impl<O: OldBackend> Attempts<O> {
                 continue;
             }
             exchange.not_recovered();
+            exchange.attempt_failed(cause);
             return answer.or(refusal).ok_or_else(|| Error::Upstream {
                 failures: std::mem::take(&mut self.failures),
                 status: match cause {

@@ -9,12 +9,14 @@ use std::time::Instant;
 use http::{HeaderValue, Method, StatusCode};
 
 use super::context::Permit;
+use super::gap_sample::GapSample;
 use crate::continuation;
 use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
 use crate::split::{Assignment, Generation};
-use crate::sse::{self, Api, End, Timeline, Usage};
+use crate::sse::{self, Api, End, Outcome, Timeline, Usage};
+use crate::telemetry::strata::Record;
 use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::telemetry::{Reject, access};
 use crate::upstream::Head;
@@ -45,6 +47,15 @@ pub struct Exchange {
     /// When the last attempt began. The latencies of a generation count from here.
     attempted: Instant,
     cause: Option<Cause>,
+    /// The generation that failed the last attempt.
+    failed_on: Generation,
+    /// The size class of the body; `None` if the request is not compared, because it was not open to the split.
+    size: Option<u8>,
+    /// The first attempt is compared and not over yet.
+    first_open: bool,
+    /// The server is past its warm-up, so its latencies are compared.
+    pub is_warm: bool,
+    gap_sample: GapSample,
     /// A retry was made, and has not yet proved successful.
     recovery_pending: bool,
     /// The generation that responded is not counted yet: an event stream may still move.
@@ -93,6 +104,11 @@ impl Exchange {
             attempts: 1,
             attempted: now,
             cause: None,
+            failed_on: assignment.generation,
+            size: None,
+            first_open: false,
+            is_warm: true,
+            gap_sample: GapSample::default(),
             recovery_pending: false,
             answer_uncounted: false,
             why: None,
@@ -103,6 +119,45 @@ impl Exchange {
             is_question: false,
             end: None,
         }
+    }
+
+    /// Compares the exchange with others whose bodies are of this size class, if it was open to the split.
+    pub fn compare(&mut self, size: u8) {
+        if self.assignment.open_to_split() {
+            self.size = Some(size);
+            self.first_open = true;
+            if let Some(record) = self.stratum() {
+                record.started();
+            }
+        }
+    }
+
+    /// Where the exchange is counted for the comparison of both generations.
+    fn stratum(&self) -> Option<&Record> {
+        let strata = &self.context.metrics.strata;
+        Some(strata.record(self.assignment.generation, self.api, self.size?))
+    }
+
+    /// Records, for the comparison, that the first attempt is over, unless that is known.
+    fn first_over(&mut self, failed: bool) {
+        if std::mem::take(&mut self.first_open)
+            && let Some(record) = self.stratum()
+        {
+            record.ended(failed);
+        }
+    }
+
+    /// What follows is not the model server's doing, so it does not count against its generation.
+    pub fn excuse(&mut self) {
+        self.first_over(false);
+    }
+
+    /// Counts a failed attempt of the generation that carries the exchange.
+    pub fn attempt_failed(&mut self, cause: Cause) {
+        self.failed_on = self.answering;
+        self.context.metrics.failed_attempt(self.answering, cause);
+        // A host without descriptors or ports fails both generations alike.
+        self.first_over(!matches!(cause, Cause::Local | Cause::LocalPorts));
     }
 
     /// The budget to which all memory held for the exchange is charged.
@@ -120,6 +175,7 @@ impl Exchange {
 
     /// Records a retry on `generation`. Returns its `traceparent` if the exchange is traced.
     pub fn retried(&mut self, generation: Generation, cause: Cause) -> Option<HeaderValue> {
+        self.attempt_failed(cause);
         self.recovery_pending = true;
         self.attempts += 1;
         self.attempted = Instant::now();
@@ -134,7 +190,8 @@ impl Exchange {
         if std::mem::take(&mut self.recovery_pending)
             && let Some(cause) = self.cause
         {
-            self.context.metrics.recovered(cause);
+            let (from, to) = (self.failed_on, self.answering);
+            self.context.metrics.recovered(from, to, cause);
         }
     }
 
@@ -201,8 +258,40 @@ impl Exchange {
             metrics.first_event(self.answering, after);
         }
         metrics.gaps(self.answering, gap, events - 1);
+        self.gap_sample.add(gap, events - 1, fastrand::f64);
         if first {
             self.count_answer(now);
+            self.compare_first_event(now);
+        }
+    }
+
+    /// Are the latencies of this stream compared? A later attempt is not: what comes to it depends on what the first one did.
+    fn compares_latencies(&self) -> bool {
+        self.attempts == 1 && self.is_warm
+    }
+
+    fn compare_first_event(&self, now: Instant) {
+        if self.compares_latencies()
+            && let Some(record) = self.stratum()
+        {
+            record.first_event(now.saturating_duration_since(self.attempted));
+        }
+    }
+
+    /// Counts what is known only at the end of a stream.
+    fn compare_pace(&self) {
+        let Some(record) = self.stratum().filter(|_| self.compares_latencies()) else {
+            return;
+        };
+        if let Some(gap) = self.gap_sample.value() {
+            record.gap(gap);
+        }
+        let gaps = self.usage.completion_tokens.saturating_sub(1);
+        if let Some(lasted) = self.timeline.time_of_events()
+            && let Ok(gaps) = u32::try_from(gaps)
+            && gaps > 0
+        {
+            record.per_token(lasted / gaps);
         }
     }
 
@@ -237,6 +326,10 @@ impl Drop for Exchange {
             self.recovered();
         }
         self.count_answer(Instant::now());
+        self.first_over(matches!(outcome, Outcome::Failed | Outcome::Truncated));
+        if self.is_sse {
+            self.compare_pace();
+        }
         let metrics = &self.context.metrics;
         metrics.closed(self.answering);
         if self.is_question {

@@ -29,6 +29,7 @@ impl<O: OldBackend> Attempts<O> {
     ) -> Response<SplitBody> {
         let (mut parts, source) = response.into_parts();
         exchange.answered(target.generation(), parts.status);
+        exchange.is_warm = self.is_warm(target, &source);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let mut named = Vec::new();
         if !switched {
@@ -63,6 +64,16 @@ impl<O: OldBackend> Attempts<O> {
         relay.hide(named);
         Response::from_parts(parts, SplitBody::relay(relay))
     }
+
+    /// Whether the server's latencies count for the comparison: those of a server of new that was added just now do not, because
+    /// its caches are cold.
+    fn is_warm(&self, target: Target, source: &UpstreamBody) -> bool {
+        let warmup = self.snapshot.plan.warmup();
+        target != Target::New
+            || source
+                .endpoint()
+                .is_none_or(|endpoint| endpoint.since.elapsed() >= warmup)
+    }
 }
 
 fn mark(headers: &mut HeaderMap, generation: Generation) {
@@ -75,6 +86,8 @@ pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
         exchange.rejected(cause);
     }
     exchange.refused(error.status());
+    // What a server did is counted already.
+    exchange.excuse();
     exchange.because(error.for_log());
     exchange.ended(End::Eof);
     let mut response = error.answer(exchange.api()).map(SplitBody::own);

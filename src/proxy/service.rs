@@ -26,6 +26,7 @@ use crate::request_body::RequestBody;
 use crate::snapshot::Snapshot;
 use crate::split::{Assignment, Generation, Key, Reason, RequestAttributes, assign};
 use crate::sse::Api;
+use crate::telemetry::strata::size_class;
 use crate::upstream::QUESTION;
 
 /// Largest body that is read to look for an affinity field, in bytes.
@@ -99,6 +100,7 @@ impl<O: OldBackend> Proxy<O> {
             if retryable {
                 self.keep(&snapshot, request.body(), target, route.api());
             }
+            let size = size_class(request.body().size_hint().exact());
             let (parts, body) = request.into_parts();
             let (mut head, named) = head::outgoing(parts, names, client.as_deref(), upgrade);
             body.hide(named);
@@ -109,6 +111,7 @@ impl<O: OldBackend> Proxy<O> {
                 Exchange::open(permit, assignment, route.api(), &mut head, names, now);
             exchange.head_charge = charge;
             exchange.is_question = is_question;
+            exchange.compare(size);
             let mut attempts = Attempts {
                 retryable,
                 guard: guard.map(|value| (GUARD, value)),

@@ -87,10 +87,12 @@ impl Tunnel {
             }
             () = until_idle(&passed, idle.limit) => {
                 idle.passed.inc();
+                exchange.excuse();
                 exchange.because("nothing passed through the tunnel for too long");
                 exchange.ended(End::Deadline);
             }
             () = ending => {
+                exchange.excuse();
                 exchange.because("the proxy is shutting down");
                 exchange.ended(End::Deadline);
             }

@@ -10,8 +10,12 @@ use super::{
     manifest::Identity,
     target::{Host, Target},
 };
+use crate::analysis::Rules;
 use crate::continuation::{self, Mode};
 use crate::split::Weights;
+
+/// How long the latencies of a frontend of new do not count if the plan does not say it.
+const WARMUP: Duration = Duration::from_secs(60);
 
 /// What the proxy is to do. Built only by [`Plan::of`], [`super::load`], [`super::Update::plan`], [`Plan::all_old`] and
 /// [`Plan::only_old`].
@@ -37,6 +41,8 @@ pub struct Plan {
     pub old_drains: bool,
     /// Active probes of the frontends, if enabled.
     pub probe: Option<Probe>,
+    /// By what new is judged, if anything.
+    pub analysis: Option<Analysis>,
     /// TLS settings for the new generation beyond the defaults; only set if [`Plan::new`] uses TLS.
     pub tls: Option<Tls>,
 }
@@ -83,6 +89,14 @@ pub struct Drain {
     pub move_rate: u32,
 }
 
+/// How much worse than old new may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Analysis {
+    pub rules: Rules,
+    /// How long the latencies of a frontend of new do not count after it was added.
+    pub warmup: Duration,
+}
+
 /// An active probe of each frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
@@ -114,6 +128,16 @@ pub struct Tls {
     pub server_name: Option<Host>,
     /// The files of the client certificate and its key.
     pub client: Option<(String, String)>,
+}
+
+impl Plan {
+    /// How long the latencies of a frontend of new do not count after it was added.
+    #[must_use]
+    pub fn warmup(&self) -> Duration {
+        self.analysis
+            .as_ref()
+            .map_or(WARMUP, |analysis| analysis.warmup)
+    }
 }
 
 impl fmt::Display for Plan {

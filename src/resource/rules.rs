@@ -129,6 +129,14 @@ pub(super) fn more_than_zero() -> Json {
     json!([rule("self > 0.0", "must be more than 0")])
 }
 
+/// Rules for `analysis.confidence`, whose bounds the API server truncates for an integer.
+pub(super) fn confidence() -> Json {
+    json!([rule(
+        "self >= 0.5 && self < 1.0",
+        "must be at least 0.5 and less than 1"
+    )])
+}
+
 /// Rules for `probe`.
 pub(super) fn probe() -> Json {
     json!([

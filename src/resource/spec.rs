@@ -16,6 +16,7 @@
     reason = "clippy takes the columns that `kubectl get` shows for one attribute given again"
 )]
 
+mod analysis;
 mod continuation;
 mod proxies;
 mod workers;
@@ -24,6 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    analysis::AnalysisSpec,
     continuation::{ContinuationMode, ContinuationSpec, DrainSpec},
     proxies::{AffinitySpec, DEFAULT_AFFINITY_HEADERS, FailoverSpec, ProbeSpec, TlsSpec},
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},
@@ -182,6 +184,11 @@ pub struct DynamoUpdateConfigSpec {
     /// defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
+
+    /// How much worse than the old generation the new one may be; `{}` takes the defaults. See
+    /// `crossfade judge`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<AnalysisSpec>,
 
     /// TLS to the new generation, for `https://` only. By default the certificate authorities of
     /// the system are trusted.

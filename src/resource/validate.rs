@@ -8,7 +8,7 @@ use http::{HeaderName, uri::PathAndQuery};
 
 use super::{
     manifest::Identity,
-    plan::{Affinity, Drain, Failover, Plan, Probe, Question, Tls},
+    plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
     rules, schema,
     spec::{
@@ -112,6 +112,10 @@ pub(super) fn judge(
         drain,
         old_drains: spec.old_draining,
         probe,
+        analysis: spec.analysis.as_ref().map(|spec| Analysis {
+            rules: spec.rules(),
+            warmup: Duration::from_secs(spec.warmup_seconds.into()),
+        }),
         tls,
     })
 }

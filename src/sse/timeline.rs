@@ -109,6 +109,13 @@ impl Timeline {
             .map(|first| first.saturating_duration_since(self.started))
     }
 
+    /// Time from the first event with content to the last one.
+    #[must_use]
+    pub fn time_of_events(&self) -> Option<Duration> {
+        let events = self.first_event.zip(self.last_event);
+        events.map(|(first, last)| last.saturating_duration_since(first))
+    }
+
     /// When the record started.
     #[must_use]
     pub const fn started(&self) -> Instant {
@@ -187,6 +194,7 @@ mod tests {
             timeline.time_to_first_event(),
             Some(Duration::from_millis(300))
         );
+        assert_eq!(timeline.time_of_events(), Some(Duration::from_millis(10)));
         assert_eq!(timeline.events(), 4);
         assert_eq!(timeline.last_event(), Some(at(310)));
         assert_eq!(timeline.started(), start);

@@ -9,7 +9,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 use super::v1::proxy_client::ProxyClient;
-use super::v1::{GetRequest, State, WatchRequest};
+use super::v1::{CompareRequest, Comparison, GetRequest, State, WatchRequest};
 
 /// Why a proxy's state is unknown.
 #[derive(Debug, thiserror::Error)]
@@ -107,6 +107,23 @@ impl Client {
     pub async fn get(&self) -> Result<State, Error> {
         let mut proxy = self.proxy.clone();
         let asking = async { Ok(proxy.get(GetRequest {}).await?.into_inner()) };
+        within(self.deadline, asking).await
+    }
+
+    /// What both generations did per kind of request; `None` if the proxy is too old to know. With the counts of the last minutes
+    /// if `with_past`.
+    ///
+    /// # Errors
+    /// All but [`Error::Address`] and [`Error::TooManyWatches`].
+    pub async fn compare(&self, with_past: bool) -> Result<Option<Comparison>, Error> {
+        let mut proxy = self.proxy.clone();
+        let asking = async {
+            match proxy.compare(CompareRequest { with_past }).await {
+                Ok(answer) => Ok(Some(answer.into_inner())),
+                Err(status) if status.code() == tonic::Code::Unimplemented => Ok(None),
+                Err(status) => Err(status.into()),
+            }
+        };
         within(self.deadline, asking).await
     }
 

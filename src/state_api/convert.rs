@@ -1,6 +1,7 @@
 //! Converts our types to messages. Total: a value too large for its field becomes the largest that fits.
 
 use super::v1;
+use crate::analysis::{Counts, MAX_STRATA, Side, Stratum};
 use crate::continuation::Mode;
 use crate::lifecycle::Phase;
 use crate::resource::{Identity, Problem};
@@ -105,9 +106,106 @@ impl From<&v1::Latencies> for Sketch {
     }
 }
 
+impl From<&Side> for v1::Sample {
+    fn from(side: &Side) -> Self {
+        Self {
+            started: side.started,
+            ended: side.ended,
+            failed: side.failed,
+            first_event: Some((&side.first_event).into()),
+            gap: Some((&side.gap).into()),
+            time_per_token: Some((&side.per_token).into()),
+        }
+    }
+}
+
+impl From<&v1::Sample> for Side {
+    fn from(sample: &v1::Sample) -> Self {
+        let times =
+            |times: &Option<v1::Latencies>| times.as_ref().map(Sketch::from).unwrap_or_default();
+        Self {
+            started: sample.started,
+            ended: sample.ended,
+            failed: sample.failed,
+            first_event: times(&sample.first_event),
+            gap: times(&sample.gap),
+            per_token: times(&sample.time_per_token),
+        }
+    }
+}
+
+impl v1::Counts {
+    /// What a process had counted `age` ago.
+    #[must_use]
+    pub fn new(age: prost_types::Duration, counts: &Counts) -> Self {
+        let strata = counts.0.iter();
+        let strata = strata.map(|(stratum, [old, new])| v1::Stratum {
+            class: stratum.class.to_string(),
+            body_size: stratum.size.into(),
+            old: Some(old.into()),
+            new: Some(new.into()),
+        });
+        Self {
+            age: Some(age),
+            strata: strata.collect(),
+        }
+    }
+
+    /// The counts. Strata beyond [`MAX_STRATA`], and those that come twice, are left out.
+    #[must_use]
+    pub fn read(&self) -> Counts {
+        let mut counts = Counts::default();
+        for one in self.strata.iter().take(MAX_STRATA) {
+            let stratum = Stratum {
+                class: one.class.as_str().into(),
+                size: u8::try_from(one.body_size).unwrap_or(u8::MAX),
+            };
+            let sides = [&one.old, &one.new];
+            let sides = sides.map(|side| side.as_ref().map(Side::from).unwrap_or_default());
+            counts.0.entry(stratum).or_insert(sides);
+        }
+        counts
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_survive_the_wire_and_what_is_made_up_is_bounded() {
+        let side = |started| Side {
+            started,
+            ended: started,
+            failed: 1,
+            first_event: Sketch::new([(40, 7)], 5),
+            gap: Sketch::new([(41, 7)], 6),
+            per_token: Sketch::new([(42, 7)], 7),
+        };
+        let stratum = |class: &str, size| Stratum {
+            class: class.into(),
+            size,
+        };
+        let counts = Counts(
+            [
+                (stratum("chat", 3), [side(5), side(6)]),
+                (stratum("messages", 0), [side(7), Side::default()]),
+            ]
+            .into(),
+        );
+        let sent = v1::Counts::new(prost_types::Duration::default(), &counts);
+        assert_eq!(sent.read(), counts);
+        let many = (0..1000).map(|number| v1::Stratum {
+            class: number.to_string(),
+            body_size: u32::MAX,
+            ..Default::default()
+        });
+        let made_up = v1::Counts {
+            strata: many.collect(),
+            ..Default::default()
+        };
+        assert_eq!(made_up.read().0.len(), MAX_STRATA);
+    }
 
     #[test]
     fn latencies_survive_the_wire_and_what_is_made_up_is_left_out() {

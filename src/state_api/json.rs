@@ -29,6 +29,7 @@ impl v1::State {
             answered_last_minute,
             quiet_for,
             continuations: continued,
+            recovered: moved,
         } = self;
         let assessment = super::assess(self);
         json!({
@@ -51,6 +52,7 @@ impl v1::State {
             "old": old.as_ref().map(generation),
             "new": new.as_ref().map(generation),
             "saves": saves,
+            "recovered": moved.iter().map(recovered).collect::<Vec<_>>(),
             "retriesRefused": retries_refused,
             "rejectedRequests": rejected_requests,
             "continuations": continued.as_ref().map(continuations),
@@ -163,6 +165,16 @@ fn continuations(all: &v1::Continuations) -> Value {
     })
 }
 
+fn recovered(recovered: &v1::Recovered) -> Value {
+    let v1::Recovered {
+        from,
+        to,
+        cause,
+        count,
+    } = recovered;
+    json!({"from": from, "to": to, "cause": cause, "count": count})
+}
+
 fn process(process: &v1::Process) -> Value {
     let v1::Process {
         name,
@@ -264,6 +276,7 @@ fn generation(generation: &v1::Generation) -> Value {
         stream_duration,
         last_minute,
         last_five_minutes,
+        failed_attempts,
     } = generation;
     json!({
         "openStreams": open_streams,
@@ -274,6 +287,7 @@ fn generation(generation: &v1::Generation) -> Value {
         "streamDuration": stream_duration.as_ref().map(histogram),
         "lastMinute": last_minute.as_ref().map(recent),
         "lastFiveMinutes": last_five_minutes.as_ref().map(recent),
+        "failedAttempts": failed_attempts.as_ref().map(|causes| &causes.counts),
     })
 }
 

@@ -48,6 +48,7 @@ fn add(all: &mut v1::State, one: &v1::State) {
     merge(&mut all.old, &one.old, generation);
     merge(&mut all.new, &one.new, generation);
     counts(&mut all.saves, &one.saves);
+    recovered(&mut all.recovered, &one.recovered);
     all.retries_refused = all.retries_refused.saturating_add(one.retries_refused);
     counts(&mut all.rejected_requests, &one.rejected_requests);
     merge(&mut all.continuations, &one.continuations, continuations);
@@ -136,6 +137,11 @@ fn generation(all: &mut v1::Generation, one: &v1::Generation) {
         }
     });
     merge(&mut all.outcomes, &one.outcomes, outcomes);
+    merge(
+        &mut all.failed_attempts,
+        &one.failed_attempts,
+        |all, one| counts(&mut all.counts, &one.counts),
+    );
     for (all, one) in [
         (&mut all.last_minute, &one.last_minute),
         (&mut all.last_five_minutes, &one.last_five_minutes),
@@ -193,6 +199,18 @@ fn counts(all: &mut BTreeMap<String, u64>, one: &BTreeMap<String, u64>) {
     }
 }
 
+fn recovered(all: &mut Vec<v1::Recovered>, one: &[v1::Recovered]) {
+    for more in one {
+        let same = |known: &&mut v1::Recovered| {
+            (&known.from, &known.to, &known.cause) == (&more.from, &more.to, &more.cause)
+        };
+        match all.iter_mut().find(same) {
+            Some(known) => known.count = known.count.saturating_add(more.count),
+            None => all.push(more.clone()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,6 +231,9 @@ mod tests {
                     count: 4,
                     sum: 1.0,
                 }),
+                failed_attempts: Some(v1::Causes {
+                    counts: [("connect".to_owned(), 3)].into(),
+                }),
                 ..Default::default()
             }),
             saves: [("connect".to_owned(), 2)].into(),
@@ -226,6 +247,12 @@ mod tests {
                 }),
                 ..Default::default()
             }),
+            recovered: vec![v1::Recovered {
+                from: "old".into(),
+                to: "new".into(),
+                cause: "connect".into(),
+                count: 2,
+            }],
             ..Default::default()
         }
     }
@@ -236,11 +263,13 @@ mod tests {
         let all = total(&states).unwrap();
         assert_eq!(all.assigned_last_minute.unwrap().old, 6);
         let old = all.old.unwrap();
+        assert_eq!(old.failed_attempts.as_ref().unwrap().counts["connect"], 6);
         assert_eq!((old.open_streams, old.gap.unwrap().count), (12, 8));
         assert_eq!(all.saves["connect"], 4);
         let continuations = all.continuations.unwrap();
         assert_eq!((continuations.count(), continuations.moving), (12, 12));
         assert_eq!(continuations.old.unwrap().supported, 1);
+        assert_eq!((all.recovered.len(), all.recovered[0].count), (1, 4));
         assert!(all.plan.is_some());
         assert!(total([]).is_none());
     }

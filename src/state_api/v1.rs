@@ -4,6 +4,12 @@
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct GetRequest {}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CompareRequest {
+    /// Also the counts of the last minutes, as they were then.
+    #[prost(bool, tag = "1")]
+    pub with_past: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
     /// The longest time between two states, in milliseconds. 0 means 1000; less than 100 means 100.
     #[prost(uint32, tag = "1")]
@@ -64,6 +70,9 @@ pub struct State {
     /// Streams that outlive the server that began them. Absent from older proxies.
     #[prost(message, optional, tag = "16")]
     pub continuations: ::core::option::Option<Continuations>,
+    /// `saves` in detail. Without zeros; empty from older proxies.
+    #[prost(message, repeated, tag = "17")]
+    pub recovered: ::prost::alloc::vec::Vec<Recovered>,
 }
 /// Streams that break after their first content, or are moved, and go on from another server.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -210,6 +219,60 @@ pub struct Problem {
     #[prost(string, tag = "3")]
     pub message: ::prost::alloc::string::String,
 }
+/// What both generations did per kind of request.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Comparison {
+    #[prost(message, optional, tag = "1")]
+    pub process: ::core::option::Option<Process>,
+    /// Oldest first. The last one is of now; there is no other unless the past was asked for.
+    #[prost(message, repeated, tag = "2")]
+    pub counts: ::prost::alloc::vec::Vec<Counts>,
+}
+/// What a proxy had counted since it started.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Counts {
+    /// How long ago.
+    #[prost(message, optional, tag = "1")]
+    pub age: ::core::option::Option<::prost_types::Duration>,
+    #[prost(message, repeated, tag = "2")]
+    pub strata: ::prost::alloc::vec::Vec<Stratum>,
+}
+/// A kind of request. Requests of other kinds are not comparable with it.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Stratum {
+    /// The API class, as in the label of metrics.
+    #[prost(string, tag = "1")]
+    pub class: ::prost::alloc::string::String,
+    /// The size class of the request's body: 0 if the size was not known before it was read, 1 up to 1 KiB, then in powers of four to
+    /// 6 up to 1 MiB, and 7 for all that is larger.
+    #[prost(uint32, tag = "2")]
+    pub body_size: u32,
+    #[prost(message, optional, tag = "3")]
+    pub old: ::core::option::Option<Sample>,
+    #[prost(message, optional, tag = "4")]
+    pub new: ::core::option::Option<Sample>,
+}
+/// What one generation did with first attempts of requests that were open to the split.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Sample {
+    #[prost(uint64, tag = "1")]
+    pub started: u64,
+    /// Those that are over, however they ended.
+    #[prost(uint64, tag = "2")]
+    pub ended: u64,
+    /// Those that failed, or whose response was cut or ended with an error: also if another attempt recovered the request.
+    #[prost(uint64, tag = "3")]
+    pub failed: u64,
+    /// Latencies of servers that are past their warm-up. From the attempt to its first event with content.
+    #[prost(message, optional, tag = "4")]
+    pub first_event: ::core::option::Option<Latencies>,
+    /// Of each stream, one of its gaps between events, drawn at random.
+    #[prost(message, optional, tag = "5")]
+    pub gap: ::core::option::Option<Latencies>,
+    /// Of each stream with known usage, its time per token.
+    #[prost(message, optional, tag = "6")]
+    pub time_per_token: ::core::option::Option<Latencies>,
+}
 /// Numbers of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Requests {
@@ -243,6 +306,32 @@ pub struct Generation {
     pub last_minute: ::core::option::Option<Recent>,
     #[prost(message, optional, tag = "11")]
     pub last_five_minutes: ::core::option::Option<Recent>,
+    /// Attempts that it failed before the first content, whether or not another one recovered the request. Absent: this proxy does
+    /// not say.
+    #[prost(message, optional, tag = "12")]
+    pub failed_attempts: ::core::option::Option<Causes>,
+}
+/// Numbers of attempts by why they failed. Without zeros.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Causes {
+    #[prost(btree_map = "string, uint64", tag = "1")]
+    pub counts: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        u64,
+    >,
+}
+/// Requests that `to` answered after their last attempt, on `from`, had failed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Recovered {
+    /// `old` or `new`, as in metrics.
+    #[prost(string, tag = "1")]
+    pub from: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub to: ::prost::alloc::string::String,
+    #[prost(string, tag = "3")]
+    pub cause: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "4")]
+    pub count: u64,
 }
 /// What one side did within a sliding window.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -528,6 +617,28 @@ pub mod proxy_client {
             req.extensions_mut().insert(GrpcMethod::new("crossfade.v1.Proxy", "Watch"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// What both generations did per kind of request, for a comparison of them. UNIMPLEMENTED: this proxy does not know.
+        pub async fn compare(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CompareRequest>,
+        ) -> std::result::Result<tonic::Response<super::Comparison>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/crossfade.v1.Proxy/Compare",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("crossfade.v1.Proxy", "Compare"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -561,6 +672,11 @@ pub mod proxy_server {
             &self,
             request: tonic::Request<super::WatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchStream>, tonic::Status>;
+        /// What both generations did per kind of request, for a comparison of them. UNIMPLEMENTED: this proxy does not know.
+        async fn compare(
+            &self,
+            request: tonic::Request<super::CompareRequest>,
+        ) -> std::result::Result<tonic::Response<super::Comparison>, tonic::Status>;
     }
     /// The state of one proxy process. Everything here reads; nothing changes anything.
     #[derive(Debug)]
@@ -724,6 +840,49 @@ pub mod proxy_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/crossfade.v1.Proxy/Compare" => {
+                    #[allow(non_camel_case_types)]
+                    struct CompareSvc<T: Proxy>(pub Arc<T>);
+                    impl<T: Proxy> tonic::server::UnaryService<super::CompareRequest>
+                    for CompareSvc<T> {
+                        type Response = super::Comparison;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CompareRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Proxy>::compare(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CompareSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

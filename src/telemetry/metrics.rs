@@ -16,6 +16,7 @@ pub use self::names::dropped_lines;
 pub use self::page::{Observed, Proofs};
 pub use self::reading::Distribution;
 use super::recent::Windows;
+use super::strata::Strata;
 use super::{Window, latency, trace};
 use crate::continuation;
 use crate::failover::Cause;
@@ -104,6 +105,9 @@ struct Side {
     encoded_logged: AtomicBool,
 }
 
+/// Pairs of generations: where an attempt failed, and who recovered the request.
+const MOVES: usize = Generation::ALL.len() * Generation::ALL.len();
+
 const COMBINATIONS: usize =
     Generation::ALL.len() * Reason::ALL.len() * Api::ALL.len() * Outcome::ALL.len();
 
@@ -122,7 +126,12 @@ pub struct Metrics {
     /// Resolved at first use: most combinations never occur.
     resolved: [OnceLock<IntCounter>; COMBINATIONS],
     sides: [Side; 2],
-    recovered: Vec<IntCounter>,
+    /// What both generations are compared by.
+    pub strata: Strata,
+    recovered: IntCounterVec,
+    /// Resolved at first use, like `resolved`.
+    recovered_by: [OnceLock<IntCounter>; MOVES * Cause::ALL.len()],
+    failed_attempts: [Vec<IntCounter>; 2],
     rejects: Vec<IntCounter>,
     timeouts: Vec<IntCounter>,
     continuations: IntCounterVec,
@@ -262,8 +271,22 @@ impl Metrics {
         side.encoded_streams.inc();
     }
 
-    pub fn recovered(&self, cause: Cause) {
-        self.recovered[cause as usize].inc();
+    /// An attempt on `generation` failed.
+    pub fn failed_attempt(&self, generation: Generation, cause: Cause) {
+        self.failed_attempts[generation.index()][cause as usize].inc();
+    }
+
+    /// `to` answered a request after its last attempt, on `from`, had failed because of `cause`.
+    pub fn recovered(&self, from: Generation, to: Generation, cause: Cause) {
+        self.recovered_by(from, to, cause).inc();
+    }
+
+    fn recovered_by(&self, from: Generation, to: Generation, cause: Cause) -> &IntCounter {
+        let moved = from.index() * Generation::ALL.len() + to.index();
+        self.recovered_by[moved * Cause::ALL.len() + cause as usize].get_or_init(|| {
+            self.recovered
+                .with_label_values(&[from.as_str(), to.as_str(), cause.as_str()])
+        })
     }
 
     /// Another server continues a stream, `gap` after it broke.

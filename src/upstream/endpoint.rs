@@ -29,6 +29,8 @@ pub struct Endpoint {
     /// Whether several servers may share the address, as with the address of a Service. Connections to it have a limited
     /// lifetime.
     pub shared: bool,
+    /// When it was added.
+    pub since: Instant,
     open: AtomicUsize,
     /// A packed [`Record`] of its results: 0 while there is no failure.
     record: AtomicU64,
@@ -68,6 +70,7 @@ impl Endpoint {
             address,
             server_name,
             shared,
+            since: Instant::now(),
             open: AtomicUsize::new(0),
             record: AtomicU64::new(0),
             ejected_until: AtomicU64::new(0),

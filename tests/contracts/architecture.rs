@@ -245,12 +245,12 @@ fn the_pure_rooms_are_pure() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Is the whole file declared under `#[cfg(test)]`?
+/// Is the whole file, or one of those that it is a module of, declared under `#[cfg(test)]`?
 fn is_for_tests(path: &Path) -> bool {
     let name = path.file_stem().and_then(|name| name.to_str()).unwrap();
     let parent = path.parent().unwrap().with_extension("rs");
     package().join(&parent).is_file()
-        && read(&parent).contains(&format!("#[cfg(test)]\nmod {name};"))
+        && (read(&parent).contains(&format!("#[cfg(test)]\nmod {name};")) || is_for_tests(&parent))
 }
 
 #[test]

@@ -237,6 +237,7 @@ fn state_of_0_1_0() -> v1::State {
         stream_duration: None,
         last_minute: None,
         last_five_minutes: None,
+        failed_attempts: None,
     };
     v1::State {
         time: time(1_760_000_000, 500_000_000),
@@ -291,6 +292,7 @@ fn state_of_0_1_0() -> v1::State {
         answered_last_minute: None,
         quiet_for: None,
         continuations: None,
+        recovered: Vec::new(),
     }
 }
 

@@ -5,6 +5,7 @@ mod rig;
 
 mod cancel;
 mod capability;
+mod comparison;
 mod continuation;
 mod embedded;
 mod grpc;

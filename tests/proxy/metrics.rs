@@ -31,6 +31,7 @@ async fn every_metric_is_there_with_help_and_labels_from_closed_sets() {
         "crossfade_response_bytes_total",
         "crossfade_tokens_total",
         "crossfade_recovered_requests_total",
+        "crossfade_failed_attempts_total",
         "crossfade_retries_refused_total",
         "crossfade_plan_epoch",
         "crossfade_plan_age_seconds",

@@ -11,7 +11,7 @@ use crate::admin::Admin;
 use crate::admin::state_watch::StateWatch;
 use crate::pages::Quota;
 use crate::state_api::v1::proxy_server::Proxy;
-use crate::state_api::v1::{GetRequest, State, WatchRequest};
+use crate::state_api::v1::{CompareRequest, Comparison, GetRequest, State, WatchRequest};
 
 /// The default and the minimum interval of a watch, in milliseconds.
 const INTERVAL: u32 = 1000;
@@ -32,6 +32,14 @@ impl Reader {
 impl Proxy for Reader {
     async fn get(&self, _: Request<GetRequest>) -> Result<Response<State>, Status> {
         Ok(Response::new(self.admin.state().await))
+    }
+
+    async fn compare(
+        &self,
+        request: Request<CompareRequest>,
+    ) -> Result<Response<Comparison>, Status> {
+        let with_past = request.get_ref().with_past;
+        Ok(Response::new(self.admin.comparison(with_past)))
     }
 
     type WatchStream = BoxStream<State>;

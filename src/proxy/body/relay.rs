@@ -363,6 +363,7 @@ impl Relay {
                     self.retry(target, Cause::Deadline);
                     return Poll::Ready(Bytes::new());
                 }
+                self.exchange().attempt_failed(Cause::Deadline);
                 "sent no first event in time"
             }
             Due::Gap => {

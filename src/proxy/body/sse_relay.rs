@@ -395,10 +395,11 @@ impl SseRelay {
             }
             Step::Fail { code } => {
                 let cause = Cause::of_error_event(code);
-                if let (Some(attempts), Some(cause)) = (attempts, cause)
-                    && let Some(target) = attempts.next_target_after_head(cause)
-                {
-                    return Early::Retry(target, cause);
+                if let (Some(attempts), Some(cause)) = (attempts, cause) {
+                    if let Some(target) = attempts.next_target_after_head(cause) {
+                        return Early::Retry(target, cause);
+                    }
+                    exchange.attempt_failed(cause);
                 }
                 return Early::Commit;
             }

@@ -89,6 +89,8 @@ impl Exchange {
         cause: Cause,
         tokens: u64,
     ) -> Option<HeaderValue> {
+        // The stream broke on its first server, though the client may notice nothing.
+        self.first_over(cause != Cause::PlannedMove);
         self.attempts += 1;
         self.parts.deliver(
             &self.context.metrics,

@@ -179,6 +179,34 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
             "  probe: {intervalSeconds: 0}",
             "line 6: spec.probe.intervalSeconds: must be 0.1..=86400, is 0",
         ),
+        (
+            "  analysis: {warmupSeconds: -1}",
+            "line 6: spec.analysis.warmupSeconds: must be 0..=86400, is -1",
+        ),
+        (
+            "  analysis: {windowSeconds: 5}",
+            "line 6: spec.analysis.windowSeconds: must be 10..=3600, is 5",
+        ),
+        (
+            "  analysis: {minSamples: 0}",
+            "line 6: spec.analysis.minSamples: must be 1..=1000000, is 0",
+        ),
+        (
+            "  analysis: {maxFailureRateIncreasePercent: 100.5}",
+            "line 6: spec.analysis.maxFailureRateIncreasePercent: must be 0..=100, is 100.5",
+        ),
+        (
+            "  analysis: {ttftP95Ratio: 0.9}",
+            "line 6: spec.analysis.ttftP95Ratio: must be 1..=100, is 0.9",
+        ),
+        (
+            "  analysis: {gapP99Ratio: 101}",
+            "line 6: spec.analysis.gapP99Ratio: must be 1..=100, is 101",
+        ),
+        (
+            "  analysis: {confidence: 1}",
+            "line 6: spec.analysis.confidence: must be 0.5..=0.999999, is 1",
+        ),
         // Meaning.
         (
             "  weights: {old: 0, new: 0}",

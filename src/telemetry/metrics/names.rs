@@ -13,13 +13,14 @@ use prometheus::{
 #[cfg(target_os = "linux")]
 use prometheus::process_collector::ProcessCollector;
 
-use super::{COMBINATIONS, Metrics, Reject, Side, Timeout};
+use super::{COMBINATIONS, MOVES, Metrics, Reject, Side, Timeout};
 use crate::continuation;
 use crate::failover::Cause;
 use crate::memory::Purpose;
 use crate::split::Generation;
 use crate::telemetry::latency::{self, Exposed, FIRST_EVENT_BOUNDS, GAP_BOUNDS};
 use crate::telemetry::recent::Windows;
+use crate::telemetry::strata::Strata;
 use crate::telemetry::{Window, trace};
 
 /// Buckets of stream durations, in seconds: from a short response to a session of hours.
@@ -111,8 +112,13 @@ impl Default for Metrics {
         });
         let recovered = by_generation.counters(
             "crossfade_recovered_requests_total",
-            "Requests recovered by failover, by the cause of the last failed attempt",
-            &["cause"],
+            "Requests recovered by failover: the generation and the cause of the last failed attempt, and the generation that answered",
+            &["from", "to", "cause"],
+        );
+        let failed_attempts = by_generation.counters(
+            "crossfade_failed_attempts_total",
+            "Attempts that failed before the first content, by the generation that failed them, whether or not another one recovered the request",
+            &["generation", "cause"],
         );
         let rejects = by_generation.counters(
             "crossfade_rejected_requests_total",
@@ -167,7 +173,7 @@ impl Default for Metrics {
             .register(Box::new(ProcessCollector::for_self()))
             .expect("each name is registered once");
         let started = Instant::now();
-        Self {
+        let metrics = Self {
             started,
             window: Window::default(),
             answered: Window::default(),
@@ -180,7 +186,15 @@ impl Default for Metrics {
             ),
             resolved: [const { OnceLock::new() }; COMBINATIONS],
             sides,
-            recovered: Cause::ALL.map(|cause| recovered.with_label_values(&[cause.as_str()])).into(),
+            strata: Strata::new(started),
+            recovered,
+            recovered_by: [const { OnceLock::new() }; MOVES * Cause::ALL.len()],
+            failed_attempts: Generation::ALL.map(|generation| {
+                let counter = |cause: Cause| {
+                    failed_attempts.with_label_values(&[generation.as_str(), cause.as_str()])
+                };
+                Cause::ALL.map(counter).into()
+            }),
             rejects: Reject::ALL.map(|cause| rejects.with_label_values(&[cause.as_str()])).into(),
             timeouts: Timeout::ALL.map(|limit| timeouts.with_label_values(&[limit.as_str()])).into(),
             continuations,
@@ -270,7 +284,18 @@ impl Default for Metrics {
             memory_bytes,
             memory_refused,
             registry,
+        };
+        // They are there from the start, so that a rate can be taken of the first one. Old recovers its own by its sibling pods.
+        for (from, to) in [
+            (Generation::Old, Generation::New),
+            (Generation::New, Generation::Old),
+            (Generation::Old, Generation::Old),
+        ] {
+            for cause in Cause::ALL {
+                metrics.recovered_by(from, to, cause);
+            }
         }
+        metrics
     }
 }
 

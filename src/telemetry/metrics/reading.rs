@@ -26,14 +26,36 @@ pub struct Distribution {
 impl Metrics {
     #[must_use]
     pub fn recovered_total(&self) -> u64 {
-        self.recovered.iter().map(IntCounter::get).sum()
+        self.recovered_by_cause().map(|(_, count)| count).sum()
     }
 
     /// Requests that a retry recovered, by the cause of the last failed attempt.
     pub fn recovered_by_cause(&self) -> impl Iterator<Item = (Cause, u64)> {
-        Cause::ALL
-            .into_iter()
-            .zip(self.recovered.iter().map(IntCounter::get))
+        Cause::ALL.into_iter().map(|cause| {
+            let moves = self
+                .recovered_moves()
+                .filter(|(_, _, why, _)| *why == cause);
+            (cause, moves.map(|(.., count)| count).sum())
+        })
+    }
+
+    /// The same, by who failed them last, who answered them, and why they had failed. Without zeros.
+    pub fn recovered_moves(&self) -> impl Iterator<Item = (Generation, Generation, Cause, u64)> {
+        let sides = || Generation::ALL.into_iter();
+        let moves = sides().flat_map(move |from| sides().map(move |to| (from, to)));
+        let labels = moves.flat_map(|(from, to)| Cause::ALL.map(|cause| (from, to, cause)));
+        let counts = self.recovered_by.iter();
+        let counts = counts.map(|counter| counter.get().map_or(0, IntCounter::get));
+        labels
+            .zip(counts)
+            .map(|((from, to, cause), count)| (from, to, cause, count))
+            .filter(|(.., count)| *count > 0)
+    }
+
+    /// Attempts that `generation` failed, by cause.
+    pub fn failed_attempts(&self, generation: Generation) -> impl Iterator<Item = (Cause, u64)> {
+        let counters = self.failed_attempts[generation.index()].iter();
+        Cause::ALL.into_iter().zip(counters.map(IntCounter::get))
     }
 
     /// Streams that another server continued, by why.
@@ -123,6 +145,7 @@ impl Metrics {
             first_event: self.side(generation).first_event.sketch(),
             gap: self.side(generation).gap.sketch(),
         });
+        self.strata.remember(now);
         self.windows.read(now, counted, [MINUTE, FIVE_MINUTES])
     }
 

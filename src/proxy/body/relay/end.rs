@@ -28,6 +28,9 @@ impl Relay {
             self.retry(target, Cause::Broken);
             return Bytes::new();
         }
+        if self.attempts.is_some() {
+            self.exchange().attempt_failed(Cause::Broken);
+        }
         if !self.exchange().timeline.terminal() {
             let otherwise = Otherwise::Break {
                 for_client: for_client.into(),
@@ -126,6 +129,7 @@ impl Relay {
             };
             return;
         }
+        self.exchange().excuse();
         if self.sse.is_some() {
             self.close(message, StatusCode::SERVICE_UNAVAILABLE, End::Deadline);
         } else {

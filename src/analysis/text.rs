@@ -28,6 +28,29 @@ impl Metric {
     }
 }
 
+impl Row {
+    /// By how much new's figure differs from old's: in percentage points, or in percent of old's.
+    #[must_use]
+    pub fn difference(&self) -> Option<String> {
+        let [Some(old), Some(new)] = self.figures else {
+            return None;
+        };
+        Some(match self.metric {
+            Metric::Failures => {
+                let points = (new - old) * 100.0;
+                let digits = if points.abs() < 1.0 && points != 0.0 {
+                    2
+                } else {
+                    1
+                };
+                format!("{points:+.digits$} points")
+            }
+            _ if old > 0.0 => format!("{:+.1} %", (new / old - 1.0) * 100.0),
+            _ => return None,
+        })
+    }
+}
+
 impl Verdict {
     /// The name in JSON and on pages.
     #[must_use]

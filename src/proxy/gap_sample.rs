@@ -1,0 +1,88 @@
+//! Draws one gap of a stream at random, each with the same probability, without knowing how many there will be.
+//!
+//! Reservoir sampling of size one: gap number `n` replaces the one before it with probability `1 / n`. The number of the next one that
+//! does is drawn in advance (Li, *Reservoir-sampling algorithms of time complexity O(n (1 + log (N / n)))*, 1994), so an event costs a
+//! comparison.
+
+use std::time::Duration;
+
+/// A gap drawn from those seen so far.
+#[derive(Debug)]
+pub struct GapSample {
+    seen: u64,
+    /// The number of the gap that is taken next.
+    next: u64,
+    value: Option<Duration>,
+}
+
+impl Default for GapSample {
+    fn default() -> Self {
+        Self {
+            seen: 0,
+            next: 1,
+            value: None,
+        }
+    }
+}
+
+impl GapSample {
+    /// Sees a gap, if any, and then `zeros` gaps of no length. `draw` returns a number from 0 to 1.
+    pub fn add(&mut self, gap: Option<Duration>, zeros: u64, draw: impl Fn() -> f64) {
+        if let Some(gap) = gap {
+            self.seen += 1;
+            if self.seen == self.next {
+                self.take(gap, &draw);
+            }
+        }
+        self.seen += zeros;
+        while self.next <= self.seen {
+            self.take(Duration::ZERO, &draw);
+        }
+    }
+
+    fn take(&mut self, gap: Duration, draw: &impl Fn() -> f64) {
+        self.value = Some(gap);
+        // The next one is beyond `m` with probability `next / m`. A draw of 0 means never.
+        let after = self.next as f64 / draw();
+        self.next = self.next.max(after as u64).saturating_add(1);
+    }
+
+    /// The gap; `None` before the first one.
+    pub const fn value(&self) -> Option<Duration> {
+        self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_gap_is_drawn_equally_often_however_events_come_together() {
+        // Ten gaps: 1 ms, then 2 of no length, then 2 to 8 ms.
+        let mut drawn = [0_u32; 9];
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..20_000 {
+            let mut sample = GapSample::default();
+            assert_eq!(sample.value(), None);
+            let draws: Vec<f64> = (0..16).map(|_| random.f64()).collect();
+            let number = std::cell::Cell::new(0);
+            let draw = || {
+                number.set(number.get() + 1);
+                draws[number.get() - 1]
+            };
+            sample.add(None, 0, draw);
+            sample.add(Some(Duration::from_millis(1)), 2, draw);
+            for millis in 2..=8 {
+                sample.add(Some(Duration::from_millis(millis)), 0, draw);
+            }
+            let millis = sample.value().unwrap().as_millis();
+            drawn[usize::try_from(millis).unwrap()] += 1;
+        }
+        assert!((3800..4200).contains(&drawn[0]), "{drawn:?}");
+        assert!(
+            drawn[1..].iter().all(|count| (1800..2200).contains(count)),
+            "{drawn:?}"
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! By what the new generation is judged, compared with the old one.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::Rules;
+use crate::resource::rules;
+
+/// How much worse than the old generation the new one may be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AnalysisSpec {
+    /// How long the latencies of a frontend of the new generation do not count after it was added,
+    /// in seconds, because its caches are cold.
+    #[schemars(range(min = 0, max = 86_400))]
+    pub warmup_seconds: u32,
+    /// The time that figures cover, in seconds.
+    #[schemars(range(min = 10, max = 3600))]
+    pub window_seconds: u32,
+    /// How many requests each generation must have begun within that time for a pass.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub min_samples: u32,
+    /// By how much the share of failed requests of the new generation may exceed that of the old
+    /// one, in percentage points; fractions are allowed.
+    #[schemars(range(min = 0, max = 100))]
+    pub max_failure_rate_increase_percent: f64,
+    /// How many times as long as with the old generation the first token may take, at the median
+    /// and at the 95th percentile.
+    #[schemars(range(min = 1, max = 100))]
+    pub ttft_p95_ratio: f64,
+    /// The same for the gaps between tokens, at the 99th percentile, and for the time per token.
+    #[schemars(range(min = 1, max = 100))]
+    pub gap_p99_ratio: f64,
+    /// One minus the probability that a new generation that keeps to these margins is ever failed.
+    #[schemars(range(min = 0.5, max = 0.999_999), extend("x-kubernetes-validations" = rules::confidence()))]
+    pub confidence: f64,
+}
+
+impl Default for AnalysisSpec {
+    fn default() -> Self {
+        Self {
+            warmup_seconds: 60,
+            window_seconds: 300,
+            min_samples: 200,
+            max_failure_rate_increase_percent: 0.5,
+            ttft_p95_ratio: 1.25,
+            gap_p99_ratio: 1.25,
+            confidence: 0.99,
+        }
+    }
+}
+
+impl AnalysisSpec {
+    /// The rules of the verdict.
+    #[must_use]
+    pub fn rules(&self) -> Rules {
+        Rules {
+            window: std::time::Duration::from_secs(self.window_seconds.into()),
+            min_samples: self.min_samples.into(),
+            max_failure_rate_increase: self.max_failure_rate_increase_percent / 100.0,
+            ttft_ratio: self.ttft_p95_ratio,
+            gap_ratio: self.gap_p99_ratio,
+            confidence: self.confidence,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_verdict() {
+        assert_eq!(AnalysisSpec::default().rules(), Rules::default());
+    }
+}

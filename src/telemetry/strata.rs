@@ -1,0 +1,230 @@
+//! What both generations did per kind of request, for the comparison of both ([`analysis`](crate::analysis)).
+//!
+//! A record is made when the first request of its stratum comes. All records together take at most 1.3 MB, and what is remembered
+//! of the last minutes at most six times as much, if the latencies are spread over the whole scale.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::latency::Histogram;
+use crate::analysis::{Counts, Side, Stratum};
+use crate::split::Generation;
+use crate::sse::Api;
+
+/// Size classes of request bodies.
+const SIZES: usize = 8;
+const KINDS: usize = Api::ALL.len() * SIZES;
+/// The time between two counts that are remembered, and how many are.
+const STEP: Duration = Duration::from_secs(60);
+const STEPS: usize = 5;
+
+/// The size class of a body: 0 if its size is unknown before it was read, 1 up to 1 KiB, then in powers of four to 6 up to 1 MiB, and 7
+/// for all that is larger.
+#[must_use]
+pub fn size_class(bytes: Option<u64>) -> u8 {
+    let Some(bytes) = bytes else {
+        return 0;
+    };
+    let kib = bytes.div_ceil(1024).max(1);
+    let bits = u64::BITS - (kib - 1).leading_zeros();
+    u8::try_from(1 + bits.div_ceil(2).min(6)).unwrap_or(7)
+}
+
+/// What one generation did with the requests of one stratum.
+#[derive(Default)]
+pub struct Record {
+    started: AtomicU64,
+    ended: AtomicU64,
+    failed: AtomicU64,
+    first_event: Histogram,
+    gap: Histogram,
+    per_token: Histogram,
+}
+
+impl Record {
+    /// A first attempt begins.
+    pub fn started(&self) {
+        self.started.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A first attempt is over.
+    pub fn ended(&self, failed: bool) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+        if failed {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The time from the attempt to its first event.
+    pub fn first_event(&self, after: Duration) {
+        self.first_event.observe(after);
+    }
+
+    /// A gap of a stream, drawn at random.
+    pub fn gap(&self, gap: Duration) {
+        self.gap.observe(gap);
+    }
+
+    /// The time per token of a stream.
+    pub fn per_token(&self, time: Duration) {
+        self.per_token.observe(time);
+    }
+
+    fn side(&self) -> Side {
+        // Read in this order, so that no failure is seen without its request.
+        let failed = self.failed.load(Ordering::Relaxed);
+        let ended = self.ended.load(Ordering::Relaxed);
+        Side {
+            failed,
+            ended: ended.max(failed),
+            started: self.started.load(Ordering::Relaxed).max(ended),
+            first_event: self.first_event.sketch(),
+            gap: self.gap.sketch(),
+            per_token: self.per_token.sketch(),
+        }
+    }
+}
+
+/// The records of both generations.
+pub struct Strata {
+    records: [[OnceLock<Box<Record>>; KINDS]; 2],
+    /// The counts of the last minutes, oldest first.
+    past: Mutex<VecDeque<(Instant, Counts)>>,
+}
+
+impl Strata {
+    /// Counts from `now` on.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self {
+            records: [const { [const { OnceLock::new() }; KINDS] }; 2],
+            past: Mutex::new([(now, Counts::default())].into()),
+        }
+    }
+
+    /// The record of a stratum.
+    pub fn record(&self, generation: Generation, class: Api, size: u8) -> &Record {
+        let kind = class as usize * SIZES + usize::from(size).min(SIZES - 1);
+        self.records[generation.index()][kind].get_or_init(Box::default)
+    }
+
+    /// Everything that was counted since the process started.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let kinds = Api::ALL
+            .into_iter()
+            .flat_map(|class| (0..SIZES).map(move |size| (class, size)));
+        let strata = kinds.enumerate().filter_map(|(kind, (class, size))| {
+            let [old, new] = [&self.records[0], &self.records[1]].map(|side| side[kind].get());
+            if old.is_none() && new.is_none() {
+                return None;
+            }
+            let stratum = Stratum {
+                class: class.as_str().into(),
+                size: u8::try_from(size).unwrap_or(u8::MAX),
+            };
+            let sides = [old, new].map(|side| side.map(|side| side.side()).unwrap_or_default());
+            Some((stratum, sides))
+        });
+        Counts(strata.collect())
+    }
+
+    /// Remembers the counts, if the last ones are a minute old.
+    pub fn remember(&self, now: Instant) {
+        // Nothing panics halfway through a change of it.
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = |(at, _): &(Instant, Counts)| now.saturating_duration_since(*at) >= STEP;
+        if past.back().is_none_or(is_due) {
+            past.push_back((now, self.counts()));
+            if past.len() > STEPS {
+                past.pop_front();
+            }
+        }
+    }
+
+    /// The counts of the last minutes with their age, oldest first. The last ones are the current ones.
+    #[must_use]
+    pub fn recent(&self, now: Instant) -> Vec<(Duration, Counts)> {
+        self.remember(now);
+        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let past = past
+            .iter()
+            .map(|(at, counts)| (now.saturating_duration_since(*at), counts.clone()));
+        let past = past.filter(|(age, _)| *age >= Duration::from_secs(1));
+        past.chain([(Duration::ZERO, self.counts())]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_classed_by_powers_of_four() {
+        for (bytes, class) in [
+            (None, 0),
+            (Some(0), 1),
+            (Some(1024), 1),
+            (Some(1025), 2),
+            (Some(4096), 2),
+            (Some(4097), 3),
+            (Some(1 << 20), 6),
+            (Some((1 << 20) + 1), 7),
+            (Some(u64::MAX), 7),
+        ] {
+            assert_eq!(size_class(bytes), class, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn each_stratum_of_each_generation_is_counted_apart() {
+        let strata = Strata::new(Instant::now());
+        assert_eq!(strata.counts(), Counts::default());
+        let record = strata.record(Generation::New, Api::Chat, 2);
+        record.started();
+        record.started();
+        record.ended(true);
+        record.first_event(Duration::from_millis(30));
+        strata.record(Generation::Old, Api::Other, 0).started();
+        let Counts(counts) = strata.counts();
+        let of = |class: &str, size| {
+            let class = class.into();
+            &counts[&Stratum { class, size }]
+        };
+        let [old, new] = of("chat", 2);
+        assert_eq!(*old, Side::default());
+        assert_eq!((new.started, new.ended, new.failed), (2, 1, 1));
+        assert_eq!(new.first_event.count(), 1);
+        assert_eq!(of("other", 0)[0].started, 1);
+        assert_eq!(counts.len(), 2);
+    }
+
+    #[test]
+    fn the_last_minutes_are_remembered_and_no_more() {
+        let start = Instant::now();
+        let strata = Strata::new(start);
+        let record = strata.record(Generation::Old, Api::Chat, 1);
+        for second in 0..1000 {
+            record.started();
+            strata.remember(start + Duration::from_secs(second));
+        }
+        let recent = strata.recent(start + Duration::from_secs(1000));
+        let begun: Vec<_> = recent
+            .iter()
+            .map(|(age, counts)| (age.as_secs(), counts.total()[0].started))
+            .collect();
+        assert_eq!(
+            begun,
+            [
+                (280, 721),
+                (220, 781),
+                (160, 841),
+                (100, 901),
+                (40, 961),
+                (0, 1000)
+            ]
+        );
+    }
+}
