@@ -9,6 +9,7 @@ mod parse;
 mod proxy;
 mod status;
 mod verbs;
+mod verdict;
 mod version;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ pub use self::inject::{InjectArgs, RbacArgs, UninjectArgs};
 pub use self::proxy::{LogFormat, ProxyArgs};
 pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
+pub use self::verdict::JudgeArgs;
 pub use self::version::VersionArgs;
 
 /// Fades live LLM traffic from an old generation of frontends to a new one without losing a stream.
@@ -61,6 +63,9 @@ pub enum Command {
     /// Show an update: phase, split, both generations, each proxy, what happened
     #[command(after_help = examples::STATUS)]
     Status(StatusArgs),
+    /// Compare new with old on the same traffic: is new good enough? Exit status: 0 yes, 1 no, 3 no verdict
+    #[command(after_help = examples::JUDGE)]
+    Judge(Box<JudgeArgs>),
     /// Set the split of an update in a cluster by hand
     #[command(after_help = examples::SET)]
     Set(SetArgs),

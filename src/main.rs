@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Command::Drain(args) => drain(&args),
         Command::LogLevel(args) => log_level(&args),
         Command::Status(args) => commands::status(args.options()).map_err(Into::into),
+        Command::Judge(args) => commands::judge(&args.options()).map_err(Into::into),
         Command::Set(args) => edit(&args.edit, Verb::Split(args.split)),
         Command::Pause(args) => edit(&args, Verb::Pause),
         Command::Resume(args) => edit(&args, Verb::Resume),

@@ -10,6 +10,7 @@ mod lag;
 mod port_forward;
 mod proxies;
 mod text;
+mod verdict;
 mod wanted;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use format::printable;
 pub use json::{json, json_list, yaml};
 pub use proxies::Proxies;
 pub use text::{list, text};
+pub use verdict::{Compared, Judge, Judgement};
 
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
@@ -49,6 +51,8 @@ pub enum Error {
     },
     #[error("no update found in namespace {0}")]
     NoUpdate(String),
+    #[error("there are {0} updates in namespace {1}: name one of them")]
+    SeveralUpdates(usize, String),
     #[error("{0} has been changed in the meantime: check its new state and run the command again")]
     Conflict(String),
 }

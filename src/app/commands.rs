@@ -1,6 +1,7 @@
 //! The commands that a user runs on an update: `status` shows it, once or repeatedly; the others edit it after a confirmation.
 
 mod frame;
+mod verdict;
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -10,6 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use self::frame::Frame;
+pub use self::verdict::{JudgeOptions, RuleChanges, judge};
 use crate::error_chain::error_chain;
 use crate::printable::{self, printable};
 use crate::resource::DynamoUpdateConfig;

@@ -24,7 +24,7 @@ pub struct ClusterChoice {
 /// The same, before the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 #[command(
-    next_help_heading = "Options of status, set, pause, resume and drain-old, also accepted after them"
+    next_help_heading = "Options of status, judge, set, pause, resume and drain-old, also accepted after them"
 )]
 pub struct Early {
     /// The namespace of the update

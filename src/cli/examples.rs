@@ -27,6 +27,12 @@ Examples:
   crossfade status my-update -o json
   crossfade status --proxy 127.0.0.1:9464";
 
+pub(super) const JUDGE: &str = "\
+Examples:
+  crossfade judge my-update
+  crossfade judge my-update -n inference --for 5m -o json
+  crossfade judge --proxy 10.0.0.5:9464,10.0.0.6:9464 --for 10m --ttft-ratio 1.5";
+
 pub(super) const SET: &str = "\
 Examples:
   crossfade set my-update --split 25

@@ -141,6 +141,35 @@ pub(super) fn limit(text: &str) -> Result<f64, String> {
     between(text, 0.001, 86_400.0)
 }
 
+/// `judge --window`, within the bounds of `analysis.windowSeconds`.
+pub(super) fn window(text: &str) -> Result<Duration, String> {
+    between(text, 10.0, 3600.0).map(Duration::from_secs_f64)
+}
+
+/// Percentage points, within the bounds of `analysis.maxFailureRateIncreasePercent`.
+pub(super) fn increase(text: &str) -> Result<f64, String> {
+    number(text, 0.0, 100.0)
+}
+
+/// A ratio, within the bounds of `analysis.ttftP95Ratio` and `analysis.gapP99Ratio`.
+pub(super) fn margin(text: &str) -> Result<f64, String> {
+    number(text, 1.0, 100.0)
+}
+
+/// A confidence, within the bounds of `analysis.confidence`.
+pub(super) fn confidence(text: &str) -> Result<f64, String> {
+    number(text, 0.5, 0.999_999)
+}
+
+/// A number without unit.
+fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        Ok(_) => Err(format!("must be {least} to {most}")),
+        Err(_) => Err("is not a number".to_owned()),
+    }
+}
+
 /// `--hold`, within the bounds of `failover.holdSeconds`.
 pub(super) fn hold(text: &str) -> Result<f64, String> {
     between(text, 0.0, 86_400.0)

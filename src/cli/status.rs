@@ -50,32 +50,45 @@ const OF_CLUSTERS: [(&str, &str); 4] = [
     ("kubeconfig", "--kubeconfig"),
 ];
 
+/// Chooses between proxies at addresses and an update in a cluster: the command line overrides the environment, and both on
+/// the command line conflict. `given` are the subcommand's own arguments, `early` those before it.
+///
+/// # Errors
+/// When both are given, or no address is left.
+pub(super) fn settle(
+    proxy: &mut Vec<String>,
+    cluster: &mut ClusterChoice,
+    early: Early,
+    given: &ArgMatches,
+) -> Result<(), Error> {
+    let own = OF_CLUSTERS.into_iter().find(|(id, _)| is_typed(given, id));
+    let of_cluster = own.map(|(_, flag)| flag).or(early.first());
+    cluster.after(early, given);
+    proxy.retain(|address| !address.is_empty());
+    match of_cluster {
+        None if proxy.is_empty() && is_typed(given, "proxy") => Err(Error::raw(
+            ErrorKind::InvalidValue,
+            "--proxy has no address\n",
+        )),
+        None => Ok(()),
+        Some(flag) if is_typed(given, "proxy") => Err(Error::raw(
+            ErrorKind::ArgumentConflict,
+            format!("--proxy asks proxies directly and cannot be used with {flag}\n"),
+        )),
+        Some(_) => {
+            proxy.clear();
+            Ok(())
+        }
+    }
+}
+
 impl StatusArgs {
-    /// Chooses between proxies at addresses and an update in a cluster: the command line overrides the environment, and both on
-    /// the command line conflict. `given` are the subcommand's own arguments, `early` those before it.
+    /// Chooses between proxies at addresses and an update in a cluster.
     ///
     /// # Errors
-    /// When both are given, or no address is left.
+    /// As for [`settle`].
     pub(super) fn settle(&mut self, early: Early, given: &ArgMatches) -> Result<(), Error> {
-        let own = OF_CLUSTERS.into_iter().find(|(id, _)| is_typed(given, id));
-        let of_cluster = own.map(|(_, flag)| flag).or(early.first());
-        self.cluster.after(early, given);
-        self.proxy.retain(|address| !address.is_empty());
-        match of_cluster {
-            None if self.proxy.is_empty() && is_typed(given, "proxy") => Err(Error::raw(
-                ErrorKind::InvalidValue,
-                "--proxy has no address\n",
-            )),
-            None => Ok(()),
-            Some(flag) if is_typed(given, "proxy") => Err(Error::raw(
-                ErrorKind::ArgumentConflict,
-                format!("--proxy asks proxies directly and cannot be used with {flag}\n"),
-            )),
-            Some(_) => {
-                self.proxy.clear();
-                Ok(())
-            }
-        }
+        settle(&mut self.proxy, &mut self.cluster, early, given)
     }
 
     /// The options.

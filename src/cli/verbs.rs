@@ -85,6 +85,7 @@ impl Cli {
         let (name, given) = given.subcommand().expect("clap requires one");
         match &mut cli.command {
             Command::Status(args) => args.settle(early, given)?,
+            Command::Judge(args) => args.settle(early, given)?,
             Command::Set(args) => args.edit.cluster.after(early, given),
             Command::Pause(args) | Command::Resume(args) | Command::DrainOld(args) => {
                 args.cluster.after(early, given);
@@ -92,7 +93,7 @@ impl Cli {
             _ => {
                 if let Some(flag) = early.first() {
                     let message = format!(
-                        "{flag} before `{name}` has no effect: it is for status, set, pause, resume and drain-old\n"
+                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume and drain-old\n"
                     );
                     return Err(Error::raw(ErrorKind::ArgumentConflict, message));
                 }

@@ -11,7 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::ObjectMeta;
 use kube::{Client, Config};
 
-use super::{Error, EventRecord, Report, Verb, api, change, port_forward};
+use super::{Compared, Error, EventRecord, Report, Verb, api, change, port_forward};
 use crate::error_chain::error_chain;
 use crate::resource::DynamoUpdateConfig;
 
@@ -73,6 +73,19 @@ impl Cluster {
         Ok(list.items)
     }
 
+    /// The only update of the namespace.
+    ///
+    /// # Errors
+    /// [`Error::Api`], or there is none or more than one.
+    pub async fn only_update(&self) -> Result<DynamoUpdateConfig, Error> {
+        let mut updates = self.updates().await?;
+        match (updates.pop(), updates.len()) {
+            (Some(only), 0) => Ok(only),
+            (None, _) => Err(Error::NoUpdate(self.namespace.clone())),
+            (Some(_), others) => Err(Error::SeveralUpdates(others + 1, self.namespace.clone())),
+        }
+    }
+
     /// The update of this name.
     ///
     /// # Errors
@@ -121,6 +134,19 @@ impl Cluster {
             events,
             events_unknown,
         }
+    }
+
+    /// What the proxies of an update say both generations did.
+    ///
+    /// # Errors
+    /// When the pods cannot be listed.
+    pub async fn compare(
+        &self,
+        update: &DynamoUpdateConfig,
+        with_past: bool,
+    ) -> Result<Vec<Compared>, Error> {
+        let client = self.client.clone();
+        port_forward::compare_all(client, &self.namespace, &update.metadata, with_past).await
     }
 
     /// Makes the changes of `verb` that were shown, even if the rest of the resource has changed since: with a controller, its

@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use kube::core::ObjectMeta;
 
 use super::proxies::{PATIENCE, counted};
-use super::{Error, Other, ProxyAnswer, api};
+use super::{Compared, Error, Other, ProxyAnswer, api};
 use crate::error_chain::error_chain;
 use crate::resource::Identity;
 use crate::state_api::{self, v1};
@@ -69,7 +69,7 @@ pub(super) async fn ask_all(
         .map_err(api("list the pods"))?;
     let ports = list.items.iter().filter_map(admin_port);
     let asked = ports.map(async |(name, port)| {
-        let answer = ask(&pods, &name, port).await;
+        let answer = ask(&pods, &name, port, async |client| client.get().await).await;
         (name, answer)
     });
     let mut answers = Answers {
@@ -91,6 +91,41 @@ pub(super) async fn ask_all(
         }
     }
     Ok(answers)
+}
+
+/// Asks the proxies of an update what both generations did.
+///
+/// # Errors
+/// When the pods cannot be listed.
+pub(super) async fn compare_all(
+    client: Client,
+    namespace: &str,
+    update: &ObjectMeta,
+    with_past: bool,
+) -> Result<Vec<Compared>, Error> {
+    let pods: Api<Pod> = Api::namespaced(client, namespace);
+    let list = pods
+        .list(&ListParams::default())
+        .await
+        .map_err(api("list the pods"))?;
+    let ports = list.items.iter().filter_map(admin_port);
+    let asked = ports.map(async |(name, port)| {
+        let answer = ask(&pods, &name, port, async |client| {
+            Ok((client.get().await?, client.compare(with_past).await?))
+        })
+        .await;
+        (name, answer)
+    });
+    let answers = join_all(asked).await.into_iter();
+    let answers = answers.filter_map(|(name, answer)| {
+        let answer = match answer {
+            Ok((state, _)) if !concerns(&state, update) => return None,
+            Ok((_, comparison)) => Ok(comparison),
+            Err(error) => Err(error_chain(&error)),
+        };
+        Some(Compared { name, answer })
+    });
+    Ok(answers.collect())
 }
 
 /// Does a proxy follow the update, or has it refused an edit of it?
@@ -134,18 +169,28 @@ enum AskError {
     Timeout,
 }
 
-async fn ask(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, AskError> {
-    let answer = tokio::time::timeout(2 * PATIENCE, through(pods, name, port)).await;
+async fn ask<T>(
+    pods: &Api<Pod>,
+    name: &str,
+    port: u16,
+    question: impl AsyncFnOnce(&state_api::Client) -> Result<T, state_api::Error>,
+) -> Result<T, AskError> {
+    let answer = tokio::time::timeout(2 * PATIENCE, through(pods, name, port, question)).await;
     answer.unwrap_or(Err(AskError::Timeout))
 }
 
-async fn through(pods: &Api<Pod>, name: &str, port: u16) -> Result<v1::State, AskError> {
+async fn through<T>(
+    pods: &Api<Pod>,
+    name: &str,
+    port: u16,
+    question: impl AsyncFnOnce(&state_api::Client) -> Result<T, state_api::Error>,
+) -> Result<T, AskError> {
     let forwarder = pods.portforward(name, &[port]).await;
     let mut forwarder = forwarder.map_err(api("forward its port"))?;
     let stream = forwarder.take_stream(port).ok_or(AskError::NoStream)?;
     let answer = async {
         let client = state_api::Client::over(stream, PATIENCE).await?;
-        client.get().await
+        question(&client).await
     };
     let answer = answer.await;
     forwarder.abort();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{ProxyAnswer, Report};
+use super::{Compared, ProxyAnswer, Report};
 use crate::error_chain::error_chain;
 use crate::state_api::{Client, Error, v1};
 
@@ -45,12 +45,25 @@ impl Proxies {
     }
 }
 
+impl Proxies {
+    /// Asks all of them what both generations did.
+    pub async fn compare(&mut self, with_past: bool) -> Vec<Compared> {
+        let asked = self.0.iter_mut().map(async |proxy| Compared {
+            name: proxy.address.clone(),
+            answer: proxy.compare(with_past).await,
+        });
+        join_all(asked).await
+    }
+}
+
 impl Proxy {
+    async fn compare(&mut self, with_past: bool) -> Result<Option<v1::Comparison>, String> {
+        self.through(async |client| client.compare(with_past).await)
+            .await
+    }
+
     async fn ask(&mut self) -> ProxyAnswer {
         let asked = self.state().await;
-        if asked.is_err() {
-            self.client = None;
-        }
         ProxyAnswer {
             name: self.address.clone(),
             state: asked,
@@ -58,6 +71,14 @@ impl Proxy {
     }
 
     async fn state(&mut self) -> Result<v1::State, String> {
+        self.through(async |client| client.get().await).await
+    }
+
+    /// Asks over the kept connection, or over a new one.
+    async fn through<T>(
+        &mut self,
+        ask: impl AsyncFnOnce(&Client) -> Result<T, Error>,
+    ) -> Result<T, String> {
         let kept = self.client.take();
         let is_new = kept.is_none();
         let client = match kept {
@@ -66,7 +87,7 @@ impl Proxy {
                 .await
                 .map_err(|error| error_chain(&error))?,
         };
-        let state = client.get().await.map_err(|error| match error {
+        let answer = ask(&client).await.map_err(|error| match error {
             // It took the connection, and then does not speak as an admin port does.
             Error::Unreachable(_) | Error::Timeout(_) if is_new => format!(
                 "is not the admin port (by default 9464) of a crossfade, or hangs: {}",
@@ -75,7 +96,7 @@ impl Proxy {
             error => error_chain(&error),
         })?;
         self.client = Some(client);
-        Ok(state)
+        Ok(answer)
     }
 }
 

@@ -10,4 +10,5 @@ mod terminal;
 mod command_line;
 mod demo;
 mod inject;
+mod judge;
 mod status;

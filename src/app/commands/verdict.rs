@@ -1,0 +1,149 @@
+//! `judge`: compares new with old, at once or for some time, and says it by its exit status.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use super::{Error, Form, as_json, print};
+use crate::analysis::{Rules, Verdict};
+use crate::error_chain::error_chain;
+use crate::resource::DynamoUpdateConfig;
+use crate::status::{self, Choice, Cluster, Compared, Judge, Judgement, Proxies};
+
+/// The exit status if new is worse. Usage errors have 2.
+const FAIL: u8 = 1;
+/// The exit status if there is no verdict, for whatever reason.
+const INCONCLUSIVE: u8 = 3;
+
+/// The options of `judge`.
+#[derive(Clone, Debug)]
+pub struct JudgeOptions {
+    /// The update. Without a name, the only one of the namespace.
+    pub name: Option<String>,
+    /// Asks these admin ports instead of a cluster.
+    pub proxies: Vec<String>,
+    pub cluster: Choice,
+    /// Looks for this long from now on, instead of at the last minutes.
+    pub wait: Option<Duration>,
+    /// The time between two looks.
+    pub every: Duration,
+    pub form: Form,
+    /// Changes the update's rules, or the defaults.
+    pub rules: RuleChanges,
+}
+
+/// Rules that were given by flags.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RuleChanges {
+    pub window: Option<Duration>,
+    pub min_samples: Option<u64>,
+    /// In percentage points.
+    pub max_failure_rate_increase: Option<f64>,
+    pub ttft_ratio: Option<f64>,
+    pub gap_ratio: Option<f64>,
+    pub confidence: Option<f64>,
+}
+
+impl RuleChanges {
+    fn of(self, rules: Rules) -> Rules {
+        let increase = self.max_failure_rate_increase;
+        Rules {
+            window: self.window.unwrap_or(rules.window),
+            min_samples: self.min_samples.unwrap_or(rules.min_samples),
+            max_failure_rate_increase: increase
+                .map_or(rules.max_failure_rate_increase, |percent| percent / 100.0),
+            ttft_ratio: self.ttft_ratio.unwrap_or(rules.ttft_ratio),
+            gap_ratio: self.gap_ratio.unwrap_or(rules.gap_ratio),
+            confidence: self.confidence.unwrap_or(rules.confidence),
+        }
+    }
+}
+
+/// Who is asked.
+enum Source {
+    Proxies(Proxies),
+    Cluster(Cluster, Box<DynamoUpdateConfig>),
+}
+
+impl Source {
+    async fn open(options: &JudgeOptions) -> Result<Self, status::Error> {
+        if !options.proxies.is_empty() {
+            return Ok(Self::Proxies(Proxies::at(options.proxies.clone())));
+        }
+        let cluster = Cluster::open(&options.cluster).await?;
+        let update = match &options.name {
+            Some(name) => cluster.update(name).await?,
+            None => cluster.only_update().await?,
+        };
+        Ok(Self::Cluster(cluster, update.into()))
+    }
+
+    fn rules(&self) -> Rules {
+        match self {
+            Self::Proxies(_) => Rules::default(),
+            Self::Cluster(_, update) => {
+                let analysis = update.spec.analysis.as_ref();
+                analysis.map_or_else(Rules::default, |analysis| analysis.rules())
+            }
+        }
+    }
+
+    async fn compare(&mut self, with_past: bool) -> Result<Vec<Compared>, status::Error> {
+        match self {
+            Self::Proxies(proxies) => Ok(proxies.compare(with_past).await),
+            Self::Cluster(cluster, update) => cluster.compare(update, with_past).await,
+        }
+    }
+}
+
+/// Compares new with old and prints the verdict. The exit status is 0 for a pass, 1 if new fails, and 3 if there is no verdict.
+///
+/// # Errors
+/// When the process cannot start. What cannot be read is no verdict.
+pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
+    super::super::runtime()?.block_on(async {
+        let judged = match judged(options).await {
+            Ok(judged) => judged,
+            Err(error) => {
+                eprintln!("crossfade: {}", status::printable(&error_chain(&error)));
+                return Ok(ExitCode::from(INCONCLUSIVE));
+            }
+        };
+        print(&match options.form {
+            Form::Text => judged.text(),
+            Form::Json => as_json(&judged.json(), false),
+            Form::Yaml => format!("---\n{}", status::yaml(&judged.json())),
+        });
+        Ok(match judged.report.verdict {
+            Verdict::Pass => ExitCode::SUCCESS,
+            Verdict::Fail(_) => ExitCode::from(FAIL),
+            Verdict::Inconclusive(_) => ExitCode::from(INCONCLUSIVE),
+        })
+    })
+}
+
+async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
+    let mut source = Source::open(options).await?;
+    let mut judge = Judge::new(options.rules.of(source.rules()));
+    let Some(wait) = options.wait else {
+        return Ok(judge.past(&source.compare(true).await?));
+    };
+    let begin = Instant::now();
+    loop {
+        let answers = source.compare(false).await;
+        let elapsed = begin.elapsed();
+        let left = wait.saturating_sub(elapsed);
+        let judged = match answers {
+            Ok(answers) => Some(judge.look(&answers, elapsed)),
+            // The API server may answer again.
+            Err(error) if left.is_zero() => return Err(error),
+            Err(_) => None,
+        };
+        if let Some(judged) = judged {
+            let is_over = left.is_zero() || matches!(judged.report.verdict, Verdict::Fail(_));
+            if is_over {
+                return Ok(judged);
+            }
+        }
+        tokio::time::sleep(options.every.min(left)).await;
+    }
+}

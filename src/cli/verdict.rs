@@ -1,0 +1,93 @@
+//! The arguments of `crossfade judge`.
+
+use std::time::Duration;
+
+use clap::{ArgMatches, Args, Error};
+
+use super::cluster::{ClusterChoice, Early};
+use super::parse::{admin_port, confidence, count, increase, margin, seconds, window};
+use super::status::settle;
+use crate::app::commands::{Form, JudgeOptions, RuleChanges};
+
+#[derive(Debug, Args)]
+pub struct JudgeArgs {
+    /// The update [default: the only one in the namespace]
+    name: Option<String>,
+    /// Ask the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values by commas
+    #[arg(
+        long,
+        env = "CROSSFADE_PROXY",
+        value_name = "ADDR",
+        value_delimiter = ',',
+        value_parser = admin_port
+    )]
+    proxy: Vec<String>,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+    /// Look for this long from now on, or until new fails, instead of at the last five minutes
+    #[arg(long = "for", env = "CROSSFADE_FOR", value_name = "DURATION", value_parser = seconds)]
+    wait: Option<Duration>,
+    /// Time between two looks
+    #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+    /// Time that the figures cover [default: analysis.windowSeconds of the update, else 5m]
+    #[arg(long, env = "CROSSFADE_WINDOW", value_name = "DURATION", value_parser = window)]
+    window: Option<Duration>,
+    /// Requests that each side must have begun in that time for a pass [default: analysis.minSamples of the update, else 200]
+    #[arg(long, env = "CROSSFADE_MIN_SAMPLES", value_name = "NUMBER", value_parser = count)]
+    min_samples: Option<usize>,
+    /// By how many percentage points new's share of failed requests may exceed old's
+    /// [default: analysis.maxFailureRateIncreasePercent of the update, else 0.5]
+    #[arg(long, env = "CROSSFADE_MAX_FAILURE_RATE_INCREASE", value_name = "POINTS", value_parser = increase)]
+    max_failure_rate_increase: Option<f64>,
+    /// How many times as long as with old the first token may take [default: analysis.ttftP95Ratio of the update, else 1.25]
+    #[arg(long, env = "CROSSFADE_TTFT_RATIO", value_name = "RATIO", value_parser = margin)]
+    ttft_ratio: Option<f64>,
+    /// The same for gaps between tokens and for the time per token [default: analysis.gapP99Ratio of the update, else 1.25]
+    #[arg(long, env = "CROSSFADE_GAP_RATIO", value_name = "RATIO", value_parser = margin)]
+    gap_ratio: Option<f64>,
+    /// One minus the probability of ever failing a new side that keeps to the margins
+    /// [default: analysis.confidence of the update, else 0.99]
+    #[arg(long, env = "CROSSFADE_CONFIDENCE", value_name = "SHARE", value_parser = confidence)]
+    confidence: Option<f64>,
+    /// Output format
+    #[arg(
+        short,
+        long,
+        env = "CROSSFADE_OUTPUT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    output: Form,
+}
+
+impl JudgeArgs {
+    /// Chooses between proxies and a cluster, as for `status`.
+    ///
+    /// # Errors
+    /// When both are given, or no address is left.
+    pub(super) fn settle(&mut self, early: Early, given: &ArgMatches) -> Result<(), Error> {
+        settle(&mut self.proxy, &mut self.cluster, early, given)
+    }
+
+    /// The options.
+    #[must_use]
+    pub fn options(self) -> JudgeOptions {
+        JudgeOptions {
+            name: self.name,
+            proxies: self.proxy,
+            cluster: self.cluster.choice(),
+            wait: self.wait,
+            every: self.interval,
+            form: self.output,
+            rules: RuleChanges {
+                window: self.window,
+                min_samples: self.min_samples.map(|count| count as u64),
+                max_failure_rate_increase: self.max_failure_rate_increase,
+                ttft_ratio: self.ttft_ratio,
+                gap_ratio: self.gap_ratio,
+                confidence: self.confidence,
+            },
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Asks proxies what both generations did, and judges new by it.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Report, Row, Rules, Verdict};
+use crate::state_api::v1;
+
+/// What one proxy answered.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// Its pod or its address.
+    pub name: String,
+    /// `None` if it is too old to know, or why it did not answer.
+    pub answer: Result<Option<v1::Comparison>, String>,
+}
+
+/// A comparison of old and new over many looks.
+#[derive(Debug)]
+pub struct Judge {
+    rules: Rules,
+    memory: Memory,
+    accumulator: Accumulator,
+}
+
+/// What came out, for people and scripts.
+#[derive(Clone, Debug)]
+pub struct Judgement {
+    pub report: Report,
+    /// Of the proxies: how many were asked, and what is to be said of those that told nothing.
+    asked: usize,
+    silent: Vec<String>,
+}
+
+impl Judge {
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            memory: Memory::default(),
+            accumulator: Accumulator::default(),
+        }
+    }
+
+    /// Judges what the proxies remember of the last minutes.
+    #[must_use]
+    pub fn past(&mut self, answers: &[Compared]) -> Judgement {
+        let past = answers.iter().filter_map(comparison);
+        let past = past.map(|(_, told)| {
+            let counts = told.counts.iter();
+            counts.map(|counts| (age(counts), counts.read())).collect()
+        });
+        let report = analysis::replay(&mut self.memory, &self.rules, past.collect());
+        judgement(report, answers)
+    }
+
+    /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look.
+    #[must_use]
+    pub fn look(&mut self, answers: &[Compared], now: Duration) -> Judgement {
+        let readings = answers.iter().filter_map(comparison);
+        let readings = readings.filter_map(|(name, told)| reading(name, told));
+        let counts = self.accumulator.since_last(readings, now);
+        let report = self.memory.look(&self.rules, counts, now);
+        judgement(report, answers)
+    }
+}
+
+fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
+    let told = asked.answer.as_ref().ok()?.as_ref()?;
+    Some((&asked.name, told))
+}
+
+fn age(counts: &v1::Counts) -> Duration {
+    counts.age.map(duration).unwrap_or_default()
+}
+
+fn duration(duration: prost_types::Duration) -> Duration {
+    Duration::try_from(duration).unwrap_or_default()
+}
+
+/// `None` if the proxy does not say which process it is.
+fn reading(name: &str, told: &v1::Comparison) -> Option<Reading> {
+    let process = told.process.as_ref()?;
+    let started = process.started?;
+    Some(Reading {
+        proxy: name.to_owned(),
+        process: format!("{}.{}", started.seconds, started.nanos),
+        uptime: duration(process.uptime?),
+        counts: told
+            .counts
+            .last()
+            .map_or_else(Counts::default, v1::Counts::read),
+    })
+}
+
+fn judgement(report: Report, answers: &[Compared]) -> Judgement {
+    let silent = answers.iter().filter_map(|asked| match &asked.answer {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
+        Err(why) => Some(format!("{}: {why}", asked.name)),
+    });
+    Judgement {
+        report,
+        asked: answers.len(),
+        silent: silent.collect(),
+    }
+}
+
+impl Judgement {
+    /// Did any proxy tell something?
+    #[must_use]
+    pub fn has_data(&self) -> bool {
+        self.silent.len() < self.asked
+    }
+
+    fn sentence(&self) -> String {
+        if self.has_data() {
+            return self.report.sentence();
+        }
+        "No proxy could be asked.".to_owned()
+    }
+
+    fn row_verdict(&self, row: &Row) -> &'static str {
+        match &self.report.verdict {
+            Verdict::Fail(failed) if failed.metric == row.metric => "fail",
+            _ if row.figures.contains(&None) => "no data",
+            _ if row.is_worse() => "worse",
+            _ => "ok",
+        }
+    }
+
+    /// The rows to show: of the failed metric, those by which it failed.
+    fn rows(&self) -> impl Iterator<Item = &Row> {
+        let failed = match &self.report.verdict {
+            Verdict::Fail(failed) => Some(failed),
+            _ => None,
+        };
+        let rows = self.report.rows.iter();
+        rows.map(move |row| {
+            failed
+                .filter(|failed| failed.metric == row.metric)
+                .unwrap_or(row)
+        })
+    }
+
+    /// The verdict and the figures, for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut text = format!("{}: {}\n\n", self.report.verdict.as_str(), self.sentence());
+        text += &line(["", "old", "new", "difference", "confidence", "verdict"]);
+        for row in self.rows() {
+            let [old, new] = row.figures;
+            let figure = |figure: Option<f64>| {
+                figure.map_or_else(|| "-".to_owned(), |value| row.metric.figure(value))
+            };
+            let difference = row.difference().unwrap_or_else(|| "-".to_owned());
+            text += &line([
+                row.metric.title(),
+                &figure(old),
+                &figure(new),
+                &difference,
+                &format!("{:.1} %", floor(row.confidence)),
+                self.row_verdict(row),
+            ]);
+        }
+        let told = self.asked - self.silent.len();
+        text += &format!("\n{}\n", super::proxies::counted(told, self.asked));
+        for silent in &self.silent {
+            text += &format!("  {}\n", super::printable(silent));
+        }
+        text
+    }
+
+    /// The same for scripts.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let rows = self.rows().map(|row| {
+            let [old, new] = row.figures;
+            let [of_old, of_new] = row.samples;
+            json!({
+                "metric": row.metric.as_str(),
+                "old": old,
+                "new": new,
+                "limit": row.limit,
+                "confidence": row.confidence,
+                "samples": {"old": of_old, "new": of_new},
+                "verdict": self.row_verdict(row),
+            })
+        });
+        json!({
+            "verdict": self.report.verdict.as_str(),
+            "text": self.sentence(),
+            "coversSeconds": self.report.covers.as_secs_f64(),
+            "metrics": rows.collect::<Vec<_>>(),
+            "proxies": {"asked": self.asked, "silent": self.silent},
+        })
+    }
+}
+
+/// In percent, so that less than certainty is never shown as certainty.
+fn floor(confidence: f64) -> f64 {
+    (confidence * 1000.0).floor() / 10.0
+}
+
+fn line([metric, old, new, difference, confidence, verdict]: [&str; 6]) -> String {
+    format!("{metric:<23} {old:>9} {new:>9} {difference:>12} {confidence:>11}  {verdict}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::{Side, Stratum};
+
+    fn told(started: [u64; 2], failed: u64, uptime: i64, ages: &[(i64, u64)]) -> v1::Comparison {
+        let counts = |share: u64, age: i64| {
+            let side = |started, failed| Side {
+                started: started * share,
+                ended: started * share,
+                failed: failed * share,
+                ..Side::default()
+            };
+            let stratum = Stratum {
+                class: "chat".into(),
+                size: 1,
+            };
+            let sides = [side(started[0], 0), side(started[1], failed)];
+            let age = prost_types::Duration {
+                seconds: age,
+                nanos: 0,
+            };
+            v1::Counts::new(age, &Counts([(stratum, sides)].into()))
+        };
+        v1::Comparison {
+            process: Some(v1::Process {
+                started: Some(prost_types::Timestamp::default()),
+                uptime: Some(prost_types::Duration {
+                    seconds: uptime,
+                    nanos: 0,
+                }),
+                ..Default::default()
+            }),
+            counts: ages
+                .iter()
+                .map(|(age, share)| counts(*share, *age))
+                .collect(),
+        }
+    }
+
+    fn answer(name: &str, answer: Result<Option<v1::Comparison>, String>) -> Compared {
+        Compared {
+            name: name.to_owned(),
+            answer,
+        }
+    }
+
+    #[test]
+    fn the_past_is_judged_at_once_and_silent_proxies_are_named() {
+        let past = [(120, 1), (60, 2), (0, 3)];
+        let answers = [
+            answer("a", Ok(Some(told([900, 100], 5, 500, &past)))),
+            answer("b", Ok(None)),
+            answer("c", Err("cannot be reached".to_owned())),
+        ];
+        let judged = Judge::new(Rules::default()).past(&answers);
+        assert_eq!(judged.report.verdict.as_str(), "fail");
+        let text = judged.text();
+        for part in [
+            "fail: New fails 5.0 % of requests, old 0.0 % (200 and 1,800 in 2 min).\n",
+            "failed requests             0.0 %     5.0 %  +5.0 points",
+            "fail\nfirst token, p50                -         -            -       0.0 %  no data\n",
+            "\n1 of 3 proxies\n  b: too old to be compared\n  c: cannot be reached\n",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in\n{text}");
+        }
+        let json = judged.json();
+        assert_eq!(json["verdict"], "fail");
+        assert_eq!(json["metrics"][0]["new"], 0.05);
+        assert_eq!(json["proxies"]["silent"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn only_what_is_counted_from_the_first_look_on_is_judged_if_it_waits() {
+        let mut judge = Judge::new(Rules::default());
+        let mut look = |seconds, started, failed| {
+            let told = told([9 * started, started], failed, 500, &[(0, 1)]);
+            judge.look(&[answer("a", Ok(Some(told)))], Duration::from_secs(seconds))
+        };
+        assert_eq!(look(0, 5000, 4000).report.verdict.as_str(), "inconclusive");
+        let judged = look(5, 5300, 4000);
+        assert_eq!(judged.report.verdict, Verdict::Pass, "{}", judged.text());
+    }
+
+    #[test]
+    fn without_an_answer_nothing_is_judged() {
+        let answers = [answer("a", Err("cannot be reached".to_owned()))];
+        let judged = Judge::new(Rules::default()).look(&answers, Duration::ZERO);
+        assert!(!judged.has_data());
+        let text = judged.text();
+        assert!(
+            text.starts_with("inconclusive: No proxy could be asked.\n"),
+            "{text}"
+        );
+    }
+}

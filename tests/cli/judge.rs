@@ -1,0 +1,226 @@
+//! `crossfade judge` on running proxies between scripted servers: its verdict, its figures and its exit status.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::rig::proxy::{program, run, said};
+use crate::rig::*;
+use serde_json::Value;
+
+const PASS: Option<i32> = Some(0);
+const FAIL: Option<i32> = Some(1);
+const USAGE: Option<i32> = Some(2);
+const INCONCLUSIVE: Option<i32> = Some(3);
+
+/// Latencies count at once.
+const AT_ONCE: &str = "analysis: {warmupSeconds: 0}";
+/// No latency is too long.
+const PATIENT: [&str; 4] = ["--ttft-ratio", "100", "--gap-ratio", "100"];
+
+/// A proxy that sends half of the requests to each server, and judges latencies from the start.
+async fn split(old: &Upstream, new: &Upstream) -> (Proxy, PlanFile) {
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 1, AT_ONCE));
+    (Proxy::planned(old, &plan, &[]).await, plan)
+}
+
+/// The verdict in JSON, and the exit status.
+fn judge(proxies: &str, more: &[&str]) -> (Value, Option<i32>) {
+    let args = [&["judge", "--proxy", proxies, "-o", "json"], more].concat();
+    let output = run(&args);
+    let read = serde_json::from_slice(&output.stdout);
+    (
+        read.unwrap_or_else(|_| panic!("{}", said(&output))),
+        output.status.code(),
+    )
+}
+
+#[tokio::test]
+async fn what_new_fails_and_old_recovers_fails_new() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(500))).await;
+    let (proxy, _plan) = split(&old, &new).await;
+    for _ in 0..60 {
+        assert_eq!(proxy.chat().await.status, 200, "the client notices nothing");
+    }
+    // What it has counted since it began is its past once a second has gone by.
+    let address = proxy.admin.to_string();
+    let (judged, status) = until("the proxy has a past", async || {
+        let (judged, status) = judge(&address, &[]);
+        (judged["coversSeconds"].as_f64() > Some(0.0)).then_some((judged, status))
+    })
+    .await;
+    assert_eq!(
+        (judged["verdict"].as_str(), status),
+        (Some("fail"), FAIL),
+        "{judged}"
+    );
+    let failures = &judged["metrics"][0];
+    assert_eq!(failures["metric"], "failureRate");
+    assert_eq!(
+        (&failures["old"], &failures["new"]),
+        (&0.0.into(), &1.0.into())
+    );
+    assert_eq!(failures["samples"]["new"], 30);
+    assert!(failures["confidence"].as_f64() >= Some(0.99), "{failures}");
+    let output = run(&["judge", "--proxy", &address]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), FAIL);
+    assert!(
+        text.starts_with("fail: New fails 100.0 % of requests, old 0.0 % (30 and 30 in "),
+        "{text}"
+    );
+    assert!(text.contains("\n1 proxy\n"), "{text}");
+}
+
+#[tokio::test]
+async fn equal_sides_pass_and_without_enough_requests_there_is_no_verdict() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let (one, _plan) = split(&old, &new).await;
+    let (other, _other_plan) = split(&old, &new).await;
+    let both = format!("{},{}", one.admin, other.admin);
+    let (idle, status) = judge(&both, &[]);
+    assert_eq!(
+        (idle["verdict"].as_str(), status),
+        (Some("inconclusive"), INCONCLUSIVE)
+    );
+    assert!(
+        idle["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("No request began"),
+        "{idle}"
+    );
+    for proxy in [&one, &other] {
+        for _ in 0..100 {
+            proxy.chat().await;
+        }
+        proxy.outcomes("completed", 100).await;
+    }
+    let past = async |more: &[&str]| {
+        let more = [more, &PATIENT].concat();
+        until("both proxies have a past", async || {
+            let (judged, status) = judge(&both, &more);
+            let begun = &judged["metrics"][0]["samples"];
+            (*begun == serde_json::json!({"old": 100, "new": 100})).then_some((judged, status))
+        })
+        .await
+    };
+    let (judged, status) = past(&["--min-samples", "100"]).await;
+    assert_eq!(
+        (judged["verdict"].as_str(), status),
+        (Some("pass"), PASS),
+        "{judged}"
+    );
+    let (judged, status) = past(&["--min-samples", "101"]).await;
+    assert_eq!(status, INCONCLUSIVE);
+    assert!(
+        judged["text"]
+            .as_str()
+            .unwrap()
+            .contains("new began 100 requests"),
+        "{judged}"
+    );
+    // A proxy that does not answer is named, and the others are judged.
+    let some = format!("{both},127.0.0.1:9");
+    let more = [&["--min-samples", "100"][..], &PATIENT].concat();
+    let (judged, status) = judge(&some, &more);
+    assert_eq!(status, PASS, "{judged}");
+    let silent = judged["proxies"]["silent"].as_array().unwrap();
+    assert!(silent.len() == 1 && silent[0].as_str().unwrap().starts_with("127.0.0.1:9: "));
+}
+
+/// It waits for the verdict, and ends with it.
+#[tokio::test]
+async fn a_new_generation_that_is_slower_to_the_first_token_is_found() {
+    let slow = |name: &'static str, millis| {
+        let script = Script::new().sse().pause(millis).events(&chat_text(name));
+        serving(script)
+    };
+    let old = Upstream::start(slow("old", 20)).await;
+    let new = Upstream::start(slow("new", 80)).await;
+    let (proxy, _plan) = split(&old, &new).await;
+    let done = Arc::new(AtomicBool::new(false));
+    let mut load = Vec::new();
+    for _ in 0..4 {
+        let (done, address) = (Arc::clone(&done), proxy.address);
+        load.push(tokio::spawn(async move {
+            while !done.load(Ordering::Relaxed) {
+                client::chat(address).await;
+            }
+        }));
+    }
+    let mut command = program();
+    let address = proxy.admin.to_string();
+    command.args([
+        "judge",
+        "--proxy",
+        &address,
+        "--for",
+        "5m",
+        "--interval",
+        "0.5",
+        "-o",
+        "json",
+    ]);
+    // One in two is enough here: the test is of the way to the verdict, and less certain is sooner.
+    command.args([
+        "--confidence",
+        "0.5",
+        "--min-samples",
+        "50",
+        "--gap-ratio",
+        "100",
+    ]);
+    let judging = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = judging.await.unwrap();
+    done.store(true, Ordering::Relaxed);
+    for client in load {
+        client.await.unwrap();
+    }
+    assert_eq!(output.status.code(), FAIL, "{}", said(&output));
+    let judged: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let failed = judged["metrics"].as_array().unwrap().iter();
+    let failed: Vec<_> = failed.filter(|row| row["verdict"] == "fail").collect();
+    let [row] = failed[..] else {
+        panic!("{judged}");
+    };
+    assert!(row["metric"].as_str().unwrap().starts_with("ttft"), "{row}");
+    assert!(
+        row["new"].as_f64().unwrap() > 1.25 * row["old"].as_f64().unwrap(),
+        "{row}"
+    );
+    assert!(
+        judged["text"]
+            .as_str()
+            .unwrap()
+            .starts_with("New's first token, p"),
+        "{judged}"
+    );
+}
+
+#[test]
+fn without_an_answer_there_is_no_verdict_and_wrong_usage_has_its_own_status() {
+    for (args, status) in [
+        (&["judge", "--proxy", "127.0.0.1:9"][..], INCONCLUSIVE),
+        (
+            &["judge", "--proxy", "127.0.0.1:9", "--for", "1ms"],
+            INCONCLUSIVE,
+        ),
+        (&["judge", "--kubeconfig", "/does/not/exist"], INCONCLUSIVE),
+        (&["judge", "--proxy", "127.0.0.1:9", "name"], USAGE),
+        (&["judge", "--proxy", ","], USAGE),
+        (&["judge", "--for", "soon"], USAGE),
+        (&["judge", "--interval", "0"], USAGE),
+        (&["judge", "--window", "5s"], USAGE),
+        (&["judge", "--min-samples", "0"], USAGE),
+        (&["judge", "--max-failure-rate-increase", "101"], USAGE),
+        (&["judge", "--ttft-ratio", "0.9"], USAGE),
+        (&["judge", "--gap-ratio", "NaN"], USAGE),
+        (&["judge", "--confidence", "1"], USAGE),
+        (&["judge", "--output", "xml"], USAGE),
+    ] {
+        let output = run(args);
+        assert_eq!(output.status.code(), status, "{args:?}: {}", said(&output));
+    }
+}
