@@ -54,13 +54,9 @@ fn main() -> ExitCode {
 }
 
 fn proxy(args: ProxyArgs) -> anyhow::Result<ExitCode> {
-    let (level, format, access_lines) = args.log();
+    let (level, format) = args.log();
     let _flushed = log::start(level, format == LogFormat::Json)?;
-    access::set_form(match (access_lines, format) {
-        (false, _) => access::Form::Off,
-        (true, LogFormat::Text) => access::Form::Text,
-        (true, LogFormat::Json) => access::Form::Json,
-    });
+    access::configure(args.access());
     let config = args.config().context("cannot start")?;
     let bound = app::build(config).context("cannot start")?;
     Ok(match bound.run()? {

@@ -18,6 +18,7 @@ mod head;
 mod layer;
 mod models;
 mod prefetch;
+mod request_id;
 mod respond;
 mod route;
 mod service;

@@ -24,4 +24,4 @@ pub use openings::Openings;
 pub use precommit::{HoldPolicy, Step};
 pub use prescan::{Prescan, Prescans};
 pub use timeline::{End, Outcome, Timeline};
-pub use usage::{Usage, usage, usage_of_json_body};
+pub use usage::{Usage, model, usage, usage_of_json_body};

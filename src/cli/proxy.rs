@@ -20,7 +20,7 @@ use crate::pages::Hosts;
 use crate::proxy::{ProxySettings, Routes};
 use crate::resource::{DynamoUpdateConfigSpec, Target};
 use crate::telemetry::log::Level;
-use crate::telemetry::trace;
+use crate::telemetry::{access, trace};
 use crate::tls::{ClientFiles, ServerFiles};
 use crate::upstream::{Lifetime, PoolSettings};
 
@@ -146,14 +146,23 @@ impl ProxyArgs {
         Ok(())
     }
 
-    /// Level and format of the logs, and whether access lines are written.
+    /// Level and format of the logs.
     #[must_use]
-    pub fn log(&self) -> (&Level, LogFormat, bool) {
-        (
-            &self.life.log,
-            self.life.log_format,
-            !self.life.no_access_log,
-        )
+    pub fn log(&self) -> (&Level, LogFormat) {
+        (&self.life.log, self.life.log_format)
+    }
+
+    /// What access lines contain.
+    #[must_use]
+    pub fn access(&self) -> access::Settings {
+        access::Settings {
+            form: match (self.life.no_access_log, self.life.log_format) {
+                (true, _) => access::Form::Off,
+                (false, LogFormat::Text) => access::Form::Text,
+                (false, LogFormat::Json) => access::Form::Json,
+            },
+            client: !self.life.no_client_address,
+        }
     }
 
     /// The settings of the process.

@@ -7,7 +7,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 use super::{Framing, MAX_HEADERS, NameFilter, content_length, header_map};
 
 /// Number of fields that the proxy adds to a response.
-const MORE: usize = 1;
+const MORE: usize = 2;
 
 /// A response head, and what it means for the connection.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 
 mod parts;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,6 +11,8 @@ use http::{HeaderValue, Method, StatusCode};
 
 use super::context::Permit;
 use super::gap_sample::GapSample;
+use super::head::Client;
+use super::request_id;
 use crate::continuation;
 use crate::failover::Cause;
 use crate::http1::NameFilter;
@@ -34,6 +37,12 @@ pub struct Exchange {
     // Only what the access line needs: the head itself is released when the exchange is committed.
     method: Method,
     path: Box<str>,
+    client: Option<Arc<Client>>,
+    request_id: HeaderValue,
+    /// The model that the response names.
+    model: Option<Box<str>>,
+    /// The address of the model server whose response the client gets.
+    endpoint: Option<SocketAddr>,
     trace: Option<Box<str>>,
     /// Set if the exchange is traced.
     span: Option<Box<Span>>,
@@ -72,14 +81,15 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Opens the record. If exchanges are traced, adds the trace context to `head`. `names` are the names of its
-    /// fields.
+    /// Opens the record. Adds a request id to `head` if it has none, and the trace context if exchanges are traced. `names` are
+    /// the names of its fields.
     pub fn open(
         context: Permit,
         assignment: Assignment,
         api: Api,
         head: &mut Head,
         names: NameFilter,
+        client: Option<Arc<Client>>,
         now: Instant,
     ) -> Self {
         let tracer = context.tracer.as_ref();
@@ -96,6 +106,10 @@ impl Exchange {
             api,
             method: head.method.clone(),
             path: head.uri.path().into(),
+            client,
+            request_id: request_id::take_or_make(&mut head.headers, names),
+            model: None,
+            endpoint: None,
             span,
             head_charge: Charge::default(),
             timeline: Timeline::new(now),
@@ -169,6 +183,11 @@ impl Exchange {
         self.api
     }
 
+    /// The id of the request, for the response.
+    pub fn request_id(&self) -> &HeaderValue {
+        &self.request_id
+    }
+
     pub fn answering(&self) -> Generation {
         self.answering
     }
@@ -200,9 +219,15 @@ impl Exchange {
         self.recovery_pending = false;
     }
 
-    /// Records that the response of `generation` is relayed.
-    pub fn answered(&mut self, generation: Generation, status: StatusCode) {
+    /// Records that the response of `generation`, sent by `endpoint`, is relayed.
+    pub fn answered(
+        &mut self,
+        generation: Generation,
+        endpoint: Option<SocketAddr>,
+        status: StatusCode,
+    ) {
         self.carried_by(generation);
+        self.endpoint = endpoint;
         self.answered = Some(generation);
         self.status = Some(status);
         self.answer_uncounted = self.assignment.open_to_split();
@@ -295,13 +320,24 @@ impl Exchange {
         }
     }
 
-    /// The token counts of a unary response, if `data` is its whole body, as it nearly always is.
-    pub fn unary_usage(&self, data: &[u8]) -> Option<Usage> {
+    /// Records the model of an event stream, if it is not known yet and `event` names it. Not for every event: it searches the
+    /// data.
+    pub fn find_model(&mut self, data: &[u8]) {
+        if self.model.is_none() {
+            self.model = sse::model(data);
+        }
+    }
+
+    /// Records the token counts and the model of a unary response, if `data` is its whole body, as it nearly always is.
+    pub fn unary(&mut self, data: &[u8]) {
         let whole = self.timeline.bytes() == data.len() as u64;
         if !whole || self.is_sse || self.api == Api::Other || self.status != Some(StatusCode::OK) {
-            return None;
+            return;
         }
-        sse::usage_of_json_body(data)
+        if let Some(usage) = sse::usage_of_json_body(data) {
+            self.usage = usage;
+        }
+        self.find_model(data);
     }
 
     /// Records what went wrong, for the access line. Keeps the first reason.
@@ -343,11 +379,15 @@ impl Drop for Exchange {
         self.parts
             .deliver_rest(metrics, self.answering, &self.timeline, self.usage);
         let line = access::Line {
+            client: self.client.as_ref().map(|client| client.address()),
+            request_id: self.request_id.to_str().unwrap_or_default(),
             assignment: self.assignment,
             answered: self.answered,
             method: self.method.as_str(),
             path: &self.path,
             class: self.api,
+            model: self.model.as_deref(),
+            endpoint: self.endpoint,
             status: self.status.map(|status| status.as_u16()),
             attempts: self.attempts,
             cause: self.cause,

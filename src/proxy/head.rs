@@ -40,6 +40,12 @@ impl Client {
         }
     }
 
+    /// The address.
+    #[must_use]
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
     fn proto(&self) -> &'static str {
         if self.tls { "https" } else { "http" }
     }

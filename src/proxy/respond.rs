@@ -10,6 +10,7 @@ use super::backend::OldBackend;
 use super::body::{Relay, SplitBody, is_event_stream, is_readable};
 use super::error::Error;
 use super::exchange::Exchange;
+use super::request_id::REQUEST_ID;
 use super::{head, tunnel};
 use crate::failover::Target;
 use crate::guard::GENERATION;
@@ -28,7 +29,8 @@ impl<O: OldBackend> Attempts<O> {
         is_head: bool,
     ) -> Response<SplitBody> {
         let (mut parts, source) = response.into_parts();
-        exchange.answered(target.generation(), parts.status);
+        let endpoint = source.endpoint().map(|endpoint| endpoint.address);
+        exchange.answered(target.generation(), endpoint, parts.status);
         exchange.is_warm = self.is_warm(target, &source);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
         let mut named = Vec::new();
@@ -40,7 +42,7 @@ impl<O: OldBackend> Attempts<O> {
         if switched || parts.status == StatusCode::NO_CONTENT {
             parts.headers.remove(header::CONTENT_LENGTH);
         }
-        mark(&mut parts.headers, target.generation());
+        mark(&mut parts.headers, target.generation(), &exchange);
         if switched {
             return tunnel::respond(parts, exchange);
         }
@@ -76,8 +78,12 @@ impl<O: OldBackend> Attempts<O> {
     }
 }
 
-fn mark(headers: &mut HeaderMap, generation: Generation) {
+fn mark(headers: &mut HeaderMap, generation: Generation, exchange: &Exchange) {
     headers.insert(GENERATION, HeaderValue::from_static(generation.as_str()));
+    // A model server that takes ids returns the one that it was sent.
+    if !headers.contains_key(REQUEST_ID) {
+        headers.insert(REQUEST_ID, exchange.request_id().clone());
+    }
 }
 
 /// Ends an exchange with a response of the proxy itself.
@@ -91,6 +97,6 @@ pub fn refuse(mut exchange: Exchange, error: &Error) -> Response<SplitBody> {
     exchange.because(error.for_log());
     exchange.ended(End::Eof);
     let mut response = error.answer(exchange.api()).map(SplitBody::own);
-    mark(response.headers_mut(), exchange.answering());
+    mark(response.headers_mut(), exchange.answering(), &exchange);
     response
 }

@@ -107,8 +107,15 @@ impl<O: OldBackend> Proxy<O> {
             if let Route::Inference(_) = route {
                 head::ask_for_identity(&mut head.headers, names);
             }
-            let mut exchange =
-                Exchange::open(permit, assignment, route.api(), &mut head, names, now);
+            let mut exchange = Exchange::open(
+                permit,
+                assignment,
+                route.api(),
+                &mut head,
+                names,
+                client,
+                now,
+            );
             exchange.head_charge = charge;
             exchange.is_question = is_question;
             exchange.compare(size);

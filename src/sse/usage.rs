@@ -46,6 +46,24 @@ pub fn usage_of_json_body(body: &[u8]) -> Option<Usage> {
     Report::parse(body)?.usage.and_then(Tokens::known)
 }
 
+/// Longest name of a model, in bytes.
+const LONGEST_MODEL: usize = 256;
+
+/// The model that an event or an answer names, in whatever family. Not parsed as a whole: the first field `model` with a string
+/// counts, which all families write ahead of anything nested. Generated text cannot match: its quotes are escaped.
+#[must_use]
+pub fn model(data: &[u8]) -> Option<Box<str>> {
+    const KEY: &[u8] = b"\"model\"";
+    let name = memmem::find_iter(data, KEY).find_map(|at| {
+        let value = data[at + KEY.len()..].trim_ascii_start();
+        let value = value.strip_prefix(b":")?.trim_ascii_start();
+        let end = memchr::memchr(b'"', value.strip_prefix(b"\"")?)? + 2;
+        // A name with an escaped quote is none that a server has.
+        serde_json::from_slice::<Box<str>>(&value[..end]).ok()
+    })?;
+    (1..=LONGEST_MODEL).contains(&name.len()).then_some(name)
+}
+
 /// Data with token counts contains this.
 pub(super) static USAGE_KEY: LazyLock<memmem::Finder<'_>> =
     LazyLock::new(|| memmem::Finder::new(b"\"usage\""));
@@ -123,6 +141,37 @@ mod tests {
         assert_eq!(usage(Api::Responses, completed), tokens(16, 4));
         assert_eq!(usage(Api::Messages, start), tokens(25, 1));
         assert_eq!(usage(Api::Messages, delta), tokens(0, 15));
+    }
+
+    #[test]
+    fn each_family_names_its_model_at_its_own_place() {
+        for (data, name) in [
+            (
+                r#"{"id":"1","model":"a/b","choices":[{"delta":{"content":"hi"}}]}"#,
+                Some("a/b"),
+            ),
+            (
+                r#"{"type":"response.created","response":{"model":"m"}}"#,
+                Some("m"),
+            ),
+            (
+                r#"{"type":"message_start","message":{"model":"m"}}"#,
+                Some("m"),
+            ),
+            (
+                r#"{"type":"content_block_delta","delta":{"text":"\"model\":\"x\""}}"#,
+                None,
+            ),
+            (r#"{"model":""}"#, None),
+            (r#"{"model":7}"#, None),
+            (r#"{"model" : "\u00e9"}"#, Some("é")),
+            (r#"{"model":"cut"#, None),
+            ("[DONE]", None),
+        ] {
+            assert_eq!(model(data.as_bytes()).as_deref(), name, "{data}");
+        }
+        let long = format!(r#"{{"model":"{}"}}"#, "x".repeat(LONGEST_MODEL + 1));
+        assert_eq!(model(long.as_bytes()), None);
     }
 
     #[test]

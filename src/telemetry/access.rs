@@ -2,8 +2,14 @@
 //! costs no system call and no access to shared memory. Prompts, credentials and clients' header values are not included.
 
 use std::cell::RefCell;
+use std::fmt::Display;
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use super::output::{self, Kind};
 use crate::continuation;
@@ -23,7 +29,15 @@ pub enum Form {
     Json,
 }
 
-static FORM: OnceLock<Form> = OnceLock::new();
+/// What access lines contain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    pub form: Form,
+    /// Whether they name the client's address.
+    pub client: bool,
+}
+
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
 
 /// The lines of a thread, queued when the thread ends.
 struct Lines(Vec<u8>);
@@ -46,20 +60,27 @@ thread_local! {
     static LINES: RefCell<Lines> = const { RefCell::new(Lines(Vec::new())) };
 }
 
-/// Sets the format for the process. Only the first call counts. Without one, no lines are written.
-pub fn set_form(form: Form) {
-    let _ = FORM.set(form);
+/// Configures access lines for the process. Only the first call counts. Without one, no lines are written.
+pub fn configure(settings: Settings) {
+    let _ = SETTINGS.set(settings);
 }
 
 /// The fields of an access line.
 #[derive(Debug)]
 pub struct Line<'a> {
+    /// The address of the client's connection; `None` if the request did not come over one.
+    pub client: Option<IpAddr>,
+    pub request_id: &'a str,
     pub assignment: Assignment,
     /// The generation that answered; `None` if the proxy did, or nobody.
     pub answered: Option<Generation>,
     pub method: &'a str,
     pub path: &'a str,
     pub class: Api,
+    /// The model that the response names.
+    pub model: Option<&'a str>,
+    /// The address of the model server whose response the client gets.
+    pub endpoint: Option<SocketAddr>,
     /// The status of the response; `None` if the exchange ended before there was one. A line shows it as 0.
     pub status: Option<u16>,
     pub attempts: u32,
@@ -83,23 +104,27 @@ pub struct Line<'a> {
 
 /// Adds a line.
 pub fn log(line: &Line<'_>) {
-    let form = FORM.get().copied().unwrap_or(Form::Off);
-    if form == Form::Off {
+    let Some(settings) = SETTINGS.get().filter(|settings| settings.form != Form::Off) else {
         return;
-    }
+    };
     LINES.with_borrow_mut(|lines| {
-        let time = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        if form == Form::Json {
-            line.write::<true>(&mut lines.0, time);
+        let time = now();
+        if settings.form == Form::Json {
+            line.write::<true>(&mut lines.0, &time, settings.client);
         } else {
-            line.write::<false>(&mut lines.0, time);
+            line.write::<false>(&mut lines.0, &time, settings.client);
         }
         if lines.0.len() >= ENOUGH {
             lines.hand_over();
         }
     });
+}
+
+/// The time as in log lines (RFC 3339, UTC, microseconds).
+fn now() -> String {
+    let mut time = String::with_capacity("2026-01-01T00:00:00.000000Z".len());
+    let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+    time
 }
 
 /// Queues the lines of this thread for writing. Call it periodically on each thread.
@@ -117,9 +142,13 @@ macro_rules! name {
 }
 
 impl Line<'_> {
-    fn write<const JSON: bool>(&self, out: &mut Vec<u8>, time: Duration) {
+    fn write<const JSON: bool>(&self, out: &mut Vec<u8>, time: &str, with_client: bool) {
         let mut fields = Fields::<JSON> { out };
         fields.open(time);
+        if let Some(client) = self.client.filter(|_| with_client) {
+            fields.shown(name!("client"), client);
+        }
+        fields.text(name!("request_id"), self.request_id);
         fields.word(name!("generation"), self.assignment.generation.as_str());
         fields.word(name!("reason"), self.assignment.reason.as_str());
         fields.word(
@@ -129,6 +158,12 @@ impl Line<'_> {
         fields.text(name!("method"), self.method);
         fields.text(name!("path"), self.path);
         fields.word(name!("class"), self.class.as_str());
+        if let Some(model) = self.model {
+            fields.text(name!("model"), model);
+        }
+        if let Some(endpoint) = self.endpoint {
+            fields.shown(name!("endpoint"), endpoint);
+        }
         fields.number(name!("status"), self.status.map_or(0, u64::from));
         fields.number(name!("attempts"), u64::from(self.attempts));
         if let Some(cause) = self.cause {
@@ -167,14 +202,15 @@ struct Fields<'a, const JSON: bool> {
 }
 
 impl<const JSON: bool> Fields<'_, JSON> {
-    fn open(&mut self, time: Duration) {
+    fn open(&mut self, time: &str) {
         if JSON {
-            self.out.extend_from_slice(b"{\"time\":");
-            seconds(self.out, time);
-            self.out.extend_from_slice(b",\"target\":\"access\"");
+            self.out.extend_from_slice(b"{\"timestamp\":\"");
+            self.out.extend_from_slice(time.as_bytes());
+            self.out
+                .extend_from_slice(b"\",\"level\":\"INFO\",\"target\":\"access\"");
         } else {
-            seconds(self.out, time);
-            self.out.extend_from_slice(b" access");
+            self.out.extend_from_slice(time.as_bytes());
+            self.out.extend_from_slice(b"  INFO access");
         }
     }
 
@@ -192,6 +228,13 @@ impl<const JSON: bool> Fields<'_, JSON> {
         self.out.extend_from_slice(quote);
         self.out.extend_from_slice(word.as_bytes());
         self.out.extend_from_slice(quote);
+    }
+
+    /// An address, which needs no escaping.
+    fn shown(&mut self, name: Name, value: impl Display) {
+        self.name(name);
+        let quote = if JSON { "\"" } else { "" };
+        write!(self.out, "{quote}{value}{quote}").expect("a Vec takes every write");
     }
 
     /// Quoted as JSON if necessary, so that no part of a request can forge a line.
@@ -246,6 +289,8 @@ mod tests {
 
     fn line(path: &str, json: bool) -> String {
         let line = Line {
+            client: Some([10, 0, 0, 9].into()),
+            request_id: "request-7",
             assignment: Assignment {
                 generation: Generation::New,
                 reason: Reason::Sticky,
@@ -254,6 +299,8 @@ mod tests {
             method: "POST",
             path,
             class: Api::Chat,
+            model: Some("tiny"),
+            endpoint: Some(([10, 0, 1, 1], 8000).into()),
             status: Some(200),
             attempts: 2,
             cause: Some(Cause::Connect),
@@ -269,11 +316,11 @@ mod tests {
             trace: None,
         };
         let mut out = Vec::new();
-        let time = Duration::from_millis(1500);
+        let time = "2026-11-25T01:02:03.000004Z";
         if json {
-            line.write::<true>(&mut out, time);
+            line.write::<true>(&mut out, time, false);
         } else {
-            line.write::<false>(&mut out, time);
+            line.write::<false>(&mut out, time, true);
         }
         String::from_utf8(out).expect("text")
     }
@@ -282,12 +329,15 @@ mod tests {
     fn a_line_in_text_and_in_json() {
         assert_eq!(
             line("/v1/chat/completions", false),
-            "1.500000 access generation=new reason=sticky answered=old method=POST \
-             path=/v1/chat/completions class=chat status=200 attempts=2 cause=connect \
+            "2026-11-25T01:02:03.000004Z  INFO access client=10.0.0.9 request_id=request-7 generation=new reason=sticky \
+             answered=old method=POST path=/v1/chat/completions class=chat model=tiny endpoint=10.0.1.1:8000 status=200 attempts=2 cause=connect \
              outcome=completed first_event_seconds=1.200034 duration_seconds=3.000000 events=7 bytes=99\n"
         );
         let json: serde_json::Value =
             serde_json::from_str(&line("/v1/chat/completions", true)).expect("JSON");
+        assert_eq!(json["timestamp"], "2026-11-25T01:02:03.000004Z");
+        assert_eq!(json["client"], serde_json::Value::Null);
+        assert_eq!(json["endpoint"], "10.0.1.1:8000");
         assert_eq!(json["answered"], "old");
         assert_eq!(json["events"], 7);
     }

@@ -768,7 +768,8 @@ async fn access_lines_can_be_switched_off_and_come_as_text() {
     assert_eq!(proxy.end().await, Some(0));
     eventually("an access line", async || {
         proxy.lines().iter().any(|line| {
-            line.contains(" access generation=old reason=weighted")
+            line.contains(" access client=127.0.0.1 request_id=")
+                && line.contains(" generation=old reason=weighted")
                 && line.contains("outcome=completed")
         })
     })

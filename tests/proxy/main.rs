@@ -3,6 +3,7 @@
 #[path = "../support/rig.rs"]
 mod rig;
 
+mod access;
 mod cancel;
 mod capability;
 mod comparison;

@@ -318,6 +318,9 @@ pub(super) struct LifeArgs {
     /// Write no access lines
     #[arg(long, env = "CROSSFADE_NO_ACCESS_LOG", value_parser = BoolishValueParser::new())]
     pub(super) no_access_log: bool,
+    /// Leave the addresses of clients out of access lines
+    #[arg(long, env = "CROSSFADE_NO_CLIENT_ADDRESS", value_parser = BoolishValueParser::new())]
+    pub(super) no_client_address: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

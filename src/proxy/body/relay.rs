@@ -249,9 +249,7 @@ impl Relay {
             .as_mut()
             .expect("only a retry takes the exchange, and then nothing flows");
         let Some(sse) = &mut self.sse else {
-            if let Some(usage) = exchange.unary_usage(&data) {
-                exchange.usage = usage;
-            }
+            exchange.unary(&data);
             if self.source.is_end_stream() {
                 self.finish(End::Eof);
             }

@@ -368,6 +368,7 @@ impl SseRelay {
         attempts: Option<&mut (dyn Retry + 'static)>,
         timers: &mut Timers,
     ) -> Early {
+        exchange.find_model(event.data);
         let held = self.held.len();
         let step = self
             .hold

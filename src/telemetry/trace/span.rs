@@ -1,7 +1,7 @@
 //! The trace data of a running exchange, and the spans that are built from it at the end.
 //!
 //! Names and attributes follow OpenTelemetry's semantic conventions where they exist; others start with `crossfade.`. Every
-//! value is a number or from a closed set, except for the short error description.
+//! value is a number or from a closed set, except for the model's name and the short error description.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant, SystemTime};
@@ -10,12 +10,27 @@ use http::HeaderValue;
 use opentelemetry::trace::{Event, SpanContext, SpanId, SpanKind, Status, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue, Value};
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData, SpanEvents, SpanLinks};
+use opentelemetry_semantic_conventions::attribute;
 
 use super::context;
 use crate::failover::Cause;
 use crate::split::{Generation, Reason};
-use crate::sse::{Outcome, Usage};
+use crate::sse::{Api, Outcome, Usage};
 use crate::telemetry::access::Line;
+
+/// The conventions for generative AI.
+#[expect(
+    deprecated,
+    reason = "they have moved to a repository that has no crate yet; the names stay"
+)]
+mod gen_ai {
+    use super::attribute;
+
+    pub const OPERATION_NAME: &str = attribute::GEN_AI_OPERATION_NAME;
+    pub const RESPONSE_MODEL: &str = attribute::GEN_AI_RESPONSE_MODEL;
+    pub const USAGE_INPUT_TOKENS: &str = attribute::GEN_AI_USAGE_INPUT_TOKENS;
+    pub const USAGE_OUTPUT_TOKENS: &str = attribute::GEN_AI_USAGE_OUTPUT_TOKENS;
+}
 
 /// Longest error description, in characters.
 const LONGEST: usize = 200;
@@ -97,8 +112,8 @@ impl Span {
 
     fn of_exchange(&self, line: &Line<'_>) -> SpanData {
         let mut attributes = vec![
-            KeyValue::new("http.request.method", method(line.method)),
-            KeyValue::new("http.response.body.size", integer(line.bytes)),
+            KeyValue::new(attribute::HTTP_REQUEST_METHOD, method(line.method)),
+            KeyValue::new(attribute::HTTP_RESPONSE_BODY_SIZE, integer(line.bytes)),
             KeyValue::new("crossfade.generation", line.assignment.generation.as_str()),
             KeyValue::new("crossfade.reason", line.assignment.reason.as_str()),
             KeyValue::new(
@@ -114,14 +129,14 @@ impl Span {
             attributes.extend(value.map(|value| KeyValue::new(name, value)));
         };
         also(
-            "http.response.status_code",
+            attribute::HTTP_RESPONSE_STATUS_CODE,
             line.status.map(|status| i64::from(status).into()),
         );
         let route = route(line);
-        also("http.route", route.map(Into::into));
+        also(attribute::HTTP_ROUTE, route.map(Into::into));
         // Only known methods are repeated: the text of a client could identify someone.
         also(
-            "url.path",
+            attribute::URL_PATH,
             route.filter(|route| *route == line.path).map(Into::into),
         );
         also(
@@ -133,16 +148,24 @@ impl Span {
             "crossfade.first_event_seconds",
             first.map(|first| first.as_secs_f64().into()),
         );
+        also(
+            gen_ai::OPERATION_NAME,
+            operation(line.class).map(Into::into),
+        );
+        also(
+            gen_ai::RESPONSE_MODEL,
+            line.model.map(|model| model.to_owned().into()),
+        );
         let usage = Some(line.usage).filter(|usage| *usage != Usage::default());
         also(
-            "gen_ai.usage.input_tokens",
+            gen_ai::USAGE_INPUT_TOKENS,
             usage.map(|usage| integer(usage.prompt_tokens).into()),
         );
         also(
-            "gen_ai.usage.output_tokens",
+            gen_ai::USAGE_OUTPUT_TOKENS,
             usage.map(|usage| integer(usage.completion_tokens).into()),
         );
-        also("error.type", error_type(line));
+        also(attribute::ERROR_TYPE, error_type(line));
         let mut events = SpanEvents::default();
         let event = |after| Event::new("first token", self.began + after, Vec::new(), 0);
         events.events.extend(first.map(event));
@@ -163,7 +186,10 @@ impl Span {
 
     fn of_attempt(&self, index: usize, line: &Line<'_>) -> SpanData {
         let attempt = &self.attempts[index];
-        let mut attributes = vec![KeyValue::new("http.request.method", method(line.method))];
+        let mut attributes = vec![KeyValue::new(
+            attribute::HTTP_REQUEST_METHOD,
+            method(line.method),
+        )];
         // A request for both generations' models belongs to both.
         if line.assignment.reason != Reason::Models {
             let generation = attempt.generation.as_str();
@@ -171,7 +197,7 @@ impl Span {
         }
         if index > 0 {
             attributes.push(KeyValue::new(
-                "http.request.resend_count",
+                attribute::HTTP_REQUEST_RESEND_COUNT,
                 integer(index as u64),
             ));
         }
@@ -186,7 +212,7 @@ impl Span {
             }
             None => (line.duration, error_type(line), status(line)),
         };
-        attributes.extend(error.map(|error| KeyValue::new("error.type", error)));
+        attributes.extend(error.map(|error| KeyValue::new(attribute::ERROR_TYPE, error)));
         SpanData {
             end_time: self.began + ended,
             parent_span_id: self.context.span_id(),
@@ -244,6 +270,15 @@ fn method(method: &str) -> &'static str {
 }
 
 /// A low-cardinality name of the path: the route of an API family, whatever precedes it, or a known page of frontends.
+/// The operation in the sense of the conventions for generative AI; `None` if it is unknown.
+fn operation(api: Api) -> Option<&'static str> {
+    match api {
+        Api::Chat | Api::Responses | Api::Messages => Some("chat"),
+        Api::Completions => Some("text_completion"),
+        Api::Other => None,
+    }
+}
+
 fn route(line: &Line<'_>) -> Option<&'static str> {
     const PAGES: [&str; 9] = [
         "/v1/models",
@@ -298,6 +333,10 @@ mod tests {
 
     fn line<'a>(method: &'a str, path: &'a str, class: Api) -> Line<'a> {
         Line {
+            client: None,
+            request_id: "request-7",
+            model: Some("tiny"),
+            endpoint: None,
             assignment: Assignment {
                 generation: Generation::New,
                 reason: Reason::Weighted,
