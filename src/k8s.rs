@@ -3,6 +3,7 @@
 //!
 //! Contains no rollout policy.
 
+mod access;
 mod cache;
 mod connection;
 mod events;
@@ -11,6 +12,7 @@ mod slices;
 mod watch;
 pub mod workloads;
 
+pub use access::may_read_all_namespaces;
 pub use cache::{Cache, Changed, NotSynced, Object, Scope};
 pub use connection::{Connection, Error};
 pub use events::{Notice, Notices, Reporter};

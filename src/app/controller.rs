@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::Error;
 use super::shutdown::Signals;
 use crate::controller::{Controller, ControllerSettings, Metrics, ProxyPods, serve};
-use crate::k8s::{Connection, Lease, Reporter, Scope};
+use crate::k8s::{Connection, Lease, Reporter, Scope, may_read_all_namespaces};
 use crate::pages::Hosts;
 
 /// The updates that the controller manages.
@@ -64,7 +64,10 @@ async fn live(config: Config) -> Result<(), Error> {
     };
     let listener = TcpListener::bind(config.admin).await.map_err(listen)?;
     let connection = Connection::open(config.namespace.as_deref()).await?;
-    let settings = settings(&config, connection.namespace());
+    let mut settings = settings(&config, connection.namespace());
+    if may_read_all_namespaces(&connection).await {
+        settings.sees = Scope::All;
+    }
     let (metrics, ready) = (
         Arc::new(Metrics::default()),
         Arc::new(AtomicBool::new(false)),
@@ -79,7 +82,7 @@ async fn live(config: Config) -> Result<(), Error> {
     );
     let mut signals = Signals::listen();
     let admin = listener.local_addr().unwrap_or(config.admin);
-    tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, dry_run = config.dry_run, "controls");
+    tracing::info!(%admin, identity = settings.identity, scope = ?settings.scope, sees = ?settings.sees, dry_run = config.dry_run, "controls");
     let controller = Controller::new(settings, &connection, leading, notices, metrics, ready);
     let pages = serve(listener, controller.pages(config.admin_hosts));
     let leads = async {
@@ -109,11 +112,13 @@ fn settings(config: &Config, namespace: &str) -> ControllerSettings {
     let started = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
+    let scope = match config.namespaces {
+        Namespaces::One => Scope::Namespace(namespace.to_owned()),
+        Namespaces::All => Scope::All,
+    };
     ControllerSettings {
-        scope: match config.namespaces {
-            Namespaces::One => Scope::Namespace(namespace.to_owned()),
-            Namespaces::All => Scope::All,
-        },
+        sees: scope.clone(),
+        scope,
         dry_run: config.dry_run,
         lease: config.lease.clone(),
         lease_namespace: config

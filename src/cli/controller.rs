@@ -74,11 +74,11 @@ pub struct ControllerArgs {
     #[arg(long, env = "CROSSFADE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     allow_any_target: bool,
     /// Take for granted that nothing in another namespace leads to frontends of --namespace: no route, no Service and no
-    /// update. Without it, a controller of one namespace never reports that old can be deleted
+    /// update. Without it, a controller of one namespace reports that old can be deleted only if it may read all namespaces
     #[arg(long, env = "CROSSFADE_ASSUME_ISOLATED_NAMESPACE", conflicts_with = "all_namespaces", value_parser = BoolishValueParser::new())]
     assume_isolated_namespace: bool,
     /// How long no client must have sent a request to old's frontends before old can be deleted
-    #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "60", value_name = "DURATION", value_parser = seconds_or_none)]
+    #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "10", value_name = "DURATION", value_parser = seconds_or_none)]
     quiet_period: Duration,
     /// The cluster domain
     #[arg(long, env = "CROSSFADE_CLUSTER_DOMAIN", value_name = "DOMAIN", default_value = "cluster.local", value_parser = domain)]

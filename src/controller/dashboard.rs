@@ -137,6 +137,7 @@ impl Dashboard {
         let updates = self.observer.cache.all(&kind)?.into_iter();
         Ok(updates
             .map(|update| (parsed::key(&update), update))
+            .filter(|(key, _)| self.settings.manages(&key.namespace))
             .collect())
     }
 

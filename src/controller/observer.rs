@@ -242,7 +242,7 @@ impl Observer {
             proxies,
             clients: self.clients(parsed, &pods),
             updates_to_old: self.updates_to_old(parsed, &pods, updates),
-            sees_elsewhere: self.settings.scope == Scope::All || self.settings.assume_isolated,
+            sees_elsewhere: self.settings.sees == Scope::All || self.settings.assume_isolated,
             is_current: self.cache.are_current(),
             lengths,
         };

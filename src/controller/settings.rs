@@ -11,6 +11,8 @@ use crate::k8s::Scope;
 pub struct ControllerSettings {
     /// The namespaces whose updates it reconciles.
     pub scope: Scope,
+    /// The namespaces in which it looks for what leads to old: at least those of `scope`.
+    pub sees: Scope,
     /// Only log decisions, write nothing.
     pub dry_run: bool,
     /// The Lease for leader election, and its namespace.
@@ -33,6 +35,17 @@ pub struct ControllerSettings {
     pub quiet_period: Duration,
     /// Addresses of targets, by `host:port`, that override name resolution.
     pub resolve: HashMap<String, SocketAddr>,
+}
+
+impl ControllerSettings {
+    /// Are the updates of this namespace reconciled?
+    #[must_use]
+    pub fn manages(&self, namespace: &str) -> bool {
+        match &self.scope {
+            Scope::All => true,
+            Scope::Namespace(own) => own == namespace,
+        }
+    }
 }
 
 /// How to find the proxies of an update.

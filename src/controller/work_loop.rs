@@ -72,7 +72,7 @@ impl Controller {
         ready: Arc<AtomicBool>,
     ) -> Self {
         let settings = Arc::new(settings);
-        let (cache, changes) = Cache::new(connection, settings.scope.clone());
+        let (cache, changes) = Cache::new(connection, settings.sees.clone());
         let (wake, woken) = mpsc::unbounded_channel();
         Self {
             observer: Arc::new(Observer::new(cache, Arc::clone(&settings), wake)),
@@ -223,6 +223,9 @@ impl Controller {
             return;
         }
         let key = parsed::key(object);
+        if !self.settings.manages(&key.namespace) {
+            return;
+        }
         let kind = DynamoUpdateConfig::api_resource();
         let there = self.observer.cache.one(&kind, &key.namespace, &key.name);
         let sources = match there {

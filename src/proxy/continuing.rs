@@ -76,7 +76,7 @@ pub struct Asked {
 /// What is kept of a request after its first content, independent of the type of the old backend.
 pub trait Resume: Send {
     /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which was continued `times` before. Spends
-    /// from the retry budget.
+    /// from the retry budget, except for the first time.
     ///
     /// # Errors
     /// Why nobody is asked.
@@ -156,8 +156,14 @@ impl<O: OldBackend> Resume for Source<O> {
         if !charge.resize(&context.memory, cost(body.len()), Purpose::RequestBody) {
             return Err(Reason::NoMemory);
         }
-        // Moves have a rate of their own.
-        if cause != Cause::PlannedMove && !context.may_retry(&snapshot) {
+        // The first attempt to continue a stream adds no load: it takes the place of the one that broke. When a server with
+        // hundreds of streams dies, all of them are to go on. Moves have a rate of their own.
+        let is_paid = match cause {
+            Cause::PlannedMove => true,
+            _ if times == 0 => snapshot.plan.failover.retry_budget_percent > 0,
+            _ => context.may_retry(&snapshot),
+        };
+        if !is_paid {
             return Err(Reason::RetryBudget);
         }
         Ok(Asked {
@@ -227,7 +233,7 @@ impl<O: OldBackend> Source<O> {
             for _ in 0..most {
                 let endpoint = self.pick(pool, target, asked, same, &tried).await;
                 let Some(endpoint) = endpoint else { break };
-                // The first attempt was paid for ahead.
+                // The first attempt is paid for already.
                 if attempts > 0 && !self.proxy.context.may_retry(&asked.snapshot) {
                     return Err(Reason::RetryBudget);
                 }

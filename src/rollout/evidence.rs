@@ -82,7 +82,7 @@ impl Evidence {
         match self {
             Self::CurrentView => "there was no recent contact with the API server",
             Self::SeesElsewhere => {
-                "this controller sees one namespace, so it does not know what leads to the frontends of old from others \
+                "this controller may read one namespace only, so it does not know what leads to the frontends of old from others \
                  (--assume-isolated-namespace says that nothing does)"
             }
             Self::Complete => "the update is not complete",

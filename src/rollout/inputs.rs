@@ -78,7 +78,7 @@ impl Settings {
             drain_deadline: None,
             full_sizes: Sides::default(),
             models: None,
-            quiet_period: Duration::from_secs(60),
+            quiet_period: Duration::from_secs(10),
             losses_only: false,
         }
     }

@@ -35,7 +35,7 @@ impl Observer {
             found.push("this one, by spec.newFrontendService".to_owned());
         }
         // Whoever runs the proxies of another namespace may let their updates lead anywhere.
-        let elsewhere = match self.settings.scope {
+        let elsewhere = match self.settings.sees {
             Scope::All => self.cache.all(&DynamoUpdateConfig::api_resource()).ok()?,
             Scope::Namespace(_) => Vec::new(),
         };

@@ -159,7 +159,7 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
         ),
         (
             "a client has sent a request within the quiet period",
-            |scene| state(scene).quiet_for = Some(seconds(59)),
+            |scene| state(scene).quiet_for = Some(seconds(9)),
             NoClientOfLate,
         ),
         (
