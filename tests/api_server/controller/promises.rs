@@ -37,7 +37,13 @@ async fn a_controller_of_one_namespace_says_that_old_may_go_only_if_told_that_no
     })
     .await
     .unwrap();
-    let quick = ["--allow-any-target", "--quiet-period", "1"];
+    let quick = [
+        "--lease-namespace",
+        "crossfade",
+        "--allow-any-target",
+        "--quiet-period",
+        "1",
+    ];
     let args = [&["--namespace", &stage.namespace], &quick[..]].concat();
     let wary = Controller::start(&place.to_string_lossy(), &args).await;
     left(&stage).await;
