@@ -78,7 +78,7 @@ mod tests {
         let too_long = "x".repeat(LONGEST + 1);
         for given in [&[][..], &[""], &["a b"], &["a", "b"], &[&too_long]] {
             let (id, sent) = id(given);
-            assert_eq!(sent, [id.clone()], "{given:?}");
+            assert_eq!(sent, [id.as_str()], "{given:?}");
             assert_eq!(id.len(), 36, "{given:?}");
         }
     }
