@@ -317,6 +317,34 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
             "should be greater than or equal to 1",
         ),
         (
+            json!({"analysis": {"warmupSeconds": -1}}),
+            "should be greater than or equal to 0",
+        ),
+        (
+            json!({"analysis": {"windowSeconds": 5}}),
+            "should be greater than or equal to 10",
+        ),
+        (
+            json!({"analysis": {"minSamples": 0}}),
+            "should be greater than or equal to 1",
+        ),
+        (
+            json!({"analysis": {"maxFailureRateIncreasePercent": 100.5}}),
+            "should be less than or equal to 100",
+        ),
+        (
+            json!({"analysis": {"ttftP95Ratio": 0.9}}),
+            "should be greater than or equal to 1",
+        ),
+        (
+            json!({"analysis": {"gapP99Ratio": 101}}),
+            "should be less than or equal to 100",
+        ),
+        (
+            json!({"analysis": {"confidence": 1}}),
+            "should be less than or equal to 0.999999",
+        ),
+        (
             json!({"probe": {"model": ""}}),
             "should be at least 1 chars long",
         ),
