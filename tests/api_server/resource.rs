@@ -342,7 +342,7 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         ),
         (
             json!({"analysis": {"confidence": 1}}),
-            "should be less than or equal to 0.999999",
+            "must be at least 0.5 and less than 1",
         ),
         (
             json!({"probe": {"model": ""}}),

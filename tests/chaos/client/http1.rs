@@ -227,6 +227,8 @@ async fn upgrade(
     if !answered.is_ok_and(|heard| *heard == Heard::Switched) {
         return Ok(Next::Go);
     }
+    // Again, as the reader does: the answer may have come before the request was noted as sent.
+    ledger.asked(ask.id, |asked| asked.whole = false);
     write(writer, ask.sending, &ask.tunnelled()).await?;
     writer.shutdown().await?;
     ledger.asked(ask.id, |asked| asked.whole = true);
