@@ -1,5 +1,6 @@
 //! The sources of plans and addresses, and the single writer that turns them into snapshots.
 
+mod analysis;
 mod capability;
 mod probe;
 mod publisher;
@@ -8,6 +9,7 @@ mod source;
 mod source_event;
 mod state;
 
+pub use analysis::judge;
 pub use capability::prove_continuations;
 pub use probe::probe;
 pub use publisher::{Publisher, TlsFault};

@@ -47,8 +47,8 @@ pub use self::{
     schema::schema,
     spec::{
         AffinitySpec, AnalysisSpec, ContinuationMode, ContinuationSpec, DEFAULT_AFFINITY_HEADERS,
-        DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec, TlsSpec, WORKER_KINDS,
-        WorkerSourceSpec, WorkersSpec,
+        DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, OnFailure, ProbeSpec, TlsSpec,
+        WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, Target, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},

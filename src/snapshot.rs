@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use self::moves::Moves;
 pub use self::moves::{MoveWatch, Turn};
+use crate::analysis::Report;
 use crate::failover::{Rules, Target};
 use crate::guard::Guard;
 use crate::resource::{Manifest, Plan, Problems};
@@ -218,6 +219,8 @@ pub struct Status {
     pub lost_since: ArcSwap<Option<Instant>>,
     /// Remarks about the plan source for people: conflicting updates, a missing one.
     pub remarks: ArcSwap<Vec<String>>,
+    /// The last report on new, if this process judges it.
+    pub analysis: ArcSwap<Option<Report>>,
     /// Number of updates of the same deployment that have no effect because another one takes precedence.
     pub conflicts: AtomicUsize,
 }

@@ -60,6 +60,11 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "spec": snapshot.manifest.as_ref().map(|manifest| &manifest.spec),
         "withoutEffect": snapshot.manifest.as_ref().map(|manifest| &manifest.without_effect),
         "movingStreams": admin.snapshots.moving(),
+        "analysis": admin.status.analysis.load().as_ref().as_ref().map(|report| json!({
+            "verdict": report.verdict.as_str(),
+            "text": report.sentence(),
+            "rolledBack": plan.failed_analysis.is_some(),
+        })),
         "endpoints": endpoints(&snapshot),
         "lastRejection": rejection,
     });

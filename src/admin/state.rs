@@ -167,6 +167,16 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         remarks: status.remarks.load().to_vec(),
         earlier_requests_that_may_reach_old: None,
         new_targets: plan.new.iter().map(ToString::to_string).collect(),
+        analysis: status
+            .analysis
+            .load()
+            .as_ref()
+            .as_ref()
+            .map(|report| v1::Analysis {
+                verdict: report.verdict.as_str().to_owned(),
+                text: report.sentence(),
+                rolled_back: plan.failed_analysis.is_some(),
+            }),
     }
 }
 

@@ -94,10 +94,22 @@ impl Core {
             snapshots: Arc::clone(self.publisher.snapshots()),
             status: Arc::clone(self.publisher.status()),
         };
+        // In a cluster, who sets the split is to judge.
+        let judges = !self.source.is_shared();
+        let judging = {
+            let (snapshots, status) = (Arc::clone(&context.snapshots), Arc::clone(&context.status));
+            let (metrics, events) = (Arc::clone(&self.context.metrics), self.events.clone());
+            async move {
+                if judges {
+                    discovery::judge(snapshots, metrics, status, events).await;
+                }
+            }
+        };
         let watching = self.source.follow(context);
         tokio::join!(
             probing,
             proving,
+            judging,
             watching,
             publish(self.publisher, self.received, tls)
         );

@@ -28,6 +28,12 @@ struct Refused {
     problems: Problems,
 }
 
+/// A new generation that has failed the analysis of this process.
+struct Failed {
+    new: Vec<Target>,
+    why: String,
+}
+
 /// The single writer of snapshots.
 pub struct Publisher {
     snapshots: Arc<SnapshotStore>,
@@ -35,6 +41,7 @@ pub struct Publisher {
     metrics: Arc<Metrics>,
     keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
     refused: Option<Refused>,
+    failed: Option<Failed>,
     builder: SnapshotBuilder,
 }
 
@@ -68,6 +75,7 @@ impl Publisher {
             metrics,
             keeper: None,
             refused: None,
+            failed: None,
             builder: SnapshotBuilder::of(config),
         };
         let manifest = wanted.manifest.clone();
@@ -107,6 +115,7 @@ impl Publisher {
                 // This needs no certificates beyond those of old, which are in use.
                 let _ = self.apply(Plan::all_old().into(), source).await;
             }
+            SourceEvent::Failed { new, why } => self.roll_back(new, why).await,
             SourceEvent::Addresses { target, addresses } => {
                 if self.builder.addresses.tell(&target, addresses) {
                     self.renew();
@@ -127,12 +136,41 @@ impl Publisher {
         }
     }
 
+    /// Takes all requests from the new generation at these targets, unless another one is in force by now.
+    async fn roll_back(&mut self, new: Vec<Target>, why: String) {
+        let current = self.snapshots.load();
+        if current.plan.new != new || !current.plan.may_roll_back() {
+            return;
+        }
+        tracing::error!(%why, "new has failed the analysis: all requests go to old");
+        self.failed = Some(Failed { new, why });
+        let wanted = self.without_failed(RequestedPlan {
+            plan: Arc::clone(&current.plan),
+            manifest: current.manifest.clone(),
+        });
+        // It needs no certificates beyond those in use.
+        let _ = self.apply(wanted, Arc::clone(&current.source)).await;
+    }
+
+    /// The plan as it is put in force: without requests for a new generation that has failed. A plan with another one ends that.
+    fn without_failed(&mut self, wanted: RequestedPlan) -> RequestedPlan {
+        self.failed.take_if(|failed| failed.new != wanted.plan.new);
+        match &self.failed {
+            Some(failed) if wanted.plan.failed_analysis.is_none() => RequestedPlan {
+                plan: Arc::new(wanted.plan.rolled_back(&failed.why)),
+                manifest: wanted.manifest,
+            },
+            _ => wanted,
+        }
+    }
+
     async fn want(
         &mut self,
         wanted: RequestedPlan,
         source: Arc<str>,
         heard: Instant,
     ) -> Result<(), Problems> {
+        let wanted = self.without_failed(wanted);
         let current = self.snapshots.load();
         if current.plan == wanted.plan && current.epoch > 0 {
             // The same plan again clears a rejection. Its source or manifest may differ.

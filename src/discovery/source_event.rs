@@ -52,6 +52,8 @@ pub enum SourceEvent {
     Withdrawn,
     /// The plan in force is no longer wanted, and old can take all requests. A rejection stays.
     AllOld { source: Arc<str> },
+    /// New, at these targets, has failed the analysis of this process: all requests go to old until a plan names another new.
+    Failed { new: Vec<Target>, why: String },
     /// The addresses behind a target, from a source that takes precedence over the resolver. An empty list hands the target
     /// back to the resolver.
     Addresses {

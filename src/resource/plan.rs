@@ -2,12 +2,13 @@
 //!
 //! Flags, files and clusters all produce plans. Does not depend on files, lines or clusters.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderName, uri::PathAndQuery};
 
 use super::{
     manifest::Identity,
+    spec::OnFailure,
     target::{Host, Target},
 };
 use crate::analysis::Rules;
@@ -43,6 +44,8 @@ pub struct Plan {
     pub probe: Option<Probe>,
     /// By what new is judged, if anything.
     pub analysis: Option<Analysis>,
+    /// Why new was failed, if this process has taken its requests away for that.
+    pub failed_analysis: Option<Arc<str>>,
     /// TLS settings for the new generation beyond the defaults; only set if [`Plan::new`] uses TLS.
     pub tls: Option<Tls>,
 }
@@ -95,6 +98,7 @@ pub struct Analysis {
     pub rules: Rules,
     /// How long the latencies of a frontend of new do not count after it was added.
     pub warmup: Duration,
+    pub on_failure: OnFailure,
 }
 
 /// An active probe of each frontend.
@@ -138,6 +142,22 @@ impl Plan {
             .as_ref()
             .map_or(WARMUP, |analysis| analysis.warmup)
     }
+
+    /// Can old take all requests, if new fails? Not one that drains.
+    #[must_use]
+    pub fn may_roll_back(&self) -> bool {
+        !self.old_drains && !self.weights.is_all_old()
+    }
+
+    /// The same plan with all requests to old, because new has failed the analysis.
+    #[must_use]
+    pub fn rolled_back(&self, why: &str) -> Self {
+        Self {
+            weights: Weights::ALL_OLD,
+            failed_analysis: Some(why.into()),
+            ..self.clone()
+        }
+    }
 }
 
 impl fmt::Display for Plan {
@@ -161,6 +181,9 @@ impl fmt::Display for Plan {
         f.write_str(", the rest to old")?;
         if let Some(wanted) = &self.capped_from {
             write!(f, "; {} wanted, but capped", share(wanted))?;
+        }
+        if let Some(why) = &self.failed_analysis {
+            write!(f, "; rolled back: {why}")?;
         }
         if self.old_drains {
             f.write_str("; old drains")?;

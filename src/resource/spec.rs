@@ -25,7 +25,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    analysis::AnalysisSpec,
+    analysis::{AnalysisSpec, OnFailure},
     continuation::{ContinuationMode, ContinuationSpec, DrainSpec},
     proxies::{AffinitySpec, DEFAULT_AFFINITY_HEADERS, FailoverSpec, ProbeSpec, TlsSpec},
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},

@@ -115,7 +115,9 @@ pub(super) fn judge(
         analysis: spec.analysis.as_ref().map(|spec| Analysis {
             rules: spec.rules(),
             warmup: Duration::from_secs(spec.warmup_seconds.into()),
+            on_failure: spec.on_failure,
         }),
+        failed_analysis: None,
         tls,
     })
 }

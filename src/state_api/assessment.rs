@@ -136,6 +136,15 @@ fn trouble(state: &v1::State) -> Option<String> {
 
 /// Problems of one generation compared with the other.
 fn comparison(state: &v1::State, [old, new]: &[Side; 2]) -> Option<String> {
+    let analysis = state.plan.as_ref().and_then(|plan| plan.analysis.as_ref());
+    if let Some(failed) = analysis.filter(|analysis| analysis.verdict == "fail") {
+        let so = if failed.rolled_back {
+            "New has failed and was rolled back"
+        } else {
+            "New has failed"
+        };
+        return Some(format!("{so}: {}", failed.text));
+    }
     if let (Some(before), Some(now)) = (old.errors, new.errors)
         && now > before + MORE_ERRORS
         && now > 2.0 * before
@@ -269,6 +278,12 @@ mod tests {
     #[test]
     fn the_sentence_says_how_it_stands_and_why() {
         let good = || [side(1000, 1, 300), side(500, 1, 310)];
+        let mut failed = state(0, good());
+        failed.plan.as_mut().unwrap().analysis = Some(v1::Analysis {
+            verdict: "fail".into(),
+            text: "New fails 3.0 % of requests, old 0.0 %.".into(),
+            rolled_back: true,
+        });
         let mut off = state(5, good());
         off.assigned_last_minute = Some(v1::Requests { old: 10, new: 90 });
         let mut unreachable = state(5, good());
@@ -310,6 +325,11 @@ mod tests {
                 state(25, [side(1000, 0, 300), side(1000, 0, 400)]),
                 Level::Attention,
                 "New is slower to the first token than old: p95 400 ms and",
+            ),
+            (
+                failed,
+                Level::Attention,
+                "New has failed and was rolled back: New fails 3.0 %",
             ),
             (off, Level::Attention, "New gets 90.0 % of the requests"),
             (unreachable, Level::Attention, "Not ready"),

@@ -207,6 +207,7 @@ fn plan(plan: &v1::Plan) -> Value {
         remarks,
         earlier_requests_that_may_reach_old,
         new_targets,
+        analysis: judged,
     } = plan;
     json!({
         "epoch": (*epoch > 0).then_some(epoch),
@@ -223,8 +224,18 @@ fn plan(plan: &v1::Plan) -> Value {
         "sourceLostSeconds": source_lost_for.as_ref().map(seconds),
         "remarks": remarks,
         "earlierRequestsThatMayReachOld": earlier_requests_that_may_reach_old,
+        "analysis": judged.as_ref().map(analysis),
         "newTargets": new_targets,
     })
+}
+
+fn analysis(analysis: &v1::Analysis) -> Value {
+    let v1::Analysis {
+        verdict,
+        text,
+        rolled_back,
+    } = analysis;
+    json!({"verdict": verdict, "text": text, "rolledBack": rolled_back})
 }
 
 fn resource(resource: &v1::Resource) -> Value {

@@ -112,6 +112,18 @@ fn plan(all: &mut v1::Plan, one: &v1::Plan) {
     if all.new_targets != one.new_targets {
         all.new_targets.clear();
     }
+    // The worst of them; one that passes says nothing of the others.
+    let rank = |analysis: &Option<v1::Analysis>| {
+        let verdict = analysis.as_ref().map(|analysis| &*analysis.verdict);
+        match verdict {
+            Some("fail") => 0,
+            Some("pass") => 2,
+            _ => 1,
+        }
+    };
+    if rank(&one.analysis) < rank(&all.analysis) {
+        all.analysis = one.analysis.clone();
+    }
     for remark in &one.remarks {
         if !all.remarks.contains(remark) {
             all.remarks.push(remark.clone());

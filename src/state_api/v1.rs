@@ -176,6 +176,22 @@ pub struct Plan {
     /// Where new is, each as a URL of scheme, host and port. Absent from older proxies.
     #[prost(string, repeated, tag = "15")]
     pub new_targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// How this process judges new. Absent if it does not.
+    #[prost(message, optional, tag = "16")]
+    pub analysis: ::core::option::Option<Analysis>,
+}
+/// Whether new is good enough, compared with old.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Analysis {
+    /// `pass`, `fail` or `inconclusive`.
+    #[prost(string, tag = "1")]
+    pub verdict: ::prost::alloc::string::String,
+    /// Why, in one sentence.
+    #[prost(string, tag = "2")]
+    pub text: ::prost::alloc::string::String,
+    /// New has failed, and all requests go to old until a plan names another new.
+    #[prost(bool, tag = "3")]
+    pub rolled_back: bool,
 }
 /// `metadata` of a DynamoUpdateConfig. A file may leave out any of it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

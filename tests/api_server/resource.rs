@@ -345,6 +345,10 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
             "must be at least 0.5 and less than 1",
         ),
         (
+            json!({"analysis": {"onFailure": "Panic"}}),
+            "supported values: \"Hold\", \"RollBack\"",
+        ),
+        (
             json!({"probe": {"model": ""}}),
             "should be at least 1 chars long",
         ),

@@ -278,6 +278,7 @@ fn state_of_0_1_0() -> v1::State {
             remarks: Vec::new(),
             // Came later.
             earlier_requests_that_may_reach_old: None,
+            analysis: None,
             new_targets: Vec::new(),
         }),
         assigned_last_minute: Some(v1::Requests { old: 75, new: 25 }),

@@ -27,6 +27,7 @@ mod moves;
 mod plan_file;
 mod pools;
 mod ports;
+mod rollback;
 mod split;
 mod spread;
 mod stream;

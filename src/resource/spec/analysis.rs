@@ -6,6 +6,16 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::Rules;
 use crate::resource::rules;
 
+/// What is done if the new generation fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnFailure {
+    // The split stays.
+    #[default]
+    Hold,
+    // All requests go to the old generation.
+    RollBack,
+}
+
 /// How much worse than the old generation the new one may be.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -34,6 +44,10 @@ pub struct AnalysisSpec {
     /// One minus the probability that a new generation that keeps to these margins is ever failed.
     #[schemars(range(min = 0.5, max = 0.999_999), extend("x-kubernetes-validations" = rules::confidence()))]
     pub confidence: f64,
+    /// What a proxy does that has its plan from a file, if the new generation fails: `Hold` leaves
+    /// the split, `RollBack` sends all requests to the old one, until the plan names another new
+    /// one. An old one that drains (`oldDraining`) gets none. In a cluster nothing is done.
+    pub on_failure: OnFailure,
 }
 
 impl Default for AnalysisSpec {
@@ -46,6 +60,7 @@ impl Default for AnalysisSpec {
             ttft_p95_ratio: 1.25,
             gap_p99_ratio: 1.25,
             confidence: 0.99,
+            on_failure: OnFailure::Hold,
         }
     }
 }

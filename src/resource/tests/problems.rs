@@ -204,6 +204,10 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
             "line 6: spec.analysis.gapP99Ratio: must be 1..=100, is 101",
         ),
         (
+            "  analysis: {onFailure: Rollback}",
+            "line 6: spec.analysis.onFailure: must be one of Hold, RollBack, is 'Rollback'; did you mean 'RollBack'?",
+        ),
+        (
             "  analysis: {confidence: 1}",
             "line 6: spec.analysis.confidence: must be 0.5..=0.999999, is 1",
         ),

@@ -1,0 +1,99 @@
+//! Judges new by what this process counts, where no controller does it, and asks for all requests to go to old if new fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::SourceEvent;
+use crate::analysis::{Counts, Memory, Report, Verdict};
+use crate::resource::{Analysis, OnFailure, Plan, Target};
+use crate::snapshot::{SnapshotStore, Status};
+use crate::telemetry::Metrics;
+
+/// The time between two looks. A crash is acted on within two.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// What is judged. Another new generation, or other margins, begin a new comparison.
+#[derive(Clone, PartialEq)]
+struct Subject {
+    new: Vec<Target>,
+    analysis: Analysis,
+}
+
+/// The comparison since it began.
+struct Comparison {
+    subject: Subject,
+    began: Instant,
+    counted: Counts,
+    memory: Memory,
+}
+
+impl Comparison {
+    fn of(plan: &Plan, counted: Counts, now: Instant) -> Option<Self> {
+        let analysis = plan.analysis.clone()?;
+        let mut memory = Memory::default();
+        memory.look(&analysis.rules, Counts::default(), Duration::ZERO);
+        Some(Self {
+            subject: Subject {
+                new: plan.new.clone(),
+                analysis,
+            },
+            began: now,
+            counted,
+            memory,
+        })
+    }
+
+    fn is_of(&self, plan: &Plan) -> bool {
+        self.subject.new == plan.new && Some(&self.subject.analysis) == plan.analysis.as_ref()
+    }
+
+    fn look(&mut self, counted: Counts, now: Instant) -> Report {
+        let since = counted.since(&self.counted).unwrap_or_default();
+        self.counted = counted;
+        let now = now.saturating_duration_since(self.began);
+        self.memory.look(&self.subject.analysis.rules, since, now)
+    }
+}
+
+/// Looks again and again, while it is polled. The last report is in `status`.
+pub async fn judge(
+    snapshots: Arc<SnapshotStore>,
+    metrics: Arc<Metrics>,
+    status: Arc<Status>,
+    events: mpsc::Sender<SourceEvent>,
+) {
+    let mut comparison: Option<Comparison> = None;
+    let mut looks = tokio::time::interval(LOOK);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let plan = Arc::clone(&snapshots.load().plan);
+        if plan.analysis.is_none() {
+            if comparison.take().is_some() {
+                status.analysis.store(Arc::default());
+            }
+            continue;
+        }
+        let now = Instant::now();
+        let counted = metrics.strata.counts();
+        let Some(current) = comparison.as_mut().filter(|known| known.is_of(&plan)) else {
+            comparison = Comparison::of(&plan, counted, now);
+            continue;
+        };
+        let report = current.look(counted, now);
+        let rolls_back = matches!(report.verdict, Verdict::Fail(_))
+            && current.subject.analysis.on_failure == OnFailure::RollBack;
+        if rolls_back && plan.may_roll_back() {
+            let failed = SourceEvent::Failed {
+                new: current.subject.new.clone(),
+                why: report.sentence(),
+            };
+            if events.send(failed).await.is_err() {
+                return;
+            }
+        }
+        status.analysis.store(Arc::new(Some(report)));
+    }
+}

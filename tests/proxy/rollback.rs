@@ -1,0 +1,115 @@
+//! A proxy that has its plan from a file judges new by itself, and takes its requests away if it fails.
+
+use crate::rig::*;
+use serde_json::Value;
+
+const ROLL_BACK: &str = "analysis: {onFailure: RollBack}";
+
+fn plan(new: &Upstream, percents: (u32, u32), more: &str) -> String {
+    manifest(&new.url(), percents.0, percents.1, more)
+}
+
+async fn page(proxy: &Proxy) -> Value {
+    serde_json::from_str(&proxy.plan().await).unwrap()
+}
+
+/// Sends chats until the page's analysis is as `wanted` says.
+async fn judged(proxy: &Proxy, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    until(what, async || {
+        proxy.chat().await;
+        let page = page(proxy).await;
+        wanted(&page["analysis"]).then_some(page)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
+    let old = Upstream::start(healthy("old")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&bad, (1, 1), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    let rolled = judged(&proxy, "it rolls back", |analysis| {
+        analysis["rolledBack"] == true
+    })
+    .await;
+    assert_eq!(rolled["analysis"]["verdict"], "fail", "{rolled}");
+    let text = rolled["analysis"]["text"].as_str().unwrap();
+    assert!(
+        text.starts_with("New fails 100.0 % of requests, old 0.0 % ("),
+        "{text}"
+    );
+    assert_eq!(rolled["trafficSplitPercent"], 0);
+    assert!(
+        rolled["summary"]
+            .as_str()
+            .unwrap()
+            .contains("rolled back: New fails"),
+        "{rolled}"
+    );
+    let asked = bad.count();
+    for _ in 0..20 {
+        assert_eq!(proxy.chat().await.generation(), "old");
+    }
+    assert_eq!(bad.count(), asked);
+
+    // Another split of the same new changes nothing.
+    file.write(&plan(&bad, (1, 9), ROLL_BACK));
+    let epoch = rolled["epoch"].as_u64().unwrap();
+    let edited = until("the edit is in force", async || {
+        let page = page(&proxy).await;
+        (page["spec"]["weights"]["new"] == 9).then_some(page)
+    })
+    .await;
+    assert!(edited["epoch"].as_u64().unwrap() >= epoch);
+    assert_eq!(edited["trafficSplitPercent"], 0, "{edited}");
+    assert_eq!(bad.count(), asked);
+
+    // Another new does.
+    let good = Upstream::start(healthy("new")).await;
+    file.write(&plan(&good, (1, 1), ROLL_BACK));
+    proxy.serves("new").await;
+    let fresh = judged(&proxy, "it judges anew", |analysis| {
+        analysis["verdict"] == "inconclusive"
+    })
+    .await;
+    assert_eq!(fresh["analysis"]["rolledBack"], false);
+    assert_eq!(fresh["trafficSplitPercent"], 50);
+}
+
+#[tokio::test]
+async fn if_it_is_to_hold_or_old_drains_the_split_stays() {
+    for (more, weights, percent) in [
+        ("analysis: {}", (1, 1), 50),
+        (
+            "analysis: {onFailure: RollBack}\noldDraining: true",
+            (1, 1),
+            50,
+        ),
+    ] {
+        let old = Upstream::start(healthy("old")).await;
+        let bad = Upstream::start(serving(status(500))).await;
+        let file = PlanFile::new(&plan(&bad, weights, more));
+        let proxy = Proxy::planned(&old, &file, &[]).await;
+        let failed = judged(&proxy, "new fails", |analysis| {
+            analysis["verdict"] == "fail"
+        })
+        .await;
+        assert_eq!(failed["analysis"]["rolledBack"], false, "{more}");
+        // It has had time for a look in between.
+        judged(&proxy, "it looks again", |analysis| {
+            analysis["verdict"] == "fail" && analysis["rolledBack"] == false
+        })
+        .await;
+        assert_eq!(page(&proxy).await["trafficSplitPercent"], percent, "{more}");
+    }
+}
+
+#[tokio::test]
+async fn without_an_analysis_nothing_is_judged() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    proxy.chat().await;
+    assert_eq!(page(&proxy).await["analysis"], Value::Null);
+}
