@@ -65,7 +65,7 @@ async fn live(config: Config) -> Result<(), Error> {
     let listener = TcpListener::bind(config.admin).await.map_err(listen)?;
     let connection = Connection::open(config.namespace.as_deref()).await?;
     let mut settings = settings(&config, connection.namespace());
-    if may_read_all_namespaces(&connection).await {
+    if settings.sees != Scope::All && may_read_all_namespaces(&connection).await {
         settings.sees = Scope::All;
     }
     let (metrics, ready) = (
