@@ -1,21 +1,27 @@
-//! Continuation: a stream that breaks after its first content is continued by another model server, and its client sees one
-//! answer.
+//! Continuation: when a stream breaks after its first content, another model server continues it, and the client sees a single
+//! response.
 //!
-//! Pure: whether a stream can be continued, what to ask the other server, and how to join what it sends to what the client has.
-//! All JSON is edited in place: unknown fields and the order of fields stay as they were.
+//! Pure: decides whether a stream can be continued, builds the request to the other server, and joins its response to the text
+//! that the client has. All JSON is edited in place: unknown fields and the order of fields stay as they were.
 
+mod blocks;
 mod capability;
+mod choices;
 mod chunk;
+mod event;
+mod frame;
 mod json;
+mod messages;
 mod request;
 mod sent;
+mod text;
 
 #[cfg(test)]
 mod tests;
 
-pub use capability::{Capability, PROBE_PATH, judge, probe_body};
+pub use capability::{Capability, Probe};
 pub use request::Request;
-pub use sent::{Ask, Opening, Sent};
+pub use sent::{Ask, Opening, Rewritten, Sent};
 
 /// Where a broken stream may be continued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -190,7 +196,7 @@ reasons! {
     NotSupported = "not_supported",
     /// The error is about the request.
     RequestError = "request_error",
-    /// The other server began to reason again.
+    /// The other server began to reason again, or the stream is one of Messages that reasons.
     Reasoning = "reasoning",
     /// Another proxy of the update forwarded the request here.
     Forwarded = "forwarded",

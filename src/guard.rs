@@ -1,8 +1,8 @@
-//! The header by which a request is never forwarded twice for the same update, and the name of that of its response.
+//! The header that prevents a request from being forwarded twice for the same update, and the name of the response header.
 //!
-//! Form: `<update>;hop=<n>`, one member per update that has forwarded the request, comma-separated. `<update>` is a keyed
-//! hash of the update's identity. All proxies of an update agree on it and other updates have different ones, so a chain of
-//! two updates works, and a value that a client makes up has no effect.
+//! Form: `<update>;hop=<n>`, one member per update that has forwarded the request, comma-separated. `<update>` is a keyed hash of
+//! the update's identity. All proxies of an update agree on it, and other updates have different ones, so a chain of two updates
+//! works, and a made-up value from a client has no effect.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 

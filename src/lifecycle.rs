@@ -1,5 +1,5 @@
-//! The phases of a process: ready, settling, draining, ending, and whether its last stream has ended. Each step has one
-//! writer; all others watch.
+//! The phases of a process: ready, settling, draining, ending, and whether its last stream has ended. Each step has one writer;
+//! everyone else watches.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The budget for memory that clients and model servers can make the process hold, and the charges against it.
 //!
-//! A charge covers what is held, not what was sent: buffer capacity, allocator overhead and a cost per piece. Small amounts
-//! ([`FREE`]) are not charged: they are part of the cost of a connection.
+//! A charge covers the memory that is held, not the bytes that were sent: buffer capacity, allocator overhead and a cost per
+//! piece. Small amounts ([`FREE`]) are not charged: they are part of the cost of a connection.
 
 mod buffer;
 mod gather;

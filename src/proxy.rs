@@ -1,8 +1,9 @@
 //! Routes, forwards and relays requests: [`Proxy::handle`] turns a request into a response.
 //!
-//! `service` handles one request, `attempt` makes its attempts, and `backend` sends them to a target; `respond` and
-//! `body` relay the response, and `continuing` asks other servers for the rest of one that breaks. `context` is the state that all requests share. Does not depend on how requests arrive:
-//! [`downstream`](crate::downstream) serves connections, [`SplitLayer`] serves as a tower layer.
+//! `service` handles one request, `attempt` makes its attempts, and `backend` sends them to a target; `respond` and `body` relay
+//! the response, and `continuing` asks other servers for the rest of a stream that breaks. `context` is the state that all
+//! requests share. Does not depend on how requests arrive: [`downstream`](crate::downstream) serves connections, [`SplitLayer`]
+//! serves as a tower layer.
 
 mod attempt;
 mod attributes;

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use self::moves::Moves;
 pub use self::moves::{MoveWatch, Turn};
-use crate::analysis::Report;
+use crate::analysis::{Report, Verdict};
 use crate::failover::{Rules, Target};
 use crate::guard::Guard;
 use crate::resource::{Manifest, Plan, Problems};
@@ -200,7 +200,36 @@ pub struct Rejection {
     pub at: SystemTime,
 }
 
+/// What is known of new, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// The name of the verdict.
+    pub verdict: &'static str,
+    pub text: String,
+    /// All requests go to old for that.
+    pub rolled_back: bool,
+}
+
 impl Status {
+    /// The verdict on new, if there is one: after a roll back the one that led to it, which may be of an earlier process.
+    #[must_use]
+    pub fn judged(&self, plan: &Plan) -> Option<Judged> {
+        if let Some(why) = &plan.failed_analysis {
+            return Some(Judged {
+                verdict: Verdict::FAIL,
+                text: why.to_string(),
+                rolled_back: true,
+            });
+        }
+        let report = self.analysis.load();
+        let report = report.as_ref().as_ref()?;
+        Some(Judged {
+            verdict: report.verdict.as_str(),
+            text: report.sentence(),
+            rolled_back: false,
+        })
+    }
+
     /// How long the plan source has been unreachable; zero if it is reachable.
     #[must_use]
     pub fn lost_for(&self) -> Duration {

@@ -7,11 +7,10 @@ use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::files;
-use crate::resource::Host;
 
 /// ALPN names in order of preference (RFC 7301; RFC 9113 §3.2).
 const ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -45,15 +44,6 @@ pub enum Error {
     Verifier(#[source] rustls::server::VerifierBuilderError),
     #[error("the system has no root certificates; set a CA file")]
     NoRoots,
-}
-
-/// The name of a host in TLS, if a certificate can contain it, without the final dot of an absolute name (RFC 6066 §3).
-#[must_use]
-pub fn server_name(host: &Host) -> Option<ServerName<'static>> {
-    match host {
-        Host::Ip(ip) => Some((*ip).into()),
-        Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned()).ok(),
-    }
 }
 
 /// How model servers are verified, and the certificate shown to them.
@@ -185,7 +175,10 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Error> {
 }
 
 /// Reads a file that may be named by someone without access to this process: whoever edits an update chooses the path.
-fn read(path: &Path) -> Result<Vec<u8>, Error> {
+///
+/// # Errors
+/// When it is not a regular file, too large, or cannot be read.
+pub fn read(path: &Path) -> Result<Vec<u8>, Error> {
     files::read(path, MAX_FILE).map_err(|error| match error {
         files::Error::Read(source) => Error::Read {
             path: path.into(),
@@ -257,18 +250,6 @@ fn stamps(files: &impl Files) -> Vec<Option<SystemTime>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_host_is_called_by_its_address_or_its_name_without_the_last_dot() {
-        let called = |host| server_name(&host).map(|name| name.to_str().into_owned());
-        let name = |name: &str| Host::Name(name.to_owned());
-        assert_eq!(called(name("new.dev.")).as_deref(), Some("new.dev"));
-        assert_eq!(called(name("a b")), None);
-        assert_eq!(
-            called(Host::Ip([127, 0, 0, 1].into())).as_deref(),
-            Some("127.0.0.1")
-        );
-    }
 
     fn refusal(path: &Path) -> String {
         let files = ClientFiles {

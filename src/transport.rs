@@ -245,7 +245,11 @@ pub struct Rewound<T = Transport> {
 
 impl<T> Rewound<T> {
     #[must_use]
-    pub const fn new(first: Bytes, transport: T) -> Self {
+    pub fn new(mut first: Bytes, transport: T) -> Self {
+        if first.is_empty() {
+            // Even an empty slice keeps its buffer alive.
+            first = Bytes::new();
+        }
         Self { first, transport }
     }
 

@@ -17,7 +17,7 @@ mod pool;
 mod quick_ack;
 
 pub use body::{BodyError, UpstreamBody};
-pub use capability::{Demand, GuardField, QUESTION};
+pub use capability::{Demand, GuardField, QUESTION, Wanted};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};

@@ -1,10 +1,13 @@
-//! Finds where the members of a JSON object lie, so that single values are replaced and everything else keeps its bytes.
+//! Finds the byte ranges of the members of a JSON object, so that single values can be replaced and all other bytes stay.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use memchr::{memchr2, memchr3};
 use serde::de::IgnoredAny;
+
+/// Most members that are read of an object. Those of a large body could take ten times as much memory as it, uncharged.
+const MAX_MEMBERS: usize = 1024;
 
 /// A member of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +40,7 @@ impl<'a> Object<'a> {
         Self::at(text, start..end)
     }
 
-    /// The object that lies there.
+    /// The object that lies there; `None` if it has too many members.
     pub fn at(text: &'a [u8], range: Range<usize>) -> Option<Self> {
         if text.get(range.start) != Some(&b'{') {
             return None;
@@ -52,6 +55,9 @@ impl<'a> Object<'a> {
             let value = after_blank(text, colon + 1);
             let end = end_of_value(text, value)?;
             let value = value..end;
+            if members.len() == MAX_MEMBERS {
+                return None;
+            }
             members.push(Member { key, start, value });
             at = after_comma(text, end)?;
         }
@@ -112,16 +118,36 @@ impl<'a> Object<'a> {
     }
 }
 
+/// The elements of an array. They are not listed, because there may be millions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Elements {
+    pub count: usize,
+    pub last: Range<usize>,
+}
+
+impl Elements {
+    /// The only element, if there is one and no other.
+    pub fn only(self) -> Option<Range<usize>> {
+        (self.count == 1).then_some(self.last)
+    }
+
+    /// The last element, if there is one.
+    pub fn last(self) -> Option<Range<usize>> {
+        (self.count > 0).then_some(self.last)
+    }
+}
+
 /// The elements of the array that lies there.
-pub fn elements(text: &[u8], range: Range<usize>) -> Option<Vec<Range<usize>>> {
+pub fn elements(text: &[u8], range: Range<usize>) -> Option<Elements> {
     if text.get(range.start) != Some(&b'[') {
         return None;
     }
-    let mut found = Vec::new();
+    let mut found = Elements::default();
     let mut at = after_blank(text, range.start + 1);
     while text.get(at)? != &b']' {
         let end = end_of_value(text, at)?;
-        found.push(at..end);
+        found.count += 1;
+        found.last = at..end;
         at = after_comma(text, end)?;
     }
     Some(found)
@@ -267,8 +293,20 @@ mod tests {
         assert_eq!(keys("{ }"), []);
         assert!(Object::whole(b"[1]").is_none());
         let list = elements(b"[1, \"]\" ,[2]]", 0..13).unwrap();
-        assert_eq!(list, [1..2, 4..7, 9..12]);
-        assert!(elements(b"[ ]", 0..3).unwrap().is_empty());
+        assert_eq!((list.count, list.clone().last()), (3, Some(9..12)));
+        assert_eq!(list.only(), None);
+        assert_eq!(elements(b"[7]", 0..3).unwrap().only(), Some(1..2));
+        assert_eq!(elements(b"[ ]", 0..3).unwrap().last(), None);
+    }
+
+    #[test]
+    fn an_object_with_too_many_members_is_not_read() {
+        let with = |count: usize| {
+            let members: Vec<_> = (0..count).map(|key| format!("\"{key}\":0")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        assert!(Object::whole(with(MAX_MEMBERS).as_bytes()).is_some());
+        assert!(Object::whole(with(MAX_MEMBERS + 1).as_bytes()).is_none());
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Whether a request can be asked again so that the answer goes on where it broke off, and the body that asks for it.
+//! Whether a request can be sent again so that the response continues where it broke off, and the body of that request.
 
 use bytes::Bytes;
 
-use super::Reason;
 use super::json::{self, Edit, Object};
+use super::{Reason, messages};
 use crate::sse::Api;
 
 /// Fields that bind the output to a grammar or schema, besides those that begin with `guided_`.
@@ -64,14 +64,16 @@ impl<'a> Request<'a> {
     /// # Errors
     /// Why there is no such body.
     pub fn continued(&self, text: &[u8], tokens: u64) -> Result<Bytes, Reason> {
-        self.is_plain()?;
-        let quoted = [b"\"", text, b"\""].concat();
-        if serde_json::from_slice::<String>(&quoted).is_err() {
-            return Err(Reason::Content);
+        match self.api {
+            Api::Messages => self.is_plain_message()?,
+            _ => self.is_plain()?,
         }
+        let quoted = [b"\"", text, b"\""].concat();
+        let said: String = serde_json::from_slice(&quoted).map_err(|_| Reason::Content)?;
         let mut edits = match self.api {
             Api::Chat => self.with_message(&quoted)?,
             Api::Completions => self.with_prompt(text)?,
+            Api::Messages => self.with_prefill(messages::without_end(&said))?,
             _ => return Err(Reason::Request),
         };
         self.lower_limits(tokens, &mut edits)?;
@@ -123,6 +125,32 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
+    /// As [`Request::is_plain`], for Messages.
+    fn is_plain_message(&self) -> Result<(), Reason> {
+        let object = &self.object;
+        // The type of a field that is an object with one; something else has none.
+        let kind = |key: &str| {
+            object
+                .given(key)
+                .map(|_| object.object(key).and_then(|field| field.value("type")))
+        };
+        if !matches!(kind("thinking"), None | Some(Some(b"\"disabled\""))) {
+            return Err(Reason::Reasoning);
+        }
+        let free = [&b"\"auto\""[..], b"\"none\""];
+        if kind("tool_choice").is_some_and(|kind| kind.is_none_or(|kind| !free.contains(&kind))) {
+            return Err(Reason::ToolChoice);
+        }
+        let bound = object.given("output_format").is_some()
+            || object
+                .object("output_config")
+                .is_some_and(|config| config.given("format").is_some());
+        if bound || self.is_guided() {
+            return Err(Reason::GuidedOutput);
+        }
+        Ok(())
+    }
+
     fn is_guided(&self) -> bool {
         let guided = |object: &Object<'_>| {
             object.members.iter().any(|member| {
@@ -134,12 +162,13 @@ impl<'a> Request<'a> {
             let format = self.object.object("response_format");
             format.is_none_or(|format| format.value("type") != Some(b"\"text\""))
         });
+        let nvext = self.object.given("nvext");
         bound
             || guided(&self.object)
-            || self
-                .object
-                .object("nvext")
-                .is_some_and(|nvext| guided(&nvext))
+            || nvext.is_some_and(|_| {
+                let nvext = self.object.object("nvext");
+                nvext.is_none_or(|nvext| guided(&nvext))
+            })
     }
 
     /// The edits that append the text as an assistant's message, or to the last one if that is already to be continued.
@@ -147,7 +176,7 @@ impl<'a> Request<'a> {
         let object = &self.object;
         let messages = object.get("messages").ok_or(Reason::Request)?.value.clone();
         let all = json::elements(object.text, messages.clone()).ok_or(Reason::Request)?;
-        let last = all.last().ok_or(Reason::Request)?.clone();
+        let last = all.last().ok_or(Reason::Request)?;
         match object.given("continue_final_message") {
             None | Some(b"false") => {
                 // Otherwise the answer is no message of the assistant.
@@ -183,15 +212,36 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// The edit that appends the text as an assistant's message, or to the last one if the client itself gave its beginning.
+    fn with_prefill(&self, said: &str) -> Result<Vec<Edit>, Reason> {
+        let object = &self.object;
+        let quoted = serde_json::to_string(said).map_err(|_| Reason::Content)?;
+        let messages = object.get("messages").ok_or(Reason::Request)?.value.clone();
+        let all = json::elements(object.text, messages.clone()).ok_or(Reason::Request)?;
+        let last = all.last().ok_or(Reason::Request)?;
+        let last = Object::at(object.text, last).ok_or(Reason::Request)?;
+        if last.repeats() {
+            return Err(Reason::Request);
+        }
+        if last.value("role") != Some(b"\"assistant\"") {
+            let end = messages.end - 1;
+            let message = format!(",{{\"role\":\"assistant\",\"content\":{quoted}}}");
+            return Ok(vec![Edit::new(end..end, message)]);
+        }
+        let content = last.get("content").ok_or(Reason::Request)?.value.clone();
+        if object.text[content.start] != b'"' {
+            return Err(Reason::Request);
+        }
+        let end = content.end - 1;
+        Ok(vec![Edit::new(end..end, &quoted[1..quoted.len() - 1])])
+    }
+
     /// The edit that appends the text to the prompt.
     fn with_prompt(&self, text: &[u8]) -> Result<Vec<Edit>, Reason> {
         let object = &self.object;
         let mut prompt = object.get("prompt").ok_or(Reason::Prompt)?.value.clone();
         if let Some(prompts) = json::elements(object.text, prompt.clone()) {
-            let [only] = &prompts[..] else {
-                return Err(Reason::Prompt);
-            };
-            prompt = only.clone();
+            prompt = prompts.only().ok_or(Reason::Prompt)?;
         }
         if object.text[prompt.start] != b'"' {
             return Err(Reason::Prompt);

@@ -1,10 +1,16 @@
-//! What a client has of a stream: the text, the ids, the tokens. And how the stream of another server is joined to it.
+//! The part of a stream that the client has: the text, the ids, the tokens.
+
+mod joined;
 
 use std::borrow::Cow;
 
-use super::Reason;
-use super::chunk::Chunk;
-use super::json::{self, Edit};
+pub use self::joined::{Opening, Rewritten};
+use super::blocks::Blocks;
+use super::chunk::{Chunk, Step};
+use super::frame::Frame;
+use super::json;
+use super::text::Text;
+use super::{Reason, event, messages};
 use crate::sse::{Api, Usage};
 
 /// The last event of a stream.
@@ -19,11 +25,8 @@ const MODEL: usize = 2;
 /// Most bytes kept of these fields.
 const MAX_IDENTITY: usize = 512;
 
-/// Most bytes kept of the event around a text.
-const MAX_FRAME: usize = 512;
-
-/// By how much the text's buffer grows at least, in bytes.
-const GROWTH: usize = 512;
+/// Most bytes kept of these fields and of the event around a text.
+const MAX_AROUND: usize = 640;
 
 /// What another server is to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,45 +37,6 @@ pub enum Ask {
     Rest,
 }
 
-/// What an event at the beginning of another server's stream means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opening {
-    /// The client has it, or has no use for it. `token`: the model generated something for it.
-    Skip { token: bool },
-    /// The answer goes on with it.
-    Begin,
-    /// It does not continue the answer.
-    Refuse(Reason),
-}
-
-/// The event around a text. Consecutive events of a stream mostly differ in their text only, so most need not be parsed.
-#[derive(Debug)]
-struct Frame {
-    bytes: Box<[u8]>,
-    /// Where the text is.
-    at: usize,
-}
-
-impl Frame {
-    fn around(data: &[u8], text: &std::ops::Range<usize>) -> Option<Self> {
-        let bytes = [&data[..text.start], &data[text.end..]].concat();
-        (bytes.len() <= MAX_FRAME).then(|| Self {
-            bytes: bytes.into(),
-            at: text.start,
-        })
-    }
-
-    /// The text of an event that is like this one but for its text.
-    fn text_of<'a>(&self, data: &'a [u8]) -> Option<&'a [u8]> {
-        let (before, after) = self.bytes.split_at(self.at);
-        let rest = data.strip_prefix(before)?.strip_suffix(after)?;
-        let is_plain = memchr::memchr2(b'"', b'\\', rest).is_none();
-        let ends_with_it =
-            || json::end_of_string(data, self.at - 1) == Some(self.at + rest.len() + 1);
-        (is_plain || ends_with_it()).then_some(rest)
-    }
-}
-
 /// What a client has of a stream.
 #[derive(Debug)]
 pub struct Sent {
@@ -80,14 +44,13 @@ pub struct Sent {
     /// Most bytes of text that are kept.
     most: usize,
     /// As the inside of a JSON string.
-    text: Vec<u8>,
+    text: Text,
     frame: Option<Frame>,
     /// The values of [`IDENTITY`].
     identity: [Option<Box<[u8]>>; IDENTITY.len()],
     known: bool,
     /// Do the events of the first server repeat the role?
     repeats_role: bool,
-    has_reasoning: bool,
     finished: bool,
     /// Tokens that earlier servers generated for it.
     earlier: u64,
@@ -97,6 +60,10 @@ pub struct Sent {
     reported: Option<u64>,
     /// As the first server reported them.
     prompt: Option<u64>,
+    /// The content blocks of Messages.
+    blocks: Blocks,
+    /// White space at the end of the text that the current server was not given. What it repeats of it is dropped.
+    repeats: String,
     /// Another server continues it, so that ids and counts are rewritten.
     joined: bool,
     prevented: Option<Reason>,
@@ -109,17 +76,18 @@ impl Sent {
         Self {
             api,
             most,
-            text: Vec::new(),
+            text: Text::default(),
             frame: None,
             identity: Default::default(),
             known: false,
             repeats_role: false,
-            has_reasoning: false,
             finished: false,
             earlier: 0,
             events: 0,
             reported: None,
             prompt: None,
+            blocks: Blocks::default(),
+            repeats: String::new(),
             joined: false,
             prevented: None,
         }
@@ -128,7 +96,7 @@ impl Sent {
     /// Can streams of this family be continued?
     #[must_use]
     pub const fn is_for(api: Api) -> bool {
-        matches!(api, Api::Chat | Api::Completions)
+        matches!(api, Api::Chat | Api::Completions | Api::Messages)
     }
 
     /// What prevents that the stream is continued, if something does. Then nothing is kept of it.
@@ -140,7 +108,7 @@ impl Sent {
     /// Prevents that the stream is continued.
     pub fn prevent(&mut self, reason: Reason) {
         self.prevented.get_or_insert(reason);
-        self.text = Vec::new();
+        self.text = Text::default();
         self.frame = None;
     }
 
@@ -148,14 +116,24 @@ impl Sent {
     #[must_use]
     pub fn held(&self) -> usize {
         let frame = self.frame.as_ref().map_or(0, |frame| frame.bytes.len());
-        let identity = self.identity.iter().flatten().map(|value| value.len());
-        self.text.capacity() + frame + identity.sum::<usize>()
+        self.text.held() + frame + self.identity_length() + self.repeats.capacity()
+    }
+
+    fn identity_length(&self) -> usize {
+        let values = self.identity.iter().flatten();
+        values.map(|value| value.len()).sum()
     }
 
     /// The text, as the inside of a JSON string.
     #[must_use]
-    pub fn text(&self) -> &[u8] {
-        &self.text
+    pub fn text(&self) -> Vec<u8> {
+        self.text.whole()
+    }
+
+    /// The text as it is read. `None` if it is broken in the middle of a character.
+    fn said(&self) -> Option<String> {
+        let text = self.text.whole();
+        json::string(&[b"\"", &text[..], b"\""].concat()).map(Cow::into_owned)
     }
 
     /// How many tokens it took: as reported, else one for each event with text or reasoning.
@@ -181,15 +159,17 @@ impl Sent {
         if self.finished {
             return Err(Reason::Finished);
         }
-        // Without text and reasoning the client has nothing that could contradict another answer.
-        Ok(if self.text.is_empty() {
-            Ask::Again
-        } else {
-            Ask::Rest
-        })
+        // A server of Messages cannot be given white space alone.
+        let is_blank = self.text.is_empty()
+            || (self.api == Api::Messages
+                && self
+                    .said()
+                    .is_some_and(|said| messages::without_end(&said).is_empty()));
+        // Without text the client has nothing that could contradict another answer.
+        Ok(if is_blank { Ask::Again } else { Ask::Rest })
     }
 
-    /// Takes the data of an event that the client gets, as the current server sent it.
+    /// Takes the data of an event that the client gets, as the first server sent it.
     #[inline]
     pub fn take(&mut self, data: &[u8]) {
         if self.prevented.is_some() {
@@ -206,44 +186,71 @@ impl Sent {
     }
 
     fn read(&mut self, data: &[u8]) {
-        if data == DONE {
-            self.finished = true;
-            return;
-        }
-        let Some(chunk) = Chunk::read(self.api, data) else {
-            return self.prevent(Reason::Content);
+        let Some(chunk) = event::read(self.api, data) else {
+            return self.take_other(data);
         };
-        if !self.known {
+        // In Messages, only the first event has it.
+        let is_told = self.api != Api::Messages || chunk.object.get("message").is_some();
+        if is_told && !self.known {
             self.known = true;
             self.learn_identity(&chunk);
         }
+        if let Some((step, index)) = chunk.block {
+            if step == Step::Start && self.blocks.has_begun() {
+                self.prevent(chunk.other.unwrap_or(Reason::Content));
+            }
+            self.blocks.note(step, index);
+        }
+        self.record(&chunk);
+        let Some(text) = chunk.text else { return };
+        self.repeats_role = chunk.role;
+        let is_pure = !chunk.reasoning && !chunk.finish && chunk.usage.is_none();
+        let most = MAX_AROUND.saturating_sub(self.identity_length());
+        let frame = is_pure.then(|| Frame::around(data, &text, most));
+        self.push(&data[text]);
+        self.frame = frame.flatten().filter(|_| self.prevented.is_none());
+    }
+
+    /// Takes the data of an event that is no chunk.
+    fn take_other(&mut self, data: &[u8]) {
+        match data == DONE {
+            true => self.finished = true,
+            false => self.prevent(Reason::Content),
+        }
+    }
+
+    /// Records what a chunk says, without its text.
+    fn record(&mut self, chunk: &Chunk<'_>) {
         if let Some(usage) = chunk.usage {
             self.report(usage);
         }
         self.finished |= chunk.finish;
+        if self.api == Api::Messages {
+            // A block of text that has ended is not added to.
+            self.finished |= matches!(chunk.block, Some((Step::Stop, _)));
+            if chunk.reasoning {
+                self.prevent(Reason::Reasoning);
+            }
+        }
         if let Some(reason) = chunk.other {
-            return self.prevent(reason);
+            self.prevent(reason);
         }
-        self.has_reasoning |= chunk.reasoning;
         self.events += u64::from(chunk.reasoning || chunk.text.is_some());
-        let Some(text) = chunk.text else { return };
-        if !self.joined {
-            self.repeats_role = chunk.role;
-        }
-        let is_pure = !chunk.reasoning && !chunk.finish && chunk.usage.is_none();
-        self.frame = is_pure.then(|| Frame::around(data, &text)).flatten();
-        self.push(&data[text]);
     }
 
     fn report(&mut self, usage: Usage) {
-        self.reported = self.reported.max(Some(usage.completion_tokens));
+        if usage.completion_tokens > 0 {
+            self.reported = self.reported.max(Some(usage.completion_tokens));
+        }
         if !self.joined && usage.prompt_tokens > 0 {
             self.prompt = Some(usage.prompt_tokens);
         }
     }
 
     fn learn_identity(&mut self, chunk: &Chunk<'_>) {
-        let values = IDENTITY.map(|key| chunk.object.value(key));
+        let message = chunk.object.object("message");
+        let holder = message.as_ref().unwrap_or(&chunk.object);
+        let values = IDENTITY.map(|key| holder.value(key));
         let length: usize = values.iter().flatten().map(|value| value.len()).sum();
         if length > MAX_IDENTITY {
             return self.prevent(Reason::Content);
@@ -252,86 +259,12 @@ impl Sent {
     }
 
     fn push(&mut self, text: &[u8]) {
-        let length = self.text.len() + text.len();
-        if length > self.most {
+        if self.prevented.is_some() {
+            return;
+        }
+        if self.text.len() + text.len() > self.most {
             return self.prevent(Reason::TextTooLong);
         }
-        if length > self.text.capacity() {
-            // In smaller steps than a vector's own, because thousands of streams keep their text.
-            let more = text.len().max(GROWTH).max(self.text.len() / 8);
-            self.text
-                .reserve_exact(more.min(self.most - self.text.len()));
-        }
-        self.text.extend_from_slice(text);
-    }
-
-    /// What the data of an event at the beginning of another server's stream means, if that was asked `ask`.
-    #[must_use]
-    pub fn opening(&self, ask: Ask, data: &[u8]) -> Opening {
-        let Some(chunk) = Chunk::read(self.api, data) else {
-            return Opening::Refuse(Reason::AttemptsFailed);
-        };
-        if chunk.reasoning && chunk.text.is_none() && !chunk.finish && chunk.other.is_none() {
-            return match ask {
-                Ask::Again => Opening::Skip { token: true },
-                Ask::Rest => Opening::Refuse(Reason::Reasoning),
-            };
-        }
-        if chunk.is_preamble() {
-            return Opening::Skip { token: false };
-        }
-        Opening::Begin
-    }
-
-    /// Another server continues the stream. It generated `skipped` tokens that the client does not get.
-    pub fn join(&mut self, ask: Ask, skipped: u64) {
-        self.earlier = match ask {
-            // It generates a whole answer.
-            Ask::Again => 0,
-            Ask::Rest => self.tokens(),
-        };
-        self.events = skipped;
-        self.reported = None;
-        self.frame = None;
-        self.joined = true;
-    }
-
-    /// Do events have to be rewritten?
-    #[must_use]
-    pub const fn is_joined(&self) -> bool {
-        self.joined
-    }
-
-    /// The token counts for the client, from those that the current server reports.
-    #[must_use]
-    pub fn corrected(&self, reported: Usage) -> Usage {
-        if !self.joined || self.earlier == 0 {
-            return reported;
-        }
-        let own = reported.prompt_tokens.saturating_sub(self.earlier);
-        Usage {
-            prompt_tokens: self.prompt.unwrap_or(own),
-            completion_tokens: reported.completion_tokens + self.earlier,
-        }
-    }
-
-    /// The data of an event of a continued part, as the client gets it: with the ids of the first part and corrected counts.
-    #[must_use]
-    pub fn rewritten(&self, data: &[u8]) -> Option<Vec<u8>> {
-        let chunk = Chunk::read(self.api, data)?;
-        let object = &chunk.object;
-        let mut edits: Vec<Edit> = Vec::new();
-        for (key, known) in IDENTITY.iter().zip(&self.identity) {
-            if let (Some(known), Some(member)) = (known, object.get(key)) {
-                edits.push(Edit::new(member.value.clone(), &known[..]));
-            }
-        }
-        if let Some(usage) = chunk.usage {
-            edits.extend(chunk.correct_usage(self.corrected(usage)));
-        }
-        if let (Some(delta), false) = (&chunk.delta, self.repeats_role) {
-            edits.extend(delta.remove("role"));
-        }
-        Some(json::edited(data, edits))
+        self.text.push(text);
     }
 }

@@ -101,7 +101,8 @@ impl<O: OldBackend> Connection<O> {
                 Ok(Some(head)) => head,
                 Ok(None) => break,
                 Err(refusal) => {
-                    Box::pin(self.refuse(refusal)).await;
+                    let is_head = self.inbound.begins_with_head_method();
+                    Box::pin(self.refuse(refusal, is_head)).await;
                     Box::pin(linger::linger(&mut self.transport)).await;
                     break;
                 }
@@ -135,7 +136,7 @@ impl<O: OldBackend> Connection<O> {
         let (body, permit) = match self.gather(&head).await {
             Ok(gathered) => gathered,
             Err(Some(refusal)) => {
-                Box::pin(self.refuse(refusal)).await;
+                Box::pin(self.refuse(refusal, is_head)).await;
                 return Ok(Next::Close);
             }
             Err(None) => return Err(Gone),
@@ -143,7 +144,7 @@ impl<O: OldBackend> Connection<O> {
         let response = match self.answer(request(head, body), permit).await {
             Ok(response) => response,
             Err(Some(refusal)) => {
-                Box::pin(self.refuse(refusal)).await;
+                Box::pin(self.refuse(refusal, is_head)).await;
                 return Ok(Next::Close);
             }
             Err(None) => return Err(Gone),
@@ -284,8 +285,9 @@ impl<O: OldBackend> Connection<O> {
         Poll::Pending
     }
 
-    /// Refuses an invalid or failed request; the connection is closed afterwards.
-    async fn refuse(&mut self, refusal: Refusal) {
+    /// Refuses an invalid or failed request; the connection is closed afterwards. The response to a HEAD request has no
+    /// content (RFC 9110 §9.3.2).
+    async fn refuse(&mut self, refusal: Refusal, is_head: bool) {
         let ProxyContext {
             metrics, memory, ..
         } = &**self.proxy.context();
@@ -305,7 +307,7 @@ impl<O: OldBackend> Connection<O> {
         self.inbound.discard();
         self.outbound = Outbound::new(memory);
         self.outbound
-            .begin(Version::HTTP_11, &parts, &body, false, false);
+            .begin(Version::HTTP_11, &parts, &body, is_head, false);
         let mut body = body;
         let written =
             std::future::poll_fn(|cx| self.outbound.poll(cx, &mut self.transport, &mut body));

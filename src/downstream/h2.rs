@@ -188,7 +188,8 @@ async fn answer<O: OldBackend>(
     reads: Option<oneshot::Sender<()>>,
 ) -> Response<Streamed> {
     let memory = Arc::clone(&proxy.context().memory);
-    let answer = match refusal(&request) {
+    let is_head = request.method() == Method::HEAD;
+    let mut answer = match refusal(&request) {
         None => {
             let ending = watch.reached(Phase::Ending);
             let limit = proxy.context().body_limit();
@@ -204,6 +205,9 @@ async fn answer<O: OldBackend>(
             refused(status, message)
         }
     };
+    if is_head {
+        answer.body_mut().omit_content();
+    }
     answer.map(|body| Streamed {
         body,
         memory: Arc::clone(&memory),

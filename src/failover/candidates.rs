@@ -1,4 +1,4 @@
-//! Where the rest of a stream may be asked for after its first content.
+//! Which targets may be asked to continue a stream after its first content.
 
 use super::{Rules, Target};
 

@@ -1,4 +1,4 @@
-//! How fast streams are moved off old: turns at an even pace.
+//! The pace at which streams are moved off old.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

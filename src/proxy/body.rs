@@ -47,6 +47,13 @@ impl SplitBody {
         Self(Inner::Relay(Box::new(relay)))
     }
 
+    /// Drops the content of a response of the proxy itself: it responds to a HEAD request (RFC 9110 §9.3.2).
+    pub fn omit_content(&mut self) {
+        if let Inner::Own(bytes) = &mut self.0 {
+            bytes.clear();
+        }
+    }
+
     /// Records what went wrong, for the access line.
     pub fn because(&mut self, why: &str) {
         if let Inner::Relay(relay) = &mut self.0 {

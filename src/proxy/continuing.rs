@@ -1,33 +1,30 @@
-//! Asks other servers for the rest of a stream that broke after its first content, one after another until one goes on.
+//! Asks other servers for the rest of a stream that broke after its first content, one after another until one continues it.
+
+mod begin;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::BodyExt;
+use http::{HeaderName, HeaderValue};
 
+use self::begin::begin;
 use super::backend::{OldBackend, Proxy};
-use super::body::{is_event_stream, is_readable};
 use super::exchange::Exchange;
-use super::head::remove_hop_by_hop;
-use crate::continuation::{Ask, Capability, Cause, Mode, Opening, Reason, Request, Sent};
+use crate::continuation::{Ask, Capability, Cause, Mode, Probe, Reason, Request, Sent};
 use crate::error_chain::error_chain;
 use crate::failover::{Candidates, Takeover, Target, candidates};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
-use crate::memory::{Budget, Charge, FREE, Purpose, cost};
+use crate::memory::{Charge, Purpose, cost};
 use crate::request_body::RequestBody;
 use crate::snapshot::{MoveWatch, Snapshot};
 use crate::split::Generation;
-use crate::sse::{Api, Decoder, Tail, tail_meaning};
+use crate::sse::Api;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
 use crate::upstream::{Endpoint, FailFast, Failure, Head, Outgoing, Pool, Terms, UpstreamBody};
-
-/// Longest opening that is read before the first content, in bytes of an incomplete event.
-const MAX_EVENT: usize = 256 * 1024;
 
 /// Most endpoints of one pool that are asked for the rest of a stream.
 const MAX_PER_POOL: usize = 3;
@@ -59,6 +56,13 @@ pub struct Continued {
 /// Other servers are being asked.
 pub type Continuing = Pin<Box<dyn Future<Output = Continued> + Send>>;
 
+/// How long a move may take until new's first content. Meanwhile the client gets nothing, though its server is well.
+const MOVE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long an attempt waits for a token where the plan sets no limit to the first content. Longer than a move may take: there
+/// is nothing to go back to, and a server that gets all streams of another one that died works on many prompts at once.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// What to ask other servers, and which.
 pub struct Asked {
     /// The plan in force when the stream broke, which may be a later one than that of the request.
@@ -66,8 +70,8 @@ pub struct Asked {
     body: RequestBody,
     _charge: Charge,
     ask: Ask,
-    /// The model that an endpoint must be able to continue; `None` if it needs no proof.
-    model: Option<String>,
+    /// What an endpoint must have proven, and of which model; `None` if it needs no proof.
+    proof: Option<(Probe, String)>,
     guard: (HeaderName, HeaderValue),
     candidates: Vec<Candidates>,
     cause: Cause,
@@ -89,8 +93,9 @@ pub trait Resume: Send {
         sent: Box<Sent>,
         from: Option<Arc<Endpoint>>,
     ) -> Continuing;
-    /// Notes that the model of `sent` is in use, so that endpoints are asked ahead of need what they can do.
-    fn want(&self, sent: &Sent);
+    /// Notes that the model of `sent` is in use, so that endpoints are asked ahead of need what they can do. Returns false if it
+    /// is known that none can continue the stream.
+    fn want(&self, api: Api, sent: &Sent) -> bool;
     /// Says when a stream on old is to move.
     fn watch_moves(&self) -> MoveWatch;
     /// Releases the kept request body: the stream will not be continued.
@@ -111,6 +116,8 @@ pub struct Source<O> {
 enum Refused {
     /// Another one may.
     This,
+    /// As above. It says nothing, and may only be slow.
+    Silent,
     /// No other one would.
     All(Reason),
 }
@@ -131,12 +138,11 @@ impl<O: OldBackend> Resume for Source<O> {
         let request = Request::read(api, &kept)?;
         let body = match ask {
             Ask::Again => kept.clone(),
-            Ask::Rest => request.continued(sent.text(), sent.tokens())?,
+            Ask::Rest => request.continued(&sent.text(), sent.tokens())?,
         };
-        let needs_proof = ask == Ask::Rest && api == Api::Chat;
-        let model = match needs_proof {
-            true => Some(request.model().ok_or(Reason::Request)?),
-            false => None,
+        let proof = match Probe::of(api).filter(|_| ask == Ask::Rest) {
+            Some(probe) => Some((probe, request.model().ok_or(Reason::Request)?)),
+            None => None,
         };
         let takeover = match cause {
             Cause::ErrorEvent => Takeover::Behind,
@@ -172,7 +178,7 @@ impl<O: OldBackend> Resume for Source<O> {
             guard: (GUARD, guard),
             snapshot,
             ask,
-            model,
+            proof,
             candidates,
             cause,
         })
@@ -186,7 +192,14 @@ impl<O: OldBackend> Resume for Source<O> {
         from: Option<Arc<Endpoint>>,
     ) -> Continuing {
         Box::pin(async move {
-            let result = self.run(&asked, &mut exchange, &sent, from).await;
+            let asking = self.run(&asked, &mut exchange, &sent, from);
+            let result = match asked.cause {
+                // Not a limit of the attempt: a server that is only slow is not to be ejected.
+                Cause::PlannedMove => deadline::timeout(MOVE_PATIENCE, Box::pin(asking))
+                    .await
+                    .unwrap_or(Err(Reason::AttemptsFailed)),
+                _ => asking.await,
+            };
             Continued {
                 source: self,
                 exchange,
@@ -196,10 +209,19 @@ impl<O: OldBackend> Resume for Source<O> {
         })
     }
 
-    fn want(&self, sent: &Sent) {
-        if let Some(model) = sent.model() {
-            self.proxy.context.demand.want(&model);
+    fn want(&self, api: Api, sent: &Sent) -> bool {
+        let (Some(probe), Some(model)) = (Probe::of(api), sent.model()) else {
+            return true;
+        };
+        self.proxy.context.demand.want(probe, &model);
+        if probe == Probe::Chat {
+            // Most servers support it, and a pool of a later plan may.
+            return true;
         }
+        let snapshot = self.proxy.context.snapshots.load();
+        let now = Instant::now();
+        let mut endpoints = snapshot.pools().flat_map(|(_, pool)| pool.endpoints());
+        endpoints.any(|endpoint| endpoint.capability(probe, &model, now) != Capability::Unsupported)
     }
 
     fn watch_moves(&self) -> MoveWatch {
@@ -245,20 +267,20 @@ impl<O: OldBackend> Source<O> {
                         self.target = target;
                         return Ok(joined);
                     }
-                    Err(Refused::This) => {}
+                    Err(Refused::This | Refused::Silent) => {}
                     Err(Refused::All(reason)) => return Err(reason),
                 }
             }
         }
-        Err(match (attempts, &asked.model) {
+        Err(match (attempts, &asked.proof) {
             (0, Some(_)) => Reason::NotSupported,
             (0, None) => Reason::NoTarget,
             _ => Reason::AttemptsFailed,
         })
     }
 
-    /// An endpoint that can go on: the one that broke off if `same`, else another one. Asks one of which nothing is known, if no
-    /// other is left.
+    /// An endpoint that can go on: the one that broke off if `same`, else another one. If no other is left, asks one of which
+    /// nothing is known, as the client of the stream.
     async fn pick(
         &self,
         pool: &Arc<Pool>,
@@ -268,29 +290,31 @@ impl<O: OldBackend> Source<O> {
         tried: &[u64],
     ) -> Option<Arc<Endpoint>> {
         let now = Instant::now();
-        let model = asked.model.as_deref();
+        let proof = asked.proof.as_ref();
+        let proof = proof.map(|(probe, model)| (*probe, model.as_str()));
         let may_be = |endpoint: &&Arc<Endpoint>| match same {
             Some(same) => Arc::ptr_eq(endpoint, same),
             None => !tried.contains(&endpoint.id) && endpoint.is_healthy(now),
         };
-        let is = |endpoint: &Endpoint, capability| {
-            model.is_none_or(|model| endpoint.capability(model, now) == capability)
+        let is = |endpoint: &Endpoint, fits: fn(Capability) -> bool| {
+            proof.is_none_or(|(probe, model)| fits(endpoint.capability(probe, model, now)))
         };
         let known = match same {
-            None => pool.pick_capable(now, fastrand::u32(..), model, tried),
+            None => pool.pick_capable(now, fastrand::u32(..), proof, tried),
             Some(_) => {
                 let mut endpoints = pool.endpoints().iter().filter(may_be);
-                endpoints.find(|endpoint| is(endpoint, Capability::Supported))
+                endpoints.find(|endpoint| is(endpoint, |known| known == Capability::Supported))
             }
         };
         if let Some(endpoint) = known {
             return Some(Arc::clone(endpoint));
         }
         let mut endpoints = pool.endpoints().iter().filter(may_be);
-        let unknown = endpoints.find(|endpoint| is(endpoint, Capability::Unknown))?;
+        let unknown = endpoints.find(|endpoint| is(endpoint, Capability::is_open))?;
         let guard = Some(&asked.guard).filter(|_| target != Target::Old);
         let epoch = asked.snapshot.epoch;
-        let proven = pool.prove(unknown, model?, guard, epoch).await;
+        let proof = pool.prove(unknown, proof?, Some(&self.head), guard, epoch);
+        let proven = proof.await;
         (proven == Capability::Supported).then(|| Arc::clone(unknown))
     }
 
@@ -312,8 +336,10 @@ impl<O: OldBackend> Source<O> {
             let head = Arc::make_mut(&mut self.head);
             head.headers.insert(TRACEPARENT, traceparent);
         }
+        let now = Instant::now();
         let limit = asked.snapshot.plan.failover.first_event_timeout;
-        let until = limit.map(|limit| Instant::now() + limit);
+        let until = limit.map(|limit| now + limit);
+        let silent = now + SILENCE;
         let outgoing = Outgoing {
             head: &self.head,
             extra: Some(&asked.guard).filter(|_| target != Target::Old),
@@ -325,14 +351,30 @@ impl<O: OldBackend> Source<O> {
             was_sent: true,
         };
         let body = asked.body.again().ok_or(Refused::This)?;
-        let response = match pool.send_on(endpoint, outgoing, body, terms).await {
+        let sending = pool.send_on(endpoint, outgoing, body, terms);
+        let response = match until {
+            Some(_) => sending.await,
+            None => match deadline::timeout_at(silent, Box::pin(sending)).await {
+                Some(response) => response,
+                None => return Err(Refused::Silent),
+            },
+        };
+        let response = match response {
             Ok(response) => response,
             Err(error) => {
                 tracing::debug!(?target, error = %error_chain(&error), "a stream is not continued there");
                 return Err(Refused::This);
             }
         };
-        let reading = begin(exchange.api(), response, sent, asked.ask, exchange.memory());
+        let silence = until.is_none().then_some((silent, SILENCE));
+        let reading = begin(
+            exchange.api(),
+            response,
+            sent,
+            asked.ask,
+            exchange.memory(),
+            silence,
+        );
         let begun = match until {
             None => reading.await,
             Some(until) => deadline::timeout_at(until, Box::pin(reading))
@@ -361,80 +403,7 @@ impl<O: OldBackend> Source<O> {
                 endpoint.failed(Failure::Answer, now, &why);
                 Err(Refused::This)
             }
-            Err(all) => Err(all),
-        }
-    }
-}
-
-/// A response that goes on with the stream.
-struct Begun {
-    first: Bytes,
-    body: UpstreamBody,
-    hidden: Vec<HeaderName>,
-    skipped: u64,
-}
-
-/// Reads a response up to the event with which the answer goes on.
-async fn begin(
-    api: Api,
-    response: Response<UpstreamBody>,
-    sent: &Sent,
-    ask: Ask,
-    memory: &Arc<Budget>,
-) -> Result<Begun, Refused> {
-    let (mut parts, mut body) = response.into_parts();
-    let is_stream = is_event_stream(&parts.headers) && is_readable(&parts.headers);
-    if parts.status != StatusCode::OK || !is_stream {
-        return Err(Refused::This);
-    }
-    let names = NameFilter::of(&parts.headers);
-    let hidden = remove_hop_by_hop(&mut parts.headers, names);
-    let mut decoder = Decoder::new(MAX_EVENT);
-    // The beginning of an incomplete event.
-    let mut partial: Vec<u8> = Vec::new();
-    let mut charge = Charge::default();
-    let mut skipped = 0;
-    loop {
-        body.read_little(memory.is_tight());
-        let frame = body.frame().await.ok_or(Refused::This)?;
-        let frame = frame.map_err(|_| Refused::This)?;
-        let data = frame.into_data().map_err(|_| Refused::This)?;
-        // Everything before this offset is of no use.
-        let mut from = 0;
-        let mut events = decoder.feed(&data);
-        while let Some(event) = events.next() {
-            if tail_meaning(api, &event) != Tail::Nothing {
-                return Err(Refused::This);
-            }
-            let opening = match event.has_data {
-                true => sent.opening(ask, event.data),
-                false => Opening::Skip { token: false },
-            };
-            match opening {
-                Opening::Skip { token } => skipped += u64::from(token),
-                Opening::Begin => {
-                    partial.extend_from_slice(&data[from..]);
-                    return Ok(Begun {
-                        first: partial.into(),
-                        body,
-                        hidden,
-                        skipped,
-                    });
-                }
-                Opening::Refuse(Reason::AttemptsFailed) => return Err(Refused::This),
-                Opening::Refuse(reason) => return Err(Refused::All(reason)),
-            }
-            from = event.end;
-            partial.clear();
-        }
-        drop(events);
-        if decoder.quiet() {
-            return Err(Refused::This);
-        }
-        partial.extend_from_slice(&data[decoder.boundary().max(from)..]);
-        let held = cost(partial.capacity() + decoder.held());
-        if held > FREE && !charge.resize(memory, held, Purpose::Event) {
-            return Err(Refused::All(Reason::NoMemory));
+            Err(other) => Err(other),
         }
     }
 }

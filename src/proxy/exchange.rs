@@ -1,9 +1,9 @@
 //! The record of one exchange, from its head to the end of its body. It counts the exchange as open and, on drop,
 //! records its outcome exactly once.
 
+mod comparison;
 mod parts;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,17 +12,16 @@ use http::{HeaderValue, Method, StatusCode};
 use super::context::Permit;
 use super::gap_sample::GapSample;
 use super::head::Client;
-use super::request_id;
+use super::request_id::{ROOM, RequestId};
 use crate::continuation;
 use crate::failover::Cause;
 use crate::http1::NameFilter;
 use crate::memory::{Budget, Charge};
 use crate::split::{Assignment, Generation};
 use crate::sse::{self, Api, End, Outcome, Timeline, Usage};
-use crate::telemetry::strata::Record;
 use crate::telemetry::trace::{Span, TRACEPARENT};
 use crate::telemetry::{Reject, access};
-use crate::upstream::Head;
+use crate::upstream::{Endpoint, Head};
 use parts::Parts;
 
 /// The record of an exchange. If it is dropped without an end, the client went away.
@@ -38,11 +37,11 @@ pub struct Exchange {
     method: Method,
     path: Box<str>,
     client: Option<Arc<Client>>,
-    request_id: HeaderValue,
+    request_id: RequestId,
     /// The model that the response names.
     model: Option<Box<str>>,
-    /// The address of the model server whose response the client gets.
-    endpoint: Option<SocketAddr>,
+    /// The model server whose response the client gets.
+    endpoint: Option<Arc<Endpoint>>,
     trace: Option<Box<str>>,
     /// Set if the exchange is traced.
     span: Option<Box<Span>>,
@@ -62,6 +61,8 @@ pub struct Exchange {
     size: Option<u8>,
     /// The first attempt is compared and not over yet.
     first_open: bool,
+    /// The response to the first attempt has begun with content.
+    first_answered: bool,
     /// The server is past its warm-up, so its latencies are compared.
     pub is_warm: bool,
     gap_sample: GapSample,
@@ -70,8 +71,8 @@ pub struct Exchange {
     /// The generation that responded is not counted yet: an event stream may still move.
     answer_uncounted: bool,
     why: Option<Box<str>>,
-    /// What earlier servers delivered of a stream that another one continues.
-    parts: Parts,
+    /// What earlier servers delivered, once another one is asked to continue the stream.
+    parts: Option<Box<Parts>>,
     not_continued: Option<continuation::Reason>,
     pub is_sse: bool,
     pub quiet: bool,
@@ -107,7 +108,7 @@ impl Exchange {
             method: head.method.clone(),
             path: head.uri.path().into(),
             client,
-            request_id: request_id::take_or_make(&mut head.headers, names),
+            request_id: RequestId::take_or_make(&mut head.headers, names),
             model: None,
             endpoint: None,
             span,
@@ -121,49 +122,19 @@ impl Exchange {
             failed_on: assignment.generation,
             size: None,
             first_open: false,
+            first_answered: false,
             is_warm: true,
             gap_sample: GapSample::default(),
             recovery_pending: false,
             answer_uncounted: false,
             why: None,
-            parts: Parts::default(),
+            parts: None,
             not_continued: None,
             is_sse: false,
             quiet: false,
             is_question: false,
             end: None,
         }
-    }
-
-    /// Compares the exchange with others whose bodies are of this size class, if it was open to the split.
-    pub fn compare(&mut self, size: u8) {
-        if self.assignment.open_to_split() {
-            self.size = Some(size);
-            self.first_open = true;
-            if let Some(record) = self.stratum() {
-                record.started();
-            }
-        }
-    }
-
-    /// Where the exchange is counted for the comparison of both generations.
-    fn stratum(&self) -> Option<&Record> {
-        let strata = &self.context.metrics.strata;
-        Some(strata.record(self.assignment.generation, self.api, self.size?))
-    }
-
-    /// Records, for the comparison, that the first attempt is over, unless that is known.
-    fn first_over(&mut self, failed: bool) {
-        if std::mem::take(&mut self.first_open)
-            && let Some(record) = self.stratum()
-        {
-            record.ended(failed);
-        }
-    }
-
-    /// What follows is not the model server's doing, so it does not count against its generation.
-    pub fn excuse(&mut self) {
-        self.first_over(false);
     }
 
     /// Counts a failed attempt of the generation that carries the exchange.
@@ -184,8 +155,8 @@ impl Exchange {
     }
 
     /// The id of the request, for the response.
-    pub fn request_id(&self) -> &HeaderValue {
-        &self.request_id
+    pub fn request_id(&self) -> HeaderValue {
+        self.request_id.value()
     }
 
     pub fn answering(&self) -> Generation {
@@ -223,7 +194,7 @@ impl Exchange {
     pub fn answered(
         &mut self,
         generation: Generation,
-        endpoint: Option<SocketAddr>,
+        endpoint: Option<Arc<Endpoint>>,
         status: StatusCode,
     ) {
         self.carried_by(generation);
@@ -276,47 +247,21 @@ impl Exchange {
         let gap = self.timeline.content(now, events);
         let first = gap.is_none();
         // The time without a server is not a gap of the one that continues the stream.
-        let gap = gap.filter(|_| !std::mem::take(&mut self.parts.begins));
+        let parts = self.parts.as_mut();
+        let begins = parts.is_some_and(|parts| std::mem::take(&mut parts.begins));
+        let gap = gap.filter(|_| !begins);
         if first {
             // A generation is not charged for the time that an earlier attempt took to fail.
             let after = now.saturating_duration_since(self.attempted);
             metrics.first_event(self.answering, after);
         }
         metrics.gaps(self.answering, gap, events - 1);
-        self.gap_sample.add(gap, events - 1, fastrand::f64);
+        let zeros = u32::try_from(events - 1).unwrap_or(u32::MAX);
+        self.gap_sample.add(gap, zeros, fastrand::f64);
         if first {
             self.count_answer(now);
+            self.first_answers();
             self.compare_first_event(now);
-        }
-    }
-
-    /// Are the latencies of this stream compared? A later attempt is not: what comes to it depends on what the first one did.
-    fn compares_latencies(&self) -> bool {
-        self.attempts == 1 && self.is_warm
-    }
-
-    fn compare_first_event(&self, now: Instant) {
-        if self.compares_latencies()
-            && let Some(record) = self.stratum()
-        {
-            record.first_event(now.saturating_duration_since(self.attempted));
-        }
-    }
-
-    /// Counts what is known only at the end of a stream.
-    fn compare_pace(&self) {
-        let Some(record) = self.stratum().filter(|_| self.compares_latencies()) else {
-            return;
-        };
-        if let Some(gap) = self.gap_sample.value() {
-            record.gap(gap);
-        }
-        let gaps = self.usage.completion_tokens.saturating_sub(1);
-        if let Some(lasted) = self.timeline.time_of_events()
-            && let Ok(gaps) = u32::try_from(gaps)
-            && gaps > 0
-        {
-            record.per_token(lasted / gaps);
         }
     }
 
@@ -376,23 +321,28 @@ impl Drop for Exchange {
         }
         metrics.ended(self.assignment, self.api, outcome);
         let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
-        self.parts
-            .deliver_rest(metrics, self.answering, &self.timeline, self.usage);
+        match &self.parts {
+            Some(parts) => {
+                parts.deliver_rest(metrics, self.answering, &self.timeline, self.usage);
+            }
+            None => metrics.delivered(self.answering, events, bytes, self.usage),
+        }
+        let mut room = ROOM;
         let line = access::Line {
             client: self.client.as_ref().map(|client| client.address()),
-            request_id: self.request_id.to_str().unwrap_or_default(),
+            request_id: self.request_id.text(&mut room),
             assignment: self.assignment,
             answered: self.answered,
             method: self.method.as_str(),
             path: &self.path,
             class: self.api,
             model: self.model.as_deref(),
-            endpoint: self.endpoint,
+            endpoint: self.endpoint.as_ref().map(|endpoint| endpoint.address),
             status: self.status.map(|status| status.as_u16()),
             attempts: self.attempts,
             cause: self.cause,
             outcome,
-            continued: self.parts.continued,
+            continued: self.parts.as_ref().map_or(0, |parts| parts.continued),
             not_continued: self.not_continued,
             first_event: self.timeline.time_to_first_event(),
             duration: self.timeline.started().elapsed(),

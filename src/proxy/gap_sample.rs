@@ -9,9 +9,9 @@ use std::time::Duration;
 /// A gap drawn from those seen so far.
 #[derive(Debug)]
 pub struct GapSample {
-    seen: u64,
+    seen: u32,
     /// The number of the gap that is taken next.
-    next: u64,
+    next: u32,
     value: Option<Duration>,
 }
 
@@ -27,15 +27,15 @@ impl Default for GapSample {
 
 impl GapSample {
     /// Sees a gap, if any, and then `zeros` gaps of no length. `draw` returns a number from 0 to 1.
-    pub fn add(&mut self, gap: Option<Duration>, zeros: u64, draw: impl Fn() -> f64) {
+    pub fn add(&mut self, gap: Option<Duration>, zeros: u32, draw: impl Fn() -> f64) {
         if let Some(gap) = gap {
-            self.seen += 1;
+            self.seen = self.seen.saturating_add(1);
             if self.seen == self.next {
                 self.take(gap, &draw);
             }
         }
-        self.seen += zeros;
-        while self.next <= self.seen {
+        self.seen = self.seen.saturating_add(zeros);
+        while self.next <= self.seen && self.next < u32::MAX {
             self.take(Duration::ZERO, &draw);
         }
     }
@@ -43,8 +43,8 @@ impl GapSample {
     fn take(&mut self, gap: Duration, draw: &impl Fn() -> f64) {
         self.value = Some(gap);
         // The next one is beyond `m` with probability `next / m`. A draw of 0 means never.
-        let after = self.next as f64 / draw();
-        self.next = self.next.max(after as u64).saturating_add(1);
+        let after = f64::from(self.next) / draw();
+        self.next = self.next.max(after as u32).saturating_add(1);
     }
 
     /// The gap; `None` before the first one.

@@ -1,6 +1,8 @@
-//! The id by which a request is found in the logs of its client, of crossfade and of the model server: `x-request-id`.
+//! The id that identifies a request in the logs of its client, of crossfade and of the model server: `x-request-id`.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use uuid::Uuid;
+use uuid::fmt::Hyphenated;
 
 use crate::http1::NameFilter;
 
@@ -10,39 +12,56 @@ pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Longest id that is taken from a client, in bytes. Each open request keeps its id.
 const LONGEST: usize = 128;
 
-/// The id of a request: the client's own, or a random one, which is added to `headers`. `names` are the names of its fields.
-pub fn take_or_make(headers: &mut HeaderMap, names: NameFilter) -> HeaderValue {
-    if names.may_hold(&REQUEST_ID) {
-        let mut given = headers.get_all(&REQUEST_ID).iter();
-        if let (Some(id), None) = (given.next(), given.next())
-            && is_usable(id.as_bytes())
-        {
-            // A copy: the value is a part of the whole head, which is released earlier.
-            return HeaderValue::from_bytes(id.as_bytes()).expect("the bytes of a header value");
-        }
-    }
-    let id = made(fastrand::u128(..));
-    headers.insert(REQUEST_ID, id.clone());
-    id
+/// The id of a request, as each open exchange keeps it: a random one without an allocation.
+#[derive(Debug)]
+pub enum RequestId {
+    Given(Box<str>),
+    Made(Uuid),
 }
 
-/// Can it be written to a log as it is, and kept?
-fn is_usable(id: &[u8]) -> bool {
-    (1..=LONGEST).contains(&id.len()) && id.iter().all(u8::is_ascii_graphic)
-}
+/// Room for the text of a random id.
+pub type Text = [u8; Hyphenated::LENGTH];
+pub const ROOM: Text = [0; Hyphenated::LENGTH];
 
-/// A UUID of version 4 (RFC 9562 §5.4) from random bits.
-fn made(random: u128) -> HeaderValue {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    let random = random & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
-    let mut text = [b'-'; 36];
-    let mut digits = (0..32u32).map(|at| HEX[(random >> (124 - 4 * at)) as usize & 0xf]);
-    for (at, byte) in text.iter_mut().enumerate() {
-        if !matches!(at, 8 | 13 | 18 | 23) {
-            *byte = digits.next().expect("32 digits");
+impl RequestId {
+    /// The client's id, or a random one, which is added to `headers`. `names` are the names of its fields.
+    pub fn take_or_make(headers: &mut HeaderMap, names: NameFilter) -> Self {
+        if names.may_hold(&REQUEST_ID) {
+            let mut given = headers.get_all(&REQUEST_ID).iter();
+            if let (Some(id), None) = (given.next(), given.next())
+                && let Some(id) = usable(id)
+            {
+                return Self::Given(id.into());
+            }
+        }
+        let id = Self::Made(random_uuid(fastrand::u128(..)));
+        headers.insert(REQUEST_ID, id.value());
+        id
+    }
+
+    /// The id as text, which is written to `room` if it is a random one.
+    pub fn text<'a>(&'a self, room: &'a mut Text) -> &'a str {
+        match self {
+            Self::Given(id) => id,
+            Self::Made(id) => id.hyphenated().encode_lower(room),
         }
     }
-    HeaderValue::from_bytes(&text).expect("hexadecimal digits and hyphens")
+
+    pub fn value(&self) -> HeaderValue {
+        HeaderValue::from_str(self.text(&mut { ROOM })).expect("graphic characters")
+    }
+}
+
+/// The text of an id that can be written to a log as it is, and kept.
+fn usable(id: &HeaderValue) -> Option<&str> {
+    let is_usable =
+        (1..=LONGEST).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+    is_usable.then(|| id.to_str().ok()).flatten()
+}
+
+/// A UUID of version 4 from random bits. They come from the thread's own generator, which costs no system call per request.
+fn random_uuid(random: u128) -> Uuid {
+    uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid()
 }
 
 #[cfg(test)]
@@ -55,10 +74,10 @@ mod tests {
             headers.append(REQUEST_ID, HeaderValue::from_str(value).unwrap());
         }
         let names = NameFilter::of(&headers);
-        let id = take_or_make(&mut headers, names);
+        let id = RequestId::take_or_make(&mut headers, names);
         let sent = headers.get_all(REQUEST_ID).iter();
         let sent = sent.map(|value| value.to_str().unwrap().to_owned());
-        (id.to_str().unwrap().to_owned(), sent.collect())
+        (id.text(&mut { ROOM }).to_owned(), sent.collect())
     }
 
     #[test]
@@ -85,15 +104,14 @@ mod tests {
 
     #[test]
     fn a_made_id_is_a_random_uuid() {
-        assert_eq!(
-            made(u128::MAX).to_str().unwrap(),
-            "ffffffff-ffff-4fff-bfff-ffffffffffff"
-        );
-        assert_eq!(
-            made(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef)
-                .to_str()
-                .unwrap(),
-            "01234567-89ab-4def-8123-456789abcdef"
-        );
+        for (random, id) in [
+            (u128::MAX, "ffffffff-ffff-4fff-bfff-ffffffffffff"),
+            (
+                0x0123_4567_89ab_cdef_0123_4567_89ab_cdef,
+                "01234567-89ab-4def-8123-456789abcdef",
+            ),
+        ] {
+            assert_eq!(RequestId::Made(random_uuid(random)).value(), id);
+        }
     }
 }

@@ -29,7 +29,7 @@ impl<O: OldBackend> Attempts<O> {
         is_head: bool,
     ) -> Response<SplitBody> {
         let (mut parts, source) = response.into_parts();
-        let endpoint = source.endpoint().map(|endpoint| endpoint.address);
+        let endpoint = source.endpoint().cloned();
         exchange.answered(target.generation(), endpoint, parts.status);
         exchange.is_warm = self.is_warm(target, &source);
         let switched = parts.status == StatusCode::SWITCHING_PROTOCOLS;
@@ -82,7 +82,7 @@ fn mark(headers: &mut HeaderMap, generation: Generation, exchange: &Exchange) {
     headers.insert(GENERATION, HeaderValue::from_static(generation.as_str()));
     // A model server that takes ids returns the one that it was sent.
     if !headers.contains_key(REQUEST_ID) {
-        headers.insert(REQUEST_ID, exchange.request_id().clone());
+        headers.insert(REQUEST_ID, exchange.request_id());
     }
 }
 

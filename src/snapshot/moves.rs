@@ -1,7 +1,7 @@
-//! The order to move streams off old, and how open streams hear of it.
+//! The order to move streams off old, and how open streams receive it.
 //!
-//! A stream keeps the plan that it began under, and may be silent for long. It watches the order in force, and is woken when that
-//! changes.
+//! A stream keeps the plan under which it began, and may be silent for a long time. It watches the order in force, and is woken
+//! when the order changes.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

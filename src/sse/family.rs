@@ -1,7 +1,7 @@
 //! The API families, as far as their streams differ.
 //!
-//! One file below `family/` says all that crossfade knows of a family. To add one: write its file, then add it to [`Api`],
-//! [`Api::ALL`] and `by_family!`. The compiler asks for the rest.
+//! One file below `family/` contains everything that is specific to a family. To add one: write its file, then add it to [`Api`],
+//! [`Api::ALL`] and `by_family!`. The compiler reports what else is missing.
 
 mod chat;
 mod chunk;

@@ -1,10 +1,10 @@
-//! The opening events of a stream whose request is retried on another target before its first content: which of the new
-//! stream's the client already has, and by which ids and numbers it knows what follows.
+//! The opening events of a stream whose request is retried on another target before its first content: which of the new stream's
+//! events the client already has, and which ids and numbers it expects in the following ones.
 //!
-//! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a
-//! block or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id
-//! changes. So an event is dropped only if the client has an equal one, and a family whose later events repeat ids goes on
-//! with the ids of the first target.
+//! The `openai` and `anthropic` client libraries build a response from these events. They fail on an event that refers to a block
+//! or an item that was not opened, on an item that is opened twice, and (`openai`, Responses) on a response whose id changes. So
+//! an event is dropped only if the client has an equal one, and a family whose later events repeat ids keeps the ids of the first
+//! target.
 
 mod rewrite;
 mod start;
@@ -30,8 +30,14 @@ pub enum Opening {
 }
 
 /// The opening events that a client has, and how a later stream refers to them.
+///
+/// Boxed: of most streams no opening event is sent before the content, and each open stream has one of these.
 #[derive(Debug, Default)]
-pub struct Openings {
+pub struct Openings(Option<Box<Known>>);
+
+/// At least one opening event that a client has.
+#[derive(Debug, Default)]
+struct Known {
     sent: Vec<Start>,
     /// More was sent than is kept.
     overflowed: bool,
@@ -77,7 +83,59 @@ impl Openings {
 
     /// Records an opening event that was sent.
     pub fn sent(&mut self, api: Api, event: &Event<'_>) {
-        for start in api.starts(event) {
+        let starts = api.starts(event);
+        if !starts.is_empty() {
+            self.0.get_or_insert_default().add(starts);
+        }
+    }
+
+    /// Content follows, so no other target will continue the stream.
+    pub fn settled(&mut self) {
+        if let Some(known) = &mut self.0 {
+            known.settled();
+        }
+    }
+
+    /// What it holds, in bytes.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.as_ref().map_or(0, |known| known.held())
+    }
+
+    /// The stream of another target follows.
+    pub fn next_stream(&mut self) {
+        if let Some(known) = &mut self.0 {
+            known.next_stream();
+        }
+    }
+
+    /// Compares an opening event of the current stream with those that the client has.
+    pub fn judge(&mut self, api: Api, event: &Event<'_>) -> Opening {
+        match &mut self.0 {
+            Some(known) => known.judge(api, event),
+            None => Opening::Forward,
+        }
+    }
+
+    /// Are ids or numbers of the current stream rewritten?
+    #[must_use]
+    pub fn rewrites(&self, api: Api) -> bool {
+        self.0.as_ref().is_some_and(|known| known.rewrites(api))
+    }
+
+    /// The same events with the ids and numbers that the client knows. `bytes` are complete events of the current stream.
+    #[must_use]
+    pub fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
+        match &mut self.0 {
+            Some(known) => known.rewritten(api, bytes),
+            None => bytes,
+        }
+    }
+}
+
+impl Known {
+    fn add(&mut self, starts: Vec<Start>) {
+        for start in starts {
             if let Some(number) = start.number {
                 self.numbers.shown(number);
             }
@@ -89,32 +147,27 @@ impl Openings {
         }
     }
 
-    /// Content follows, so no other target will continue the stream.
-    pub fn settled(&mut self) {
+    fn settled(&mut self) {
         self.sent = Vec::new();
         self.due = Vec::new();
     }
 
-    /// What it holds, in bytes.
-    #[must_use]
-    pub fn held(&self) -> usize {
+    fn held(&self) -> usize {
         let places = (self.sent.capacity() + self.due.capacity()) * size_of::<Start>()
             + self.ids.capacity() * size_of::<(Box<str>, Box<str>)>();
         let texts = self.sent.iter().chain(&self.due).map(Start::text);
         let ids = self.ids.iter().map(|(own, known)| own.len() + known.len());
-        places + texts.chain(ids).sum::<usize>()
+        size_of::<Self>() + places + texts.chain(ids).sum::<usize>()
     }
 
-    /// The stream of another target follows.
-    pub fn next_stream(&mut self) {
+    fn next_stream(&mut self) {
         self.due.clone_from(&self.sent);
         self.continues = !self.sent.is_empty();
         self.ids.clear();
         self.numbers.offset = None;
     }
 
-    /// Compares an opening event of the current stream with those that the client has.
-    pub fn judge(&mut self, api: Api, event: &Event<'_>) -> Opening {
+    fn judge(&mut self, api: Api, event: &Event<'_>) -> Opening {
         if !self.continues {
             return Opening::Forward;
         }
@@ -163,17 +216,13 @@ impl Openings {
         }
     }
 
-    /// Are ids or numbers of the current stream rewritten?
-    #[must_use]
-    pub fn rewrites(&self, api: Api) -> bool {
+    fn rewrites(&self, api: Api) -> bool {
         self.continues
             && api.repeats_ids()
             && !(self.ids.is_empty() && self.numbers.offset == Some(0))
     }
 
-    /// The same events with the ids and numbers that the client knows. `bytes` are complete events of the current stream.
-    #[must_use]
-    pub fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
+    fn rewritten(&mut self, api: Api, bytes: Bytes) -> Bytes {
         if !self.rewrites(api) || bytes.is_empty() {
             return bytes;
         }

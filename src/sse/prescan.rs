@@ -1,4 +1,4 @@
-//! One search of a whole slice for what few events have, so that its events need not be searched one by one.
+//! One search of a whole slice for rare fields, so that its events need not be searched one by one.
 
 use super::meaning::{tail_by_error, tail_by_form};
 use super::reported_error::ERROR_KEY;

@@ -107,10 +107,16 @@ impl Report {
     }
 }
 
+/// The largest number that is taken for a count of tokens. Counts are added up, over servers and in metrics for years, so a
+/// server that reports nonsense must not make a sum overflow.
+const MOST_TOKENS: u64 = u32::MAX as u64;
+
 impl Tokens {
     pub fn known(self) -> Option<Usage> {
         let prompt = self.prompt_tokens.or(self.input_tokens);
         let completion = self.completion_tokens.or(self.output_tokens);
+        let [prompt, completion] =
+            [prompt, completion].map(|count| count.filter(|count| *count <= MOST_TOKENS));
         (prompt.is_some() || completion.is_some()).then(|| Usage {
             prompt_tokens: prompt.unwrap_or(0),
             completion_tokens: completion.unwrap_or(0),
@@ -182,6 +188,10 @@ mod tests {
             br#"{"choices":[{"delta":{"content":"\"usage\":{"}}]}"#,
             br#"{"choices":[],"usage":{}}"#,
             br#"{"choices":[],"usage":{"prompt_tokens":"many"}}"#,
+            br#"{"choices":[],"usage":{"prompt_tokens":-1}}"#,
+            br#"{"choices":[],"usage":{"completion_tokens":4294967296}}"#,
+            br#"{"choices":[],"usage":{"completion_tokens":18446744073709551615}}"#,
+            br#"{"choices":[],"usage":{"completion_tokens":18446744073709551616}}"#,
             br#"{"usage":{"#,
             b"[DONE]",
             b"",

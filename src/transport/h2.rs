@@ -1,4 +1,4 @@
-//! What both sides of the proxy need of HTTP/2: the two directions of a stream as bodies, and detection of dead peers.
+//! The parts of HTTP/2 that both sides of the proxy need: the two directions of a stream as bodies, and detection of dead peers.
 //!
 //! Hyper's bodies treat a reset without an error as the end of the body. RFC 9113 §8.1 allows such a reset only after a
 //! complete response, but it is also sent when a server behind a gateway has died.

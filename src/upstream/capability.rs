@@ -1,6 +1,6 @@
-//! What an endpoint has proven: which models it can continue a text of, and which models it lists.
+//! What an endpoint has proven: for which models and APIs it can continue a text, and which models it lists.
 //!
-//! Whether an answer may be used, and when to ask again, are pure functions of the time.
+//! Whether a result may be used, and when to probe again, are pure functions of the time.
 
 mod demand;
 mod prove;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-pub use self::demand::Demand;
+pub use self::demand::{Demand, Wanted};
 pub use self::prove::{GuardField, QUESTION};
 use super::Endpoint;
-use crate::continuation::Capability;
+use crate::continuation::{Capability, Probe};
 
 /// How long an answer may be used.
 const LIFE: Duration = Duration::from_secs(600);
@@ -95,14 +95,25 @@ fn pause(failures: u32) -> Duration {
 }
 
 type Models = Arc<[Arc<str>]>;
+type ByModel = BTreeMap<Arc<str>, Asked<Capability>>;
 
 /// What an endpoint has proven.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
-    by_model: ArcSwap<BTreeMap<Arc<str>, Asked<Capability>>>,
+    chat: ArcSwap<ByModel>,
+    messages: ArcSwap<ByModel>,
     models: ArcSwap<Option<Asked<Models>>>,
     /// Counts the times that the server may have restarted.
     runs: AtomicU32,
+}
+
+impl Proofs {
+    const fn of(&self, probe: Probe) -> &ArcSwap<ByModel> {
+        match probe {
+            Probe::Chat => &self.chat,
+            Probe::Messages => &self.messages,
+        }
+    }
 }
 
 impl Endpoint {
@@ -112,8 +123,8 @@ impl Endpoint {
 
     /// Whether it can continue a text of `model`, as far as it has proven that lately.
     #[must_use]
-    pub fn capability(&self, model: &str, now: Instant) -> Capability {
-        let by_model = self.proofs.by_model.load();
+    pub fn capability(&self, probe: Probe, model: &str, now: Instant) -> Capability {
+        let by_model = self.proofs.of(probe).load();
         by_model
             .get(model)
             .and_then(|asked| asked.usable(now, self.run()))
@@ -123,8 +134,8 @@ impl Endpoint {
 
     /// The models with an answer or a question, in the order of their names, and what is known of each.
     #[must_use]
-    pub fn capabilities(&self, now: Instant) -> Vec<(Arc<str>, Capability)> {
-        let by_model = self.proofs.by_model.load();
+    pub fn capabilities(&self, probe: Probe, now: Instant) -> Vec<(Arc<str>, Capability)> {
+        let by_model = self.proofs.of(probe).load();
         let run = self.run();
         by_model
             .iter()
@@ -149,15 +160,19 @@ impl Endpoint {
         }
     }
 
-    /// The models to ask for, out of those that it lists and those that requests name (`wanted`).
+    /// The models to ask for, out of those that requests name (`wanted`) and, about Chat, those that it lists.
     #[must_use]
-    pub fn models_to_ask(&self, wanted: &[Arc<str>]) -> Vec<Arc<str>> {
+    pub fn models_to_ask(&self, probe: Probe, wanted: &[Wanted]) -> Vec<Arc<str>> {
+        let wanted = wanted.iter().filter(|(of, _)| *of == probe);
+        let mut models: Vec<_> = wanted.map(|(_, model)| Arc::clone(model)).collect();
+        if probe != Probe::Chat {
+            return models;
+        }
         let listed = self.proofs.models.load();
         let listed = listed
             .as_ref()
             .as_ref()
             .and_then(|asked| asked.answer.as_ref());
-        let mut models = wanted.to_vec();
         for model in listed.iter().flat_map(|(listed, _)| listed.iter()) {
             if models.len() < MAX_MODELS && !models.contains(model) {
                 models.push(Arc::clone(model));
@@ -177,18 +192,26 @@ impl Endpoint {
 
     /// Should it be asked at `now`, under the plan of this epoch, whether it can continue a text of `model`?
     #[must_use]
-    pub fn is_proof_due(&self, model: &str, now: Instant, plan: u64) -> bool {
-        let by_model = self.proofs.by_model.load();
+    pub fn is_proof_due(&self, probe: Probe, model: &str, now: Instant, plan: u64) -> bool {
+        let by_model = self.proofs.of(probe).load();
         let asked = by_model.get(model);
         asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
     }
 
     /// Records an answer to a question that was sent during `run`.
-    fn proved(&self, model: &str, answer: Capability, now: Instant, plan: u64, run: u32) {
+    fn proved(&self, of: (Probe, &str), answer: Capability, now: Instant, plan: u64, run: u32) {
+        let (probe, model) = of;
         let answer = (answer != Capability::Unknown).then_some(answer);
-        self.proofs.by_model.rcu(|by_model| {
+        self.proofs.of(probe).rcu(|by_model| {
             let mut by_model = BTreeMap::clone(by_model);
-            let asked = Asked::next(by_model.get(model), answer, now, plan, run);
+            let previous = by_model.get(model);
+            let mut asked = Asked::next(previous, answer, now, plan, run);
+            // Who does not say who he is learns nothing, so what a client's question proved counts on.
+            if let (Some(Capability::Unauthorized), Some(previous)) = (answer, previous)
+                && previous.usable(now, run).is_some()
+            {
+                asked.answer.clone_from(&previous.answer);
+            }
             by_model.insert(model.into(), asked);
             while by_model.len() > MAX_MODELS {
                 let oldest = by_model.iter().min_by_key(|(_, asked)| asked.at);
@@ -223,58 +246,94 @@ mod tests {
     #[test]
     fn a_proof_counts_until_it_is_too_old_and_is_renewed_before() {
         let (endpoint, start) = (endpoint(false), Instant::now());
-        assert_eq!(endpoint.capability("m", start), Capability::Unknown);
-        assert!(endpoint.is_proof_due("m", start, 1));
-        endpoint.proved("m", Capability::Supported, start, 1, 0);
-        assert_eq!(endpoint.capability("m", start), Capability::Supported);
-        assert_eq!(endpoint.capability("n", start), Capability::Unknown);
-        assert!(!endpoint.is_proof_due("m", start + RENEWAL - SECOND, 1));
-        assert!(endpoint.is_proof_due("m", start + RENEWAL, 1));
         assert_eq!(
-            endpoint.capability("m", start + LIFE - SECOND),
+            endpoint.capability(Probe::Chat, "m", start),
+            Capability::Unknown
+        );
+        assert!(endpoint.is_proof_due(Probe::Chat, "m", start, 1));
+        endpoint.proved((Probe::Chat, "m"), Capability::Supported, start, 1, 0);
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", start),
             Capability::Supported
         );
-        assert_eq!(endpoint.capability("m", start + LIFE), Capability::Unknown);
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "n", start),
+            Capability::Unknown
+        );
+        assert!(!endpoint.is_proof_due(Probe::Chat, "m", start + RENEWAL - SECOND, 1));
+        assert!(endpoint.is_proof_due(Probe::Chat, "m", start + RENEWAL, 1));
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", start + LIFE - SECOND),
+            Capability::Supported
+        );
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", start + LIFE),
+            Capability::Unknown
+        );
     }
 
     #[test]
     fn another_plan_asks_again_and_uses_the_proof_meanwhile() {
         let (endpoint, start) = (endpoint(false), Instant::now());
-        endpoint.proved("m", Capability::Supported, start, 1, 0);
-        assert!(endpoint.is_proof_due("m", start, 2));
-        assert_eq!(endpoint.capability("m", start), Capability::Supported);
+        endpoint.proved((Probe::Chat, "m"), Capability::Supported, start, 1, 0);
+        assert!(endpoint.is_proof_due(Probe::Chat, "m", start, 2));
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", start),
+            Capability::Supported
+        );
     }
 
     #[test]
     fn what_a_server_proved_does_not_count_for_the_one_that_took_its_place() {
         let (own, service, now) = (endpoint(false), endpoint(true), Instant::now());
         for endpoint in [&own, &service] {
-            endpoint.proved("m", Capability::Supported, now, 1, 0);
+            endpoint.proved((Probe::Chat, "m"), Capability::Supported, now, 1, 0);
             endpoint.may_have_restarted();
         }
-        assert_eq!(own.capability("m", now), Capability::Unknown);
-        assert!(own.is_proof_due("m", now, 1));
-        assert_eq!(service.capability("m", now), Capability::Supported);
+        assert_eq!(own.capability(Probe::Chat, "m", now), Capability::Unknown);
+        assert!(own.is_proof_due(Probe::Chat, "m", now, 1));
+        assert_eq!(
+            service.capability(Probe::Chat, "m", now),
+            Capability::Supported
+        );
         // The answer of a question that was sent before the restart.
-        own.proved("m", Capability::Supported, now, 1, 0);
-        assert_eq!(own.capability("m", now), Capability::Unknown);
-        own.proved("m", Capability::Supported, now, 1, 1);
-        assert_eq!(own.capability("m", now), Capability::Supported);
+        own.proved((Probe::Chat, "m"), Capability::Supported, now, 1, 0);
+        assert_eq!(own.capability(Probe::Chat, "m", now), Capability::Unknown);
+        own.proved((Probe::Chat, "m"), Capability::Supported, now, 1, 1);
+        assert_eq!(own.capability(Probe::Chat, "m", now), Capability::Supported);
     }
 
     #[test]
     fn a_server_that_does_not_answer_is_asked_again_soon_and_keeps_what_it_proved() {
         let (endpoint, start) = (endpoint(false), Instant::now());
-        endpoint.proved("m", Capability::Supported, start, 1, 0);
-        endpoint.proved("m", Capability::Unknown, start + RENEWAL, 1, 0);
+        endpoint.proved((Probe::Chat, "m"), Capability::Supported, start, 1, 0);
+        endpoint.proved(
+            (Probe::Chat, "m"),
+            Capability::Unknown,
+            start + RENEWAL,
+            1,
+            0,
+        );
         let asked = start + RENEWAL;
-        assert_eq!(endpoint.capability("m", asked), Capability::Supported);
-        assert!(!endpoint.is_proof_due("m", asked, 1));
-        assert!(endpoint.is_proof_due("m", asked + FIRST_PAUSE, 1));
-        assert_eq!(endpoint.capability("m", start + LIFE), Capability::Unknown);
-        endpoint.proved("m", Capability::Unsupported, asked + SECOND, 1, 0);
         assert_eq!(
-            endpoint.capability("m", asked + SECOND),
+            endpoint.capability(Probe::Chat, "m", asked),
+            Capability::Supported
+        );
+        assert!(!endpoint.is_proof_due(Probe::Chat, "m", asked, 1));
+        assert!(endpoint.is_proof_due(Probe::Chat, "m", asked + FIRST_PAUSE, 1));
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", start + LIFE),
+            Capability::Unknown
+        );
+        endpoint.proved(
+            (Probe::Chat, "m"),
+            Capability::Unsupported,
+            asked + SECOND,
+            1,
+            0,
+        );
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", asked + SECOND),
             Capability::Unsupported
         );
         let pauses: Vec<_> = (1..7).map(|failures| pause(failures).as_secs()).collect();
@@ -283,21 +342,48 @@ mod tests {
     }
 
     #[test]
+    fn what_a_clients_question_proved_counts_on_while_the_proxys_own_are_refused() {
+        let (endpoint, start) = (endpoint(false), Instant::now());
+        let of = (Probe::Messages, "m");
+        let known = |now| endpoint.capability(Probe::Messages, "m", now);
+        endpoint.proved(of, Capability::Unauthorized, start, 1, 0);
+        assert_eq!(known(start), Capability::Unauthorized);
+        endpoint.proved(of, Capability::Supported, start + SECOND, 1, 0);
+        let later = start + RENEWAL;
+        endpoint.proved(of, Capability::Unauthorized, later, 1, 0);
+        assert_eq!(known(later), Capability::Supported);
+        assert!(!endpoint.is_proof_due(Probe::Messages, "m", later + SECOND, 1));
+        let old = start + SECOND + LIFE;
+        assert_eq!(known(old), Capability::Unknown);
+        endpoint.proved(of, Capability::Unauthorized, old, 1, 0);
+        assert_eq!(known(old), Capability::Unauthorized);
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m", old),
+            Capability::Unknown
+        );
+    }
+
+    #[test]
     fn the_number_of_models_is_bounded() {
         let (endpoint, start) = (endpoint(false), Instant::now());
         for index in 0..1000 {
             let model = format!("m{index}");
             let now = start + Duration::from_millis(index);
-            endpoint.proved(&model, Capability::Supported, now, 1, 0);
+            endpoint.proved((Probe::Chat, &model), Capability::Supported, now, 1, 0);
         }
-        assert_eq!(endpoint.capabilities(start + SECOND).len(), MAX_MODELS);
         assert_eq!(
-            endpoint.capability("m999", start + SECOND),
+            endpoint.capabilities(Probe::Chat, start + SECOND).len(),
+            MAX_MODELS
+        );
+        assert_eq!(
+            endpoint.capability(Probe::Chat, "m999", start + SECOND),
             Capability::Supported
         );
         let listed: Vec<Arc<str>> = (0..1000).map(|index| format!("l{index}").into()).collect();
         endpoint.listed(Some(listed.into()), start, 1, 0);
-        let asked = endpoint.models_to_ask(&["l3".into(), "named".into()]);
+        let wanted = ["l3", "named"].map(|model| (Probe::Chat, model.into()));
+        assert!(endpoint.models_to_ask(Probe::Messages, &wanted).is_empty());
+        let asked = endpoint.models_to_ask(Probe::Chat, &wanted);
         assert_eq!(asked.len(), MAX_MODELS);
         assert_eq!(
             asked[..4].iter().map(|model| &**model).collect::<Vec<_>>(),

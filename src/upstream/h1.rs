@@ -210,7 +210,7 @@ async fn drive(
             }
             reads += 1;
             let is_first = passed == 0 && gathered.bytes.is_empty();
-            let bytes = match ready!(transport.poll_read_shared(cx)) {
+            let bytes = match ready!(transport.poll_read_within(cx, outgoing.memory)) {
                 Ok(bytes) if bytes.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
                 // Sent before the server got the request, so it can only belong to the previous response: either the client of
                 // that exchange caused it, or the server is broken.

@@ -1,8 +1,10 @@
-//! The pool of a generation: picks an endpoint by load and health, and makes one attempt.
+//! The pool of a generation: its endpoints, and one attempt at one of them.
+
+mod choice;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use http::{Response, StatusCode};
@@ -12,11 +14,10 @@ use super::endpoint::Lease;
 use super::head::Outgoing;
 use super::lifetime::Lifetime;
 use super::{Endpoint, Error, Failure, UpstreamBody, h1, h2, idle};
-use crate::continuation::Capability;
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
-use crate::tls::{ClientFiles, Reloading, server_name};
+use crate::tls::{ClientFiles, Reloading};
 use crate::transport::{batching, deadline};
 
 /// The HTTP version used with a pool.
@@ -35,10 +36,6 @@ pub enum Protocol {
 /// A reused connection that breaks within this time was probably already closed when it was taken. After this time the server
 /// may have been processing the request.
 const STALE: Duration = Duration::from_millis(50);
-
-/// While no endpoint is healthy, one request in this many is sent anyway, as a trial.
-const TRIAL_EVERY: u32 = 2;
-const TRIAL_EVERY_UNREACHABLE: u32 = 4;
 
 /// How a pool connects.
 #[derive(Clone, Debug)]
@@ -115,7 +112,7 @@ impl Pool {
             .filter(|pool| pool.tls.as_ref().map(Arc::as_ptr) == tls.as_ref().map(Arc::as_ptr));
         for (target, addresses) in resolved {
             let called = called.unwrap_or(target.called());
-            let server_name = target.tls.then(|| server_name(called)).flatten();
+            let server_name = target.tls.then(|| called.server_name()).flatten();
             if target.tls && server_name.is_none() {
                 tracing::error!(%target, "TLS cannot verify this name; the target is left out");
                 continue;
@@ -146,69 +143,6 @@ impl Pool {
     #[must_use]
     pub fn endpoints(&self) -> &[Arc<Endpoint>] {
         &self.endpoints
-    }
-
-    /// Is any endpoint healthy at `now`?
-    #[must_use]
-    pub fn is_healthy(&self, now: Instant) -> bool {
-        self.endpoints
-            .iter()
-            .any(|endpoint| endpoint.is_healthy(now))
-    }
-
-    /// Picks the less loaded of two endpoints chosen by `draw` (power of two choices, Mitzenmacher 2001), never `but`.
-    ///
-    /// The candidates are the healthy endpoints, as long as they are at least half of all. Below that, endpoints ejected for
-    /// error responses are candidates too (a panic threshold, as in Envoy): otherwise the remaining ones would break down under
-    /// the full load, and errors from all endpoints are more likely caused by the requests. If no candidate is left, all
-    /// endpoints are candidates: an attempt is better than a refusal.
-    fn pick(&self, now: Instant, draw: u32, but: Option<&Arc<Endpoint>>) -> Option<&Arc<Endpoint>> {
-        if let ([only], None) = (&self.endpoints[..], but) {
-            return Some(only);
-        }
-        let others = self
-            .endpoints
-            .iter()
-            .filter(|endpoint| but.is_none_or(|but| !Arc::ptr_eq(but, endpoint)));
-        let healthy = others.clone().filter(|endpoint| endpoint.is_healthy(now));
-        let count = healthy.clone().count();
-        if count * 2 >= self.endpoints.len() {
-            return two_choices(healthy, count, draw);
-        }
-        let there = others.clone().filter(|endpoint| !endpoint.is_gone(now));
-        match there.clone().count() {
-            0 => two_choices(others.clone(), others.count(), draw),
-            count => two_choices(there, count, draw),
-        }
-    }
-
-    /// Should the request fail without an attempt? Every [`TRIAL_EVERY`]th request is sent anyway, so that the first success
-    /// ends the ejection. If no endpoint is reachable, trials are rarer ([`TRIAL_EVERY_UNREACHABLE`]), because each may take
-    /// the whole connect timeout. If all endpoints failed their probes there are no trials: the probes detect recovery.
-    fn is_left(&self, fail_fast: FailFast, now: Instant) -> bool {
-        if fail_fast == FailFast::Never || self.endpoints.is_empty() || self.is_healthy(now) {
-            return false;
-        }
-        let gone = || self.endpoints.iter().all(|endpoint| endpoint.is_gone(now));
-        if fail_fast == FailFast::IfGone && !gone() {
-            return false;
-        }
-        if self
-            .endpoints
-            .iter()
-            .all(|endpoint| endpoint.failed_probe())
-        {
-            return true;
-        }
-        let unreachable = |endpoint: &Arc<Endpoint>| endpoint.is_unreachable(now);
-        let every = match self.endpoints.iter().all(unreachable) {
-            true => TRIAL_EVERY_UNREACHABLE,
-            false => TRIAL_EVERY,
-        };
-        !self
-            .turns
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(every)
     }
 
     /// Sends one request to one endpoint. If the first endpoint certainly did not receive it, tries a second one where that may
@@ -243,25 +177,6 @@ impl Pool {
             }
             (result, _) => result,
         }
-    }
-
-    /// Picks, like [`Pool::send`], a healthy endpoint that has proven that it can continue a text of `model`. Without a model, any
-    /// healthy endpoint will do. Endpoints whose ids are in `but` are left out.
-    #[must_use]
-    pub fn pick_capable(
-        &self,
-        now: Instant,
-        draw: u32,
-        model: Option<&str>,
-        but: &[u64],
-    ) -> Option<&Arc<Endpoint>> {
-        let can = |endpoint: &Endpoint| {
-            model.is_none_or(|model| endpoint.capability(model, now) == Capability::Supported)
-        };
-        let capable = self.endpoints.iter().filter(|endpoint| {
-            !but.contains(&endpoint.id) && endpoint.is_healthy(now) && can(endpoint)
-        });
-        two_choices(capable.clone(), capable.count(), draw)
     }
 
     /// Sends one request to this endpoint of the pool and to no other, and records the result for its health.
@@ -431,22 +346,4 @@ fn is_stale(error: &Error, may_repeat: bool, since: Instant) -> bool {
         Error::Silent(_) => may_repeat && since.elapsed() < STALE,
         _ => false,
     }
-}
-
-fn two_choices<'a>(
-    mut endpoints: impl Iterator<Item = &'a Arc<Endpoint>>,
-    count: usize,
-    draw: u32,
-) -> Option<&'a Arc<Endpoint>> {
-    if count < 2 {
-        return endpoints.next();
-    }
-    let first = (draw >> 16) as usize % count;
-    let second = (first + 1 + (draw & 0xffff) as usize % (count - 1)) % count;
-    let (low, high) = (first.min(second), first.max(second));
-    let a = endpoints.nth(low)?;
-    let b = endpoints.nth(high - low - 1)?;
-    // The order of the pair is random too, so that a tie favours neither.
-    let (a, b) = if first < second { (a, b) } else { (b, a) };
-    Some(if a.open() <= b.open() { a } else { b })
 }

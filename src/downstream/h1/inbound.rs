@@ -1,6 +1,7 @@
 //! The reading side of an HTTP/1.1 connection: request heads, and bodies on demand.
 
 mod ahead;
+mod body;
 mod payload;
 mod timer;
 
@@ -8,28 +9,22 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BytesMut};
 use http::StatusCode;
 
-use super::refusal::{BAD_CHUNK, NO_MEMORY, Refusal, SLOW_BODY};
-use crate::downstream::body_channel::{BodySender, Demand, body_channel};
+use super::refusal::{NO_MEMORY, Refusal};
+use crate::downstream::body_channel::{BodySender, Demand};
 use crate::downstream::limits::Limits;
 use crate::http1::{self, RequestHead};
 use crate::lifecycle::{Phase, Watch};
-use crate::memory::{Budget, Buffer, FREE, Purpose};
-use crate::proxy::{BodyLimit, Paced};
-use crate::request_body::RequestBody;
+use crate::memory::{Budget, FREE};
+use crate::proxy::BodyLimit;
 use crate::telemetry::Reject;
-use crate::transport::deadline::Deadline;
-use crate::transport::lend;
 use crate::transport::write_timeout::WriteTimeout;
 use ahead::Ahead;
 use payload::Payload;
 use timer::Timer;
 
-/// A body of at most this size, in bytes, is read in full before anything is sent, so that one write carries the whole
-/// request.
-const READ_WHOLE: usize = 64 * 1024;
 /// Maximum number of bytes read ahead of the request that they belong to.
 const MAX_AHEAD: usize = FREE;
 /// How often to check for a disconnect while nothing is read from the client.
@@ -50,14 +45,6 @@ pub struct Inbound {
     idle_timeout: Duration,
     max_head: usize,
     served: bool,
-}
-
-/// The first part of a body.
-enum First {
-    /// Everything that was read, in its own buffer.
-    Gathered(Bytes),
-    /// A slice of the read buffer.
-    Part(BytesMut),
 }
 
 impl Inbound {
@@ -142,6 +129,11 @@ impl Inbound {
         .await
     }
 
+    /// Whether what was read begins with the method HEAD. Only of use for a head that could not be parsed.
+    pub fn begins_with_head_method(&self) -> bool {
+        self.read.bytes.trim_ascii_start().starts_with(b"HEAD ")
+    }
+
     fn parse(&mut self) -> Result<Option<RequestHead>, Refusal> {
         let head = http1::parse_request(&self.read.bytes)?;
         let length = head
@@ -160,135 +152,6 @@ impl Inbound {
             self.served = true;
         }
         Ok(head)
-    }
-
-    /// The body of the request whose head was read, if that needs no further read: there is no body, or a small one
-    /// came with the head. `None` otherwise, or if the memory budget has no room.
-    pub fn body_at_once(&mut self, head: &RequestHead) -> Option<RequestBody> {
-        self.body_sender = None;
-        self.expects_continue = head.expects_continue;
-        self.body = Payload::of(head.framing);
-        match self.body {
-            Payload::None => Some(RequestBody::empty()),
-            Payload::Length(length) if length <= self.read.bytes.len().min(READ_WHOLE) as u64 => {
-                // Copy it: data that stays for a while must not keep the buffer that all connections share.
-                if length <= FREE as u64 {
-                    let whole = self.decode().ok()?;
-                    return Some(RequestBody::whole(Bytes::copy_from_slice(&whole)));
-                }
-                let length = usize::try_from(length).ok()?;
-                let mut copy = Buffer::new(&self.memory, Purpose::RequestBody, Some(length));
-                if !copy.reserve(length) {
-                    return None;
-                }
-                let whole = self.decode().ok()?;
-                copy.push(&whole).then(|| RequestBody::whole(copy.freeze()))
-            }
-            _ => None,
-        }
-    }
-
-    /// The body of the request whose head was read, if [`Inbound::body_at_once`] has none. A small body is read in
-    /// full.
-    ///
-    /// # Errors
-    /// A refusal, or `None` if the client went away.
-    pub async fn body(
-        &mut self,
-        head: &RequestHead,
-        transport: &mut WriteTimeout,
-        watch: &mut Watch,
-    ) -> Result<RequestBody, Option<Refusal>> {
-        let length = payload::length(head.framing);
-        // A client that waits for `100 Continue` has not sent any of the body yet.
-        let first = if head.expects_continue && self.read.bytes.is_empty() {
-            First::Gathered(Bytes::new())
-        } else {
-            self.gather(transport, watch, length.exact()).await?
-        };
-        let ended = self.is_at_a_head();
-        let trailers = self.body.take_trailers();
-        let first = match first {
-            First::Gathered(bytes) if ended && trailers.is_none() => {
-                return Ok(RequestBody::whole(bytes));
-            }
-            First::Part(bytes) if ended && trailers.is_none() => {
-                return Ok(RequestBody::whole(lend(bytes.freeze(), &self.memory)));
-            }
-            First::Gathered(bytes) => BytesMut::from(bytes),
-            First::Part(bytes) => bytes,
-        };
-        let (sender, receiver) = body_channel(length);
-        if !first.is_empty() {
-            sender.data(first, &self.memory);
-        }
-        if ended {
-            sender.end(trailers);
-        }
-        self.body_sender = Some(sender);
-        Ok(RequestBody::stream(Paced::new(
-            receiver,
-            Arc::clone(&self.body_limit),
-        )))
-    }
-
-    /// The body of a request that will be refused. Nothing of it is read except on demand.
-    pub fn unread_body(&mut self, head: &RequestHead) -> RequestBody {
-        let (sender, receiver) = body_channel(payload::length(head.framing));
-        self.body_sender = Some(sender);
-        RequestBody::stream(receiver)
-    }
-
-    /// Reads a small body in full, and of any other what has arrived. Stops early if the memory budget has no room.
-    async fn gather(
-        &mut self,
-        transport: &mut WriteTimeout,
-        watch: &mut Watch,
-        length: Option<u64>,
-    ) -> Result<First, Option<Refusal>> {
-        let length = length.and_then(|length| usize::try_from(length).ok());
-        let small = length.is_some_and(|length| length <= READ_WHOLE);
-        let mut gathered = Buffer::new(&self.memory, Purpose::RequestBody, length);
-        let mut deadline = Deadline::new(Instant::now() + self.body_limit.limit);
-        loop {
-            if !self.read.bytes.is_empty() {
-                if small && !gathered.reserve(self.read.bytes.len()) {
-                    self.read.detach();
-                    return Ok(First::Gathered(gathered.freeze()));
-                }
-                let payload = self.decode()?;
-                // Nothing of the request has been sent on yet, so nothing of it needs to be.
-                if self.body.is_broken() {
-                    return Err(Some(BAD_CHUNK));
-                }
-                if !small && !payload.is_empty() {
-                    return Ok(First::Part(payload));
-                }
-                // The room was reserved above.
-                let _ = gathered.push(&payload);
-            }
-            if self.is_at_a_head() {
-                return Ok(First::Gathered(gathered.freeze()));
-            }
-            let read = std::future::poll_fn(|cx| {
-                if watch.poll(cx) == Phase::Ending {
-                    return Poll::Ready(Err(None));
-                }
-                if let Poll::Ready(read) = transport.poll_read_within(cx, &self.memory) {
-                    return Poll::Ready(read.map_err(|_| None));
-                }
-                loop {
-                    ready!(self.timer.poll(cx, deadline.until()));
-                    if !deadline.extend(Instant::now()) {
-                        return Poll::Ready(Err(Some(SLOW_BODY)));
-                    }
-                }
-            });
-            match read.await? {
-                bytes if bytes.is_empty() => return Err(None),
-                bytes => self.read.take(bytes),
-            }
-        }
     }
 
     /// Takes the payload out of the bytes read.

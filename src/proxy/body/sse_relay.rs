@@ -1,19 +1,22 @@
-//! Decides, slice by slice, what of an event stream to forward, hold or drop.
+//! Decides, slice by slice, which parts of an event stream to forward, hold or drop.
 
-use std::ops::Range;
+mod events;
+mod holding;
+
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::StatusCode;
 
+use self::events::{note, write_joined};
 use super::timers::Timers;
-use crate::continuation::{Reason, Sent};
+use crate::continuation::Sent;
 use crate::failover::{Cause, Target};
-use crate::memory::{Charge, FREE, Purpose, cost};
+use crate::memory::Charge;
 use crate::proxy::attempt::Retry;
 use crate::proxy::error::kind;
 use crate::proxy::exchange::Exchange;
-use crate::sse::{self, Api, Decoder, Event, HoldPolicy, Openings, Prescan, Prescans, Step, Tail};
+use crate::sse::{self, Api, Decoder, Event, HoldPolicy, Openings, Prescans, Step, Tail};
 
 /// Longest event that is held until it is complete, in bytes. A longer event, or one for which the memory budget has no
 /// room, passes through as it arrives, and the decoder goes quiet.
@@ -135,28 +138,6 @@ impl SseRelay {
         self.sent_charge.shrink(0);
     }
 
-    /// Returns the held events: they were held long enough.
-    pub fn release(&mut self) -> Bytes {
-        self.hold.released = true;
-        self.openings.sent_all(self.api, &self.held);
-        std::mem::take(&mut self.held).into()
-    }
-
-    /// Returns what is still held when the stream ends by itself.
-    pub fn rest(&mut self) -> Bytes {
-        let rest = self.take_held();
-        self.openings.rewritten(self.api, rest.into())
-    }
-
-    /// Takes all that is held, as the target sent it.
-    fn take_held(&mut self) -> Vec<u8> {
-        let mut held = std::mem::take(&mut self.held);
-        held.append(&mut self.partial);
-        self.partial = Vec::new();
-        self.charge.shrink(0);
-        held
-    }
-
     /// The error event that ends the stream, after the held events. An incomplete event is dropped, or terminated if
     /// part of it was already sent.
     pub fn error(&mut self, message: &str, status: StatusCode) -> Bytes {
@@ -209,7 +190,7 @@ impl SseRelay {
                 }
                 let sent = self.sent.as_deref_mut();
                 with_content += u64::from(note(self.api, &event, tail, prescan, exchange, sent));
-                if let Some(sent) = self.sent.as_deref().filter(|sent| sent.is_joined()) {
+                if let Some(sent) = self.sent.as_deref_mut().filter(|sent| sent.is_joined()) {
                     let raw = [&self.partial[..], &data[from..end]];
                     write_joined(sent, &event, raw, &mut out);
                     self.partial.clear();
@@ -295,67 +276,6 @@ impl SseRelay {
         taken
     }
 
-    /// Splits what came into what is forwarded, up to `done`, and what is held back with an error event. Everything before
-    /// `from` is in `out` already.
-    fn hold_back(
-        &mut self,
-        data: &Bytes,
-        from: usize,
-        done: usize,
-        mut out: Vec<u8>,
-    ) -> (Bytes, Bytes) {
-        let mut held = Vec::new();
-        out.append(&mut self.held);
-        // An event that began in an earlier slice is the first one of this slice.
-        let began = if done > from { &mut out } else { &mut held };
-        began.append(&mut self.partial);
-        out.extend_from_slice(&data[from..done]);
-        held.extend_from_slice(&data[done..]);
-        self.partial = Vec::new();
-        self.charge.shrink(0);
-        // Both begin at the boundary of an event.
-        self.decoder = Decoder::new(MAX_EVENT);
-        (out.into(), held.into())
-    }
-
-    /// Charges what is held. Returns false if the budget has no room for it.
-    fn charge_held(&mut self, exchange: &Exchange) -> bool {
-        if let Some(sent) = &mut self.sent {
-            let wanted = charged(sent.held());
-            let memory = exchange.memory();
-            if wanted != self.sent_charge.bytes()
-                && !self.sent_charge.resize(memory, wanted, Purpose::Event)
-            {
-                sent.prevent(Reason::NoMemory);
-                self.sent_charge.shrink(0);
-            }
-        }
-        let held = self.partial.capacity()
-            + self.held.capacity()
-            + self.decoder.held()
-            + self.openings.held();
-        let wanted = charged(held);
-        wanted == self.charge.bytes()
-            || self
-                .charge
-                .resize(exchange.memory(), wanted, Purpose::Event)
-    }
-
-    /// Stops holding and parsing, because the memory budget has no room: from now on everything passes as it arrives,
-    /// as after an event that is too long. Only for a stream whose ids are not rewritten. Returns true if this commits
-    /// the stream.
-    fn give_up(&mut self, forward: &mut Bytes, exchange: &mut Exchange) -> bool {
-        let held = self.take_held();
-        *forward = [&forward[..], &held].concat().into();
-        self.decoder.give_up();
-        // No other target will continue the stream.
-        self.openings.settled();
-        let held = charged(self.openings.held());
-        self.charge.force(exchange.memory(), held);
-        exchange.quiet = true;
-        !std::mem::replace(&mut self.committed, true)
-    }
-
     /// Processes an event before the first content. `bytes` is the part of it in this slice.
     #[expect(clippy::too_many_arguments)]
     fn early(
@@ -411,106 +331,4 @@ impl SseRelay {
         destination.extend_from_slice(bytes);
         Early::Go
     }
-
-    /// Processes the rest of the slice: complete events in `events`, and the beginning of another one after them. Returns
-    /// true if this commits the stream.
-    fn settle(
-        &mut self,
-        data: &Bytes,
-        events: Range<usize>,
-        out: &mut Vec<u8>,
-        forward: &mut Bytes,
-        exchange: &mut Exchange,
-    ) -> bool {
-        let gave_up = self.decoder.quiet();
-        let commits = gave_up && !self.committed;
-        if gave_up {
-            exchange.quiet = true;
-            self.committed = true;
-        }
-        let boundary = events.end;
-        if !self.committed {
-            // A stray LF that completes the line ending of the last event goes where that event went.
-            let destination = if self.held.is_empty() {
-                &mut *out
-            } else {
-                &mut self.held
-            };
-            destination.extend_from_slice(&data[events]);
-            self.partial.extend_from_slice(&data[boundary..]);
-            *forward = std::mem::take(out).into();
-            return false;
-        }
-        out.append(&mut self.held);
-        if !events.is_empty() {
-            out.append(&mut self.partial);
-        }
-        *forward = if out.is_empty() {
-            data.slice(events)
-        } else {
-            out.extend_from_slice(&data[events]);
-            std::mem::take(out).into()
-        };
-        self.partial.extend_from_slice(&data[boundary..]);
-        if self.partial.is_empty() {
-            // Idle streams keep no buffer.
-            self.partial = Vec::new();
-        }
-        commits
-    }
-}
-
-/// The charge for `held` bytes.
-fn charged(held: usize) -> usize {
-    if held > FREE { cost(held) } else { 0 }
-}
-
-/// Records an event that is forwarded, of meaning `tail`. Returns whether it has content.
-fn note(
-    api: Api,
-    event: &Event<'_>,
-    tail: Tail,
-    prescan: Prescan,
-    exchange: &mut Exchange,
-    sent: Option<&mut Sent>,
-) -> bool {
-    if let Some(usage) = prescan.usage(api, event) {
-        let usage = sent.as_ref().map_or(usage, |sent| sent.corrected(usage));
-        exchange.usage.merge(usage);
-    }
-    match tail {
-        Tail::Error { code } => {
-            exchange.timeline.set_error(code);
-            if sse::is_terminal(api, event) {
-                exchange.timeline.set_terminal();
-            }
-        }
-        Tail::Terminal => exchange.timeline.set_terminal(),
-        Tail::Nothing => {}
-    }
-    if let Some(sent) = sent.filter(|_| event.has_data) {
-        sent.take(event.data);
-    }
-    tail == Tail::Nothing && event.has_data
-}
-
-/// Writes an event of a continued part. `raw` are its bytes as they came.
-fn write_joined(sent: &Sent, event: &Event<'_>, raw: [&[u8]; 2], out: &mut Vec<u8>) {
-    let rewritten = event.has_data.then(|| sent.rewritten(event.data)).flatten();
-    let Some(mut data) = rewritten else {
-        raw.into_iter().for_each(|part| out.extend_from_slice(part));
-        return;
-    };
-    // JSON has line ends only between its tokens.
-    data.iter_mut()
-        .filter(|byte| **byte == b'\n')
-        .for_each(|byte| *byte = b' ');
-    if !event.name.is_empty() {
-        out.extend_from_slice(b"event: ");
-        out.extend_from_slice(event.name);
-        out.push(b'\n');
-    }
-    out.extend_from_slice(b"data: ");
-    out.extend_from_slice(&data);
-    out.extend_from_slice(b"\n\n");
 }

@@ -1,4 +1,4 @@
-//! What each server delivered of a stream that another one continues.
+//! The parts that each server delivered of a continued stream.
 
 use std::time::{Duration, Instant};
 
@@ -92,7 +92,7 @@ impl Exchange {
         // The stream broke on its first server, though the client may notice nothing.
         self.first_over(cause != Cause::PlannedMove);
         self.attempts += 1;
-        self.parts.deliver(
+        self.parts.get_or_insert_default().deliver(
             &self.context.metrics,
             self.answering,
             &self.timeline,
@@ -112,8 +112,9 @@ impl Exchange {
     /// Records that a server of `generation` continues the stream, `gap` after it broke.
     pub fn continued(&mut self, generation: Generation, cause: Cause, gap: Duration) {
         self.carried_by(generation);
-        self.parts.continued += 1;
-        self.parts.begins = true;
+        let parts = self.parts.get_or_insert_default();
+        parts.continued += 1;
+        parts.begins = true;
         self.attempted = Instant::now();
         self.context.metrics.continued(cause, gap);
     }

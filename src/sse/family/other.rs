@@ -1,4 +1,4 @@
-//! Any other API. Nothing is known of its streams, so everything but an error and `[DONE]` is content.
+//! Any other API. Its streams are unknown, so everything except an error and `[DONE]` is content.
 
 use super::{ErrorReport, Family, chunk, openai_error};
 use crate::sse::Event;

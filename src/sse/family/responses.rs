@@ -1,5 +1,5 @@
-//! OpenAI Responses. A stream is typed events, numbered throughout, of which later ones repeat the ids of earlier ones.
-//! Dynamo sends `[DONE]` after the last of them, too.
+//! OpenAI Responses. A stream is typed, numbered events, in which later ones repeat the ids of earlier ones. Dynamo sends
+//! `[DONE]` after the last of them, too.
 
 use serde::{Deserialize, Serialize};
 

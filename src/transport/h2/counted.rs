@@ -1,4 +1,4 @@
-//! The transport below an HTTP/2 connection: counts its traffic and the unfinished frames and header blocks that it holds.
+//! The transport below an HTTP/2 connection: counts its traffic, and the unfinished frames and header blocks that it holds.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! The models that requests name, so that endpoints are asked about them ahead of need.
+//! The models that requests name, so that endpoints are probed for them in advance.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,39 +6,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::MAX_MODEL_NAME;
+use crate::continuation::Probe;
 
 /// Most models that are remembered. The one that was named first is dropped for a further one.
 const MAX_WANTED: usize = 16;
+
+/// A model, and what is asked about it.
+pub type Wanted = (Probe, Arc<str>);
 
 /// The models that requests name. Only requests that a model server answered with status 200 may add to it, since clients choose
 /// the names.
 #[derive(Debug, Default)]
 pub struct Demand {
     /// Those that are asked for. Oldest first.
-    known: ArcSwap<VecDeque<Arc<str>>>,
+    known: ArcSwap<VecDeque<Wanted>>,
     /// A model that is still to be taken up.
-    next: Mutex<Option<Arc<str>>>,
+    next: Mutex<Option<Wanted>>,
 }
 
 impl Demand {
-    /// A request for `model` was answered with status 200.
+    /// A request for `model` was answered with status 200, whose stream is continued if `probe` succeeds.
     ///
     /// At most one new model is noted until [`Demand::take`]. The next request names the others again.
-    pub fn want(&self, model: &str) {
+    pub fn want(&self, probe: Probe, model: &str) {
         let fits = (1..=MAX_MODEL_NAME).contains(&model.len());
-        if !fits || self.known.load().iter().any(|known| **known == *model) {
+        let known = self.known.load();
+        if !fits
+            || known
+                .iter()
+                .any(|(of, known)| *of == probe && **known == *model)
+        {
             return;
         }
         // Do not wait for another thread: this runs on the request path.
         if let Ok(mut next) = self.next.try_lock()
             && next.is_none()
         {
-            *next = Some(model.into());
+            *next = Some((probe, model.into()));
         }
     }
 
     /// The models to ask for, with one more that was named meanwhile.
-    pub fn take(&self) -> Vec<Arc<str>> {
+    pub fn take(&self) -> Vec<Wanted> {
         let next = self
             .next
             .lock()
@@ -64,7 +73,7 @@ mod tests {
         demand
             .take()
             .iter()
-            .map(|model| model.to_string())
+            .map(|(_, model)| model.to_string())
             .collect()
     }
 
@@ -72,13 +81,15 @@ mod tests {
     fn a_client_adds_one_model_at_a_time_and_few_in_all() {
         let demand = Demand::default();
         for name in ["a", "b", "", &"x".repeat(257)] {
-            demand.want(name);
+            demand.want(Probe::Chat, name);
         }
         assert_eq!(take(&demand), ["a"]);
-        demand.want("a");
+        demand.want(Probe::Chat, "a");
         assert_eq!(take(&demand), ["a"]);
+        demand.want(Probe::Messages, "a");
+        assert_eq!(take(&demand), ["a", "a"]);
         for index in 0..1000 {
-            demand.want(&index.to_string());
+            demand.want(Probe::Chat, &index.to_string());
             take(&demand);
         }
         let kept = take(&demand);

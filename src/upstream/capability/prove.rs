@@ -1,15 +1,15 @@
-//! Asks an endpoint for its models and whether it can continue a text.
+//! Asks an endpoint for its models, and probes whether it can continue a text.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::{ACCEPT_ENCODING, CONTENT_TYPE, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 
 use super::{MAX_MODEL_NAME, MAX_MODELS, Models};
-use crate::continuation::{self, Capability};
+use crate::continuation::{Capability, Probe};
 use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
@@ -26,78 +26,76 @@ const MAX_LIST: usize = 1024 * 1024;
 const MAX_ANSWER: usize = 64 * 1024;
 
 impl Pool {
-    /// Asks `endpoint` whether it can continue a text of `model`, and records the answer.
+    /// Asks `endpoint` whether it can continue a text of `model`, and records the answer. With `client`, the head of a client's
+    /// request, it is asked as that client, whose credentials a server may demand.
     ///
-    /// The question contradicts itself, so a server that understands it refuses it without generating anything.
+    /// A server that would continue a text refuses the question without generating anything.
     pub async fn prove(
         &self,
         endpoint: &Arc<Endpoint>,
-        model: &str,
+        (probe, model): (Probe, &str),
+        client: Option<&Head>,
         guard: Option<&GuardField>,
         plan: u64,
     ) -> Capability {
         let run = endpoint.run();
-        let body = continuation::probe_body(model);
-        let question = Question {
-            method: Method::POST,
-            path: "/v1/chat/completions",
-            guard,
-            most: MAX_ANSWER,
+        let head = match client {
+            Some(client) => as_client(client),
+            None => {
+                let mut head = own(endpoint, Method::POST, probe.path());
+                let json = HeaderValue::from_static("application/json");
+                head.headers.insert(CONTENT_TYPE, json);
+                if probe == Probe::Messages {
+                    head.headers
+                        .insert(VERSION, HeaderValue::from_static("2023-06-01"));
+                }
+                head
+            }
         };
-        let answer = match self.question(endpoint, question, body.into()).await {
-            Some((status, body)) => continuation::judge(status.as_u16(), &body),
+        let body = probe.body(model).into();
+        let answer = match self
+            .question(endpoint, &head, body, guard, MAX_ANSWER)
+            .await
+        {
+            Some((status, body)) => probe.judge(status.as_u16(), &body),
             None => Capability::Unknown,
         };
-        let before = endpoint.capability(model, Instant::now());
-        endpoint.proved(model, answer, Instant::now(), plan, run);
-        if answer != before {
-            tracing::info!(endpoint = %endpoint.address, model, ?answer, "continuation");
+        let before = endpoint.capability(probe, model, Instant::now());
+        endpoint.proved((probe, model), answer, Instant::now(), plan, run);
+        let now = endpoint.capability(probe, model, Instant::now());
+        if now != before {
+            tracing::info!(
+                endpoint = %endpoint.address, api = probe.as_str(), model, answer = now.as_str(), "continuation"
+            );
         }
-        endpoint.capability(model, Instant::now())
+        now
     }
 
     /// Reads the list of models of `endpoint`, and records it.
     pub async fn list(&self, endpoint: &Arc<Endpoint>, guard: Option<&GuardField>, plan: u64) {
         let run = endpoint.run();
-        let question = Question {
-            method: Method::GET,
-            path: "/v1/models",
-            guard,
-            most: MAX_LIST,
-        };
-        let answer = self.question(endpoint, question, Bytes::new()).await;
+        let head = own(endpoint, Method::GET, "/v1/models");
+        let answer = self.question(endpoint, &head, Bytes::new(), guard, MAX_LIST);
+        let answer = answer.await;
         let models = answer
             .filter(|(status, _)| *status == StatusCode::OK)
             .and_then(|(_, body)| models(&body));
         endpoint.listed(models, Instant::now(), plan, run);
     }
 
-    /// Sends a question of the proxy itself, and reads the whole answer. `None` if there is none in time.
+    /// Sends a question of the proxy itself, and reads the whole answer, of up to `most` bytes. `None` if there is none in time.
     async fn question(
         &self,
         endpoint: &Arc<Endpoint>,
-        question: Question<'_>,
+        head: &Head,
         body: Bytes,
+        guard: Option<&GuardField>,
+        most: usize,
     ) -> Option<(StatusCode, Bytes)> {
-        let mut headers = HeaderMap::new();
-        if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
-            headers.insert(HOST, host);
-        }
-        if !body.is_empty() {
-            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        }
-        headers.insert(QUESTION, HeaderValue::from_static("1"));
-        let head = Head {
-            method: question.method,
-            uri: Uri::from_static(question.path),
-            headers,
-            added: Added::default(),
-            expects_continue: false,
-        };
         let outgoing = Outgoing {
-            head: &head,
-            extra: question.guard,
-            memory: &Budget::new(2 * question.most),
+            head,
+            extra: guard,
+            memory: &Budget::new(2 * most),
         };
         let asking = async {
             let sent = self.send_to(endpoint, outgoing, RequestBody::whole(body));
@@ -107,20 +105,40 @@ impl Pool {
             }
             let response = sent.ok()?;
             let status = response.status();
-            let body = Limited::new(response.into_body(), question.most);
+            let body = Limited::new(response.into_body(), most);
             Some((status, body.collect().await.ok()?.to_bytes()))
         };
         deadline::timeout(PATIENCE, asking).await.flatten()
     }
 }
 
-struct Question<'a> {
-    method: Method,
-    path: &'static str,
-    guard: Option<&'a GuardField>,
-    /// The longest answer that is read, in bytes.
-    most: usize,
+/// The head of a question that the proxy asks by itself.
+fn own(endpoint: &Endpoint, method: Method, path: &'static str) -> Head {
+    let mut headers = HeaderMap::new();
+    if let Ok(host) = HeaderValue::try_from(endpoint.address.to_string()) {
+        headers.insert(HOST, host);
+    }
+    headers.insert(QUESTION, HeaderValue::from_static("1"));
+    Head {
+        method,
+        uri: Uri::from_static(path),
+        headers,
+        added: Added::default(),
+        expects_continue: false,
+    }
 }
+
+/// The head of a question that is asked as a client.
+fn as_client(client: &Head) -> Head {
+    let mut head = client.clone();
+    head.headers.remove(ACCEPT_ENCODING);
+    head.headers.insert(QUESTION, HeaderValue::from_static("1"));
+    head.expects_continue = false;
+    head
+}
+
+/// Servers of Messages demand the version of the API.
+const VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 /// Marks a question of a proxy. A proxy that receives it, with its own update's guard, does not count it as a request.
 pub const QUESTION: HeaderName = HeaderName::from_static("x-crossfade-question");

@@ -72,11 +72,15 @@ impl Incoming {
     pub(super) fn new(
         framing: Framing,
         keep_alive: bool,
-        rest: BytesMut,
+        mut rest: BytesMut,
         transport: Transport,
         lease: Lease,
         sender: Sender,
     ) -> Self {
+        if rest.is_empty() {
+            // Even an empty slice keeps its buffer alive.
+            rest = BytesMut::new();
+        }
         let mut incoming = Self {
             keep_alive,
             until_close: framing == Framing::UntilClose,

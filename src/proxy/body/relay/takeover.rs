@@ -1,4 +1,4 @@
-//! Handles a stream that breaks after its first content: another server takes it over, or it ends as its own server ended it.
+//! Handles a stream that breaks after its first content: another server takes it over, or it ends as its own server left it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,6 +9,7 @@ use bytes::Bytes;
 use super::{Relay, SILENT, State};
 use crate::continuation::{Cause, Outcome, Reason, Sent};
 use crate::failover;
+use crate::memory::{Charge, FREE, Purpose, cost};
 use crate::proxy::attempt::Retry;
 use crate::proxy::body::sse_relay::HeldBack;
 use crate::proxy::continuing::{Continued, Joined, Resume};
@@ -58,12 +59,16 @@ pub enum Otherwise {
 impl Relay {
     /// Keeps what `attempts` has if the stream can be continued after its first content, which has come if `goes_on`.
     pub(super) fn keep(&mut self, attempts: Box<dyn Retry>, goes_on: bool) {
-        let sent = self.sse.as_ref().and_then(|sse| sse.sent.as_ref());
+        let api = self.exchange().api();
+        let sent = self.sse.as_mut().and_then(|sse| sse.sent.as_deref_mut());
         let keep = goes_on && sent.is_some();
         let source = attempts.commit(keep);
         match (source, sent) {
             (Some(source), Some(sent)) => {
-                source.want(sent);
+                if !source.want(api, sent) {
+                    // The reason is told if the stream breaks.
+                    sent.prevent(Reason::NotSupported);
+                }
                 let on_old = self.exchange.as_ref().is_some_and(is_on_old);
                 self.kept = Some(Box::new(Kept {
                     moves: on_old.then(|| source.watch_moves()),
@@ -190,16 +195,34 @@ impl Relay {
         let HeldBack { code, bytes } = held;
         let says_gone = self.kept.is_some()
             && failover::Cause::of_error_event(code) == Some(failover::Cause::ErrorEvent);
-        if says_gone {
-            let otherwise = Otherwise::Forward(bytes.clone());
-            if self.take_over(Cause::ErrorEvent, otherwise) {
-                return Bytes::new();
+        let reason = match says_gone.then(|| self.kept_aside(&bytes)) {
+            None => Reason::RequestError,
+            Some(None) => Reason::NoMemory,
+            Some(Some(aside)) => {
+                if self.take_over(Cause::ErrorEvent, Otherwise::Forward(aside)) {
+                    return Bytes::new();
+                }
+                return self.forward_held(bytes);
             }
-        } else if self.kept.is_some() {
+        };
+        if self.kept.is_some() {
             let generation = self.exchange().answering();
-            self.not_continued(generation, Cause::ErrorEvent, Reason::RequestError);
+            self.not_continued(generation, Cause::ErrorEvent, reason);
         }
         self.forward_held(bytes)
+    }
+
+    /// An error event that is charged while others are asked; `None` if the memory budget has no room for it.
+    fn kept_aside(&mut self, event: &Bytes) -> Option<Bytes> {
+        let mut charge = Charge::default();
+        let wanted = match event.len() {
+            0..=FREE => 0,
+            length => cost(length),
+        };
+        let memory = self.exchange().memory();
+        charge
+            .resize(memory, wanted, Purpose::Event)
+            .then(|| charge.tie(event.clone()))
     }
 
     /// Takes what was held back with an error event, as if it came now.

@@ -1,0 +1,85 @@
+//! The content blocks of a Messages stream: which block the client has open, and which indexes the blocks of another server get.
+
+use super::chunk::Step;
+
+/// The blocks that a client has.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    /// The one that is open.
+    open: Option<u32>,
+    /// The index of the next one.
+    next: u32,
+    /// What to add to the indexes of the server that continues the stream, once that is known.
+    shift: Option<i64>,
+}
+
+impl Blocks {
+    /// Has any block begun?
+    pub const fn has_begun(&self) -> bool {
+        self.next > 0
+    }
+
+    /// Notes an event of the first server.
+    pub fn note(&mut self, step: Step, index: u32) {
+        match step {
+            Step::Start => {
+                self.open = Some(index);
+                self.next = index.saturating_add(1);
+            }
+            Step::Delta => {}
+            Step::Stop => self.open = None,
+        }
+    }
+
+    /// Another server continues the stream.
+    pub fn join(&mut self) {
+        self.shift = None;
+    }
+
+    /// The index that an event of the continued part gets. A server that goes on with a delta goes on with the client's open
+    /// block; one that starts a block starts the client's next one.
+    pub fn place(&mut self, step: Step, index: u32) -> u32 {
+        let goes_on = match step {
+            Step::Start => self.next,
+            Step::Delta | Step::Stop => self.open.unwrap_or(self.next),
+        };
+        let shift = i64::from(goes_on) - i64::from(index);
+        let shift = *self.shift.get_or_insert(shift);
+        let placed = u32::try_from(i64::from(index) + shift).unwrap_or(index);
+        self.note(step, placed);
+        placed
+    }
+
+    /// Closes the open block, which the continuing server never opened and so does not close. Returns its index.
+    pub fn close(&mut self) -> Option<u32> {
+        self.open.take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Step::{Delta, Start, Stop};
+    use super::*;
+
+    #[test]
+    fn blocks_of_another_server_follow_those_that_the_client_has() {
+        let mut blocks = Blocks::default();
+        assert!(!blocks.has_begun());
+        blocks.note(Start, 0);
+        blocks.note(Delta, 0);
+        assert!(blocks.has_begun());
+        // It goes on with the open block.
+        blocks.join();
+        assert_eq!([blocks.place(Delta, 0), blocks.place(Stop, 0)], [0, 0]);
+        assert_eq!([blocks.place(Start, 1), blocks.place(Delta, 1)], [1, 1]);
+        // A third one counts its blocks differently.
+        blocks.join();
+        assert_eq!(blocks.place(Delta, 7), 1);
+        assert_eq!(blocks.close(), Some(1));
+        assert_eq!([blocks.place(Start, 8), blocks.place(Stop, 8)], [2, 2]);
+        assert_eq!(blocks.close(), None);
+        // One that begins with a block of its own.
+        blocks.join();
+        assert_eq!(blocks.place(Start, 0), 3);
+    }
+}

@@ -1,0 +1,184 @@
+//! The meaning of an event of Chat or Completions, which has choices.
+
+use super::Reason;
+use super::chunk::Chunk;
+use super::json::{self, Object};
+use crate::sse::Api;
+
+/// The fields by which servers send reasoning.
+const REASONING: [&str; 4] = [
+    "reasoning_content",
+    "reasoning",
+    "reasoning_details",
+    "thinking",
+];
+
+/// Reads the event that `chunk` was made of. `None` if it has no choices.
+pub fn read(mut chunk: Chunk<'_>, api: Api) -> Option<Chunk<'_>> {
+    let data = chunk.object.text;
+    let choices = chunk.object.get("choices")?.value.clone();
+    let choices = json::elements(data, choices)?;
+    match choices.count {
+        0 => {}
+        1 => read_choice(&mut chunk, api, &Object::at(data, choices.last)?),
+        _ => chunk.other = Some(Reason::Choices),
+    }
+    Some(chunk)
+}
+
+fn read_choice<'a>(chunk: &mut Chunk<'a>, api: Api, choice: &Object<'a>) {
+    if !matches!(choice.given("index"), None | Some(b"0")) {
+        chunk.prevent(Reason::Choices);
+    }
+    if choice
+        .value("logprobs")
+        .is_some_and(|value| !json::is_blank(value))
+    {
+        chunk.prevent(Reason::Logprobs);
+    }
+    chunk.finish = choice
+        .value("finish_reason")
+        .is_some_and(|value| !json::is_blank(value));
+    if api == Api::Completions {
+        return chunk.read_text(choice, "text");
+    }
+    let Some(delta) = choice.object("delta") else {
+        if choice.given("delta").is_some() {
+            chunk.prevent(Reason::Content);
+        }
+        return;
+    };
+    for member in &delta.members {
+        let value = &delta.text[member.value.clone()];
+        match &*member.key {
+            "role" => chunk.role = value != b"null",
+            "content" => chunk.read_text(&delta, "content"),
+            _ if json::is_blank(value) => {}
+            "tool_calls" | "function_call" => chunk.prevent(Reason::ToolCalls),
+            "audio" => chunk.prevent(Reason::Audio),
+            key if REASONING.contains(&key) => chunk.reasoning = true,
+            _ => chunk.prevent(Reason::Content),
+        }
+    }
+    chunk.delta = Some(delta);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_data(api: Api, data: &str) -> Option<Chunk<'_>> {
+        read(Chunk::of(api, data.as_bytes())?, api)
+    }
+
+    fn delta(delta: &str) -> String {
+        format!(
+            r#"{{"id":"a","choices":[{{"index":0,"delta":{delta},"finish_reason":null,"logprobs":null}}]}}"#
+        )
+    }
+
+    #[test]
+    fn a_delta_says_text_reasoning_or_what_is_not_understood() {
+        for (given, text, reasoning, other) in [
+            (r#"{"role":"assistant","content":""}"#, None, false, None),
+            (
+                r#"{"role":"assistant","content":null,"tool_calls":null}"#,
+                None,
+                false,
+                None,
+            ),
+            (r#"{"content":"a\"b"}"#, Some(r#"a\"b"#), false, None),
+            (
+                r#"{"content":"x","reasoning_content":null,"tool_calls":[],"refusal":null}"#,
+                Some("x"),
+                false,
+                None,
+            ),
+            (r#"{"reasoning_content":"hm"}"#, None, true, None),
+            (r#"{"reasoning":"hm","content":""}"#, None, true, None),
+            (
+                r#"{"tool_calls":[{"index":0}]}"#,
+                None,
+                false,
+                Some(Reason::ToolCalls),
+            ),
+            (
+                r#"{"function_call":{"name":"f"}}"#,
+                None,
+                false,
+                Some(Reason::ToolCalls),
+            ),
+            (r#""x""#, None, false, Some(Reason::Content)),
+            (
+                r#"{"audio":{"data":"x"}}"#,
+                None,
+                false,
+                Some(Reason::Audio),
+            ),
+            (r#"{"refusal":"no"}"#, None, false, Some(Reason::Content)),
+            (
+                r#"{"content":[{"type":"text"}]}"#,
+                None,
+                false,
+                Some(Reason::Content),
+            ),
+        ] {
+            let data = delta(given);
+            let chunk = read_data(Api::Chat, &data).expect("a chunk");
+            let found = chunk.text.clone().map(|range| &data[range]);
+            assert_eq!(
+                (found, chunk.reasoning, chunk.other),
+                (text, reasoning, other),
+                "{given}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_choice_ends_is_one_of_several_or_has_log_probabilities() {
+        for (api, data, finish, other) in [
+            (
+                Api::Chat,
+                r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#,
+                true,
+                None,
+            ),
+            (
+                Api::Chat,
+                r#"{"choices":[{"index":1,"delta":{}}]}"#,
+                false,
+                Some(Reason::Choices),
+            ),
+            (
+                Api::Chat,
+                r#"{"choices":[{"index":0},{"index":1}]}"#,
+                false,
+                Some(Reason::Choices),
+            ),
+            (
+                Api::Chat,
+                r#"{"choices":[{"index":0,"delta":{},"logprobs":{"content":[]}}]}"#,
+                false,
+                Some(Reason::Logprobs),
+            ),
+            (
+                Api::Completions,
+                r#"{"choices":[{"text":"","finish_reason":"length"}]}"#,
+                true,
+                None,
+            ),
+            (Api::Chat, r#"{"choices":[]}"#, false, None),
+        ] {
+            let chunk = read_data(api, data).expect("a chunk");
+            assert_eq!((chunk.finish, chunk.other), (finish, other), "{data}");
+        }
+        for data in [
+            r#"{"error":{}}"#,
+            "[DONE]",
+            r#"{"choices":7}"#,
+            r#"{"choices":["#,
+        ] {
+            assert!(read_data(Api::Chat, data).is_none(), "{data}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Joins the stream of another server to the part that the client has.
+
+use super::{Ask, IDENTITY, Sent};
+use crate::continuation::chunk::{Chunk, Step};
+use crate::continuation::json::{self, Edit};
+use crate::continuation::{Reason, event, messages};
+use crate::sse::{Api, Usage};
+
+/// What an event at the beginning of another server's stream means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// The client has it, or has no use for it. `token`: the model generated something for it.
+    Skip { token: bool },
+    /// The answer goes on with it.
+    Begin,
+    /// It does not continue the answer.
+    Refuse(Reason),
+}
+
+/// An event of a continued part, as the client gets it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Rewritten {
+    /// An event that comes before it.
+    pub before: Option<String>,
+    /// Its data.
+    pub data: Vec<u8>,
+}
+
+impl Sent {
+    /// What the data of an event at the beginning of another server's stream means, if that was asked `ask`.
+    #[must_use]
+    pub fn opening(&self, ask: Ask, data: &[u8]) -> Opening {
+        let Some(chunk) = event::read(self.api, data) else {
+            return Opening::Refuse(Reason::AttemptsFailed);
+        };
+        if chunk.reasoning && chunk.text.is_none() && !chunk.finish && chunk.other.is_none() {
+            return match ask {
+                Ask::Again if self.api != Api::Messages => Opening::Skip { token: true },
+                _ => Opening::Refuse(Reason::Reasoning),
+            };
+        }
+        if chunk.is_preamble() {
+            return Opening::Skip { token: false };
+        }
+        Opening::Begin
+    }
+
+    /// Another server continues the stream. It generated `skipped` tokens that the client does not get.
+    pub fn join(&mut self, ask: Ask, skipped: u64) {
+        self.earlier = match ask {
+            // It generates a whole answer.
+            Ask::Again => 0,
+            Ask::Rest => self.tokens(),
+        };
+        self.events = skipped;
+        self.reported = None;
+        self.frame = None;
+        self.blocks.join();
+        self.repeats = match self.api {
+            Api::Messages => self.said().map_or_else(String::new, |said| {
+                said[messages::without_end(&said).len()..].to_owned()
+            }),
+            _ => String::new(),
+        };
+        self.joined = true;
+    }
+
+    /// Do events have to be rewritten?
+    #[must_use]
+    pub const fn is_joined(&self) -> bool {
+        self.joined
+    }
+
+    /// The token counts for the client, from those that the current server reports.
+    #[must_use]
+    pub fn corrected(&self, reported: Usage) -> Usage {
+        if !self.joined || self.earlier == 0 {
+            return reported;
+        }
+        let own = reported.prompt_tokens.saturating_sub(self.earlier);
+        Usage {
+            prompt_tokens: self.prompt.unwrap_or(own),
+            completion_tokens: reported.completion_tokens + self.earlier,
+        }
+    }
+
+    /// Takes the data of an event of a continued part. Returns the event as the client gets it, with the ids of the first part
+    /// and corrected counts; `None` if that is as it came.
+    pub fn pass(&mut self, data: &[u8]) -> Option<Rewritten> {
+        let Some(chunk) = event::read(self.api, data) else {
+            self.take_other(data);
+            return None;
+        };
+        let mut edits: Vec<Edit> = Vec::new();
+        for (key, known) in IDENTITY.iter().zip(&self.identity) {
+            if let (Some(known), Some(member)) = (known, chunk.object.get(key)) {
+                edits.push(Edit::new(member.value.clone(), &known[..]));
+            }
+        }
+        if let Some(usage) = chunk.usage {
+            edits.extend(chunk.correct_usage(self.corrected(usage)));
+        }
+        if let (Some(delta), false) = (&chunk.delta, self.repeats_role) {
+            edits.extend(delta.remove("role"));
+        }
+        let before = self.place(&chunk, &mut edits);
+        self.record(&chunk);
+        if let Some(text) = chunk.text {
+            match self.without_repeats(&data[text.start - 1..text.end + 1]) {
+                Some(rest) => {
+                    self.push(&rest);
+                    edits.push(Edit::new(text, rest));
+                }
+                None => self.push(&data[text]),
+            }
+        }
+        let data = json::edited(data, edits);
+        Some(Rewritten { before, data })
+    }
+
+    /// Gives the block of an event of Messages its place. Returns the event that ends the block before it, if the server does
+    /// not do so itself.
+    fn place(&mut self, chunk: &Chunk<'_>, edits: &mut Vec<Edit>) -> Option<String> {
+        if self.api != Api::Messages {
+            return None;
+        }
+        let Some((step, index)) = chunk.block else {
+            let closed = chunk.finish.then(|| self.blocks.close()).flatten();
+            return closed.map(messages::end_of_block);
+        };
+        let starts = step == Step::Start;
+        if starts && chunk.other.is_none() {
+            self.prevent(Reason::Content);
+        }
+        let closed = starts.then(|| self.blocks.close()).flatten();
+        let placed = self.blocks.place(step, index);
+        edits.push(chunk.object.set("index", &placed.to_string()));
+        closed.map(messages::end_of_block)
+    }
+
+    /// What is left of a quoted text without the white space that the client has; `None` if that is all of it. As the inside of
+    /// a JSON string.
+    fn without_repeats(&mut self, quoted: &[u8]) -> Option<Vec<u8>> {
+        if self.repeats.is_empty() {
+            return None;
+        }
+        let text = json::string(quoted)?;
+        let same = self.repeats.chars().zip(text.chars());
+        let same: usize = same
+            .take_while(|(known, new)| known == new)
+            .map(|(known, _)| known.len_utf8())
+            .sum();
+        // It goes on with something else, or may repeat the rest with its next event.
+        match same < text.len() {
+            true => self.repeats = String::new(),
+            false => drop(self.repeats.drain(..same)),
+        }
+        let rest = serde_json::to_string(&text[same..]).ok()?;
+        (same > 0).then(|| rest.as_bytes()[1..rest.len() - 1].to_vec())
+    }
+}

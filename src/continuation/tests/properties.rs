@@ -1,0 +1,223 @@
+//! Properties of the joined stream: wherever the first part breaks, the client gets the text once.
+
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::events;
+use crate::continuation::*;
+use crate::sse::Api;
+
+/// How a server writes its stream.
+#[derive(Clone, Debug)]
+struct Style {
+    piece: usize,
+    ascii: bool,
+    role_in_each: bool,
+    preambles: usize,
+    counts: bool,
+}
+
+fn style() -> impl Strategy<Value = Style> {
+    (
+        1usize..6,
+        any::<bool>(),
+        any::<bool>(),
+        0usize..3,
+        any::<bool>(),
+    )
+        .prop_map(|(piece, ascii, role_in_each, preambles, counts)| Style {
+            piece,
+            ascii,
+            role_in_each,
+            preambles,
+            counts,
+        })
+}
+
+fn escaped(text: &str, ascii: bool) -> String {
+    let json = serde_json::to_string(text).unwrap();
+    if !ascii {
+        return json;
+    }
+    let mut out = String::new();
+    for c in json.chars() {
+        let mut units = [0; 2];
+        match c.is_ascii() {
+            true => out.push(c),
+            false => c
+                .encode_utf16(&mut units)
+                .iter()
+                .for_each(|unit| out.push_str(&format!("\\u{unit:04x}"))),
+        }
+    }
+    out
+}
+
+/// The stream of a server that is asked for `text`, after it was given `given` of it.
+fn stream(api: Api, id: &str, text: &str, given: &str, style: &Style) -> Vec<u8> {
+    let rest = text
+        .strip_prefix(given)
+        .expect("what it was given is the beginning");
+    let prompt = 10 + given.chars().count();
+    let mut out = String::new();
+    let mut said = 0;
+    let mut event = |choice: String, said: usize, finish: &str| {
+        let usage = match style.counts {
+            true => format!(
+                r#","usage":{{"prompt_tokens":{prompt},"completion_tokens":{said},"total_tokens":{}}}"#,
+                prompt + said
+            ),
+            false => String::new(),
+        };
+        out += &format!(
+            "data: {{\"id\":\"{id}\",\"choices\":[{{\"index\":0,{choice},\"finish_reason\":{finish}}}]{usage}}}\n\n"
+        );
+    };
+    let content = |text: &str| match api {
+        Api::Chat => {
+            let role = if style.role_in_each {
+                r#""role":"assistant","#
+            } else {
+                ""
+            };
+            format!(
+                "\"delta\":{{{role}\"content\":{}}}",
+                escaped(text, style.ascii)
+            )
+        }
+        _ => format!("\"text\":{}", escaped(text, style.ascii)),
+    };
+    for _ in 0..style.preambles {
+        event(content(""), 0, "null");
+    }
+    let chars: Vec<char> = rest.chars().collect();
+    for piece in chars.chunks(style.piece) {
+        said += piece.len();
+        event(content(&piece.iter().collect::<String>()), said, "null");
+    }
+    event(content(""), said, "\"stop\"");
+    out += "data: [DONE]\n\n";
+    out.into_bytes()
+}
+
+/// The text in the data of an event.
+fn text_in(api: Api, data: &[u8]) -> String {
+    let Ok(value) = serde_json::from_slice::<Value>(data) else {
+        return String::new();
+    };
+    let choice = &value["choices"][0];
+    let text = if api == Api::Chat {
+        &choice["delta"]["content"]
+    } else {
+        &choice["text"]
+    };
+    text.as_str().unwrap_or_default().to_owned()
+}
+
+proptest! {
+    #[test]
+    fn wherever_a_stream_breaks_its_client_gets_the_text_once(
+        api in prop_oneof![Just(Api::Chat), Just(Api::Completions)],
+        text in "[a-c \"\\\\\\n\u{1}é€😀]{1,40}",
+        first in style(),
+        second in style(),
+        cut in any::<prop::sample::Index>(),
+        limit in prop::option::of(50u64..60),
+    ) {
+        let bytes = stream(api, "first", &text, "", &first);
+        let broken = &bytes[..cut.index(bytes.len())];
+        let mut sent = Sent::new(api, 10_000);
+        let mut seen: Vec<Vec<u8>> = events(broken);
+        seen.iter().for_each(|data| sent.take(data));
+        let limits = limit.map_or(String::new(), |limit| format!(",\"max_tokens\":{limit}"));
+        let body = match api {
+            Api::Chat => format!(r#"{{"messages":[{{"role":"user","content":"?"}}],"stream":true{limits}}}"#),
+            _ => format!(r#"{{"prompt":"?","stream":true{limits}}}"#),
+        };
+        let ask = match sent.ask() {
+            // The finish reason came, so all of the text did.
+            Err(reason) => {
+                prop_assert_eq!(reason, Reason::Finished);
+                let said: String = seen.iter().map(|data| text_in(api, data)).collect();
+                prop_assert_eq!(said, text);
+                return Ok(());
+            }
+            Ok(ask) => ask,
+        };
+        let request = Request::read(api, body.as_bytes()).unwrap();
+        let tokens = sent.tokens();
+        let asked = match ask {
+            Ask::Again => body.clone().into(),
+            Ask::Rest => request.continued(&sent.text(), tokens).unwrap(),
+        };
+        let asked: Value = serde_json::from_slice(&asked).unwrap();
+        if let (Some(limit), Ask::Rest) = (limit, ask) {
+            prop_assert_eq!(asked["max_tokens"].as_u64(), Some(limit - tokens));
+        }
+        let given = match api {
+            Api::Chat => asked["messages"][1]["content"].as_str().unwrap_or_default().to_owned(),
+            _ => asked["prompt"].as_str().unwrap()[1..].to_owned(),
+        };
+        let bytes = stream(api, "second", &text, &given, &second);
+        let mut begun = false;
+        for data in events(&bytes) {
+            if !begun {
+                match sent.opening(ask, &data) {
+                    Opening::Skip { .. } => continue,
+                    Opening::Begin => {}
+                    Opening::Refuse(reason) => panic!("{reason:?}"),
+                }
+                begun = true;
+                sent.join(ask, 0);
+            }
+            match sent.pass(&data) {
+                Some(rewritten) => {
+                    if let Some(before) = rewritten.before {
+                        seen.extend(events(before.as_bytes()));
+                    }
+                    seen.push(rewritten.data);
+                }
+                None => seen.push(data),
+            }
+        }
+        let said: String = seen.iter().map(|data| text_in(api, data)).collect();
+        prop_assert_eq!(said, &*text);
+        let id = if seen[0] == b"[DONE]" || broken.is_empty() { None } else { Some("first") };
+        let known = events(broken).is_empty();
+        for data in &seen {
+            if let (Ok(value), Some(id), false) = (serde_json::from_slice::<Value>(data), id, known) {
+                prop_assert_eq!(&value["id"], id);
+            }
+        }
+        if second.counts && ask == Ask::Rest && !(first.counts && first.piece > 1) {
+            let last: Value = serde_json::from_slice(&seen[seen.len() - 2]).unwrap();
+            let total = last["usage"]["total_tokens"].as_u64().unwrap();
+            let all = last["usage"]["completion_tokens"].as_u64().unwrap();
+            prop_assert_eq!(total, all + last["usage"]["prompt_tokens"].as_u64().unwrap());
+        }
+        // All of it is kept for yet another server.
+        let kept: String = serde_json::from_slice(&[b"\"", &sent.text()[..], b"\""].concat()).unwrap();
+        prop_assert_eq!(kept, text);
+    }
+
+    #[test]
+    fn whatever_a_server_sends_nothing_panics(
+        pieces in prop::collection::vec(
+            prop::sample::select(vec![
+                "{", "}", "[", "]", ",", ":", "\"choices\"", "\"delta\"", "\"content\"", "\"text\"", "\"a\"", "\"", "\\", "0", "null", "é",
+            ]),
+            0..30,
+        ),
+    ) {
+        let data = pieces.concat();
+        for api in [Api::Chat, Api::Completions, Api::Messages] {
+            let mut sent = Sent::new(api, 100);
+            sent.take(data.as_bytes());
+            sent.take(data.as_bytes());
+            let _ = sent.opening(Ask::Rest, data.as_bytes());
+            sent.join(Ask::Rest, 0);
+            let _ = sent.pass(data.as_bytes());
+            let _ = Request::read(api, data.as_bytes()).map(|request| request.continued(b"x", 1));
+        }
+    }
+}

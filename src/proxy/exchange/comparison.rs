@@ -1,0 +1,79 @@
+//! What an exchange adds to the comparison of both generations.
+
+use std::time::Instant;
+
+use super::Exchange;
+use crate::telemetry::strata::Record;
+
+impl Exchange {
+    /// Compares the exchange with others whose bodies are of this size class, if it was open to the split.
+    pub fn compare(&mut self, size: u8) {
+        if self.assignment.open_to_split() {
+            self.size = Some(size);
+            self.first_open = true;
+            if let Some(record) = self.stratum() {
+                record.started();
+            }
+        }
+    }
+
+    /// Where the exchange is counted for the comparison of both generations.
+    fn stratum(&self) -> Option<&Record> {
+        let strata = &self.context.metrics.strata;
+        Some(strata.record(self.assignment.generation, self.api, self.size?))
+    }
+
+    /// Records, for the comparison, that the first attempt is over, unless that is known.
+    pub(super) fn first_over(&mut self, failed: bool) {
+        if std::mem::take(&mut self.first_open)
+            && let Some(record) = self.stratum()
+        {
+            record.ended(failed, self.first_answered);
+        }
+    }
+
+    /// Records, for the comparison, that the response to the first attempt begins with content.
+    pub(super) fn first_answers(&mut self) {
+        if self.first_open
+            && !std::mem::replace(&mut self.first_answered, true)
+            && let Some(record) = self.stratum()
+        {
+            record.answered();
+        }
+    }
+
+    /// What follows is not the model server's doing, so it does not count against its generation.
+    pub fn excuse(&mut self) {
+        self.first_over(false);
+    }
+
+    /// Are the latencies of this stream compared? A later attempt is not: what comes to it depends on what the first one did.
+    fn compares_latencies(&self) -> bool {
+        self.attempts == 1 && self.is_warm
+    }
+
+    pub(super) fn compare_first_event(&self, now: Instant) {
+        if self.compares_latencies()
+            && let Some(record) = self.stratum()
+        {
+            record.first_event(now.saturating_duration_since(self.attempted));
+        }
+    }
+
+    /// Counts what is known only at the end of a stream.
+    pub(super) fn compare_pace(&self) {
+        let Some(record) = self.stratum().filter(|_| self.compares_latencies()) else {
+            return;
+        };
+        if let Some(gap) = self.gap_sample.value() {
+            record.gap(gap);
+        }
+        let gaps = self.usage.completion_tokens.saturating_sub(1);
+        if let Some(lasted) = self.timeline.time_of_events()
+            && let Ok(gaps) = u32::try_from(gaps)
+            && gaps > 0
+        {
+            record.per_token(lasted / gaps);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Picks an endpoint of a pool by load and health.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{FailFast, Pool};
+use crate::continuation::{Capability, Probe};
+use crate::upstream::Endpoint;
+
+/// While no endpoint is healthy, one request in this many is sent anyway, as a trial.
+const TRIAL_EVERY: u32 = 2;
+const TRIAL_EVERY_UNREACHABLE: u32 = 4;
+
+impl Pool {
+    /// Is any endpoint healthy at `now`?
+    #[must_use]
+    pub fn is_healthy(&self, now: Instant) -> bool {
+        self.endpoints
+            .iter()
+            .any(|endpoint| endpoint.is_healthy(now))
+    }
+
+    /// Picks the less loaded of two endpoints chosen by `draw` (power of two choices, Mitzenmacher 2001), never `but`.
+    ///
+    /// The candidates are the healthy endpoints, as long as they are at least half of all. Below that, endpoints ejected for
+    /// error responses are candidates too (a panic threshold, as in Envoy): otherwise the remaining ones would break down under
+    /// the full load, and errors from all endpoints are more likely caused by the requests. If no candidate is left, all
+    /// endpoints are candidates: an attempt is better than a refusal.
+    pub(super) fn pick(
+        &self,
+        now: Instant,
+        draw: u32,
+        but: Option<&Arc<Endpoint>>,
+    ) -> Option<&Arc<Endpoint>> {
+        if let ([only], None) = (&self.endpoints[..], but) {
+            return Some(only);
+        }
+        let others = self
+            .endpoints
+            .iter()
+            .filter(|endpoint| but.is_none_or(|but| !Arc::ptr_eq(but, endpoint)));
+        let healthy = others.clone().filter(|endpoint| endpoint.is_healthy(now));
+        let count = healthy.clone().count();
+        if count * 2 >= self.endpoints.len() {
+            return two_choices(healthy, count, draw);
+        }
+        let there = others.clone().filter(|endpoint| !endpoint.is_gone(now));
+        match there.clone().count() {
+            0 => two_choices(others.clone(), others.count(), draw),
+            count => two_choices(there, count, draw),
+        }
+    }
+
+    /// Should the request fail without an attempt? Every [`TRIAL_EVERY`]th request is sent anyway, so that the first success
+    /// ends the ejection. If no endpoint is reachable, trials are rarer ([`TRIAL_EVERY_UNREACHABLE`]), because each may take
+    /// the whole connect timeout. If all endpoints failed their probes there are no trials: the probes detect recovery.
+    pub(super) fn is_left(&self, fail_fast: FailFast, now: Instant) -> bool {
+        if fail_fast == FailFast::Never || self.endpoints.is_empty() || self.is_healthy(now) {
+            return false;
+        }
+        let gone = || self.endpoints.iter().all(|endpoint| endpoint.is_gone(now));
+        if fail_fast == FailFast::IfGone && !gone() {
+            return false;
+        }
+        if self
+            .endpoints
+            .iter()
+            .all(|endpoint| endpoint.failed_probe())
+        {
+            return true;
+        }
+        let unreachable = |endpoint: &Arc<Endpoint>| endpoint.is_unreachable(now);
+        let every = match self.endpoints.iter().all(unreachable) {
+            true => TRIAL_EVERY_UNREACHABLE,
+            false => TRIAL_EVERY,
+        };
+        !self
+            .turns
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(every)
+    }
+
+    /// Picks, like [`Pool::send`], a healthy endpoint that has proven what `proof` names. Without that, any healthy endpoint will
+    /// do. Endpoints whose ids are in `but` are left out.
+    #[must_use]
+    pub fn pick_capable(
+        &self,
+        now: Instant,
+        draw: u32,
+        proof: Option<(Probe, &str)>,
+        but: &[u64],
+    ) -> Option<&Arc<Endpoint>> {
+        let can = |endpoint: &Endpoint| {
+            proof.is_none_or(|(probe, model)| {
+                endpoint.capability(probe, model, now) == Capability::Supported
+            })
+        };
+        let capable = self.endpoints.iter().filter(|endpoint| {
+            !but.contains(&endpoint.id) && endpoint.is_healthy(now) && can(endpoint)
+        });
+        two_choices(capable.clone(), capable.count(), draw)
+    }
+}
+
+fn two_choices<'a>(
+    mut endpoints: impl Iterator<Item = &'a Arc<Endpoint>>,
+    count: usize,
+    draw: u32,
+) -> Option<&'a Arc<Endpoint>> {
+    if count < 2 {
+        return endpoints.next();
+    }
+    let first = (draw >> 16) as usize % count;
+    let second = (first + 1 + (draw & 0xffff) as usize % (count - 1)) % count;
+    let (low, high) = (first.min(second), first.max(second));
+    let a = endpoints.nth(low)?;
+    let b = endpoints.nth(high - low - 1)?;
+    // The order of the pair is random too, so that a tie favours neither.
+    let (a, b) = if first < second { (a, b) } else { (b, a) };
+    Some(if a.open() <= b.open() { a } else { b })
+}

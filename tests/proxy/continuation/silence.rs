@@ -1,0 +1,69 @@
+//! Servers that take the request for the rest of a stream and then say nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+
+/// The limit to the silence of a server, and some time for a busy machine.
+const LONGEST: Duration = Duration::from_secs(90);
+
+/// Whichever of two servers of old begins the stream breaks off, and the other one does `how` when it is asked for the rest.
+async fn assert_the_next_one_goes_on(how: How, what: &str) {
+    let server = || {
+        let mut server = Counting::new("old", 20).breaking(5, Script::reset);
+        server.breaks_again = Some((0, Arc::new(how)));
+        Upstream::start(server.handler())
+    };
+    let pair = [server().await, server().await];
+    let new = Upstream::start(Counting::new("new", 20).handler()).await;
+    let old = format!("{},{}", pair[0].url(), pair[1].url());
+    let plan = mostly_old(&new, ANY);
+    let proxy = Proxy::start(&["--old", &old, "--plan", &plan.as_str()]).await;
+    for (generation, count) in [("old", 2.0), ("new", 1.0)] {
+        let labels = [("generation", generation), ("state", "supported")];
+        proxy
+            .counts("crossfade_continuation_capability", &labels, count)
+            .await;
+    }
+    let mut client = Client::connect(proxy.address).await;
+    client.post(CHAT, &[], asking(json!({}))).await;
+    eventually("the other one is asked", async || {
+        asked(&pair[0]) + asked(&pair[1]) == 2
+    })
+    .await;
+    let next = async {
+        while asked(&new) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let next = tokio::time::timeout(LONGEST, next).await;
+    assert!(next.is_ok(), "{what}: the next one is never asked");
+    let seen = assert_one(&client.response().await, 20, what);
+    assert_eq!(
+        seen.comments,
+        ["crossfade continued (old → new, connection)"],
+        "{what}"
+    );
+    // They may only have been slow.
+    assert!(
+        !proxy
+            .lines()
+            .iter()
+            .any(|line| line.contains("endpoint ejected")),
+        "{what}"
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_says_nothing_holds_a_stream_for_a_minute_only() {
+    let comments: How = |script| {
+        let comments = std::iter::repeat_n(": still here\n\n", 1000).collect::<String>();
+        script.chunk(comments).hang()
+    };
+    tokio::join!(
+        assert_the_next_one_goes_on(|_| Script::new().hang(), "no head"),
+        assert_the_next_one_goes_on(Script::hang, "a head and a role"),
+        assert_the_next_one_goes_on(comments, "comments"),
+    );
+}
