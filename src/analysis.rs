@@ -1,27 +1,31 @@
 //! Is new good enough? Compares new with old on the same traffic at the same time.
 //!
-//! [`Memory::look`] takes what both generations did since the last look and returns a [`Verdict`]. It may be called as often and as
-//! long as one likes: with sides that are equal, or with a new side that is worse by no more than the margins of the [`Rules`], the
-//! probability that it ever says [`Verdict::Fail`] is at most `1 - confidence`. See [`evidence`] for the method.
+//! [`Memory::look`] takes what both generations did since the last look and returns a [`Verdict`]. It may be called as often and
+//! for as long as the caller likes: if both sides are equal, or new is worse by no more than the margins of the [`Rules`], the
+//! probability that it ever returns [`Verdict::Fail`] is at most `1 - confidence`. See [`evidence`] for the method.
 //!
-//! - Requests are compared within strata (API class and size of the body), so a different mix on the two sides decides nothing.
-//! - Failures: new fails if its rate exceeds old's by more than `max_failure_rate_increase`.
-//! - Latencies: a request of old counts as slow if it takes longer than a threshold near old's quantile, one of new if it takes
-//!   longer than `ratio` times that. New fails if it has the larger share of slow ones. The threshold is chosen before the look that
-//!   it is used for, and old is held against it as well, so its error matters for the power of the test only. A confidence sequence
-//!   for the quantile itself (Howard and Ramdas, *Sequential estimation of quantiles with applications to A/B testing*, Bernoulli
-//!   28(3), 2022) would have to be added to the error budget.
-//! - The error budget is divided over the metrics.
+//! - Requests are compared within strata (API class and size of the body), so a different mix on the two sides does not affect
+//!   the verdict.
+//! - Failures: new fails if its rate exceeds old's by more than `max_failure_rate_increase`. [`Memory::interim_look`] checks only
+//!   failures, so that a crash is detected within seconds.
+//! - Latencies: a request of old counts as slow if it takes longer than a threshold near old's quantile; a request of new counts
+//!   as slow if it takes longer than `ratio` times that threshold. New fails if it has the larger share of slow requests. The
+//!   threshold is chosen before the look that uses it, and old is compared with it as well, so an error in the threshold affects
+//!   only the power of the test. A confidence sequence for the quantile itself (Howard and Ramdas, *Sequential estimation of
+//!   quantiles with applications to A/B testing*, Bernoulli 28(3), 2022) would have to be charged to the error budget.
+//! - The error budget is divided among the metrics.
 //!
-//! The unit of all of this is a request. Requests that fail or are slow from one cause at one time are not independent; therefore
-//! a look raises the evidence on latencies by a limited factor, and the margins should not be zero.
+//! The unit is always a request. Requests that fail or are slow at the same time for the same cause are not independent;
+//! therefore a single look raises the evidence on latencies only by a limited factor, and the margins should not be zero.
 //!
 //! Pure.
 
 mod accumulate;
 mod counts;
 mod evidence;
+mod failures;
 mod figures;
+mod outcomes;
 mod replay;
 mod text;
 mod window;
@@ -31,7 +35,9 @@ use std::time::Duration;
 pub use self::accumulate::{Accumulator, Reading};
 pub use self::counts::{Counts, MAX_STRATA, Side, Stratum};
 use self::evidence::{Block, Evidence, Law};
+use self::failures::Failures;
 pub use self::figures::Row;
+pub use self::outcomes::{Outcomes, Tally};
 pub use self::replay::replay;
 use self::window::Window;
 use crate::latency::{ENOUGH, Scale, Sketch};
@@ -152,7 +158,7 @@ pub enum Why {
     NoTraffic,
     /// A side has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
-    /// Few streams: there are requests enough, but not enough values of this metric.
+    /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight.
     TooFewValues(Metric, u64),
     /// New looks worse, and there is not enough evidence that it is.
     Unclear(Row),
@@ -173,7 +179,12 @@ pub struct Memory {
     last: Option<Duration>,
     window: Window,
     evidence: [Evidence; Metric::ALL.len()],
-    /// Values of each metric that new had since the first look.
+    failures: Failures,
+    /// What interim looks since the last look have taken in.
+    taken: Outcomes,
+    /// When the last product of the evidence on failures began.
+    product_began: Option<Duration>,
+    /// Values of each latency that new had since the first look.
     seen: [u64; Metric::ALL.len()],
     failed: Option<Row>,
 }
@@ -183,25 +194,8 @@ pub struct Memory {
 const MOST_PER_SECOND: f64 = 0.3;
 /// Longer looks count as this long.
 const LONGEST: f64 = 60.0;
-/// Requests of old that its estimated failure rate begins with, and the rate that those have.
-const PRIOR: f64 = 100.0;
-const PRIOR_RATE: f64 = 0.005;
-/// The weight of the rate over all strata in the estimate for one.
-const POOLED: f64 = 50.0;
-
-/// How many requests each one that began now stands for: 1 or more.
-///
-/// Failures come later than the requests that they belong to. While new gets ever more requests, that only delays them. If it gets
-/// fewer than before, the failures of earlier requests must not count against the few that begin now; then more requests end than
-/// begin, by more than chance explains (two standard deviations).
-fn stands_for(started: u64, ended: u64) -> f64 {
-    let (started, ended) = (started as f64, ended as f64);
-    if started <= 0.0 {
-        return 1.0;
-    }
-    let by_chance = 2.0 * (started + ended).sqrt();
-    1.0 + (ended - started - by_chance).max(0.0) / started
-}
+/// Products of the evidence on failures begin this far apart at least: interim looks would divide their weight among too many.
+const BETWEEN_PRODUCTS: Duration = Duration::from_millis(500);
 
 impl Memory {
     /// Takes in what was counted since the last look. The first look only sets the time. `now` is of any clock that only advances.
@@ -209,11 +203,12 @@ impl Memory {
         let last = *self.last.get_or_insert(now);
         let seconds = now.saturating_sub(last).as_secs_f64();
         if seconds > 0.0 {
-            self.weigh(rules, &counts, seconds);
+            self.weigh(rules, &counts, now, seconds);
             self.last = Some(now);
             self.window.add(counts, last, now, rules.window);
         }
         let (total, covers) = self.window.total();
+        self.failures.learn(&total);
         let rows: Vec<Row> = Metric::ALL
             .into_iter()
             .map(|metric| figures::row(metric, rules, (&total, covers), self.confidence(metric)))
@@ -238,26 +233,49 @@ impl Memory {
         1.0 - p.min(1.0)
     }
 
-    fn weigh(&mut self, rules: &Rules, counts: &Counts, seconds: f64) {
+    /// Takes in how requests ended since the last look, and nothing else. May be called many times between two looks, with ever more
+    /// of what the next look gets. Whether the evidence suffices now: the next look, which should follow at once, says so.
+    pub fn interim_look(&mut self, rules: &Rules, outcomes: &Outcomes, now: Duration) -> bool {
+        if self.last.is_none_or(|last| now <= last) {
+            return false;
+        }
+        self.weigh_failures(rules, outcomes, now, true);
+        self.taken = outcomes.clone();
+        self.failed.is_none() && self.confidence(Metric::Failures) >= rules.confidence
+    }
+
+    fn weigh_failures(&mut self, rules: &Rules, all: &Outcomes, now: Duration, interim: bool) {
+        let outcomes = all.since(&self.taken);
+        let blocks = self.failures.add(&outcomes, now, interim);
+        if blocks.is_empty() {
+            return;
+        }
+        let evidence = &mut self.evidence[Metric::Failures as usize];
+        let age = self.product_began.map(|began| now.saturating_sub(began));
+        if age.is_none_or(|age| age >= BETWEEN_PRODUCTS) {
+            evidence.begin();
+            self.product_began = Some(now);
+        }
+        let margin = rules.max_failure_rate_increase;
+        evidence.multiply(Law::Failed { margin }, &blocks, f64::INFINITY);
+    }
+
+    fn weigh(&mut self, rules: &Rules, counts: &Counts, now: Duration, seconds: f64) {
+        self.weigh_failures(rules, &counts.into(), now, false);
+        self.taken = Outcomes::default();
         let (before, _) = self.window.total();
         let [_, new] = counts.total();
-        let stands_for = stands_for(new.started, new.ended);
+        let most = MOST_PER_SECOND * seconds.min(LONGEST);
         for metric in Metric::ALL {
-            let index = metric as usize;
-            let (law, blocks, most) = if metric == Metric::Failures {
-                let margin = rules.max_failure_rate_increase;
-                let blocks = failures(counts, &before, stands_for);
-                self.seen[index] = self.seen[index].saturating_add(new.started);
-                (Law::Failed { margin }, blocks, f64::INFINITY)
-            } else {
-                let blocks = slow(metric, rules, counts, &before);
-                let values = metric.values(&new).map_or(0, Sketch::count);
-                self.seen[index] = self.seen[index].saturating_add(values);
-                let most = MOST_PER_SECOND * seconds.min(LONGEST);
-                (Law::Slow, blocks, most)
+            let Some(values) = metric.values(&new) else {
+                continue;
             };
+            let index = metric as usize;
+            self.seen[index] = self.seen[index].saturating_add(values.count());
+            let blocks = slow(metric, rules, counts, &before);
             if !blocks.is_empty() {
-                self.evidence[index].look(law, &blocks, most);
+                self.evidence[index].begin();
+                self.evidence[index].multiply(Law::Slow, &blocks, most);
             }
         }
     }
@@ -304,26 +322,6 @@ impl Memory {
         }
         Verdict::Pass
     }
-}
-
-/// Requests and failures of each stratum.
-fn failures(counts: &Counts, before: &Counts, stands_for: f64) -> Vec<Block> {
-    let [known, _] = before.total();
-    let pooled = (known.failed as f64 + PRIOR * PRIOR_RATE) / (known.started as f64 + PRIOR);
-    let blocks = counts.0.iter().filter_map(|(stratum, [old, new])| {
-        if old.started == 0 || new.started == 0 {
-            return None;
-        }
-        let known = before.0.get(stratum).map(|[old, _]| old);
-        let (failed, started) = known.map_or((0, 0), |old| (old.failed, old.started));
-        let begun = new.started as f64 * stands_for;
-        Some(Block {
-            n: [old.started as f64, begun],
-            k: [old.failed as f64, (new.failed as f64).min(begun)],
-            a: ((failed as f64 + POOLED * pooled) / (started as f64 + POOLED)).min(0.9),
-        })
-    });
-    blocks.collect()
 }
 
 /// Slow requests of each stratum that old is known in.

@@ -1,4 +1,4 @@
-//! The static settings of a proxy process, from flags and environment, checked before anything starts.
+//! The static settings of a proxy process, from flags and the environment, checked before anything starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -5,6 +5,7 @@ mod capability;
 mod probe;
 mod publisher;
 mod resolve;
+mod rolled_back;
 mod source;
 mod source_event;
 mod state;

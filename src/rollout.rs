@@ -7,7 +7,7 @@
 //! Settings (spec) ────────┐
 //! Memory (status) ──┐     │
 //!                   ▼     ▼
-//! Observation ───▶ step(…, now) ───▶ Decision ─┬─▶ split, oldDraining → spec
+//! Observation ───▶ step(…, now) ───▶ Decision ─┬─▶ actions, such as the split and oldDraining → spec
 //!                                              ├─▶ memory, conditions, message → status
 //!                                              └─▶ events, wake_at
 //! ```
@@ -46,13 +46,21 @@
 //! | 1 | `NeitherCanServe` | neither side can serve | unchanged |
 //! | 2 | `NewCannotServe` | the [`gate`] is closed | all to old, at once |
 //! | 3 | `OldCannotServe` | old has no worker (for a role), new can serve | all to new, at once |
-//! | 4 | `Paused` | the user pauses the update | the held split, including the user's edits |
-//! | 5 | `DrainOld` | the user sets `drainOld` | all to new, or the cap |
-//! | 6 | `Cap` | capacity would give new more than the cap | the cap |
-//! | 7 | `Capacity` | otherwise | by capacity |
+//! | 4 | `AnalysisFailed` | new has failed the analysis, with `onFailure: RollBack` | all to old, at once |
+//! | 5 | `Paused` | the user pauses the update | the held split, including the user's edits |
+//! | 6 | `DrainOld` | the user sets `drainOld` | all to new, or what rules 7 to 9 leave |
+//! | 7 | `AnalysisFailed` | new has failed the analysis, with `onFailure: Hold` | at most the split of then |
+//! | 8 | `Step` | a step of the update is not passed yet | at most that step |
+//! | 9 | `Cap` | capacity would give new more than the cap | the cap |
+//! | 10 | `Capacity` | otherwise | by capacity |
 //!
-//! With `strict`, `Paused` precedes rules 2 and 3, and rule 3 is limited by the cap. After an emergency the split held
-//! by a pause is restored. A user's edit without a pause is reverted, and reported once.
+//! With `strict`, `Paused` precedes rules 2 to 4, and rule 3 is limited by the cap. After an emergency the split held
+//! by a pause is restored. A user's edit without a pause is reverted, and reported once. Of rules 7 to 9 the one with
+//! the lowest limit decides.
+//!
+//! A failed analysis is remembered in the [`Trial`] of new. It stays whatever happens to workers, proxies, the split or
+//! the controller, until a person asks for another try or the spec names another new. It is written before the split
+//! that follows from it ([`Action::Latch`]): a controller that dies between the two writes has not forgotten it.
 //!
 //! # Losses at once, gains after a wait
 //!
@@ -83,15 +91,16 @@
 //!
 //! - A failed list is not an empty list: without it there is no [`Observation`]. State that has not been observed yet
 //!   is marked as such; it permits no gain and causes no loss.
-//! - Write the split first (with `oldDraining`, in one write, against the observed `resourceVersion`), then the memory.
-//!   If the split cannot be written, discard the decision, observe and decide again. If only the memory write fails,
-//!   the worst consequence is that a wait starts again.
+//! - Carry out the [`Action`]s first, in order (the split with `oldDraining` in one write, against the observed
+//!   `resourceVersion`), then write the memory. If a required action fails, discard the decision, observe and decide
+//!   again. If only the memory write fails, the worst consequence is that a wait starts again.
 //! - Publish the events of a decision once it is applied. There are none if nothing happened.
 //! - Call again on every new observation, and at `wake_at`.
 //! - Time is a wall-clock [`Timestamp`] because it must survive a restart. A clock jump lengthens or shortens a wait.
 //!
 //! Does not depend on Kubernetes, clocks, sockets, tasks, logs or metrics.
 
+mod action;
 mod assessment;
 mod capacity;
 mod conditions;
@@ -109,9 +118,11 @@ mod registered;
 mod rules;
 mod step;
 mod timestamp;
+mod trial;
 mod wait;
 
 pub use self::{
+    action::{Action, DesiredSplit},
     capacity::{Capacity, Role, RoleCapacity, Workers},
     conditions::{Condition, ConditionKind, Event},
     credit::{Credit, Rise},
@@ -129,6 +140,7 @@ pub use self::{
     rules::Rule,
     step::{Decision, step},
     timestamp::Timestamp,
+    trial::{Analysis, AtStep, Failure, Judged, OnFailure, Step, Trial, Verdict},
     wait::{Wait, WaitFor},
 };
 

@@ -1,12 +1,12 @@
-//! Turns what each proxy has counted since it started into what all of them counted between two looks.
+//! Turns the counts of each proxy since its start into the counts of all proxies between two looks.
 //!
-//! Proxies come, go and restart, and may be too old to know any counts. Nothing is counted twice, and nothing that is unknown
-//! is taken for zero:
+//! Proxies come, go and restart, and may be too old to report counts. Nothing is counted twice, and unknown counts are not
+//! treated as zero:
 //!
-//! - A proxy process is known by its name and by when it started. What it counted before it was first seen does not count,
-//!   unless it started after the comparison began.
-//! - A proxy that is not seen for some time is counted from where it was last seen. What it counts meanwhile is counted late.
-//! - If a count of the same process goes down, what was counted in between is left out.
+//! - A proxy process is identified by its name and its start time. Its counts from before it was first seen are ignored, unless
+//!   it started after the comparison began.
+//! - If a proxy is not seen for some time, its counts continue from the last ones seen. The counts of the gap are included late.
+//! - If a count of the same process decreases, the counts in between are ignored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -22,6 +22,9 @@ pub struct Stratum {
 pub struct Side {
     /// First attempts that began.
     pub started: u64,
+    /// First attempts of which is known how they go: they are over, or the response has begun with content. The others have
+    /// neither failed nor succeeded.
+    pub decided: u64,
     /// First attempts that are over, however they ended.
     pub ended: u64,
     /// Those that failed, or whose response was cut or ended with an error.
@@ -38,6 +41,7 @@ impl Side {
     /// Adds what another one counted.
     pub fn add(&mut self, other: &Self) {
         self.started = self.started.saturating_add(other.started);
+        self.decided = self.decided.saturating_add(other.decided);
         self.ended = self.ended.saturating_add(other.ended);
         self.failed = self.failed.saturating_add(other.failed);
         self.first_event.add(&other.first_event);
@@ -54,6 +58,7 @@ impl Side {
         };
         Some(Self {
             started: self.started.checked_sub(before.started)?,
+            decided: self.decided.checked_sub(before.decided)?,
             ended: self.ended.checked_sub(before.ended)?,
             failed: self.failed.checked_sub(before.failed)?,
             first_event: times(&self.first_event, &before.first_event)?,

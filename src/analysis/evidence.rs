@@ -1,4 +1,4 @@
-//! Evidence that new is worse: e-processes, which may be looked at as often as one likes.
+//! Evidence that new is worse: e-processes, which may be inspected as often as one likes.
 //!
 //! An e-process is never negative, begins at 1 and, as long as new is *not* worse, does not grow in expectation. By Ville's
 //! inequality it then ever reaches `1 / α` with a probability of at most `α`, however often and however long one looks. A test of
@@ -23,8 +23,8 @@
 //! # All looks
 //!
 //! The e-variables of strata and looks are multiplied, and the products for several alternatives are averaged. Since a product over
-//! hours of good traffic would take hours to recover, half of the weight goes to products that begin at later looks, the one of
-//! look `t` with weight `1 / (t (t + 1))`: a mixture of e-processes that start later, kept in one number as in the Shiryaev-Roberts
+//! hours of good traffic would take hours to recover, half of the weight goes to products that begin later, the `t`-th with weight
+//! `1 / (t (t + 1))`: a mixture of e-processes that start later, kept in one number as in the Shiryaev-Roberts
 //! procedure (Shin, Ramdas, Rinaldo, *E-detectors*, NEJSDS 2024). The weights add up to 1, so the bound holds for all time.
 
 /// What both sides of one stratum did between two looks, old first.
@@ -53,6 +53,8 @@ const DIFFERENCES: [f64; 9] = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 0.
 /// Odds ratios that are looked for.
 const ODDS: [f64; 9] = [1.3, 1.6, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 200.0];
 const ALTERNATIVES: usize = 9;
+/// The weights of the differences in their average. A crash has the largest, because there every second costs the most requests.
+const WEIGHTS_OF_DIFFERENCES: [f64; ALTERNATIVES] = [0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 1.6, 3.0];
 /// No rate of an alternative is higher.
 const HIGHEST: f64 = 0.98;
 
@@ -62,6 +64,14 @@ const NOT_RARE: f64 = 0.1;
 const BISECTIONS: u32 = 60;
 
 impl Law {
+    /// The weight of an alternative; on average 1.
+    const fn weight(self, number: usize) -> f64 {
+        match self {
+            Self::Failed { .. } => WEIGHTS_OF_DIFFERENCES[number],
+            Self::Slow => 1.0,
+        }
+    }
+
     /// New's rate in an alternative.
     fn alternative(self, a: f64, number: usize) -> f64 {
         match self {
@@ -139,33 +149,44 @@ fn bernoulli(block: &Block, b: f64, margin: f64) -> f64 {
 /// The evidence of all looks that new is worse in one respect.
 #[derive(Clone, Debug)]
 pub(super) struct Evidence {
-    looks: u32,
+    /// Products that were begun at later blocks.
+    begun: u32,
     /// Logarithms of the products since the first look, per alternative.
     whole: [f64; ALTERNATIVES],
-    /// Logarithms of the weighted products since later looks.
+    /// Logarithms of the weighted products that began later.
     later: [f64; ALTERNATIVES],
-    /// The highest value so far, as a logarithm.
+    /// The logarithm of the e-process, and the highest so far.
+    now: f64,
     highest: f64,
 }
 
 impl Default for Evidence {
     fn default() -> Self {
         Self {
-            looks: 0,
+            begun: 0,
             whole: [0.0; ALTERNATIVES],
             later: [f64::NEG_INFINITY; ALTERNATIVES],
+            now: 0.0,
             highest: 0.0,
         }
     }
 }
 
 impl Evidence {
-    /// Takes in a look. `most` is the logarithm of the largest factor by which the look may raise the evidence for an alternative:
-    /// requests that are bad at one moment often have one cause.
-    pub(super) fn look(&mut self, law: Law, blocks: &[Block], most: f64) {
-        self.looks = self.looks.saturating_add(1);
-        let look = f64::from(self.looks);
-        let begins = -(look * (look + 1.0)).ln();
+    /// Begins a product with the next block.
+    pub(super) fn begin(&mut self) {
+        self.begun = self.begun.saturating_add(1);
+        let number = f64::from(self.begun);
+        let weight = -(number * (number + 1.0)).ln();
+        for later in &mut self.later {
+            *later = log_add(*later, weight);
+        }
+    }
+
+    /// Takes in what both sides did. `most` is the logarithm of the largest factor by which it may raise the evidence for an
+    /// alternative: requests that are bad at one moment often have one cause.
+    pub(super) fn multiply(&mut self, law: Law, blocks: &[Block], most: f64) {
+        let mut now = f64::NEG_INFINITY;
         for number in 0..ALTERNATIVES {
             let blocks = blocks.iter();
             let log_e: f64 = blocks
@@ -173,22 +194,18 @@ impl Evidence {
                 .sum();
             let log_e = log_e.min(most);
             self.whole[number] += log_e;
-            self.later[number] = log_add(self.later[number], begins) + log_e;
+            self.later[number] += log_e;
+            let both = log_add(self.whole[number], self.later[number]);
+            now = log_add(now, both + law.weight(number).ln());
         }
-        self.highest = self.highest.max(self.now());
-    }
-
-    /// The logarithm of the e-process now.
-    fn now(&self) -> f64 {
-        let both = self.whole.iter().chain(&self.later);
-        let sum = both.copied().fold(f64::NEG_INFINITY, log_add);
-        sum - (2.0 * ALTERNATIVES as f64).ln()
+        self.now = now - (2.0 * ALTERNATIVES as f64).ln();
+        self.highest = self.highest.max(self.now);
     }
 
     /// The e-process now.
     #[cfg(test)]
     pub(super) fn value(&self) -> f64 {
-        self.now().exp()
+        self.now.exp()
     }
 
     /// The probability with which evidence this strong ever comes up though new is not worse, at most: an always-valid p-value.

@@ -1,7 +1,7 @@
 //! The figures of both sides, as people see them.
 //!
-//! Old's figures are those of new's mix of requests: each stratum of old weighs as much as it does among new's requests. Strata that
-//! only one side has are left out.
+//! Old's figures are weighted by new's mix of requests: each stratum of old has the weight that it has among new's requests.
+//! Strata that only one side has are omitted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,28 +64,29 @@ type Figures = ([Option<f64>; 2], [u64; 2]);
 fn rates(counts: &Counts) -> Figures {
     let (mut weight, mut old_rate, mut new_failed) = (0.0, 0.0, 0.0);
     for [old, new] in counts.0.values() {
-        if old.started == 0 || new.started == 0 {
+        if old.decided == 0 || new.decided == 0 {
             continue;
         }
-        let begun = new.started as f64;
-        weight += begun;
-        old_rate += begun * rate(old);
-        new_failed += begun * rate(new);
+        let decided = new.decided as f64;
+        weight += decided;
+        old_rate += decided * rate(old);
+        new_failed += decided * rate(new);
     }
     let [old, new] = counts.total();
-    let samples = [old.started, new.started];
+    let samples = [old.decided, new.decided];
     if weight > 0.0 {
         return (
             [Some(old_rate / weight), Some(new_failed / weight)],
             samples,
         );
     }
-    let alone = |side: &Side| (side.started > 0).then(|| rate(side));
+    let alone = |side: &Side| (side.decided > 0).then(|| rate(side));
     ([alone(&old), alone(&new)], samples)
 }
 
+/// Requests in flight do not dilute it.
 fn rate(side: &Side) -> f64 {
-    (side.failed as f64 / side.started as f64).min(1.0)
+    (side.failed as f64 / side.decided as f64).min(1.0)
 }
 
 fn quantiles(counts: &Counts, metric: Metric) -> Figures {

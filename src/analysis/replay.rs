@@ -1,4 +1,4 @@
-//! Looks at what proxies remember of the last minutes.
+//! Analyses what proxies remember of the last minutes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

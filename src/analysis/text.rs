@@ -52,13 +52,22 @@ impl Row {
 }
 
 impl Verdict {
+    /// The name of a pass.
+    pub const PASS: &'static str = "pass";
+    /// The name of a fail.
+    pub const FAIL: &'static str = "fail";
+    /// All names.
+    pub const NAMES: [&'static str; 3] = [Self::PASS, Self::FAIL, Self::INCONCLUSIVE];
+    /// The name of no verdict.
+    pub const INCONCLUSIVE: &'static str = "inconclusive";
+
     /// The name in JSON and on pages.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
         match self {
-            Self::Pass => "pass",
-            Self::Fail(_) => "fail",
-            Self::Inconclusive(_) => "inconclusive",
+            Self::Pass => Self::PASS,
+            Self::Fail(_) => Self::FAIL,
+            Self::Inconclusive(_) => Self::INCONCLUSIVE,
         }
     }
 }
@@ -78,6 +87,11 @@ impl Report {
                 number(*has),
                 length(self.covers),
                 number(*needed)
+            ),
+            Verdict::Inconclusive(Why::TooFewValues(Metric::Failures, has)) => format!(
+                "Not enough data: only {} requests of a side were answered or failed in {}.",
+                number(*has),
+                length(self.covers)
             ),
             Verdict::Inconclusive(Why::TooFewValues(metric, has)) => format!(
                 "Not enough data: {} values of '{}' in {}.",

@@ -1,4 +1,4 @@
-//! Judges new by what this process counts, where no controller does it, and asks for all requests to go to old if new fails.
+//! Judges new by the counts of this process if no controller does so, and sends all requests to old if new fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,12 +6,14 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use super::SourceEvent;
-use crate::analysis::{Counts, Memory, Report, Verdict};
+use crate::analysis::{Counts, Memory, Outcomes, Report, Verdict};
 use crate::resource::{Analysis, OnFailure, Plan, Target};
 use crate::snapshot::{SnapshotStore, Status};
 use crate::telemetry::Metrics;
 
-/// The time between two looks. A crash is acted on within two.
+/// The time between two interim looks at the failures, which find a crash.
+const INTERIM: Duration = Duration::from_millis(50);
+/// The time between two looks.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// What is judged. Another new generation, or other margins, begin a new comparison.
@@ -25,7 +27,9 @@ struct Subject {
 struct Comparison {
     subject: Subject,
     began: Instant,
+    /// At the last look, and when that was.
     counted: Counts,
+    looked: Instant,
     memory: Memory,
 }
 
@@ -41,6 +45,7 @@ impl Comparison {
             },
             began: now,
             counted,
+            looked: now,
             memory,
         })
     }
@@ -49,9 +54,21 @@ impl Comparison {
         self.subject.new == plan.new && Some(&self.subject.analysis) == plan.analysis.as_ref()
     }
 
+    /// Is it time for a look?
+    fn interim_look(&mut self, outcomes: &Outcomes, now: Instant) -> bool {
+        if now.saturating_duration_since(self.looked) >= LOOK {
+            return true;
+        }
+        let since = outcomes.since(&Outcomes::from(&self.counted));
+        let now = now.saturating_duration_since(self.began);
+        let rules = &self.subject.analysis.rules;
+        self.memory.interim_look(rules, &since, now)
+    }
+
     fn look(&mut self, counted: Counts, now: Instant) -> Report {
         let since = counted.since(&self.counted).unwrap_or_default();
         self.counted = counted;
+        self.looked = now;
         let now = now.saturating_duration_since(self.began);
         self.memory.look(&self.subject.analysis.rules, since, now)
     }
@@ -65,7 +82,7 @@ pub async fn judge(
     events: mpsc::Sender<SourceEvent>,
 ) {
     let mut comparison: Option<Comparison> = None;
-    let mut looks = tokio::time::interval(LOOK);
+    let mut looks = tokio::time::interval(INTERIM);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
@@ -77,12 +94,14 @@ pub async fn judge(
             continue;
         }
         let now = Instant::now();
-        let counted = metrics.strata.counts();
         let Some(current) = comparison.as_mut().filter(|known| known.is_of(&plan)) else {
-            comparison = Comparison::of(&plan, counted, now);
+            comparison = Comparison::of(&plan, metrics.strata.counts(), now);
             continue;
         };
-        let report = current.look(counted, now);
+        if !current.interim_look(&metrics.strata.outcomes(), now) {
+            continue;
+        }
+        let report = current.look(metrics.strata.counts(), now);
         let rolls_back = matches!(report.verdict, Verdict::Fail(_))
             && current.subject.analysis.on_failure == OnFailure::RollBack;
         if rolls_back && plan.may_roll_back() {

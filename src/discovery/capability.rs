@@ -1,6 +1,6 @@
-//! Asks endpoints ahead of need whether they can continue a text, and renews the answers.
+//! Probes endpoints in advance for whether they can continue a text, and renews the results.
 //!
-//! Nothing is asked while the plan continues no streams.
+//! Sends no probes while the plan does not enable continuation.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use http::HeaderMap;
 use tokio::task::JoinSet;
 
-use crate::continuation::Mode;
+use crate::continuation::{Mode, Probe};
 use crate::guard::{GUARD, GuardCheck};
 use crate::http1::NameFilter;
 use crate::snapshot::{Snapshot, SnapshotStore};
-use crate::upstream::{Demand, Endpoint, GuardField, Pool};
+use crate::upstream::{Demand, Endpoint, GuardField, Pool, Wanted};
 
 /// Most questions at a time, in all and to one endpoint: a server that hangs must not delay the others.
 const MOST_AT_A_TIME: usize = 16;
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Question {
     endpoint: u64,
-    model: Option<Arc<str>>,
+    about: Option<Wanted>,
 }
 
 /// Asks for the life of the process, about the models that endpoints list and those in `demand`.
@@ -70,7 +70,7 @@ pub async fn prove_continuations(snapshots: Arc<SnapshotStore>, demand: Arc<Dema
 
 fn ask_what_is_due(
     snapshot: &Snapshot,
-    wanted: &[Arc<str>],
+    wanted: &[Wanted],
     asked: &mut JoinSet<Question>,
     open: &mut HashSet<Question>,
 ) {
@@ -94,20 +94,22 @@ fn ask_what_is_due(
 }
 
 /// What to ask `endpoint` at `now`. Nothing while it is ejected, since it would not answer.
-fn due(endpoint: &Endpoint, wanted: &[Arc<str>], now: Instant, plan: u64) -> Vec<Question> {
+fn due(endpoint: &Endpoint, wanted: &[Wanted], now: Instant, plan: u64) -> Vec<Question> {
     if !endpoint.is_healthy(now) {
         return Vec::new();
     }
-    let of = |model| Question {
+    let of = |about| Question {
         endpoint: endpoint.id,
-        model,
+        about,
     };
-    let models = endpoint.models_to_ask(wanted).into_iter();
-    let models = models.filter(|model| endpoint.is_proof_due(model, now, plan));
     let list = endpoint.is_list_due(now, plan).then(|| of(None));
-    list.into_iter()
-        .chain(models.map(|model| of(Some(model))))
-        .collect()
+    let mut due: Vec<_> = list.into_iter().collect();
+    for probe in Probe::ALL {
+        let models = endpoint.models_to_ask(probe, wanted).into_iter();
+        let models = models.filter(|model| endpoint.is_proof_due(probe, model, now, plan));
+        due.extend(models.map(|model| of(Some((probe, model)))));
+    }
+    due
 }
 
 async fn ask(
@@ -117,9 +119,10 @@ async fn ask(
     guard: Option<GuardField>,
     plan: u64,
 ) -> Question {
-    match &question.model {
-        Some(model) => {
-            pool.prove(&endpoint, model, guard.as_ref(), plan).await;
+    match &question.about {
+        Some((probe, model)) => {
+            let proof = pool.prove(&endpoint, (*probe, model), None, guard.as_ref(), plan);
+            proof.await;
         }
         None => pool.list(&endpoint, guard.as_ref(), plan).await,
     }

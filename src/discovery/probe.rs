@@ -1,4 +1,4 @@
-//! Actively probes each endpoint for whether it can serve, which a frontend's `/health` does not tell.
+//! Actively probes whether each endpoint can serve, which a frontend's `/health` does not show.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 pub use self::certificates::TlsFault;
 use self::snapshot_builder::SnapshotBuilder;
+use super::rolled_back::{Failed, RolledBack};
 use super::source_event::{RequestedPlan, SourceEvent};
 use super::state::State;
 use crate::config::Config;
@@ -28,12 +29,6 @@ struct Refused {
     problems: Problems,
 }
 
-/// A new generation that has failed the analysis of this process.
-struct Failed {
-    new: Vec<Target>,
-    why: String,
-}
-
 /// The single writer of snapshots.
 pub struct Publisher {
     snapshots: Arc<SnapshotStore>,
@@ -42,11 +37,12 @@ pub struct Publisher {
     keeper: Option<watch::Sender<Option<Arc<Manifest>>>>,
     refused: Option<Refused>,
     failed: Option<Failed>,
+    rolled_back: Option<RolledBack>,
     builder: SnapshotBuilder,
 }
 
 impl Publisher {
-    /// Publishes the first plan.
+    /// Publishes the first plan. `judges` says that this process judges new by itself.
     ///
     /// # Errors
     /// If its TLS files cannot be used.
@@ -56,7 +52,11 @@ impl Publisher {
         state: Option<State>,
         wanted: RequestedPlan,
         source: Arc<str>,
+        judges: bool,
     ) -> Result<Self, TlsFault> {
+        let rolled_back = state.as_ref().filter(|_| judges).map(State::rolled_back);
+        let failed = rolled_back.as_ref();
+        let failed = failed.and_then(|rolled_back| rolled_back.read(&wanted.plan));
         let empty = Snapshot {
             epoch: 0,
             plan: Arc::new(Plan::all_old()),
@@ -75,10 +75,12 @@ impl Publisher {
             metrics,
             keeper: None,
             refused: None,
-            failed: None,
+            failed,
+            rolled_back,
             builder: SnapshotBuilder::of(config),
         };
         let manifest = wanted.manifest.clone();
+        let wanted = publisher.without_failed(wanted).await;
         publisher.apply(wanted, source).await?;
         if let Some(state) = state {
             // Nothing is served yet, so a blocking write is fine.
@@ -143,24 +145,47 @@ impl Publisher {
             return;
         }
         tracing::error!(%why, "new has failed the analysis: all requests go to old");
-        self.failed = Some(Failed { new, why });
-        let wanted = self.without_failed(RequestedPlan {
-            plan: Arc::clone(&current.plan),
-            manifest: current.manifest.clone(),
-        });
+        self.failed = Some(Failed::of(&current.plan, why));
+        let wanted = self
+            .without_failed(RequestedPlan {
+                plan: Arc::clone(&current.plan),
+                manifest: current.manifest.clone(),
+            })
+            .await;
         // It needs no certificates beyond those in use.
         let _ = self.apply(wanted, Arc::clone(&current.source)).await;
+        self.keep_failed().await;
     }
 
-    /// The plan as it is put in force: without requests for a new generation that has failed. A plan with another one ends that.
-    fn without_failed(&mut self, wanted: RequestedPlan) -> RequestedPlan {
-        self.failed.take_if(|failed| failed.new != wanted.plan.new);
+    /// The plan as it is put in force: without requests for a new generation that has failed, unless old drains. A plan with another
+    /// one ends that.
+    async fn without_failed(&mut self, wanted: RequestedPlan) -> RequestedPlan {
+        let ended = self
+            .failed
+            .take_if(|failed| !failed.is_new_of(&wanted.plan));
+        if ended.is_some() {
+            self.keep_failed().await;
+        }
         match &self.failed {
-            Some(failed) if wanted.plan.failed_analysis.is_none() => RequestedPlan {
-                plan: Arc::new(wanted.plan.rolled_back(&failed.why)),
-                manifest: wanted.manifest,
-            },
+            Some(failed) if !wanted.plan.old_drains && wanted.plan.failed_analysis.is_none() => {
+                RequestedPlan {
+                    plan: Arc::new(wanted.plan.rolled_back(&failed.why)),
+                    manifest: wanted.manifest,
+                }
+            }
             _ => wanted,
+        }
+    }
+
+    /// Keeps over a restart which new generation has failed, if any.
+    async fn keep_failed(&self) {
+        let Some(rolled_back) = self.rolled_back.clone() else {
+            return;
+        };
+        let failed = self.failed.clone();
+        let kept = tokio::task::spawn_blocking(move || rolled_back.write(failed.as_ref()));
+        if let Err(error) = kept.await.unwrap_or_else(|error| Err(error.into())) {
+            tracing::error!(%error, "that new was rolled back could not be kept over a restart");
         }
     }
 
@@ -170,7 +195,7 @@ impl Publisher {
         source: Arc<str>,
         heard: Instant,
     ) -> Result<(), Problems> {
-        let wanted = self.without_failed(wanted);
+        let wanted = self.without_failed(wanted).await;
         let current = self.snapshots.load();
         if current.plan == wanted.plan && current.epoch > 0 {
             // The same plan again clears a rejection. Its source or manifest may differ.

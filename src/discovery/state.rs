@@ -1,4 +1,4 @@
-//! Saves the last good plan across restarts.
+//! The directory for state that survives restarts: the last good plan, and whether new was rolled back.
 
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
@@ -8,13 +8,14 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tokio::sync::watch;
 
+use super::rolled_back::RolledBack;
 use crate::files;
 use crate::resource::{API_VERSION, Identity, KIND, MAX_BYTES, Manifest, ReportedStatus, Update};
 
 /// The largest file that is read, in bytes: four times the limit for a manifest, because the file is indented.
 const MOST: u64 = 4 * MAX_BYTES as u64;
 
-/// The directory of the saved plan.
+/// That directory.
 #[derive(Clone, Debug)]
 pub struct State {
     file: PathBuf,
@@ -38,6 +39,11 @@ impl State {
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// What is kept of a roll back, beside the plan.
+    pub(super) fn rolled_back(&self) -> RolledBack {
+        RolledBack::at(self.file.with_file_name("rolled-back.json"))
     }
 
     /// Saves a plan atomically: a crash leaves the old or the new file.

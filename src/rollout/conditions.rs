@@ -2,9 +2,12 @@
 //! changes only when something happens.
 
 use super::{
-    Obstacle, Phase, Rule,
+    Obstacle, OnFailure, Phase, Rule, Verdict,
     gate::listed,
-    messages::{StatusContext, failing, lag, message, share, unmeasured, why, without_proxy},
+    messages::{
+        StatusContext, analysis_failed, failing, lag, message, share, unmeasured, why,
+        without_proxy,
+    },
 };
 
 /// A condition of the status.
@@ -33,6 +36,8 @@ pub enum ConditionKind {
     Paused,
     /// The update is complete: old is no longer needed.
     Complete,
+    /// New has failed the analysis. Only there while new is analysed or has failed.
+    AnalysisFailed,
     /// Something is wrong.
     Degraded,
     /// The update is complete or held, and nothing is wrong. First of the three kstatus conditions, of which exactly
@@ -54,6 +59,7 @@ impl ConditionKind {
             Self::Progressing => "Progressing",
             Self::Paused => "Paused",
             Self::Complete => "Complete",
+            Self::AnalysisFailed => "AnalysisFailed",
             Self::Degraded => "Degraded",
             Self::Ready => "Ready",
             Self::Reconciling => "Reconciling",
@@ -88,7 +94,7 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
     };
     let progressing = match context.rule {
         _ if is_complete => condition(Progressing, false, "Complete", "nothing moves any more"),
-        rule @ (Rule::Superseded | Rule::Paused) => {
+        rule @ (Rule::Superseded | Rule::AnalysisFailed | Rule::Paused) => {
             condition(Progressing, false, rule.as_str(), &why)
         }
         _ if context.phase == Phase::Draining => {
@@ -146,8 +152,33 @@ pub(super) fn conditions(context: &StatusContext) -> Vec<Condition> {
         condition(Complete, is_complete, context.phase.as_str(), complete),
         degraded(context),
     ];
+    all.extend(analysis(context));
     all.extend(standard(&all, is_held));
     all
+}
+
+/// Whether new has failed the analysis, if there is one. Without figures, which change all the time, unless they decided.
+fn analysis(context: &StatusContext) -> Option<Condition> {
+    let assessment = context.assessment;
+    let condition = |holds, reason, message: &str| Condition {
+        kind: ConditionKind::AnalysisFailed,
+        holds,
+        reason,
+        message: message.to_owned(),
+    };
+    if let Some(failure) = &context.memory.trial.failure {
+        let reason = match failure.on_failure {
+            OnFailure::RollBack => "RolledBack",
+            OnFailure::Hold => "Held",
+        };
+        return Some(condition(true, reason, &failure.clause()));
+    }
+    let judged = assessment.seen.judged.as_ref();
+    let trial = &context.memory.trial;
+    Some(match trial.verdict(assessment.settings, judged)?.verdict {
+        Verdict::Pass => condition(false, "Pass", "new keeps to the margins"),
+        _ => condition(false, "Inconclusive", "not enough is known of new"),
+    })
 }
 
 /// The conditions by which generic tools wait for an update or detect that it failed (kstatus of
@@ -196,7 +227,12 @@ fn degraded(context: &StatusContext) -> Condition {
             let fell_over = context.memory.new_had_share && context.assessment.new_is_wanted();
             (held || fell_over).then(|| why(context))
         }
-        Rule::Paused | Rule::DrainOld | Rule::Cap | Rule::Capacity => None,
+        Rule::AnalysisFailed
+        | Rule::Paused
+        | Rule::DrainOld
+        | Rule::Step
+        | Rule::Cap
+        | Rule::Capacity => None,
     };
     let without_proxy = without_proxy(context);
     let lag = context.assessment.is_lagging().then(|| lag(context));
@@ -206,10 +242,12 @@ fn degraded(context: &StatusContext) -> Condition {
             .gate
             .obstacles
             .contains(&Obstacle::OldModelsUnknown);
+    let failed = analysis_failed(context).filter(|_| context.rule != Rule::Superseded);
     let (reason, message) = match (outage, unmeasured(context), lag) {
         _ if without_proxy.is_some() => ("NoProxy", without_proxy.unwrap_or_default()),
         _ if is_unknown => ("OldModelsUnknown", Obstacle::OldModelsUnknown.to_string()),
         (Some(outage), ..) => (context.rule.as_str(), outage),
+        _ if failed.is_some() => ("AnalysisFailed", failed.unwrap_or_default()),
         (None, Some(unmeasured), _) => ("FullSizeUnknown", unmeasured),
         (None, None, Some(lag)) => ("ProxiesLag", lag),
         (None, None, None) => match (untried(context), fails_in_part(context)) {
@@ -272,7 +310,7 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
             "SplitChanged",
             format!("from {from} to {}", message(context)),
         );
-    } else if context.before.rule != Some(context.rule) {
+    } else if context.before.rule != Some(context.rule) && !context.failure_is_new {
         event(is_warning, context.rule.as_str(), message(context));
     }
     if context.before.phase != context.phase {
@@ -288,6 +326,16 @@ pub(super) fn events(context: &StatusContext) -> Vec<Event> {
         if let Some(text) = text {
             event(false, context.phase.as_str(), text.to_owned());
         }
+    }
+    if let Some(failure) = context.memory.trial.failure.as_ref()
+        && context.failure_is_new
+    {
+        let follows = match failure.on_failure {
+            OnFailure::RollBack => "all requests go to old",
+            OnFailure::Hold => "new gets no more than it has",
+        };
+        let text = format!("{}; {follows} until `crossfade retry`", failure.clause());
+        event(true, "AnalysisFailed", text);
     }
     if context.lag_is_new {
         event(true, "ProxiesLag", lag(context));

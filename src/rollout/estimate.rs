@@ -29,6 +29,20 @@ impl Lengths {
         }
         self.longer += other.longer;
     }
+
+    /// How long 99 of 100 streams last at most. `None` if none has ended.
+    #[must_use]
+    pub fn percentile_99(&self) -> Option<Duration> {
+        let total = self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.longer;
+        let enough = (u128::from(total) * 99).div_ceil(100);
+        let mut ended = 0;
+        let reached = self.buckets.iter().find(|(_, count)| {
+            ended += u128::from(*count);
+            ended >= enough
+        });
+        let bound = reached.map_or(Duration::MAX, |(bound, _)| *bound);
+        (total > 0).then_some(bound)
+    }
 }
 
 /// Estimates the time until all of `open` streams have ended, if none has been added for `elapsed`.
@@ -149,6 +163,19 @@ mod tests {
         let buckets = [(59, 0), (60, 2000)].map(|(bound, count)| (seconds(bound), count));
         assert_eq!(all.buckets, [&[(seconds(30), 7)], &buckets[..]].concat());
         assert_eq!(all.longer, 1);
+    }
+
+    #[test]
+    fn one_stream_in_a_hundred_lasts_longer_than_the_percentile() {
+        let lengths = |short, long, longer| Lengths {
+            buckets: vec![(seconds(1), short), (seconds(60), long)],
+            longer,
+        };
+        assert_eq!(lengths(99, 1, 0).percentile_99(), Some(seconds(1)));
+        assert_eq!(lengths(98, 2, 0).percentile_99(), Some(seconds(60)));
+        assert_eq!(lengths(98, 0, 2).percentile_99(), Some(Duration::MAX));
+        assert_eq!(lengths(0, 1, 0).percentile_99(), Some(seconds(60)));
+        assert_eq!(lengths(0, 0, 0).percentile_99(), None);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub enum Evidence {
     CurrentView,
     /// The controller sees what leads to old from other namespaces, or was told that nothing does.
     SeesElsewhere,
+    /// Nobody is deleting the update. Once it is gone, the proxies of old's frontends may send requests to old again.
+    UpdateStays,
     /// The update controls its deployment and is complete.
     Complete,
     /// The split in the resource gives all to new, and this step leaves it so.
@@ -46,9 +48,10 @@ pub enum Evidence {
 
 impl Evidence {
     /// Required before the last worker of old may be removed.
-    pub const FOR_LAST_WORKER: [Self; 12] = [
+    pub const FOR_LAST_WORKER: [Self; 13] = [
         Self::CurrentView,
         Self::SeesElsewhere,
+        Self::UpdateStays,
         Self::Complete,
         Self::AllToNew,
         Self::NewServes,
@@ -85,6 +88,9 @@ impl Evidence {
                 "this controller may read one namespace only, so it does not know what leads to the frontends of old from others \
                  (--assume-isolated-namespace says that nothing does)"
             }
+            Self::UpdateStays => {
+                "the update is being deleted, and once it is gone the frontends of old may send requests to old again"
+            }
             Self::Complete => "the update is not complete",
             Self::AllToNew => "the split does not give all to new",
             Self::NewServes => "new has not been seen serving",
@@ -108,7 +114,7 @@ impl Evidence {
                 "requests have come to the pods of old's frontends of late, or a proxy does not say when the last one came"
             }
             Self::ClientsReachNew => {
-                "spec.clientService is not seen to lead to a ready frontend of new"
+                "spec.clientService is not seen to lead, on each of its ports, to a ready frontend of new"
             }
             Self::ClientsLeftOld => {
                 "spec.clientService is not seen to have left the frontends of old"
@@ -135,6 +141,7 @@ impl EvidenceInput<'_> {
         match evidence {
             Evidence::CurrentView => seen.is_current,
             Evidence::SeesElsewhere => seen.sees_elsewhere,
+            Evidence::UpdateStays => !seen.is_being_deleted,
             Evidence::Complete => self.phase == Phase::Complete && seen.superseded_by.is_none(),
             Evidence::AllToNew => seen.split.is_all_new() && self.next.is_all_new(),
             Evidence::NewServes => {

@@ -8,7 +8,7 @@ use std::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Lengths, Registered, Role, Workers};
+use super::{Judged, Lengths, OnFailure, Registered, Role, Step, Workers};
 use crate::split::{Generation, Weights};
 
 /// One of something for each generation.
@@ -26,6 +26,14 @@ impl<T> Sides<T> {
         match generation {
             Generation::Old => &self.old,
             Generation::New => &self.new,
+        }
+    }
+
+    /// The value for `generation`, to change it.
+    pub const fn of_mut(&mut self, generation: Generation) -> &mut T {
+        match generation {
+            Generation::Old => &mut self.old,
+            Generation::New => &mut self.new,
         }
     }
 }
@@ -58,6 +66,14 @@ pub struct Settings {
     pub models: Option<BTreeSet<String>>,
     /// How long no request that a client may depend on must have come to the proxies of old before old may be deleted.
     pub quiet_period: Duration,
+    /// Identifies new: any text that changes when the spec names another new generation.
+    pub trial: String,
+    /// A person's last request to try new again, which differs from any earlier one.
+    pub retry: Option<String>,
+    /// `analysis.onFailure`, if there is an analysis.
+    pub on_failure: Option<OnFailure>,
+    /// `steps`, in increasing order.
+    pub steps: Vec<Step>,
     /// Whether these are the last valid settings because the current ones are invalid. Then losses take effect, but
     /// nothing is gained, and neither the drain nor its completion begins.
     pub losses_only: bool,
@@ -79,6 +95,10 @@ impl Settings {
             full_sizes: Sides::default(),
             models: None,
             quiet_period: Duration::from_secs(10),
+            trial: String::new(),
+            retry: None,
+            on_failure: None,
+            steps: Vec::new(),
             losses_only: false,
         }
     }
@@ -90,10 +110,15 @@ impl Settings {
 pub struct Observation {
     /// `metadata.generation` of the resource.
     pub resource_generation: u64,
+    /// Whether somebody is deleting the resource.
+    pub is_being_deleted: bool,
     /// The split in the resource.
     pub split: Weights,
     /// Whether the controller owns the fields of the split, as their last writer.
     pub split_is_ours: bool,
+    /// Whether the resource lacks a part of what [`Action::SetSplit`](super::Action::SetSplit) writes, although nobody has
+    /// set another split.
+    pub split_is_incomplete: bool,
     /// `spec.oldDraining` as observed.
     pub old_draining: bool,
     /// The resource that controls the deployment instead of this one, if any.
@@ -115,6 +140,8 @@ pub struct Observation {
     pub is_current: bool,
     /// How long streams on the old generation lasted.
     pub lengths: Lengths,
+    /// The result of the analysis, if there is one.
+    pub judged: Option<Judged>,
 }
 
 /// The state of a side's frontends.
@@ -228,6 +255,8 @@ pub enum Silence {
     NoAnswer,
     /// Its pod has no port of this name: it has no proxy, or none that can be queried. Clients reach it all the same.
     NoPort(String),
+    /// It is not queried, because its namespace has more proxies than this number.
+    TooMany(usize),
 }
 
 /// The reported state of a proxy.

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Credit, Observation, Phase, Registered, Role, Rule, Settings, Sides, Timestamp,
-    ratio::stored_weights,
+    Action, Credit, Observation, Phase, Registered, Role, Rule, Settings, Sides, Timestamp,
+    assessment::Assessment, ratio::stored_weights, trial::Trial,
 };
 use crate::split::Weights;
 
@@ -57,6 +57,8 @@ pub struct Memory {
     pub phase_since: Timestamp,
     /// Has a deadline ended the drain while streams were open?
     pub overdue: bool,
+    /// How new has done so far.
+    pub trial: Trial,
     /// The rule that decided last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
@@ -77,17 +79,21 @@ pub struct Change {
 }
 
 impl Memory {
-    /// The memory at the start of a step: reset if the subject changed, with no timestamp later than `now`.
-    pub(super) fn opened(&self, subject: &str, now: Timestamp) -> Self {
-        if self.subject != subject {
+    /// The memory at the start of a step: reset if the subject changed, with no timestamp later than `now`. A failure of new
+    /// outlasts another way of counting old.
+    pub(super) fn opened(&self, settings: &Settings, generation: u64, now: Timestamp) -> Self {
+        let trial = self.trial.opened(settings, generation, now);
+        if self.subject != settings.subject {
             return Self {
-                subject: subject.to_owned(),
+                subject: settings.subject.clone(),
                 phase_since: now,
                 rule_since: now,
+                trial,
                 ..Self::default()
             };
         }
         let mut memory = self.clone();
+        memory.trial = trial;
         memory.phase_since = memory.phase_since.min(now);
         memory.rule_since = memory.rule_since.min(now);
         if let Some(change) = &mut memory.change {
@@ -157,6 +163,30 @@ impl Memory {
         self.held_by_person = settings.paused && (self.held_by_person || !seen.split_is_ours);
         self.contested &= !settings.paused;
         edited
+    }
+
+    /// Records what the analysis found, and how far the steps are.
+    pub(super) fn try_new(&mut self, assessment: &Assessment) {
+        let (settings, seen) = (assessment.settings, assessment.seen);
+        let (judged, now) = (seen.judged.as_ref(), assessment.now);
+        self.trial.judge(settings, judged, seen.split, now);
+        let may_gain = assessment.may_gain();
+        self.trial
+            .climb(settings, judged, seen.split, may_gain, now);
+    }
+
+    /// What to write at once if new has failed since this memory was written: it, and the failure.
+    pub(super) fn latch(&self, after: &Self) -> Option<Action> {
+        let mut memory = match self.subject == after.subject {
+            true => self.clone(),
+            false => Self {
+                subject: after.subject.clone(),
+                ..Self::default()
+            },
+        };
+        memory.trial.clone_from(&after.trial);
+        let is_new = after.trial.has_failed_since(&self.trial);
+        is_new.then(|| Action::Latch(Box::new(memory)))
     }
 
     /// Records the deciding rule and the phase.

@@ -22,6 +22,8 @@ pub(super) struct StatusContext<'a> {
     pub contested: bool,
     /// Whether proxies lag after the timeout for the first time.
     pub lag_is_new: bool,
+    /// Whether a failure of new is reported for the first time.
+    pub failure_is_new: bool,
 }
 
 /// The one-line summary: the split, the reason, and what is waited for.
@@ -98,6 +100,19 @@ pub(super) fn why(context: &StatusContext) -> String {
             ),
             None => format!("paused; {}", workers()),
         },
+        Rule::AnalysisFailed => {
+            let failed = analysis_failed(context).unwrap_or_default();
+            format!("{failed}; {}", workers())
+        }
+        Rule::Step => {
+            let step = context.memory.trial.step(assessment.settings);
+            format!(
+                "held at the step of {} %{}; {}",
+                step.map_or(100, |step| step.percent),
+                by_capacity(context),
+                workers()
+            )
+        }
         Rule::Cap => {
             let cap = assessment.settings.cap_percent.unwrap_or(100);
             format!(
@@ -109,6 +124,12 @@ pub(super) fn why(context: &StatusContext) -> String {
         Rule::DrainOld => format!("spec.drainOld is true; {}", workers()),
         Rule::Capacity => workers(),
     }
+}
+
+/// That new has failed the analysis, if so.
+pub(super) fn analysis_failed(context: &StatusContext) -> Option<String> {
+    let failure = context.memory.trial.failure.as_ref()?;
+    Some(format!("new failed the analysis: {}", failure.clause()))
 }
 
 /// Which settings an emergency overrides.

@@ -49,6 +49,12 @@ impl Proxies {
             Err(Silence::NotYet) => format!("{} (no response yet)", proxy.name),
             Err(Silence::NoAnswer) => format!("{} (does not answer)", proxy.name),
             Err(Silence::NoPort(port)) => format!("{} (has no port {port})", proxy.name),
+            Err(Silence::TooMany(most)) => {
+                format!(
+                    "{} (not asked, as one of more than {most} proxies)",
+                    proxy.name
+                )
+            }
         };
         let ready = || lagging_alive.iter().filter(|proxy| proxy.ready);
         let heard = || proxies.iter().filter_map(|proxy| proxy.state.as_ref().ok());

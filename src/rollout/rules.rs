@@ -18,10 +18,14 @@ pub enum Rule {
     NewCannotServe,
     /// Old has no ready worker and new can serve: all to new.
     OldCannotServe,
+    /// New has failed the analysis: all to old, or no more to new.
+    AnalysisFailed,
     /// Paused: the split stays as it is held.
     Paused,
     /// A person wants old drained: all to new.
     DrainOld,
+    /// Capacity would give new more than a step that is not passed yet.
+    Step,
     /// Capacity would give new more than the cap.
     Cap,
     /// By capacity.
@@ -30,13 +34,15 @@ pub enum Rule {
 
 impl Rule {
     /// Every rule, in order of precedence.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Superseded,
         Self::NeitherCanServe,
         Self::NewCannotServe,
         Self::OldCannotServe,
+        Self::AnalysisFailed,
         Self::Paused,
         Self::DrainOld,
+        Self::Step,
         Self::Cap,
         Self::Capacity,
     ];
@@ -49,8 +55,10 @@ impl Rule {
             Self::NeitherCanServe => "NeitherCanServe",
             Self::NewCannotServe => "NewCannotServe",
             Self::OldCannotServe => "OldCannotServe",
+            Self::AnalysisFailed => "AnalysisFailed",
             Self::Paused => "Paused",
             Self::DrainOld => "DrainOld",
+            Self::Step => "Step",
             Self::Cap => "Cap",
             Self::Capacity => "Capacity",
         }
@@ -69,6 +77,17 @@ pub(super) struct RuleInput<'a> {
     pub present: Weights,
     /// The split that a pause holds.
     pub held: Weights,
+    /// Whether new has failed the analysis and gets nothing any more.
+    pub rolled_back: bool,
+    /// The most that the analysis and the steps leave to new.
+    pub limit: Option<Limit>,
+}
+
+/// The most that new may get, and by which rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub rule: Rule,
+    pub most: Weights,
 }
 
 /// Where the split should move.
@@ -94,18 +113,19 @@ pub(super) fn decide(view: &RuleInput) -> (Rule, Aim) {
         _ if strictly_paused => (Rule::Paused, toward_held(view)),
         (_, false) => (Rule::NewCannotServe, Aim::AtOnce(Weights::ALL_OLD)),
         (_, true) if old_is_out && settings.strict => {
-            capped(settings, Weights::ALL_NEW, Aim::AtOnce)
+            capped(settings, None, Weights::ALL_NEW, Aim::AtOnce)
         }
         (_, true) if old_is_out => (Rule::OldCannotServe, Aim::AtOnce(Weights::ALL_NEW)),
+        _ if view.rolled_back => (Rule::AnalysisFailed, Aim::AtOnce(Weights::ALL_OLD)),
         _ if settings.paused => (Rule::Paused, toward_held(view)),
         // As for any gain, new's capacity must have lasted first.
         _ if settings.drain_old && !view.credit.new.is_zero() => {
-            let (rule, aim) = capped(settings, Weights::ALL_NEW, Aim::Toward);
-            let is_capped = rule == Rule::Cap;
-            (if is_capped { rule } else { Rule::DrainOld }, aim)
+            let (rule, aim) = capped(settings, view.limit, Weights::ALL_NEW, Aim::Toward);
+            let is_whole = rule == Rule::OldCannotServe;
+            (if is_whole { Rule::DrainOld } else { rule }, aim)
         }
         _ => match Ratio::weights(view.credit.old, view.credit.new) {
-            Some(weights) => capped(settings, weights, Aim::Toward),
+            Some(weights) => capped(settings, view.limit, weights, Aim::Toward),
             None => (Rule::Capacity, Aim::Stay),
         },
     }
@@ -127,8 +147,16 @@ fn toward_held(view: &RuleInput) -> Aim {
     }
 }
 
-fn capped(settings: &Settings, weights: Weights, aim: fn(Weights) -> Aim) -> (Rule, Aim) {
+fn capped(
+    settings: &Settings,
+    limit: Option<Limit>,
+    weights: Weights,
+    aim: fn(Weights) -> Aim,
+) -> (Rule, Aim) {
     let within = at_most(weights, settings.cap_percent);
+    if let Some(limit) = limit.filter(|limit| is_more(within, limit.most)) {
+        return (limit.rule, aim(limit.most));
+    }
     let rule = match weights {
         _ if within != weights => Rule::Cap,
         Weights::ALL_NEW => Rule::OldCannotServe,

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::{
-    Capacity, Condition, Credit, Event, Evidence, Memory, Observation, Obstacle, Phase, Rule,
-    Settings, Sides, Timestamp, Wait,
+    Action, Analysis, AtStep, Capacity, Condition, Credit, DesiredSplit, Event, Evidence, Memory,
+    Observation, Obstacle, Phase, Rule, Settings, Sides, Timestamp, Wait,
     assessment::Assessment,
     conditions, drain_estimate,
     end::Ending,
@@ -20,11 +20,11 @@ use crate::split::Weights;
 /// What to write, and the status to report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The split to write, as percentage and exact weights together. `None` if it is already right.
-    pub split: Option<Weights>,
-    /// The value for `spec.oldDraining`.
-    pub old_draining: bool,
-    /// The memory for the next step. Write it after the split, and only if the split was written.
+    /// What to do, in this order. Empty if everything is already right.
+    pub actions: Vec<Action>,
+    /// What the spec says after the actions.
+    pub desired: DesiredSplit,
+    /// The memory for the next step. Write it after the actions, and only if those that are required were done.
     pub memory: Memory,
     /// How far the update is.
     pub phase: Phase,
@@ -38,6 +38,10 @@ pub struct Decision {
     pub open_streams: Option<Sides<u64>>,
     /// Streams on old that are to be moved to new, as far as proxies answer.
     pub moving_streams: u64,
+    /// The verdict of the analysis in force, if new is analysed or has failed.
+    pub analysis: Option<Analysis>,
+    /// The step that limits the split, if any.
+    pub step: Option<AtStep>,
     /// What the update waits for.
     pub waiting_for: Vec<Wait>,
     /// The conditions of the status, without timestamps.
@@ -64,10 +68,13 @@ pub struct Decision {
 #[must_use]
 pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Timestamp) -> Decision {
     let before = memory;
-    let mut memory = before.opened(&settings.subject, now);
+    let mut memory = before.opened(settings, seen.resource_generation, now);
     memory.learn(seen, now);
     let assessment = Assessment::of(settings, &memory, seen, now);
 
+    if seen.superseded_by.is_none() {
+        memory.try_new(&assessment);
+    }
     let (mut credit, lost) = assessment.credit(memory.credit.take());
     let edited = memory.judge_split(settings, seen);
     let (mut rule, mut aim) = rules::decide(&view(&assessment, &memory, &credit));
@@ -80,7 +87,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     }
     memory.credit = Some(credit);
 
-    let next = next(&assessment, aim, edited, lost);
+    let next = next(&assessment, &memory, aim, edited, lost);
     memory.new_had_share |= !next.is_all_old();
     let contested = edited && next != seen.split && !memory.contested;
     memory.contested |= contested;
@@ -99,6 +106,8 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     memory.overdue = overdue;
     memory.enter(rule, phase, now);
     let lag_is_new = assessment.is_lagging() && memory.tell_lag();
+    let latch = before.latch(&memory);
+    let failure_is_new = memory.trial.tell();
     let waiting_for = wait::all(&assessment, &memory, &ending, aim, next);
     let context = StatusContext {
         assessment: &assessment,
@@ -110,6 +119,7 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         waiting_for: &waiting_for,
         contested,
         lag_is_new,
+        failure_is_new,
     };
     let input = EvidenceInput {
         assessment: &assessment,
@@ -118,13 +128,20 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
     };
     let missing = input.missing();
     let lacks_any = |of: &[Evidence]| missing.iter().any(|evidence| of.contains(evidence));
-    Decision {
-        split: (next != seen.split).then_some(next),
+    let desired = DesiredSplit {
+        split: next,
         old_draining: match rule {
             // A superseded update changes nothing.
             Rule::Superseded => seen.old_draining,
             _ => phase.old_drains(),
         },
+    };
+    Decision {
+        actions: latch
+            .into_iter()
+            .chain(set_split(seen, rule, desired))
+            .collect(),
+        desired,
         phase,
         rule,
         conditions: conditions::conditions(&context),
@@ -136,12 +153,23 @@ pub fn step(settings: &Settings, memory: &Memory, seen: &Observation, now: Times
         drain_estimate: estimate(&assessment, &memory),
         wake_at: wait::wake_at(&assessment, &memory, &waiting_for),
         waiting_for,
+        analysis: memory.trial.verdict(settings, seen.judged.as_ref()),
+        step: memory
+            .trial
+            .at_step(settings)
+            .filter(|_| rule != Rule::Superseded),
         open_streams: assessment.proxies.open,
         moving_streams: assessment.proxies.moving,
         capacity: assessment.capacity,
         obstacles: assessment.gate.obstacles,
         memory,
     }
+}
+
+fn set_split(seen: &Observation, rule: Rule, desired: DesiredSplit) -> Option<Action> {
+    let is_other = desired.split != seen.split || desired.old_draining != seen.old_draining;
+    let completes = seen.split_is_incomplete && rule != Rule::Superseded;
+    (is_other || completes).then_some(Action::SetSplit(desired))
 }
 
 fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>) -> RuleInput<'a> {
@@ -155,11 +183,19 @@ fn view<'a>(assessment: &Assessment<'a>, memory: &Memory, credit: &Sides<Credit>
         },
         present: assessment.seen.split,
         held: memory.held.unwrap_or(assessment.seen.split),
+        rolled_back: memory.trial.is_rolled_back(),
+        limit: memory.trial.limit(assessment.settings),
     }
 }
 
 /// The split after this step: where the rule moves it, unless that has to wait.
-fn next(assessment: &Assessment, aim: Aim, edited: bool, lost: Sides<bool>) -> Weights {
+fn next(
+    assessment: &Assessment,
+    memory: &Memory,
+    aim: Aim,
+    edited: bool,
+    lost: Sides<bool>,
+) -> Weights {
     let present = assessment.seen.split;
     let to = match aim {
         Aim::Stay => return present,
@@ -167,7 +203,9 @@ fn next(assessment: &Assessment, aim: Aim, edited: bool, lost: Sides<bool>) -> W
         Aim::Toward(to) => to,
     };
     let gains_new = is_more(to, present);
-    let is_over_cap = at_most(present, assessment.settings.cap_percent) != present;
+    let limit = memory.trial.limit(assessment.settings);
+    let is_over_cap = at_most(present, assessment.settings.cap_percent) != present
+        || limit.is_some_and(|limit| is_more(present, limit.most));
     let other_side_lost = if gains_new { lost.old } else { lost.new };
     let is_urgent = edited || other_side_lost || (is_over_cap && !gains_new);
     if is_urgent || assessment.may_gain() {

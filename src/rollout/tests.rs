@@ -112,6 +112,7 @@ impl Scene {
                 resource_generation: 1,
                 split: Weights::ALL_OLD,
                 split_is_ours: false,
+                split_is_incomplete: false,
                 old_draining: false,
                 superseded_by: None,
                 workers: Sides {
@@ -129,8 +130,10 @@ impl Scene {
                 },
                 updates_to_old: Some(Vec::new()),
                 sees_elsewhere: true,
+                is_being_deleted: false,
                 is_current: true,
                 lengths: Lengths::default(),
+                judged: None,
             },
             now: Timestamp::from_unix_millis(1_700_000_000_000),
         }
@@ -195,14 +198,19 @@ impl Scene {
     }
 
     fn write(&mut self, decision: &Decision) {
-        let seen = &mut self.seen;
-        if decision.split.is_some() || decision.old_draining != seen.old_draining {
-            seen.resource_generation += 1;
-            // Every write includes the split.
-            seen.split_is_ours = true;
+        for action in &decision.actions {
+            match action {
+                Action::SetSplit(desired) => {
+                    let seen = &mut self.seen;
+                    seen.resource_generation += 1;
+                    seen.split = desired.split;
+                    seen.old_draining = desired.old_draining;
+                    seen.split_is_ours = true;
+                    seen.split_is_incomplete = false;
+                }
+                Action::Latch(memory) => self.memory = (**memory).clone(),
+            }
         }
-        seen.split = decision.split.unwrap_or(seen.split);
-        seen.old_draining = decision.old_draining;
     }
 
     /// A user edits the split.

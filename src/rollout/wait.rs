@@ -34,6 +34,12 @@ pub enum WaitFor {
     Moves(u64, Option<u64>),
     /// The user ends the pause.
     Resume,
+    /// The user asks for another try of new, or names another.
+    Retry,
+    /// The split has been at the step of so many percent for as long as it must.
+    Hold(u8),
+    /// The analysis passes new at the step of so many percent.
+    Pass(u8),
 }
 
 impl fmt::Display for WaitFor {
@@ -62,6 +68,9 @@ impl fmt::Display for WaitFor {
                 }
             }
             Self::Resume => f.write_str("the pause to end"),
+            Self::Retry => f.write_str("`crossfade retry`, or another new generation in the spec"),
+            Self::Hold(percent) => write!(f, "the hold at {percent} % to be over"),
+            Self::Pass(percent) => write!(f, "the analysis to pass new at {percent} %"),
         }
     }
 }
@@ -86,6 +95,12 @@ pub(super) fn all(
             );
         }
         Some(Rule::Paused) => wait(WaitFor::Resume, memory.rule_since, None),
+        Some(Rule::AnalysisFailed) => wait(WaitFor::Retry, memory.rule_since, None),
+        Some(Rule::Step) => {
+            for (what, since, until) in at_step(assessment, memory) {
+                wait(what, since, until);
+            }
+        }
         _ => {}
     }
     for (side, credit) in credits(memory) {
@@ -125,6 +140,24 @@ pub(super) fn all(
         wait(what, memory.phase_since, ending.deadline());
     }
     waits
+}
+
+/// What has to come before the split goes past the step at which it is.
+fn at_step(
+    assessment: &Assessment,
+    memory: &Memory,
+) -> Vec<(WaitFor, Timestamp, Option<Timestamp>)> {
+    let settings = assessment.settings;
+    let trial = &memory.trial;
+    let (Some(step), Some(since)) = (trial.step(settings), trial.at_step_since) else {
+        return Vec::new();
+    };
+    let until = step.held_until(since);
+    let hold = (WaitFor::Hold(step.percent), since, Some(until));
+    let pass = (WaitFor::Pass(step.percent), since, None);
+    let hold = (until > assessment.now).then_some(hold);
+    let pass = settings.on_failure.is_some().then_some(pass);
+    hold.into_iter().chain(pass).collect()
 }
 
 fn credits(memory: &Memory) -> impl Iterator<Item = (Generation, &Credit)> {

@@ -13,6 +13,7 @@ fn counts(started: u64) -> Counts {
     let side = Side {
         started,
         ended: started,
+        decided: started,
         first_event: Sketch::new([(40, started)], 0),
         ..Side::default()
     };

@@ -23,7 +23,8 @@ fn expectation(law: Law, n: [u32; 2], a: f64, p: [f64; 2]) -> f64 {
                 a,
             };
             let mut evidence = Evidence::default();
-            evidence.look(law, &[block], f64::INFINITY);
+            evidence.begin();
+            evidence.multiply(law, &[block], f64::INFINITY);
             sum += binomial(n[0], k0, p[0]) * binomial(n[1], k1, p[1]) * evidence.value();
         }
     }
@@ -66,7 +67,8 @@ fn a_look_raises_the_evidence_by_a_limited_factor_at_most() {
         a: 0.05,
     };
     let mut evidence = Evidence::default();
-    evidence.look(Law::Slow, &[block], 1.5);
+    evidence.begin();
+    evidence.multiply(Law::Slow, &[block], 1.5);
     let most = 1.5_f64.exp();
     // The mixture is 1/2 of the products so far and 1/4 of those that begin now; the rest begins later and counts for nothing.
     assert!(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::analysis::{Counts, Memory, Report, Rules, Side, Stratum, Verdict};
+use crate::analysis::{Counts, Memory, Outcomes, Report, Rules, Side, Stratum, Verdict};
 use crate::latency::{BUCKETS, Scale, Sketch};
 
 /// What a side does to a request.
@@ -42,6 +42,8 @@ pub struct Traffic {
     pub new: Behaviour,
     /// The time between two looks, in seconds.
     pub look: f64,
+    /// Interim looks per look, the look included.
+    pub interim_looks: u32,
     /// Only outcomes, no times.
     pub only_outcomes: bool,
 }
@@ -121,6 +123,7 @@ fn side(
         let side = &mut sides[stratum];
         side.started += 1;
         side.ended += 1;
+        side.decided += 1;
         // A crash is the same for all requests.
         let factor = if behaviour.failures < 0.5 {
             FAILURES[stratum]
@@ -150,7 +153,12 @@ fn side(
 
 /// What both sides do between two looks.
 pub fn look(draw: &mut Draw, traffic: &Traffic) -> Counts {
-    let requests = traffic.rate * traffic.look;
+    step(draw, traffic, traffic.look)
+}
+
+/// What both sides do in some seconds.
+fn step(draw: &mut Draw, traffic: &Traffic, seconds: f64) -> Counts {
+    let requests = traffic.rate * seconds;
     let quick = traffic.only_outcomes;
     let old = side(draw, requests * (1.0 - traffic.share), &traffic.old, quick);
     let new = side(draw, requests * traffic.share, &traffic.new, quick);
@@ -180,9 +188,19 @@ pub fn rollout(seed: u64, rules: &Rules, traffic: &Traffic, seconds: f64) -> (Op
         report = memory.look(rules, counts, Duration::from_secs_f64(now));
     }
     let begin = now;
+    let interim = traffic.look / f64::from(traffic.interim_looks);
     while now - begin < seconds {
-        now += traffic.look;
-        let counts = look(&mut draw, traffic);
+        let mut counts = Counts::default();
+        for number in 1..=traffic.interim_looks {
+            now += interim;
+            counts.add(&step(&mut draw, traffic, interim));
+            let time = Duration::from_secs_f64(now);
+            if number < traffic.interim_looks
+                && memory.interim_look(rules, &Outcomes::from(&counts), time)
+            {
+                break;
+            }
+        }
         report = memory.look(rules, counts, Duration::from_secs_f64(now));
         if matches!(report.verdict, Verdict::Fail(_)) {
             return (Some(now - begin), report);

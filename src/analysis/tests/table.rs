@@ -26,6 +26,7 @@ fn traffic(new: Behaviour) -> Traffic {
         old: USUAL,
         new,
         look: 5.0,
+        interim_looks: 1,
         only_outcomes: false,
     }
 }
@@ -73,6 +74,7 @@ pub fn cases() -> Vec<Case> {
             rules,
             Traffic {
                 look: 0.5,
+                interim_looks: 10,
                 share,
                 ..failing(failures)
             },
@@ -84,7 +86,17 @@ pub fn cases() -> Vec<Case> {
             ..USUAL
         })
     };
+    let quarter = |traffic| Traffic {
+        share: 0.25,
+        ..traffic
+    };
     let gap = |gap| traffic(Behaviour { gap, ..USUAL });
+    let often = |failures| Traffic {
+        look: 0.5,
+        interim_looks: 10,
+        old: Behaviour { failures, ..USUAL },
+        ..failing(failures)
+    };
     let half = Traffic {
         share: 0.5,
         ..traffic(USUAL)
@@ -115,13 +127,31 @@ pub fn cases() -> Vec<Case> {
         slow("failures 1.5 % instead of 0.5 %", rules, 0.015),
         case("failures 2 % instead of 0.5 %", rules, failing(0.02)),
         case("failures 5 % instead of 0.5 %", rules, failing(0.05)),
+        case(
+            "failures 2 % instead of 0.5 %; share of new 25 %",
+            rules,
+            quarter(failing(0.02)),
+        ),
+        equal("equal; a proxy judges by itself", rules, often(0.005)),
+        equal(
+            "equal, both fail 5 %; a proxy judges by itself, without any margin",
+            no_margin,
+            often(0.05),
+        ),
         crash("new fails 60 %", 0.6, 0.1),
         crash("new fails 90 %", 0.9, 0.1),
+        crash("new fails 100 %", 1.0, 0.1),
         crash("new fails 90 %; share of new 25 %", 0.9, 0.25),
+        crash("new fails 100 %; share of new 25 %", 1.0, 0.25),
         case(
             "first token 25 % later, ratio 1.1",
             tenth,
             first_event(1.25),
+        ),
+        case(
+            "first token 25 % later, ratio 1.1; share of new 25 %",
+            tenth,
+            quarter(first_event(1.25)),
         ),
         case("first token 40 % later", rules, first_event(1.4)),
         case("first token 100 % later", rules, first_event(2.0)),
@@ -181,7 +211,8 @@ fn the_table_is_written() {
 
 fn length(seconds: f64) -> String {
     if seconds < 120.0 {
-        return format!("{seconds} s");
+        // Without the error of a sum of twentieths.
+        return format!("{} s", (seconds * 100.0).round() / 100.0);
     }
     format!("{:.0} min", (seconds / 60.0).ceil())
 }

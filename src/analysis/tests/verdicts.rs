@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::simulator::{Behaviour, Draw, LARGE, Traffic, USUAL, look, rollout};
 use super::table;
-use crate::analysis::{Counts, Memory, Metric, Report, Rules, Side, Stratum, Verdict, Why};
+use crate::analysis::{
+    Counts, Memory, Metric, Outcomes, Report, Rules, Side, Stratum, Verdict, Why,
+};
 use crate::latency::Sketch;
 
 /// Looks at `counts`, five seconds each.
@@ -22,6 +24,7 @@ fn requests(old: u64, new: u64, failed: u64) -> Counts {
     let side = |started, failed| Side {
         started,
         ended: started,
+        decided: started,
         failed,
         ..Side::default()
     };
@@ -67,6 +70,7 @@ fn the_metric_that_is_worse_is_named() {
         old: USUAL,
         new,
         look: 5.0,
+        interim_looks: 1,
         only_outcomes: false,
     };
     for (new, metrics) in [
@@ -110,6 +114,7 @@ fn a_mix_that_differs_does_not_show_in_the_figures() {
             ..USUAL
         },
         look: 5.0,
+        interim_looks: 1,
         only_outcomes: false,
     };
     let mut draw = Draw(5);
@@ -199,6 +204,77 @@ fn a_failure_is_found_at_once_and_stays() {
     }
 }
 
+#[test]
+fn what_an_interim_look_took_in_counts_once() {
+    let rules = Rules::default();
+    let counts = requests(18, 2, 2);
+    let confidence = |interim_looks: u64| {
+        let mut memory = Memory::default();
+        memory.look(&rules, Counts::default(), Duration::ZERO);
+        for number in 1..=interim_looks {
+            let now = Duration::from_millis(50 * number);
+            assert!(!memory.interim_look(&rules, &Outcomes::from(&counts), now));
+        }
+        let report = memory.look(&rules, counts.clone(), Duration::from_secs(1));
+        assert!(!matches!(report.verdict, Verdict::Fail(_)));
+        report.rows[0].confidence
+    };
+    let looked = confidence(0);
+    assert!(looked > 0.0);
+    for interim_looks in [1, 2, 9] {
+        assert!(
+            (confidence(interim_looks) - looked).abs() < 1e-12,
+            "{interim_looks}"
+        );
+    }
+}
+
+#[test]
+fn an_interim_look_finds_a_crash_and_the_next_look_says_so() {
+    let rules = Rules::default();
+    let mut memory = Memory::default();
+    let crash = requests(90, 10, 9);
+    let outcomes = Outcomes::from(&crash);
+    // Before the first look there is nothing to count from.
+    assert!(!memory.interim_look(&rules, &outcomes, Duration::from_millis(50)));
+    memory.look(&rules, Counts::default(), Duration::from_millis(100));
+    assert!(!memory.interim_look(&rules, &outcomes, Duration::from_millis(150)));
+    assert!(memory.interim_look(&rules, &outcomes, Duration::from_millis(200)));
+    let report = memory.look(&rules, crash, Duration::from_millis(200));
+    assert!(matches!(report.verdict, Verdict::Fail(_)));
+    // It is known by now.
+    assert!(!memory.interim_look(&rules, &Outcomes::default(), Duration::from_millis(250)));
+}
+
+/// What is in flight has neither failed nor succeeded.
+#[test]
+fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
+    let new = |started, decided, failed| Side {
+        started,
+        decided,
+        ended: decided,
+        failed,
+        ..Side::default()
+    };
+    let counts = |new: Side| {
+        let mut counts = requests(400, 0, 0);
+        for [_, side] in counts.0.values_mut() {
+            *side = new.clone();
+        }
+        counts
+    };
+    let report = looks(&Rules::default(), [counts(new(63, 43, 43))]);
+    assert_eq!(
+        report.sentence(),
+        "New fails 100.0 % of requests, old 0.0 % (43 and 400 in 5 s)."
+    );
+    let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
+    assert_eq!(
+        hangs.sentence(),
+        "Not enough data: only 0 requests of a side were answered or failed in 5 s."
+    );
+}
+
 /// Hours of good traffic do not delay the verdict on a crash.
 #[test]
 fn a_late_crash_is_found_as_soon() {
@@ -226,6 +302,7 @@ fn failures_of_earlier_requests_do_not_count_against_the_few_that_begin_now() {
     let counts = |old: [u64; 3], new: [u64; 3]| {
         let side = |[started, ended, failed]: [u64; 3]| Side {
             started,
+            decided: started.max(ended),
             ended,
             failed,
             ..Side::default()
@@ -261,6 +338,7 @@ fn one_pause_decides_nothing() {
         old: USUAL,
         new: USUAL,
         look: 5.0,
+        interim_looks: 1,
         only_outcomes: false,
     };
     let stalled = Traffic {
@@ -285,6 +363,7 @@ fn a_sentence_names_the_figures_of_both_sides() {
     let slow = |bucket, count| Side {
         started: count,
         ended: count,
+        decided: count,
         first_event: Sketch::new([(bucket, count)], 0),
         ..Side::default()
     };

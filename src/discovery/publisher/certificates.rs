@@ -1,4 +1,4 @@
-//! The TLS configuration towards the model servers of each generation, from the files of the process or of the plan.
+//! The TLS configuration for connections to the model servers of each generation, from the files of the process or of the plan.
 
 use std::sync::Arc;
 

@@ -55,6 +55,12 @@ fn happen(scene: &mut Scene, what: u8, number: u32) {
     }
 }
 
+/// The split that is written, if it is another one.
+fn split(scene: &Scene, decision: &Decision) -> Option<Weights> {
+    let split = decision.desired.split;
+    (split != scene.seen.split).then_some(split)
+}
+
 fn share(weights: Weights) -> (u64, u64) {
     let new = u64::from(weights.new_weight());
     (new, new + u64::from(weights.old()))
@@ -74,7 +80,7 @@ proptest! {
         let decision = scene.peek();
         let cap = percent(scene.settings.cap_percent.unwrap_or(100));
         let is_rescue = decision.rule == Rule::OldCannotServe && !scene.settings.strict;
-        if let Some(split) = decision.split.filter(|_| !is_rescue) {
+        if let Some(split) = split(&scene, &decision).filter(|_| !is_rescue) {
             prop_assert!(is_at_most(split, cap), "{split:?}");
         }
     }
@@ -82,7 +88,7 @@ proptest! {
     #[test]
     fn nothing_is_written_to_a_side_that_cannot_serve(scene in any_scene()) {
         let decision = scene.peek();
-        if let Some(split) = decision.split {
+        if let Some(split) = split(&scene, &decision) {
             let new_serves = decision.obstacles.is_empty();
             prop_assert!(split.is_all_old() || new_serves);
             let old_serves = decision.capacity.old.serves;
@@ -95,10 +101,10 @@ proptest! {
         let mut scene = scene;
         scene.step();
         let second = scene.step();
-        prop_assert_eq!(second.split, None);
+        prop_assert_eq!(&second.actions, &[]);
         prop_assert_eq!(&second.events, &[]);
         prop_assert!(second.wake_at.is_none_or(|wake_at| wake_at > scene.now));
-        prop_assert_eq!(second.old_draining, scene.seen.old_draining);
+        prop_assert_eq!(second.desired.old_draining, scene.seen.old_draining);
         let third = scene.step();
         prop_assert_eq!(second, third);
     }

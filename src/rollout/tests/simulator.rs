@@ -48,6 +48,16 @@ impl Simulation {
         scene.settings.ack_timeout = seconds(draw.below(40));
         scene.settings.drain_deadline = draw.one_in(2).then(|| seconds(draw.below(300)));
         scene.settings.strict = draw.one_in(4);
+        scene.settings.on_failure =
+            [None, Some(OnFailure::Hold), Some(OnFailure::RollBack)][draw.below(3) as usize];
+        if draw.one_in(2) {
+            let steps = [(5, 10), (25, 0), (100, 0)];
+            let steps = steps.map(|(percent, hold)| Step {
+                percent,
+                hold: seconds(hold),
+            });
+            scene.settings.steps = steps.into();
+        }
         scene.seen.split = percent(draw.below(101) as u8);
         scene.seen.proxies = (0..1 + draw.below(5))
             .map(|i| proxy(&format!("p{i}")))
@@ -76,6 +86,14 @@ impl Simulation {
                 self.scene.write(&decision);
                 self.past.pop_back();
             }
+            // It crashes once it has recorded a failure.
+            2 if matches!(decision.actions.first(), Some(Action::Latch(_))) => {
+                if let Some(Action::Latch(memory)) = decision.actions.first() {
+                    self.scene.memory = (**memory).clone();
+                }
+                self.past.pop_back();
+                assert!(self.scene.peek().memory.trial.failure.is_some());
+            }
             _ => {
                 self.scene.step();
                 let mut again = self.scene.peek();
@@ -84,8 +102,8 @@ impl Simulation {
                     again.events.retain(|event| event.reason != "Draining");
                 }
                 assert_eq!(
-                    (again.split, again.events),
-                    (None, vec![]),
+                    (again.actions, again.events),
+                    (vec![], vec![]),
                     "a decision applied is at rest"
                 );
             }
@@ -101,6 +119,13 @@ impl Simulation {
         let scene = &mut self.scene;
         scene.settings.paused = false;
         scene.settings.drain_old = false;
+        // A person tries again without an analysis.
+        let analysed = (
+            scene.settings.on_failure.take(),
+            std::mem::take(&mut scene.settings.steps),
+        );
+        scene.settings.retry = Some(scene.now.unix_millis().to_string());
+        scene.seen.judged = None;
         scene.seen.superseded_by = None;
         scene.seen.frontends.new = frontends();
         for (role, full) in &self.roles {
@@ -127,6 +152,7 @@ impl Simulation {
             scene.memory.full_sizes,
             self.roles.iter().copied().collect()
         );
+        (scene.settings.on_failure, scene.settings.steps) = analysed;
         self.past.clear();
         // The generation was first seen during the calm.
         self.change = (scene.seen.resource_generation, Timestamp::default());

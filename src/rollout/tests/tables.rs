@@ -24,6 +24,8 @@ mod registered;
 mod rules;
 #[cfg(test)]
 mod telling;
+#[cfg(test)]
+mod trial;
 
 use super::*;
 

@@ -12,6 +12,7 @@ impl Simulation {
         }
         let milliseconds = self.draw.below(4000);
         self.scene.wait(Duration::from_millis(milliseconds));
+        self.trial();
         for _ in 0..self.draw.below(3) {
             match self.draw.below(10) {
                 0..=4 => self.worker(),
@@ -96,13 +97,42 @@ impl Simulation {
                         Some(seconds(59)),
                         None,
                     ][self.draw.below(4) as usize],
-                    moving: open_streams.old.min(1),
+                    moving: self.draw.below(2),
                     new_serves: [Experience::None, Experience::Good, Experience::Bad]
                         [self.draw.below(3) as usize],
                     new_is_impaired: self.draw.one_in(3),
                 });
             }
         }
+    }
+
+    /// The analysis says something, of this trial or an earlier one; seldom, a person asks for another try.
+    fn trial(&mut self) {
+        let (scene, draw) = (&mut self.scene, &mut self.draw);
+        let trial = &scene.memory.trial;
+        if draw.one_in(200) {
+            scene.settings.retry = Some(draw.below(1000).to_string());
+        }
+        if draw.one_in(400) {
+            scene.settings.trial = draw.below(1000).to_string();
+        }
+        scene.seen.judged = match draw.below(200) {
+            0..40 => None,
+            roll => Some(Judged {
+                trial: if draw.one_in(8) {
+                    Timestamp::default()
+                } else {
+                    trial.since
+                },
+                step: trial.at_step_since.filter(|_| !draw.one_in(8)),
+                verdict: match roll {
+                    199 => Verdict::Fail,
+                    100.. => Verdict::Pass,
+                    _ => Verdict::Inconclusive,
+                },
+                sentence: roll.to_string(),
+            }),
+        };
     }
 
     /// Changes frontends, models and settings, or edits the split.
@@ -135,6 +165,7 @@ impl Simulation {
                 seen.clients.around_proxies = any().map(|is_none| way(!is_none));
                 seen.is_current = !draw.one_in(8);
                 seen.sees_elsewhere = !draw.one_in(8);
+                seen.is_being_deleted = draw.one_in(8);
                 seen.updates_to_old = match draw.below(8) {
                     0 => None,
                     1 => Some(vec!["another".to_owned()]),

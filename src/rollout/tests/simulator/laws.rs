@@ -13,12 +13,13 @@ impl Simulation {
     pub(super) fn holds(&mut self, before: &Scene, decision: &Decision) {
         let (usable, serves) = usable(before);
         self.remember(before, usable);
-        let next = decision.split.unwrap_or(before.seen.split);
+        let next = decision.desired.split;
         self.the_rule_is_right(before, decision, serves, next);
         self.gains_have_waited(before, decision);
         losses_are_at_once(before, decision, usable, next);
         the_end_is_in_order(before, decision, next);
         self.edits_are_told(before, decision);
+        the_trial_is_kept(before, decision, next);
     }
 
     fn remember(&mut self, before: &Scene, usable: Sides<Ratio>) {
@@ -59,6 +60,9 @@ impl Simulation {
                 let is_override = decision.rule == Rule::OldCannotServe;
                 assert!(stays || is_override || share <= cap.share_of_new());
             }
+            (true, true) if decision.rule == Rule::AnalysisFailed => {
+                assert!(next.is_all_old() || share <= cap.share_of_new() || stays);
+            }
             (true, true) if decision.rule != Rule::OldCannotServe => {
                 assert!(share <= cap.share_of_new());
             }
@@ -82,10 +86,18 @@ impl Simulation {
                 continue;
             };
             let (earlier, gained) = (earlier.of(side).capacity, after.of(side).capacity);
-            let next = decision.split.unwrap_or(before.seen.split);
-            // A strict cap of 0 sends all to old even if old has only just recovered.
-            let is_strict_cap = before.settings.strict && decision.rule == Rule::Cap;
-            let is_outage = matches!(decision.rule, Rule::OldCannotServe | Rule::NewCannotServe);
+            let next = decision.desired.split;
+            // A strict cap of 0 sends all to old even if old has only just recovered. While new has no credit either, that is
+            // called capacity.
+            let is_strict_cap = before.settings.strict
+                && (decision.rule == Rule::Cap
+                    || (decision.rule == Rule::Capacity
+                        && before.settings.cap_percent == Some(0)
+                        && earlier.is_zero()));
+            let is_outage = matches!(
+                decision.rule,
+                Rule::OldCannotServe | Rule::NewCannotServe | Rule::AnalysisFailed
+            );
             let is_rescue = (is_outage || is_strict_cap) && next == emergency;
             if gained <= earlier || is_rescue {
                 continue;
@@ -227,6 +239,63 @@ fn losses_are_at_once(before: &Scene, decision: &Decision, usable: Sides<Ratio>,
     }
 }
 
+/// A failure stays until another trial begins, and new gets nothing more by it; a step is passed by a pass of its own time.
+fn the_trial_is_kept(before: &Scene, decision: &Decision, next: Weights) {
+    let (settings, seen) = (&before.settings, &before.seen);
+    let (earlier, trial) = (&before.memory.trial, &decision.memory.trial);
+    let asks = settings.retry.is_some() && settings.retry != earlier.retry;
+    let is_same = earlier.subject == settings.trial && !asks;
+    if is_same && earlier.failure.is_some() {
+        assert!(trial.failure.is_some(), "latched means latched");
+    }
+    let judged = seen.judged.as_ref();
+    let judged = judged.filter(|judged| judged.trial == trial.since);
+    if trial.failure.is_some() && !(is_same && earlier.failure.is_some()) {
+        assert!(judged.is_some_and(|judged| judged.verdict == Verdict::Fail));
+        assert!(matches!(decision.actions.first(), Some(Action::Latch(_))));
+    }
+    let is_rolled_back = trial.failure.as_ref();
+    let is_rolled_back =
+        is_rolled_back.is_some_and(|failure| failure.on_failure == OnFailure::RollBack);
+    let is_held = settings.paused && settings.strict;
+    let is_outage = matches!(
+        decision.rule,
+        Rule::Superseded | Rule::NeitherCanServe | Rule::OldCannotServe | Rule::Cap
+    );
+    if is_rolled_back && !is_outage && !is_held {
+        assert_eq!(next, Weights::ALL_OLD, "new gets nothing after it failed");
+    }
+    let passed = trial
+        .passed_percent
+        .filter(|_| trial.passed_percent != earlier.passed_percent);
+    if passed.is_some() {
+        assert!(trial.failure.is_none(), "no step is passed after a failure");
+        let since = earlier.at_step_since.unwrap_or(before.now).min(before.now);
+        let is_passed =
+            |judged: &Judged| judged.verdict == Verdict::Pass && judged.step == Some(since);
+        assert!(
+            settings.on_failure.is_none() || judged.is_some_and(is_passed),
+            "no step is passed without a pass"
+        );
+    }
+    let limit = settings
+        .steps
+        .iter()
+        .find(|step| step.percent > trial.passed_percent.unwrap_or(0));
+    let by_capacity = matches!(decision.rule, Rule::Capacity | Rule::Step | Rule::DrainOld);
+    if let Some(limit) = limit.filter(|_| by_capacity && decision.actions.iter().any(is_split)) {
+        assert!(
+            next.share_of_new() <= f64::from(limit.percent) / 100.0 + 1e-9
+                || next.share_of_new() <= seen.split.share_of_new(),
+            "nothing goes past a step that is not passed"
+        );
+    }
+}
+
+fn is_split(action: &Action) -> bool {
+    matches!(action, Action::SetSplit(_))
+}
+
 fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
     let seen = &before.seen;
     let generation = seen.resource_generation;
@@ -250,11 +319,11 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
     let (from, to) = (before.memory.phase, decision.phase);
     if decision.rule == Rule::Superseded {
         assert_eq!(
-            decision.old_draining, seen.old_draining,
+            decision.desired.old_draining, seen.old_draining,
             "it changes nothing"
         );
     } else {
-        assert_eq!(decision.old_draining, to.old_drains());
+        assert_eq!(decision.desired.old_draining, to.old_drains());
     }
     if to.old_drains() {
         assert!(
@@ -296,7 +365,7 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
         assert!(all_drain, "complete is not kept while one may send to old");
     }
     if decision.last_old_worker_dispensable {
-        assert!(seen.is_current && seen.sees_elsewhere);
+        assert!(seen.is_current && seen.sees_elsewhere && !seen.is_being_deleted);
         assert!(to == Phase::Complete && seen.superseded_by.is_none());
         let new = &seen.frontends.new;
         let serves = |one: &Frontend| {
@@ -312,7 +381,7 @@ fn the_end_is_in_order(before: &Scene, decision: &Decision, next: Weights) {
         assert!(seen.updates_to_old.as_ref().is_some_and(Vec::is_empty));
         let around = seen.clients.around_proxies.as_ref();
         assert!(around.is_some_and(Vec::is_empty));
-        assert_eq!(decision.split, None);
+        assert_eq!(decision.desired.split, seen.split);
     }
     if decision.safe_to_delete_old {
         assert!(decision.last_old_worker_dispensable);

@@ -53,7 +53,7 @@ fn a_gain_counts_after_it_has_lasted() {
     let mut scene = Scene::settled(4, 1);
     scene.new_ready(2);
     let decision = scene.step();
-    assert_eq!(decision.split, None);
+    assert_eq!(decision.actions, []);
     assert_eq!(decision.wake_at, Some(scene.now.after(seconds(5))));
     assert!(
         decision
@@ -89,7 +89,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
     scene.applied().seen.proxies[1].state = Err(Silence::NoAnswer);
     scene.new_ready(3).step();
     let decision = scene.wait(seconds(10)).step();
-    assert_eq!(decision.split, None);
+    assert_eq!(decision.actions, []);
     let expected = "waiting for 1 proxy to apply the last change: b (does not answer)";
     assert!(decision.message.ends_with(expected), "{}", decision.message);
     assert_eq!(decision.wake_at, Some(scene.now.after(seconds(20))));
@@ -99,7 +99,7 @@ fn a_gain_waits_for_every_ready_proxy_and_no_longer_than_the_timeout() {
     assert_eq!(without.next(), ratio(4, 3));
 
     let decision = scene.wait(seconds(20)).step();
-    assert_eq!(decision.split, Some(ratio(4, 3)));
+    assert_eq!(decision.desired.split, ratio(4, 3));
     assert_eq!(reasons(&decision), ["SplitChanged", "ProxiesLag"]);
     assert_eq!(
         holds(&decision, ConditionKind::Degraded),

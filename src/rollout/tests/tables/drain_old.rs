@@ -10,12 +10,12 @@ fn old_is_emptied_while_it_still_has_workers_and_then_its_last_worker_may_go() {
     scene.open(0, 2, 0).applied();
     let decision = scene.step();
     assert_eq!(
-        (decision.rule, decision.split, decision.phase),
-        (Rule::DrainOld, Some(Weights::ALL_NEW), Phase::Progressing)
+        (decision.rule, decision.desired.split, decision.phase),
+        (Rule::DrainOld, Weights::ALL_NEW, Phase::Progressing)
     );
     let decision = scene.settle();
     assert_eq!(
-        (decision.phase, decision.old_draining),
+        (decision.phase, decision.desired.old_draining),
         (Phase::Draining, true)
     );
     assert!(!decision.last_old_worker_dispensable);
@@ -24,7 +24,10 @@ fn old_is_emptied_while_it_still_has_workers_and_then_its_last_worker_may_go() {
     assert!(decision.last_old_worker_dispensable);
     // The last worker goes, and nothing changes.
     let decision = scene.scale_old(0).settle();
-    assert_eq!((decision.phase, decision.split), (Phase::Complete, None));
+    assert_eq!(
+        (decision.phase, decision.actions),
+        (Phase::Complete, vec![])
+    );
     assert!(decision.last_old_worker_dispensable);
 }
 
@@ -39,8 +42,8 @@ fn old_is_not_emptied_before_new_can_serve_and_serves_again_when_new_cannot() {
     assert_eq!(scene.settle().phase, Phase::Complete);
     let decision = scene.new_ready(0).step();
     assert_eq!(
-        (decision.split, decision.old_draining),
-        (Some(Weights::ALL_OLD), false)
+        (decision.desired.split, decision.desired.old_draining),
+        (Weights::ALL_OLD, false)
     );
     assert!(!decision.last_old_worker_dispensable);
 }

@@ -8,8 +8,8 @@ fn the_end_comes_in_its_order() {
     scene.open(0, 2, 5).open(1, 0, 1);
     let decision = scene.scale_old(0).step();
     assert_eq!(
-        (decision.split, decision.phase),
-        (Some(Weights::ALL_NEW), Phase::Progressing)
+        (decision.desired.split, decision.phase),
+        (Weights::ALL_NEW, Phase::Progressing)
     );
 
     // One of two proxies has applied it. The other is not ready, but it is alive.
@@ -26,7 +26,7 @@ fn the_end_comes_in_its_order() {
 
     let decision = scene.applied().step();
     assert_eq!(
-        (decision.phase, decision.old_draining),
+        (decision.phase, decision.desired.old_draining),
         (Phase::Draining, true)
     );
     assert_eq!(decision.wake_at, Some(scene.now.after(seconds(1))));
@@ -62,7 +62,7 @@ fn the_end_comes_in_its_order() {
     scene.applied();
     let decision = scene.wait(seconds(1)).step();
     assert_eq!(
-        (decision.phase, decision.old_draining),
+        (decision.phase, decision.desired.old_draining),
         (Phase::Complete, true)
     );
     assert!(decision.last_old_worker_dispensable);
@@ -174,7 +174,7 @@ fn an_update_goes_back_when_the_targets_workers_go_away() {
         );
         let decision = scene.step();
         assert_eq!(
-            (decision.phase, decision.old_draining),
+            (decision.phase, decision.desired.old_draining),
             (Phase::Progressing, false)
         );
         assert_eq!(

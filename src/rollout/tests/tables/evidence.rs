@@ -20,7 +20,7 @@ fn state(scene: &mut Scene) -> &mut ProxyState {
 fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
     use Evidence::*;
     type Hole = (&'static str, fn(&mut Scene), Evidence);
-    let holes: [Hole; 31] = [
+    let holes: [Hole; 33] = [
         (
             "a watch that was not heard of late",
             |scene| scene.seen.is_current = false,
@@ -30,6 +30,16 @@ fn old_may_not_go_while_one_piece_of_evidence_is_missing() {
             "a controller that sees only its own namespace",
             |scene| scene.seen.sees_elsewhere = false,
             SeesElsewhere,
+        ),
+        (
+            "somebody deletes the update, whose finalizer waits",
+            |scene| scene.seen.is_being_deleted = true,
+            UpdateStays,
+        ),
+        (
+            "a proxy that is not asked, as there are too many",
+            |scene| scene.seen.proxies[1].state = Err(Silence::TooMany(4096)),
+            NoNewRequestOnOld,
         ),
         (
             "another update rules",
@@ -237,7 +247,7 @@ fn nobody_found_is_nobody_who_agrees() {
         scene.seen.proxies.clear();
         let decision = scene.settle();
         assert_eq!(decision.phase, Phase::Progressing);
-        assert!(!decision.old_draining && !decision.safe_to_delete_old);
+        assert!(!decision.desired.old_draining && !decision.safe_to_delete_old);
         assert!(!decision.last_old_worker_dispensable);
         assert_eq!(holds(&decision, ConditionKind::Degraded), (true, "NoProxy"));
         assert!(
@@ -266,7 +276,7 @@ fn what_is_complete_drains_again_while_a_later_pod_may_send_to_old() {
     scene.seen.proxies.push(proxy("late"));
     let decision = scene.step();
     assert_eq!(
-        (decision.phase, decision.old_draining),
+        (decision.phase, decision.desired.old_draining),
         (Phase::Draining, true)
     );
     assert!(
@@ -298,8 +308,8 @@ fn a_deadline_excuses_streams_and_no_proxy_that_sends_to_old() {
     assert_eq!(scene.settle().phase, Phase::Complete, "streams are excused");
     let decision = scene.wait(seconds(100)).step();
     assert_eq!(
-        (decision.phase, decision.split),
-        (Phase::Complete, None),
+        (decision.phase, decision.actions),
+        (Phase::Complete, vec![]),
         "and stay so"
     );
     scene.seen.proxies.push(proxy("late"));

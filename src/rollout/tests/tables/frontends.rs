@@ -105,7 +105,7 @@ fn old_stays_a_fallback_while_a_frontend_of_new_does_not_serve_and_old_could() {
         let decision = scene.settle();
         assert_eq!(scene.seen.split, Weights::ALL_NEW);
         assert_eq!(
-            (decision.phase, decision.old_draining),
+            (decision.phase, decision.desired.old_draining),
             (Phase::Progressing, false)
         );
         scene.seen.frontends.new = frontends();
@@ -143,7 +143,7 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
         // New gains nothing while it is unknown, and loses what its workers lose.
         if keeps {
             assert_eq!(holds(&decision, ConditionKind::Degraded).1, "NoAnswer");
-            assert_eq!(scene.new_ready(8).settle().split, Option::None);
+            assert_eq!(scene.new_ready(8).settle().actions, []);
             assert_eq!(scene.new_ready(2).next(), ratio(2, 1));
         }
     }
@@ -161,7 +161,7 @@ fn who_cannot_ask_new_takes_nothing_from_it_while_the_proxies_see_it_serve_or_no
     for proxy in &mut scene.seen.proxies {
         proxy.state = Err(Silence::NoAnswer);
     }
-    assert_eq!(scene.settle().split, Option::None);
+    assert_eq!(scene.settle().actions, []);
     assert_eq!(scene.seen.split, ratio(1, 1));
     // New without a share gets none while its frontends are unknown.
     let mut scene = Scene::settled(4, 0);

@@ -139,7 +139,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
         trouble: None,
     };
     scene.seen.frontends.new = unheard.clone();
-    assert_eq!(scene.new_ready(4).settle().split, None);
+    assert_eq!(scene.new_ready(4).settle().actions, []);
     assert_eq!(scene.seen.split, ratio(2, 1), "no gain");
     assert_eq!(scene.new_ready(1).next(), ratio(4, 1), "a loss at once");
     assert_eq!(scene.old_ready(2).next(), ratio(2, 1), "of either side");
@@ -179,7 +179,7 @@ fn what_is_not_heard_yet_lets_nothing_gain_and_takes_nothing_away() {
     scene.seen.resource_generation += 1;
     scene.new_ready(2).applied().step();
     let decision = scene.wait(seconds(10)).step();
-    assert_eq!(decision.split, None);
+    assert_eq!(decision.actions, []);
     assert!(decision.message.ends_with("b (no response yet)"));
     let decision = scene.wait(seconds(60)).step();
     assert!(!holds(&decision, ConditionKind::Degraded).0);

@@ -11,7 +11,7 @@ fn an_outage_of_old_is_not_the_end() {
         (Rule::OldCannotServe, Weights::ALL_NEW)
     );
     assert_eq!(
-        (decision.phase, decision.old_draining),
+        (decision.phase, decision.desired.old_draining),
         (Phase::Progressing, false)
     );
     assert_eq!(
@@ -48,7 +48,7 @@ fn an_old_side_of_which_nothing_was_ever_found_stays_a_refuge() {
     );
     // Old's name may be mistyped.
     assert_eq!(
-        (decision.phase, decision.old_draining),
+        (decision.phase, decision.desired.old_draining),
         (Phase::Progressing, false)
     );
     assert_eq!(

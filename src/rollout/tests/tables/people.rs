@@ -55,7 +55,7 @@ fn an_edit_without_a_pause_is_taken_back_and_told_once() {
         let decision = scene.edit(percent(90)).step();
         assert_eq!(scene.seen.split, ratio(2, 1));
         assert_eq!(reasons(&decision).contains(&"SplitContested"), told);
-        assert_eq!(scene.settle().split, None);
+        assert_eq!(scene.settle().actions, []);
     }
     scene.settings.paused = true;
     scene.settle();
@@ -81,8 +81,8 @@ fn an_edit_to_what_is_right_and_a_first_split_are_not_contested() {
     scene.seen.split = percent(25);
     let decision = scene.step();
     assert_eq!(
-        (decision.split, decision.memory.contested),
-        (Some(Weights::ALL_OLD), false)
+        (decision.desired.split, decision.memory.contested),
+        (Weights::ALL_OLD, false)
     );
 }
 

@@ -142,7 +142,7 @@ fn an_update_that_does_not_rule_says_nothing_of_proxies_and_leaves_the_end_as_it
         }
         for _ in 0..4 {
             let decision = scene.wait(seconds(60)).step();
-            assert_eq!(decision.old_draining, old_draining);
+            assert_eq!(decision.desired.old_draining, old_draining);
             assert!(!reasons(&decision).contains(&"ProxiesLag"));
             assert!(!holds(&decision, ConditionKind::Degraded).0);
             assert_eq!(decision.wake_at, None);

@@ -1,0 +1,241 @@
+//! Groups outcomes into blocks, by which failures are judged.
+//!
+//! A block of a stratum is closed once both sides have begun a request. While new begins none, the block keeps old's requests of
+//! the last one to two seconds, so that the first failures of a new generation are compared with enough of old's requests from
+//! the same time.
+//!
+//! The end of a block depends only on when requests *began*, never on how they ended: if a failure could end a block, the
+//! evidence would be biased.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::evidence::Block;
+use super::{Counts, MAX_STRATA, Outcomes, Stratum, Tally};
+
+/// Requests of a side that has none to be compared with are kept for one to two of these.
+const KEPT: Duration = Duration::from_secs(1);
+/// The time over which requests that begin are compared with requests that end.
+const FLOW: Duration = Duration::from_secs(5);
+/// Requests of old that its estimated failure rate begins with, and the rate that those have.
+const PRIOR: f64 = 100.0;
+const PRIOR_RATE: f64 = 0.005;
+/// The weight of the rate over all strata in the estimate for one.
+const POOLED: f64 = 50.0;
+
+/// Outcomes that have not been weighed.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Failures {
+    /// Until when outcomes were taken in.
+    until: Duration,
+    open: BTreeMap<Stratum, Open>,
+    rates: Rates,
+    flow: Flow,
+}
+
+/// A block that is not closed yet.
+#[derive(Clone, Debug, Default)]
+struct Open {
+    /// What old did before `since`.
+    earlier: Tally,
+    sides: [Tally; 2],
+    since: Duration,
+}
+
+impl Open {
+    /// Forgets what is too old to be compared with what comes now.
+    fn age(&mut self, now: Duration) {
+        let age = now.saturating_sub(self.since);
+        let [old, new] = self.sides;
+        // With requests on both sides it is about to be closed.
+        let has_both = new.started > 0 && old.started.max(self.earlier.started) > 0;
+        if age < KEPT || has_both {
+            return;
+        }
+        // A long look is too old as a whole.
+        self.earlier = if new.started == 0 && age < KEPT * 2 {
+            old
+        } else {
+            Tally::default()
+        };
+        self.sides = Default::default();
+        self.since = now;
+    }
+}
+
+impl Failures {
+    /// Takes in what both sides did until `now`, and closes blocks. `interim` says that the next outcomes follow soon: a block then
+    /// waits until no request of new has just begun, so that its failure is not missed.
+    pub(super) fn add(&mut self, outcomes: &Outcomes, now: Duration, interim: bool) -> Vec<Block> {
+        let before = std::mem::replace(&mut self.until, now);
+        let step = now.saturating_sub(before);
+        let stands_for = self.flow.add(outcomes, step);
+        let mut blocks = Vec::new();
+        for (stratum, [old, new]) in &outcomes.0 {
+            if !self.open.contains_key(stratum) {
+                if self.open.len() >= MAX_STRATA {
+                    continue;
+                }
+                let open = Open {
+                    since: before,
+                    ..Open::default()
+                };
+                self.open.insert(stratum.clone(), open);
+            }
+            let Some(open) = self.open.get_mut(stratum) else {
+                continue;
+            };
+            open.sides[0].add(*old);
+            open.sides[1].add(*new);
+            let mut of_old = open.earlier;
+            of_old.add(open.sides[0]);
+            let of_new = open.sides[1];
+            if of_old.started > 0 && of_new.started > 0 && !(interim && new.started > 0) {
+                let begun = of_new.started as f64 * stands_for;
+                blocks.push(Block {
+                    n: [of_old.started as f64, begun],
+                    k: [of_old.failed as f64, (of_new.failed as f64).min(begun)],
+                    a: self.rates.of(stratum),
+                });
+                *open = Open {
+                    since: now,
+                    ..Open::default()
+                };
+            }
+        }
+        for open in self.open.values_mut() {
+            open.age(now);
+        }
+        blocks
+    }
+
+    /// Estimates old's rates for the blocks to come.
+    pub(super) fn learn(&mut self, known: &Counts) {
+        self.rates = Rates::of_old(known);
+    }
+}
+
+/// Old's failure rates, as estimated from earlier looks.
+#[derive(Clone, Debug, Default)]
+struct Rates {
+    pooled: Option<f64>,
+    strata: BTreeMap<Stratum, f64>,
+}
+
+impl Rates {
+    fn of_old(known: &Counts) -> Self {
+        let [all, _] = known.total();
+        let pooled = (all.failed as f64 + PRIOR * PRIOR_RATE) / (all.started as f64 + PRIOR);
+        let strata = known.0.iter().map(|(stratum, [old, _])| {
+            let failed = old.failed as f64 + POOLED * pooled;
+            let rate = failed / (old.started as f64 + POOLED);
+            (stratum.clone(), rate.min(0.9))
+        });
+        Self {
+            pooled: Some(pooled),
+            strata: strata.collect(),
+        }
+    }
+
+    fn of(&self, stratum: &Stratum) -> f64 {
+        let pooled = self.pooled.unwrap_or(PRIOR_RATE).min(0.9);
+        self.strata.get(stratum).copied().unwrap_or(pooled)
+    }
+}
+
+/// New's requests that began and that ended lately.
+#[derive(Clone, Debug, Default)]
+struct Flow {
+    started: f64,
+    ended: f64,
+}
+
+impl Flow {
+    /// How many requests each one that began now stands for: 1 or more.
+    ///
+    /// Failures come later than the requests that they belong to. While new gets ever more requests, that only delays them. If it
+    /// gets fewer than before, the failures of earlier requests must not count against the few that begin now; then more requests
+    /// end than begin, by more than chance explains (two standard deviations).
+    fn add(&mut self, outcomes: &Outcomes, step: Duration) -> f64 {
+        let mut new = Tally::default();
+        for [_, of_new] in outcomes.0.values() {
+            new.add(*of_new);
+        }
+        let kept = (1.0 - step.as_secs_f64() / FLOW.as_secs_f64()).max(0.0);
+        self.started = self.started * kept + new.started as f64;
+        self.ended = self.ended * kept + new.ended as f64;
+        if self.started <= 0.0 {
+            return 1.0;
+        }
+        let by_chance = 2.0 * (self.started + self.ended).sqrt();
+        1.0 + (self.ended - self.started - by_chance).max(0.0) / self.started
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What both sides began and failed, 50 ms apart.
+    fn blocks(steps: &[[[u64; 2]; 2]]) -> Vec<Vec<[f64; 4]>> {
+        let mut failures = Failures::default();
+        let blocks = (1..).zip(steps).map(|(number, sides)| {
+            let stratum = Stratum {
+                class: "chat".into(),
+                size: 1,
+            };
+            let sides = sides.map(|[started, failed]| Tally {
+                started,
+                ended: started,
+                failed,
+            });
+            let outcomes = Outcomes([(stratum, sides)].into());
+            let closed = failures.add(&outcomes, Duration::from_millis(50) * number, true);
+            let flat = |Block { n, k, .. }: &Block| [n[0], k[0], n[1], k[1]];
+            closed.iter().map(flat).collect()
+        });
+        blocks.collect()
+    }
+
+    #[test]
+    fn a_block_is_closed_once_both_sides_began_a_request_and_none_of_new_is_fresh() {
+        let steps = [
+            [[2, 0], [1, 0]],
+            // It fails only now.
+            [[1, 1], [0, 1]],
+            [[0, 0], [1, 0]],
+            [[0, 0], [0, 0]],
+            [[3, 0], [0, 0]],
+        ];
+        let none = Vec::new;
+        let closed = [
+            none(),
+            vec![[3.0, 1.0, 1.0, 1.0]],
+            none(),
+            none(),
+            vec![[3.0, 0.0, 1.0, 0.0]],
+        ];
+        assert_eq!(blocks(&steps), closed);
+    }
+
+    #[test]
+    fn old_requests_of_the_last_one_to_two_seconds_are_compared_with_the_first_of_new() {
+        let mut steps = vec![[[1, 0], [0, 0]]; 70];
+        steps.extend([[[0, 0], [1, 1]], [[0, 0], [0, 0]]]);
+        let closed = blocks(&steps);
+        assert!(closed[..71].iter().all(Vec::is_empty));
+        // What came before the second second is too old by then.
+        assert_eq!(closed[71], [[30.0, 0.0, 1.0, 1.0]]);
+        // The second is over just as the first one of new begins.
+        let mut steps = vec![[[1, 0], [0, 0]]; 59];
+        steps.extend([[[0, 0], [1, 1]], [[0, 0], [0, 0]]]);
+        assert_eq!(blocks(&steps)[60], [[39.0, 0.0, 1.0, 1.0]]);
+    }
+
+    #[test]
+    fn requests_of_new_that_have_none_of_old_beside_them_are_not_kept() {
+        let mut steps = vec![[[0, 0], [1, 1]]; 40];
+        steps.extend([[[0, 0], [0, 0]], [[1, 0], [0, 0]]]);
+        assert!(blocks(&steps).iter().all(Vec::is_empty));
+    }
+}

@@ -1,0 +1,316 @@
+//! The trial of new: what the analysis found, and how far the steps of the update have come.
+//!
+//! A failure stays until a person asks for another try or the spec names another new. A step is passed once the split has been
+//! there for its hold and, with an analysis, after a pass that covers only the time at that step.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Rule, Settings, Timestamp,
+    ratio::stored_weights,
+    rules::{Limit, is_more},
+};
+use crate::split::Weights;
+
+/// What to do if new fails the analysis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum OnFailure {
+    /// New gets no more than it has.
+    #[default]
+    Hold,
+    /// All requests go to old.
+    RollBack,
+}
+
+/// A step of an update: the most that new gets until it is passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The share of new, 1 to 100. One of 100 limits nothing.
+    pub percent: u8,
+    /// How long the split must have been there.
+    pub hold: Duration,
+}
+
+impl Step {
+    /// When the hold is over of a split that has been at the step since then. It lasts for a second at least, so that one
+    /// look takes no more than one step.
+    pub(super) fn held_until(self, since: Timestamp) -> Timestamp {
+        since.after(self.hold.max(Duration::from_secs(1)))
+    }
+}
+
+/// A verdict on new.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// New keeps to the margins.
+    Pass,
+    /// New is worse than the margins allow.
+    Fail,
+    /// Not enough is known.
+    Inconclusive,
+}
+
+/// The result of the analysis, and of which trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// [`Trial::since`] of the trial.
+    pub trial: Timestamp,
+    /// [`Trial::at_step_since`]. If it is given, a pass covers the time since then only.
+    pub step: Option<Timestamp>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The verdict in one sentence, with its figures.
+    pub sentence: String,
+}
+
+/// The verdict in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Analysis {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The verdict in one sentence.
+    pub sentence: String,
+    /// The failure that is remembered, if new has failed.
+    pub failure: Option<Failure>,
+}
+
+/// The step that limits the split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtStep {
+    /// The most that new gets.
+    pub percent: u8,
+    /// Since when the split has been there.
+    pub since: Option<Timestamp>,
+    /// Until when it stays there at least.
+    pub hold_until: Option<Timestamp>,
+}
+
+/// What is remembered of the trial of new.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Trial {
+    /// What new is. Another new begins another trial.
+    pub subject: String,
+    /// Since when it is tried.
+    pub since: Timestamp,
+    /// `metadata.generation` of the resource then: a proxy with an earlier one may use another new.
+    pub generation: u64,
+    /// The last request for another try that was followed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<String>,
+    /// The failure that was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<Failure>,
+    /// The last step that was passed, in percent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passed_percent: Option<u8>,
+    /// Since when the split has been at the next step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_step_since: Option<Timestamp>,
+}
+
+/// New has failed the analysis.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Failure {
+    /// The figures, in one sentence.
+    pub sentence: String,
+    /// When it was found.
+    pub at: Timestamp,
+    /// What follows from it.
+    pub on_failure: OnFailure,
+    /// The most that new may get from then on.
+    #[serde(with = "stored_weights", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<super::ratio::stored_weights::Stored>")]
+    pub held: Option<Weights>,
+    /// Whether its Event was emitted.
+    pub told: bool,
+}
+
+impl Failure {
+    fn follow(&mut self, on_failure: OnFailure) {
+        self.on_failure = on_failure;
+        if on_failure == OnFailure::RollBack {
+            // New gets nothing back if it is only held from now on.
+            self.held = Some(Weights::ALL_OLD);
+        }
+    }
+
+    /// The sentence as a part of another one.
+    pub(super) fn clause(&self) -> String {
+        let text = self.sentence.trim_end_matches('.');
+        let mut rest = text.chars();
+        let first = rest.next().into_iter().flat_map(char::to_lowercase);
+        first.chain(rest).collect()
+    }
+}
+
+impl Trial {
+    /// The trial at the start of a step: another one if new is another or a person wants another try, with no timestamp
+    /// later than `now`.
+    pub(super) fn opened(&self, settings: &Settings, generation: u64, now: Timestamp) -> Self {
+        let asks = settings.retry.is_some() && settings.retry != self.retry;
+        if self.subject != settings.trial || asks {
+            return Self {
+                subject: settings.trial.clone(),
+                since: now,
+                generation,
+                retry: settings.retry.clone().or_else(|| self.retry.clone()),
+                ..Self::default()
+            };
+        }
+        let mut trial = self.clone();
+        trial.since = trial.since.min(now);
+        trial.at_step_since = trial.at_step_since.map(|since| since.min(now));
+        if let Some(failure) = &mut trial.failure {
+            failure.at = failure.at.min(now);
+        }
+        trial
+    }
+
+    /// Records a failure that was found in this trial, while the split is `present`. The first one stays.
+    pub(super) fn judge(
+        &mut self,
+        settings: &Settings,
+        judged: Option<&Judged>,
+        present: Weights,
+        now: Timestamp,
+    ) {
+        if let Some(failure) = &mut self.failure {
+            failure.follow(settings.on_failure.unwrap_or(failure.on_failure));
+            return;
+        }
+        let judged = judged.filter(|judged| judged.trial == self.since);
+        if let (Some(judged), Some(on_failure)) = (judged, settings.on_failure)
+            && judged.verdict == Verdict::Fail
+        {
+            let mut failure = Failure {
+                sentence: judged.sentence.clone(),
+                at: now,
+                on_failure,
+                held: Some(present),
+                told: false,
+            };
+            failure.follow(on_failure);
+            self.failure = Some(failure);
+        }
+    }
+
+    /// The step that limits the split now.
+    #[must_use]
+    pub fn step(&self, settings: &Settings) -> Option<Step> {
+        let passed = self.passed_percent.unwrap_or(0);
+        let mut steps = settings.steps.iter();
+        let step = steps.find(|step| step.percent > passed);
+        step.filter(|step| step.percent < 100).copied()
+    }
+
+    /// Passes the step at which the split is, if that may be. `may_gain` is false while proxies may not have applied it.
+    pub(super) fn climb(
+        &mut self,
+        settings: &Settings,
+        judged: Option<&Judged>,
+        present: Weights,
+        may_gain: bool,
+        now: Timestamp,
+    ) {
+        let step = self.step(settings).and_then(|step| {
+            let at = Weights::percent(step.percent).ok()?;
+            (!is_more(at, present) && !settings.paused).then_some(step)
+        });
+        let Some(step) = step else {
+            self.at_step_since = None;
+            return;
+        };
+        if !may_gain {
+            return;
+        }
+        let since = *self.at_step_since.get_or_insert(now);
+        let is_held = now >= step.held_until(since);
+        let passes = settings.on_failure.is_none()
+            || judged.is_some_and(|judged| {
+                judged.trial == self.since
+                    && judged.step == Some(since)
+                    && judged.verdict == Verdict::Pass
+            });
+        if is_held && passes && self.failure.is_none() {
+            self.passed_percent = Some(step.percent);
+            self.at_step_since = None;
+        }
+    }
+
+    /// The most that new may get.
+    pub(super) fn limit(&self, settings: &Settings) -> Option<Limit> {
+        let step = self.step(settings).and_then(|step| {
+            let most = Weights::percent(step.percent).ok()?;
+            Some(Limit {
+                rule: Rule::Step,
+                most,
+            })
+        });
+        let held = self.failure.as_ref().and_then(|failure| failure.held);
+        let held = held.map(|most| Limit {
+            rule: Rule::AnalysisFailed,
+            most,
+        });
+        match (held, step) {
+            (Some(held), Some(step)) if is_more(held.most, step.most) => Some(step),
+            (held, step) => held.or(step),
+        }
+    }
+
+    /// Whether all requests have to go to old.
+    pub(super) fn is_rolled_back(&self) -> bool {
+        let failure = self.failure.as_ref();
+        failure.is_some_and(|failure| failure.on_failure == OnFailure::RollBack)
+    }
+
+    /// Whether another failure is remembered than in `before`.
+    pub(super) fn has_failed_since(&self, before: &Self) -> bool {
+        self.failure.is_some() && (before.failure.is_none() || before.since != self.since)
+    }
+
+    /// The verdict in force, if new is analysed or has failed.
+    pub(super) fn verdict(&self, settings: &Settings, judged: Option<&Judged>) -> Option<Analysis> {
+        if let Some(failure) = &self.failure {
+            return Some(Analysis {
+                verdict: Verdict::Fail,
+                sentence: failure.sentence.clone(),
+                failure: Some(failure.clone()),
+            });
+        }
+        settings.on_failure?;
+        let judged = judged.filter(|judged| judged.trial == self.since);
+        Some(match judged {
+            Some(judged) => Analysis {
+                verdict: judged.verdict,
+                sentence: judged.sentence.clone(),
+                failure: None,
+            },
+            None => Analysis {
+                verdict: Verdict::Inconclusive,
+                sentence: "The analysis has just begun.".to_owned(),
+                failure: None,
+            },
+        })
+    }
+
+    /// Where the split is among the steps, if one limits it.
+    pub(super) fn at_step(&self, settings: &Settings) -> Option<AtStep> {
+        let step = self.step(settings)?;
+        Some(AtStep {
+            percent: step.percent,
+            since: self.at_step_since,
+            hold_until: self.at_step_since.map(|since| step.held_until(since)),
+        })
+    }
+
+    /// Records that the failure was reported. Returns whether this is the first time.
+    pub(super) fn tell(&mut self) -> bool {
+        let failure = self.failure.as_mut();
+        failure.is_some_and(|failure| !std::mem::replace(&mut failure.told, true))
+    }
+}
