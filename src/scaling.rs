@@ -1,0 +1,93 @@
+//! Decides how a managed update scales both generations: maps an observation of the cluster to at most one action.
+//!
+//! One pure function, [`decide`], maps [`Settings`] and the observed state ([`Seen`]) to a [`Decision`]. The caller carries out
+//! the one [`Action`], reads the cluster again, and decides again. A decision needs nothing that is not in the cluster, so a
+//! controller that restarts continues where the previous one stopped.
+//!
+//! # Two numbers
+//!
+//! A rollout is two numbers: the units of new and the units of old. A unit is the smallest set of workers that keeps the
+//! proportion of the roles ([`Shape`]), and both numbers are read back from `spec.replicas`. If `u` units are a whole generation:
+//!
+//! - `new + old ≤ u + maxSurge`, where a terminating pod still counts;
+//! - `ready new + ready old ≥ u − maxUnavailable`.
+//!
+//! Fractions of a replica are rounded up, on each side: prefill 4, decode 2 with a surge of 1 may have one decode worker more
+//! than half of five. `gpuBudget` is exact.
+//!
+//! # One action at a time
+//!
+//! The first rule that applies:
+//!
+//! 1. All requests leave a side that cannot serve, whatever the settings are.
+//! 2. The observation may be outdated, the owner holds the rollout, or somebody else has set a size: no action.
+//! 3. Before the first write: stop if the limits make the end unreachable, or if workers get less time to terminate than streams
+//!    need.
+//! 4. The split follows the ready units; new units count once they are warm.
+//! 5. A side that needs more units grows, as far as surge, budget and quota allow.
+//! 6. A side that needs fewer units shrinks, as far as capacity allows. Requests leave first: the split gives the side only what
+//!    its remaining units can carry, every proxy has applied that, and the open streams fit. The last unit goes after its last
+//!    stream.
+//! 7. New has everything: the clients are routed to its frontends, and old is retired.
+//!
+//! Going back is the same with the sides exchanged, without analysis and steps. A third generation starts after the second has
+//! been taken back. An undo after the end is a rollout in which the caller exchanges the sides.
+//!
+//! # For the caller
+//!
+//! - Make each write conditional on the `resourceVersion` that was read. Wait for the result of a write. If there is none, wait
+//!   until the write can no longer take effect, and read again: [`Seen::is_current`] indicates this.
+//! - Record a size after writing it. A size that is neither recorded nor written by the rollout is somebody else's.
+//! - Remember a failed verdict until the owner decides: once all requests are back on old, nothing is compared any more.
+
+mod assessment;
+mod decide;
+mod ending;
+mod feasible;
+mod limits;
+mod obstacles;
+mod progress;
+mod seen;
+mod settings;
+mod shape;
+mod shrink;
+mod wait;
+
+pub use self::{
+    decide::{Decision, decide},
+    feasible::way,
+    progress::Progress,
+    seen::{Clients, LastWorker, Pod, Removes, Seen, Serves, Side, Traffic, Verdict, Workers},
+    settings::{Amount, Handover, Intent, OnFailure, Retire, Settings, Step, Strategy, Switch},
+    shape::{Shape, Sizes},
+    wait::Wait,
+};
+
+use crate::rollout::Role;
+use crate::split::{Generation, Weights};
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write the split.
+    Split(Weights),
+    /// Raise the sizes of a side.
+    Grow { side: Generation, sizes: Sizes },
+    /// Mark these pods, and no others of the role, to go first.
+    Mark {
+        side: Generation,
+        role: Role,
+        pods: Vec<String>,
+    },
+    /// Lower the sizes of a side.
+    Shrink { side: Generation, sizes: Sizes },
+    /// Save the selector of the Service of the clients.
+    SaveSelector,
+    /// Make the Service of the clients select the frontends of this side.
+    Retarget(Generation),
+    /// Retire the objects of old.
+    Retire(Retire),
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The observed state, in units.
+
+use super::{
+    Intent, OnFailure, Serves, Settings, Sizes, Verdict, Workers,
+    seen::{Removes, Seen, Side},
+};
+use crate::rollout::{Role, Sides};
+use crate::split::{Generation, Weights};
+
+/// What was read, in units, and where the rollout goes.
+pub(super) struct Assessment<'a> {
+    pub settings: &'a Settings,
+    pub seen: &'a Seen,
+    pub sides: Sides<Units>,
+    /// The units that each side is to have in the end, or at the step at hand.
+    pub targets: Sides<u32>,
+    /// Whether the rollout is to go back to old.
+    pub goes_back: bool,
+    /// Whether new is known to be bad and taken back for it.
+    pub new_is_bad: bool,
+}
+
+/// One side in units.
+#[derive(Clone, Debug)]
+pub(super) struct Units {
+    /// Whole units asked for.
+    pub asked: u32,
+    /// Units of which a part is asked for.
+    pub begun: u32,
+    /// Units that take up room: asked for, present or terminating.
+    pub occupied: u32,
+    /// Ready units.
+    pub ready: u32,
+    /// Ready units of a side that serves and is not known to be bad.
+    pub capacity: u32,
+    /// Those that have warmed up.
+    pub usable: u32,
+    /// The sizes asked for.
+    pub sizes: Sizes,
+}
+
+impl<'a> Assessment<'a> {
+    pub fn of(settings: &'a Settings, seen: &'a Seen) -> Self {
+        let is_forward = settings.intent != Intent::Abort && !settings.superseded;
+        let rolls_back = settings.strategy.analysis == Some(OnFailure::RollBack);
+        let is_failed = settings.strategy.analysis.is_some()
+            && settings.intent != Intent::Promote
+            && seen.verdict == Verdict::Fail;
+        // With `Hold` it is for the owner to say that it goes back.
+        let new_is_bad = is_failed && (rolls_back || !is_forward);
+        let unit = |side: Generation| units(settings, seen.sides.of(side), side, new_is_bad);
+        let sides = Sides {
+            old: unit(Generation::Old),
+            new: unit(Generation::New),
+        };
+        let goes_back = !is_forward || new_is_bad;
+        let whole = settings.shape.units();
+        let new = match goes_back {
+            true => 0,
+            false => forward_target(settings, seen, &sides),
+        };
+        Self {
+            settings,
+            seen,
+            sides,
+            targets: Sides {
+                old: whole - new,
+                new,
+            },
+            goes_back,
+            new_is_bad,
+        }
+    }
+
+    /// The units of `side`.
+    pub const fn units(&self, side: Generation) -> &Units {
+        self.sides.of(side)
+    }
+
+    /// The units that must stay ready.
+    pub fn floor(&self) -> u32 {
+        self.settings.shape.units() - self.settings.unavailable()
+    }
+
+    /// Whether the rollout has changed anything yet.
+    pub fn has_begun(&self) -> bool {
+        let both = self.seen.sides.old.roles.values();
+        let mut all = both.chain(self.seen.sides.new.roles.values());
+        all.any(|role| role.recorded.is_some() || role.ours)
+            || self.units(Generation::New).begun > 0
+            || !self.seen.traffic.split.is_all_old()
+    }
+
+    /// Whether `side` can serve at least something.
+    pub fn can_serve(&self, side: Generation) -> bool {
+        self.units(side).ready > 0 && self.seen.sides.of(side).serves != Serves::No
+    }
+
+    /// Whether `side` is known not to serve, or to be bad.
+    pub fn is_out(&self, side: Generation) -> bool {
+        let is_bad = self.new_is_bad && side == Generation::New;
+        is_bad || self.seen.sides.of(side).serves == Serves::No
+    }
+
+    /// The capacity of `side` if only so many of its units stay: what is sure to remain ready.
+    pub fn capacity_after(&self, side: Generation, sizes: &Sizes) -> u32 {
+        let roles = &self.seen.sides.of(side).roles;
+        let kept = roles.iter().map(|(role, workers)| {
+            let size = sizes.get(role).copied().unwrap_or_default();
+            (*role, ready_after(workers, size))
+        });
+        let kept = self.settings.shape.whole(side, &kept.collect());
+        kept.min(self.units(side).capacity)
+    }
+
+    /// The side that gains.
+    pub fn gaining(&self) -> Generation {
+        let exceeds = self.units(Generation::New).begun > self.targets.new;
+        match self.goes_back || exceeds {
+            true => Generation::Old,
+            false => Generation::New,
+        }
+    }
+
+    /// The units of `side` that may get requests: a loss counts at once, a gain once it is warm.
+    pub fn counted(&self, side: Generation) -> u32 {
+        match side == self.gaining() {
+            true => self.units(side).usable,
+            false => self.units(side).capacity,
+        }
+    }
+
+    /// Whether every proxy has applied the split in the resource. Without a proxy nobody confirms it.
+    pub fn is_applied(&self) -> bool {
+        let traffic = &self.seen.traffic;
+        let applied = |proxy: &Option<Weights>| *proxy == Some(traffic.split);
+        !traffic.applied.is_empty() && traffic.applied.iter().all(applied)
+    }
+}
+
+fn units(settings: &Settings, seen: &Side, side: Generation, is_bad: bool) -> Units {
+    let shape = &settings.shape;
+    let of = |count: fn(&Workers) -> u32| -> Sizes {
+        let roles = seen.roles.iter();
+        roles
+            .map(|(role, workers)| (*role, count(workers)))
+            .collect()
+    };
+    let asked = of(|workers| workers.asked);
+    let serves = seen.serves != Serves::No && !(is_bad && side == Generation::New);
+    let of_serving = |count: fn(&Workers) -> u32| match serves {
+        true => shape.whole(side, &of(count)),
+        false => 0,
+    };
+    Units {
+        asked: shape.whole(side, &asked),
+        begun: shape.covering(side, &asked),
+        occupied: shape.covering(side, &of(Workers::occupied)),
+        ready: shape.whole(side, &of(|workers| workers.ready)),
+        capacity: of_serving(|workers| workers.ready),
+        usable: of_serving(|workers| workers.warm.min(workers.ready)),
+        sizes: asked,
+    }
+}
+
+/// How many units new is to have for now.
+fn forward_target(settings: &Settings, seen: &Seen, sides: &Sides<Units>) -> u32 {
+    let whole = settings.shape.units();
+    let end = whole - settings.strategy.partition.min(whole);
+    if settings.intent == Intent::Promote {
+        return end;
+    }
+    // The first step that is not over. One is over if the sizes are beyond it, or have rested at it for long enough.
+    let steps = settings.strategy.steps.iter();
+    let (old, new) = (&sides.old, &sides.new);
+    let is_over = |size: u32, hold| {
+        let has_passed = new.asked > size || old.begun + size < whole;
+        has_passed || new.asked == size && new.ready >= size && seen.at_rest_for >= hold
+    };
+    let mut sizes = steps.map(|step| (step.new.up(whole), step.hold));
+    let next = sizes.find(|(size, hold)| !is_over(*size, *hold));
+    next.map_or(end, |(size, _)| size.min(end))
+}
+
+impl Workers {
+    /// The replicas that take up room, or may do so at any moment.
+    pub(super) fn occupied(&self) -> u32 {
+        self.asked
+            .max(self.present)
+            .saturating_add(self.terminating)
+    }
+}
+
+/// How many replicas are sure to be ready after a role has shrunk to `size`.
+fn ready_after(workers: &Workers, size: u32) -> u32 {
+    match workers.removes {
+        Removes::Unready | Removes::Marked(_) => workers.ready.min(size),
+        // All that stay are ready if all that exist are.
+        Removes::Last if workers.ready >= workers.present => workers.ready.min(size),
+        Removes::Last => {
+            let removed = workers.present.saturating_sub(size);
+            workers.ready.saturating_sub(removed)
+        }
+    }
+}
+
+/// The GPUs that so many replicas of each role have.
+pub(super) fn gpus(of: &std::collections::BTreeMap<Role, u32>, replicas: &Sizes) -> u64 {
+    let each = replicas.iter().map(|(role, count)| {
+        let gpus = of.get(role).copied().unwrap_or_default();
+        u64::from(gpus) * u64::from(*count)
+    });
+    each.sum()
+}

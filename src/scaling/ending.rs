@@ -1,0 +1,79 @@
+//! The end of a rollout: the clients, and what happens to old.
+
+use super::{
+    Action, Retire, Switch, Wait,
+    assessment::Assessment,
+    progress::{Next, Progress},
+};
+use crate::split::Generation;
+
+/// Brings the clients back to the frontends of old before new loses a worker, if the rollout had sent them to new.
+pub(super) fn clients_back(look: &Assessment) -> Option<Next> {
+    let clients = &look.seen.clients;
+    let has_moved = look.settings.handover.clients == Switch::Automatic && clients.selector_saved;
+    if !has_moved || look.targets.old == 0 || clients.service != Some(Generation::New) {
+        return None;
+    }
+    Some(match look.seen.sides.old.frontends {
+        // The frontends of new serve the clients until then.
+        0 => Next::Wait(vec![Wait::Frontend(Generation::Old)]),
+        _ => Next::Act(Action::Retarget(Generation::Old), Vec::new()),
+    })
+}
+
+/// The next step of the end, once both sides have the sizes that they are to have.
+pub(super) fn end(look: &Assessment) -> Option<(Option<Progress>, Next)> {
+    for side in Generation::ALL {
+        let target = look.settings.shape.sizes(side, *look.targets.of(side));
+        if look.units(side).sizes != target {
+            return None;
+        }
+    }
+    let is_empty = |side: Generation| *look.targets.of(side) == 0;
+    let ends = |side: Generation| is_empty(side) && look.units(side).occupied > 0;
+    if let Some(side) = Generation::ALL.into_iter().find(|side| ends(*side)) {
+        return Some((None, Next::Wait(vec![Wait::Terminating(side)])));
+    }
+    if look.goes_back {
+        return Some((Some(Progress::RolledBack), Next::Wait(Vec::new())));
+    }
+    if !is_empty(Generation::Old) {
+        return Some(rest(look));
+    }
+    Some(hand_over(look))
+}
+
+/// New has all that it is to have for now.
+fn rest(look: &Assessment) -> (Option<Progress>, Next) {
+    let units = look.settings.shape.units();
+    let partition = look.settings.strategy.partition.min(units);
+    match look.targets.old == partition {
+        true => (Some(Progress::Partition), Next::Wait(Vec::new())),
+        false => (None, Next::Wait(vec![Wait::Step(look.targets.new)])),
+    }
+}
+
+fn hand_over(look: &Assessment) -> (Option<Progress>, Next) {
+    let clients = &look.seen.clients;
+    let handover = look.settings.handover;
+    if clients.retired {
+        return (Some(Progress::Complete), Next::Wait(Vec::new()));
+    }
+    let act = |action| (None, Next::Act(action, Vec::new()));
+    let wait = |wait| (None, Next::Wait(vec![wait]));
+    if clients.service != Some(Generation::New) {
+        return match handover.clients {
+            Switch::Manual => wait(Wait::Clients),
+            Switch::Automatic if look.seen.sides.new.frontends == 0 => {
+                wait(Wait::Frontend(Generation::New))
+            }
+            Switch::Automatic if !clients.selector_saved => act(Action::SaveSelector),
+            Switch::Automatic => act(Action::Retarget(Generation::New)),
+        };
+    }
+    match handover.retire {
+        Retire::Keep => (Some(Progress::Complete), Next::Wait(Vec::new())),
+        _ if !clients.safe_to_delete_old => wait(Wait::Unsafe),
+        retire => act(Action::Retire(retire)),
+    }
+}

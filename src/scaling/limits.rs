@@ -1,0 +1,90 @@
+//! How far a side may grow now: the surge, the GPU budget and the quota, counting pods that terminate.
+
+use super::{
+    Sizes,
+    assessment::{Assessment, gpus},
+    wait::Wait,
+};
+use crate::split::Generation;
+
+/// The sizes to which `side` can grow now, or what it waits for. `None` if it has all it is to have.
+pub(super) fn growth(look: &Assessment, side: Generation) -> Option<Result<Sizes, Wait>> {
+    let own = look.units(side);
+    let target = *look.targets.of(side);
+    let shape = &look.settings.shape;
+    let grown = |units: u32| -> Sizes {
+        let mut sizes = shape.sizes(side, units);
+        for (role, asked) in &own.sizes {
+            let size = sizes.entry(*role).or_default();
+            *size = (*size).max(*asked);
+        }
+        sizes
+    };
+    if target <= own.asked {
+        return None;
+    }
+    // From the largest downwards: the first that fits.
+    let mut refused = None;
+    for units in (own.asked + 1..=target).rev() {
+        let sizes = grown(units);
+        if sizes == own.sizes {
+            break;
+        }
+        match admits(look, side, &sizes) {
+            Ok(()) => return Some(Ok(sizes)),
+            Err(wait) => refused = Some(wait),
+        }
+    }
+    // What refuses the smallest growth is what to wait for.
+    refused.map(Err)
+}
+
+/// Whether `side` may have these sizes.
+fn admits(look: &Assessment, side: Generation, sizes: &Sizes) -> Result<(), Wait> {
+    let settings = look.settings;
+    let shape = &settings.shape;
+    let roles = &look.seen.sides.of(side).roles;
+    let occupied = |sizes: &Sizes| -> Sizes {
+        let own = roles.iter().map(|(role, workers)| {
+            let size = sizes.get(role).copied().unwrap_or_default();
+            let size = size.max(workers.asked).max(workers.present);
+            (*role, size.saturating_add(workers.terminating))
+        });
+        own.collect()
+    };
+    let own = occupied(sizes);
+    let limit = u64::from(shape.units()) + u64::from(settings.surge());
+    let other = look.units(side.other()).occupied;
+    let total = u64::from(shape.covering(side, &own)) + u64::from(other);
+    if total > limit {
+        return Err(Wait::Surge {
+            occupied: u64::from(look.units(side).occupied) + u64::from(other),
+            limit,
+        });
+    }
+    let more = gpus(settings.gpus.of(side), &own).saturating_sub(gpus_of(look, side));
+    if let Some(budget) = settings.strategy.gpu_budget {
+        let used = gpus_used(look);
+        if more > 0 && used + more > budget.into() {
+            return Err(Wait::Budget { used, more, budget });
+        }
+    }
+    match look.seen.quota_left {
+        Some(left) if more > u64::from(left) => Err(Wait::Quota { more, left }),
+        _ => Ok(()),
+    }
+}
+
+fn gpus_of(look: &Assessment, side: Generation) -> u64 {
+    let roles = look.seen.sides.of(side).roles.iter();
+    let occupied = roles.map(|(role, workers)| (*role, workers.occupied()));
+    gpus(look.settings.gpus.of(side), &occupied.collect())
+}
+
+/// The GPUs that both sides use or may use at any moment, terminating pods included.
+pub(super) fn gpus_used(look: &Assessment) -> u64 {
+    Generation::ALL
+        .into_iter()
+        .map(|side| gpus_of(look, side))
+        .sum()
+}

@@ -1,0 +1,87 @@
+//! Conditions that keep a rollout from any action, whatever its next step would be.
+
+use super::{
+    Wait,
+    assessment::{Assessment, gpus},
+    feasible,
+    limits::growth,
+};
+use crate::split::Generation;
+
+/// The roles of the accepted shape that are not there.
+pub(super) fn missing(look: &Assessment) -> Vec<Wait> {
+    let sides = Generation::ALL.into_iter();
+    let roles = sides.flat_map(|side| {
+        let roles = look.settings.shape.full(side).keys();
+        roles.map(move |role| (side, *role))
+    });
+    roles
+        .filter(|(side, role)| !look.seen.sides.of(*side).roles.contains_key(role))
+        .map(|(side, role)| Wait::RoleMissing(side, role))
+        .collect()
+}
+
+/// The sizes that somebody else has set since.
+pub(super) fn contested(look: &Assessment) -> Vec<Wait> {
+    let mut waits = Vec::new();
+    for side in Generation::ALL {
+        let seen = look.seen.sides.of(side);
+        let scaler = seen.scaler.clone();
+        waits.extend(scaler.map(|scaler| Wait::Scaler(side, scaler)));
+        if look.seen.accepts_sizes {
+            continue;
+        }
+        for (role, workers) in &seen.roles {
+            // Before the first write, old has the size that was accepted, and new any.
+            let expected = workers.recorded.or_else(|| {
+                let is_old = side == Generation::Old;
+                let full = look.settings.shape.full(side);
+                full.get(role).copied().filter(|_| is_old)
+            });
+            if !workers.ours && expected.is_some_and(|expected| expected != workers.asked) {
+                waits.push(Wait::Contested {
+                    side,
+                    role: *role,
+                    asked: workers.asked,
+                    recorded: workers.recorded,
+                });
+            }
+        }
+    }
+    waits
+}
+
+/// What forbids the first write.
+pub(super) fn before_first_write(look: &Assessment) -> Vec<Wait> {
+    if look.has_begun() || look.goes_back {
+        return Vec::new();
+    }
+    let mut waits = Vec::new();
+    if feasible::way(look.settings, look.seen).is_none() {
+        waits.push(Wait::Infeasible);
+        // The growth that is refused says why.
+        waits.extend(growth(look, Generation::New).and_then(Result::err));
+    }
+    let strategy = &look.settings.strategy;
+    // With a budget below what old needs there is no way back.
+    let full = look.settings.shape.full(Generation::Old);
+    let used = gpus(&look.settings.gpus.old, full);
+    let least = { strategy.gpu_budget }.filter(|budget| used > (*budget).into());
+    waits.extend(least.map(|budget| Wait::Budget {
+        used,
+        more: 0,
+        budget,
+    }));
+    let p99 = look.seen.traffic.p99;
+    if !strategy.continuation && !strategy.allow_short_grace {
+        let mut roles = look.seen.sides.old.roles.values();
+        let is_short = |grace| p99.is_some_and(|p99| grace < p99);
+        let short = roles.find(|workers| workers.grace.is_some_and(is_short));
+        waits.extend(short.map(|workers| Wait::Grace {
+            side: Generation::Old,
+            grace: workers.grace,
+            p99,
+        }));
+    }
+    waits
+}

@@ -1,0 +1,156 @@
+//! The state of the cluster as read at one moment. Contains no policy.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::rollout::{Role, Sides};
+use crate::split::{Generation, Weights};
+
+/// What was read. A list that could not be read is no empty list: then there is nothing to decide on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Whether this contains every write of this process, and came from a consistent list after its start. A write whose result
+    /// is unknown counts as missing until it can no longer take effect.
+    pub is_current: bool,
+    /// Both sides.
+    pub sides: Sides<Side>,
+    /// The traffic.
+    pub traffic: Traffic,
+    /// What the comparison of both sides says of new. Remembered by the caller once it is a failure.
+    pub verdict: Verdict,
+    /// Where the clients are sent.
+    pub clients: Clients,
+    /// How long no size has changed.
+    pub unchanged_for: Duration,
+    /// How long no size has changed while every worker was ready.
+    pub at_rest_for: Duration,
+    /// How long a worker has been missing that should be ready.
+    pub unready_for: Duration,
+    /// How many GPUs the quota of the namespace still admits, if it limits them.
+    pub quota_left: Option<u32>,
+    /// Whether the rollout was edited after sizes were last recorded: its owner accepts what others have set.
+    pub accepts_sizes: bool,
+}
+
+/// One side.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Side {
+    /// The workers of each role.
+    pub roles: BTreeMap<Role, Workers>,
+    /// Whether it serves what is required.
+    pub serves: Serves,
+    /// Its ready frontends.
+    pub frontends: u32,
+    /// What else scales it: an autoscaler or planner, as text for users.
+    pub scaler: Option<String>,
+}
+
+/// Whether a side serves what is required of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Serves {
+    /// Not known yet. It keeps what it has and gains nothing.
+    #[default]
+    Unknown,
+    Yes,
+    No,
+}
+
+/// The workers of one role.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workers {
+    /// `spec.replicas`.
+    pub asked: u32,
+    /// Whether the status that the other numbers come from is of this `spec`.
+    pub observed: bool,
+    /// Replicas that exist and do not terminate.
+    pub present: u32,
+    /// Replicas that terminate. They still have their GPUs.
+    pub terminating: u32,
+    /// Ready replicas.
+    pub ready: u32,
+    /// Ready replicas that have warmed up.
+    pub warm: u32,
+    /// The size last recorded as written by this rollout.
+    pub recorded: Option<u32>,
+    /// Whether this rollout was the last to write `spec.replicas`.
+    pub ours: bool,
+    /// How long a replica may take to end.
+    pub grace: Option<Duration>,
+    /// Which replicas go first.
+    pub removes: Removes,
+}
+
+/// Which replicas go first when a role shrinks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Removes {
+    /// Those that are not ready.
+    #[default]
+    Unready,
+    /// Those with the highest ordinals, ready or not.
+    Last,
+    /// Those that are not ready, then those marked by `controller.kubernetes.io/pod-deletion-cost`.
+    Marked(Vec<Pod>),
+}
+
+/// A pod that may be marked to go first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    pub name: String,
+    pub ready: bool,
+    /// Its open streams, if known.
+    pub open_streams: Option<u64>,
+    /// Whether it is marked.
+    pub marked: bool,
+}
+
+/// The traffic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// The split in the resource.
+    pub split: Weights,
+    /// The split that each live proxy has applied; `None` if it does not say.
+    pub applied: Vec<Option<Weights>>,
+    /// How long all of them have applied this split.
+    pub applied_for: Duration,
+    /// Open streams. `None` if a proxy does not say.
+    pub open: Option<Sides<u64>>,
+    /// The 99th percentile of how long streams last. `None` if too few have ended.
+    pub p99: Option<Duration>,
+}
+
+/// What the comparison of both sides says of new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    #[default]
+    Inconclusive,
+    Pass,
+    Fail,
+}
+
+/// Where the clients are sent, and what the rollout of the traffic says of its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Clients {
+    /// The side that the Service of the clients selects. `None` if it selects neither or both, or is unknown.
+    pub service: Option<Generation>,
+    /// Whether the selector that it had before is saved.
+    pub selector_saved: bool,
+    /// Whether clients come to the frontends of new directly, around the split. `None` if unknown.
+    pub direct_to_new: Option<bool>,
+    /// What is missing before the last worker of old may go.
+    pub last_worker: LastWorker,
+    /// Whether old may be deleted, with its frontends.
+    pub safe_to_delete_old: bool,
+    /// Whether the objects of old are retired as asked.
+    pub retired: bool,
+}
+
+/// What is missing before the last worker of old may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastWorker {
+    /// Nothing.
+    Dispensable,
+    /// Only that streams run on it.
+    Streams,
+    /// Something else.
+    Needed,
+}

@@ -1,0 +1,226 @@
+//! The requested state: the shape of both sides, the strategy, and the intent of the owner. Contains no policy.
+
+use std::time::Duration;
+
+use super::Shape;
+use crate::rollout::{Role, Sides};
+use std::collections::BTreeMap;
+
+/// What a rollout is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The full sizes, as accepted when the rollout began.
+    pub shape: Shape,
+    /// The GPUs of one replica of each role.
+    pub gpus: Sides<BTreeMap<Role, u32>>,
+    /// How it goes forward.
+    pub strategy: Strategy,
+    /// What its owner wants now.
+    pub intent: Intent,
+    /// Whether another new generation is wanted by now. This one is then taken back first, so that there are never three.
+    pub superseded: bool,
+    /// What happens once new has everything.
+    pub handover: Handover,
+}
+
+/// How a rollout goes forward.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// By how much both sides together may exceed the full size, terminating pods included.
+    pub max_surge: Amount,
+    /// By how much ready capacity may fall below the full size. One unit always stays.
+    pub max_unavailable: Amount,
+    /// How many units stay old.
+    pub partition: u32,
+    /// The sizes of new at which the rollout rests, in ascending order.
+    pub steps: Vec<Step>,
+    /// How many GPUs both sides may use, terminating pods included.
+    pub gpu_budget: Option<u32>,
+    /// After how long a new worker that is not ready is reported.
+    pub ready_timeout: Duration,
+    /// The least time between two changes of size.
+    pub step_interval: Duration,
+    /// How long the shrinking side may still have more streams than the rest of it can carry.
+    pub drain_deadline: Option<Duration>,
+    /// Whether new must be judged good before old shrinks.
+    pub analysis: Option<OnFailure>,
+    /// Whether a broken stream is continued by another worker, so that a worker need not finish its streams.
+    pub continuation: bool,
+    /// Whether workers may be shrunk although they get less time to end than their streams need.
+    pub allow_short_grace: bool,
+}
+
+impl Default for Strategy {
+    fn default() -> Self {
+        Self {
+            max_surge: Amount::Count(1),
+            max_unavailable: Amount::Count(0),
+            partition: 0,
+            steps: Vec::new(),
+            gpu_budget: None,
+            ready_timeout: Duration::from_secs(1800),
+            step_interval: Duration::ZERO,
+            drain_deadline: None,
+            analysis: None,
+            continuation: false,
+            allow_short_grace: false,
+        }
+    }
+}
+
+/// A number of units, or a part of all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    Count(u32),
+    Percent(u32),
+}
+
+impl Amount {
+    /// So many of `whole` units, rounded up.
+    #[must_use]
+    pub fn up(self, whole: u32) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => part(percent, whole).div_ceil(100) as u32,
+        }
+    }
+
+    /// So many of `whole` units, rounded down.
+    #[must_use]
+    pub fn down(self, whole: u32) -> u32 {
+        match self {
+            Self::Count(count) => count,
+            Self::Percent(percent) => (part(percent, whole) / 100) as u32,
+        }
+    }
+}
+
+fn part(percent: u32, whole: u32) -> u64 {
+    // A surge of more than all is no more than all.
+    u64::from(percent.min(100)) * u64::from(whole)
+}
+
+/// A size of new at which the rollout rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The size.
+    pub new: Amount,
+    /// For how long, once new is ready at this size.
+    pub hold: Duration,
+}
+
+/// What is done with a new generation that fails its analysis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Nothing moves until somebody decides.
+    Hold,
+    /// It is taken back.
+    RollBack,
+}
+
+/// What the owner of a rollout wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Intent {
+    /// Go forward by the strategy.
+    #[default]
+    Run,
+    /// Move nothing.
+    Hold,
+    /// Go forward without analysis and steps.
+    Promote,
+    /// Go back.
+    Abort,
+}
+
+/// What happens once new has everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handover {
+    /// Who sends the clients to the frontends of new.
+    pub clients: Switch,
+    /// What becomes of old.
+    pub retire: Retire,
+}
+
+/// Who sends the clients to the frontends of new.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Switch {
+    /// A person.
+    #[default]
+    Manual,
+    /// The controller.
+    Automatic,
+}
+
+/// What becomes of old once nothing needs it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retire {
+    /// Its objects stay, without workers.
+    #[default]
+    Keep,
+    /// Its frontends are scaled to zero.
+    ScaleToZero,
+    /// Its objects are deleted.
+    Delete,
+}
+
+impl Settings {
+    /// By how many units both sides together may exceed the full size.
+    #[must_use]
+    pub fn surge(&self) -> u32 {
+        self.strategy.max_surge.up(self.shape.units())
+    }
+
+    /// By how many units ready capacity may fall below the full size. A percentage that rounds both limits to 0 counts as one
+    /// unit, as for a Deployment.
+    #[must_use]
+    pub fn unavailable(&self) -> u32 {
+        let units = self.shape.units();
+        let is_percent = matches!(self.strategy.max_unavailable, Amount::Percent(1..));
+        let least = u32::from(is_percent && self.surge() == 0);
+        let count = self.strategy.max_unavailable.down(units).max(least);
+        count.min(units - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(size: u32, max_surge: Amount, max_unavailable: Amount) -> (u32, u32) {
+        let sizes: super::super::Sizes = [(Role::Worker, size)].into();
+        let settings = Settings {
+            shape: Shape::of(Sides {
+                old: sizes.clone(),
+                new: sizes,
+            })
+            .unwrap(),
+            gpus: Sides::default(),
+            strategy: Strategy {
+                max_surge,
+                max_unavailable,
+                ..Strategy::default()
+            },
+            intent: Intent::Run,
+            superseded: false,
+            handover: Handover::default(),
+        };
+        (settings.surge(), settings.unavailable())
+    }
+
+    #[test]
+    fn percentages_round_as_those_of_a_deployment_do() {
+        use Amount::{Count, Percent};
+        for (size, surge, unavailable, limit) in [
+            (4, Count(1), Count(0), (1, 0)),
+            (10, Percent(25), Percent(25), (3, 2)),
+            (4, Percent(100), Count(0), (4, 0)),
+            (4, Percent(0), Percent(10), (0, 1)),
+            (4, Percent(10), Percent(10), (1, 0)),
+            // There is always one unit left.
+            (4, Count(0), Percent(100), (0, 3)),
+            (1, Count(0), Count(1), (0, 0)),
+        ] {
+            assert_eq!(limits(size, surge, unavailable), limit, "{size} {surge:?}");
+        }
+    }
+}

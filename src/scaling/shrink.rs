@@ -1,0 +1,307 @@
+//! Whether a side can shrink, to which sizes, and what has to happen first.
+
+use std::time::Duration;
+
+use super::{
+    Action, Intent, Pod, Removes, Serves, Sizes, Verdict, Wait,
+    assessment::Assessment,
+    limits::growth,
+    seen::{LastWorker, Workers},
+};
+use crate::rollout::Role;
+use crate::split::{Generation, Weights};
+
+/// A side that may shrink as far as capacity goes.
+pub(super) struct Shrink {
+    pub side: Generation,
+    pub sizes: Sizes,
+    /// The units that stay.
+    pub units: u32,
+    /// The ready units that are sure to stay. More than `units` where several numbers of units have the same sizes.
+    capacity: u32,
+    /// The split that gives the side no more than what stays can carry.
+    pub split: Option<Weights>,
+}
+
+/// The next shrinking, if capacity admits one.
+pub(super) fn shrink(look: &Assessment) -> Option<Result<Shrink, Wait>> {
+    let first = look.gaining().other();
+    let sides = [first, first.other()];
+    let mut surplus = sides.into_iter();
+    surplus
+        .find_map(|side| to(look, side, *look.targets.of(side)))
+        .or_else(|| { sides }.into_iter().find_map(|side| trim(look, side)))
+}
+
+/// Gives up the half of a unit that a crash has left and that there is no room to complete.
+fn trim(look: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
+    let is_refused = matches!(growth(look, side), Some(Err(_)));
+    let whole = look.units(side).asked;
+    if is_refused {
+        to(look, side, whole)
+    } else {
+        None
+    }
+}
+
+/// Shrinks `side` towards so many units, as far as capacity admits.
+fn to(look: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
+    let own = look.units(side);
+    if own.begun <= target {
+        return None;
+    }
+    let other = look.units(side.other()).usable;
+    let needed = look.floor().min(own.capacity + other);
+    // Workers that are not ready may still become so, unless their side does not serve at all.
+    let least = match look.is_out(side) {
+        true => target,
+        false => target.max(look.floor().saturating_sub(other)),
+    };
+    let shape = &look.settings.shape;
+    for units in least..own.begun {
+        let mut sizes = shape.sizes(side, units);
+        for (role, size) in &mut sizes {
+            *size = (*size).min(own.sizes.get(role).copied().unwrap_or_default());
+        }
+        let stays = look.capacity_after(side, &sizes);
+        if stays + other < needed {
+            continue;
+        }
+        if sizes == own.sizes {
+            return None;
+        }
+        if units == 0 && other == 0 {
+            return Some(Err(Wait::NoOther(side)));
+        }
+        let (old, new) = match side {
+            Generation::Old => (stays, other),
+            Generation::New => (other, stays),
+        };
+        return Some(Ok(Shrink {
+            side,
+            sizes,
+            units,
+            capacity: stays,
+            split: Weights::new(old, new).ok(),
+        }));
+    }
+    None
+}
+
+impl Shrink {
+    /// Whether the split in the resource gives the side no more than what stays can carry.
+    pub fn is_lowered(&self, look: &Assessment) -> bool {
+        let Some(split) = self.split else {
+            return true;
+        };
+        let (own, other) = (self.side, self.side.other());
+        let is = look.seen.traffic.split;
+        let part = |a: u32, b: u32| u64::from(a) * u64::from(b);
+        part(is.of(own), split.of(other)) <= part(is.of(other), split.of(own))
+    }
+
+    /// What must be so before requests are moved away from the side.
+    pub fn before_lowering(&self, look: &Assessment) -> Vec<Wait> {
+        let (settings, seen) = (look.settings, look.seen);
+        let mut waits = unobserved(look);
+        let is_forward = self.side == Generation::Old;
+        if is_forward {
+            if seen.sides.new.serves == Serves::Unknown {
+                waits.push(Wait::Serving(Generation::New));
+            }
+            waits.extend(judgement(look, self.is_lowered(look)));
+            if seen.unchanged_for < settings.strategy.step_interval && !self.is_lowered(look) {
+                waits.push(Wait::Interval);
+            }
+        } else if seen.clients.direct_to_new != Some(false) && self.units < look.floor() {
+            // Clients that come directly are served by new alone.
+            waits.push(Wait::DirectClients);
+        }
+        waits.extend(self.grace(look));
+        waits
+    }
+
+    /// What must be so before the side shrinks, once requests are moved.
+    pub fn before_shrinking(&self, look: &Assessment) -> Vec<Wait> {
+        let traffic = &look.seen.traffic;
+        let mut waits = Vec::new();
+        if !look.is_applied() {
+            let applied = |proxy: &&Option<Weights>| **proxy == Some(traffic.split);
+            waits.push(Wait::Proxies {
+                applied: traffic.applied.iter().filter(applied).count(),
+                all: traffic.applied.len(),
+            });
+            return waits;
+        }
+        let deadline = look.settings.strategy.drain_deadline;
+        let is_over = deadline.is_some_and(|deadline| traffic.applied_for >= deadline);
+        if !is_over {
+            waits.extend(self.streams(look));
+        }
+        if self.side == Generation::Old && self.units == 0 {
+            match look.seen.clients.last_worker {
+                LastWorker::Dispensable => {}
+                LastWorker::Streams if is_over => {}
+                LastWorker::Streams | LastWorker::Needed => waits.push(Wait::LastWorker),
+            }
+        }
+        waits
+    }
+
+    /// Whether the streams that are open fit what stays.
+    fn streams(&self, look: &Assessment) -> Option<Wait> {
+        let side = self.side;
+        // Without a loss of capacity, what fitted before still does.
+        let loses = self.capacity < look.units(side).capacity;
+        if self.units > 0 && (look.settings.strategy.continuation || !loses) {
+            return None;
+        }
+        let Some(open) = look.seen.traffic.open else {
+            return Some(Wait::Streams {
+                side,
+                open: None,
+                fit: 0,
+            });
+        };
+        let (own, other) = (*open.of(side), *open.of(side.other()));
+        let (stays, rest) = (
+            u64::from(self.units.max(self.capacity)),
+            u64::from(look.units(side.other()).usable),
+        );
+        // Its part of all streams and an eighth more, since they are not of equal length, and one for each unit, since they do not
+        // come in fractions.
+        let total = u128::from(own) + u128::from(other);
+        let part = total * u128::from(stays) * 9 / (8 * u128::from((stays + rest).max(1)));
+        let fit = u64::try_from(part).unwrap_or(u64::MAX) + stays;
+        (own > fit).then_some(Wait::Streams {
+            side,
+            open: Some(own),
+            fit,
+        })
+    }
+
+    /// Whether workers get the time to end that their streams need.
+    fn grace(&self, look: &Assessment) -> Option<Wait> {
+        let strategy = &look.settings.strategy;
+        let traffic = &look.seen.traffic;
+        if strategy.continuation || strategy.allow_short_grace {
+            return None;
+        }
+        // All streams have to end before the last unit goes.
+        if traffic.open.is_some_and(|open| *open.of(self.side) == 0) {
+            return None;
+        }
+        let roles = look.seen.sides.of(self.side).roles.iter();
+        let shrinks = |role: &Role, workers: &Workers| {
+            self.sizes
+                .get(role)
+                .is_some_and(|size| *size < workers.asked)
+        };
+        let mut graces = roles.filter(|(role, workers)| shrinks(role, workers));
+        let is_enough = |grace: Option<Duration>| {
+            let both = grace.zip(traffic.p99);
+            both.is_some_and(|(grace, p99)| grace >= p99)
+        };
+        let (_, short) = graces.find(|(_, workers)| !is_enough(workers.grace))?;
+        Some(Wait::Grace {
+            side: self.side,
+            grace: short.grace,
+            p99: traffic.p99,
+        })
+    }
+
+    /// The next action: pods are marked first where the kind lets one choose.
+    pub fn action(self, look: &Assessment) -> Action {
+        for (role, workers) in &look.seen.sides.of(self.side).roles {
+            let size = self.sizes.get(role).copied().unwrap_or_default();
+            if let Removes::Marked(pods) = &workers.removes
+                && let Some(pods) = to_mark(pods, size)
+            {
+                return Action::Mark {
+                    side: self.side,
+                    role: *role,
+                    pods,
+                };
+            }
+        }
+        Action::Shrink {
+            side: self.side,
+            sizes: self.sizes,
+        }
+    }
+}
+
+/// The pods to mark so that the right ones go when only `size` stay. `None` if enough are marked.
+///
+/// First those that are not ready, then those with the fewest open streams.
+fn to_mark(pods: &[Pod], size: u32) -> Option<Vec<String>> {
+    let removed = pods.len().saturating_sub(size as usize);
+    let marked = pods.iter().filter(|pod| pod.marked).count();
+    if marked >= removed {
+        return None;
+    }
+    let mut order: Vec<&Pod> = pods.iter().collect();
+    order.sort_by_key(|pod| (pod.ready, pod.open_streams.unwrap_or(u64::MAX), &pod.name));
+    let first = order.into_iter().take(removed);
+    Some(first.map(|pod| pod.name.clone()).collect())
+}
+
+/// What the judgement of new still forbids. Once old's requests are moved away, only a failure does: nothing is compared any more
+/// when old gets none.
+pub(super) fn judgement(look: &Assessment, is_lowered: bool) -> Option<Wait> {
+    let settings = look.settings;
+    if settings.strategy.analysis.is_none() || settings.intent == Intent::Promote {
+        return None;
+    }
+    match look.seen.verdict {
+        Verdict::Pass => None,
+        Verdict::Fail => Some(Wait::Failed),
+        Verdict::Inconclusive => (!is_lowered).then_some(Wait::Verdict),
+    }
+}
+
+/// The roles whose numbers are of an earlier size.
+pub(super) fn unobserved(look: &Assessment) -> Vec<Wait> {
+    let sides = Generation::ALL.into_iter();
+    let roles = sides.flat_map(|side| {
+        let roles = look.seen.sides.of(side).roles.iter();
+        roles.map(move |(role, workers)| (side, *role, workers.observed))
+    });
+    roles
+        .filter(|(.., observed)| !observed)
+        .map(|(side, role, _)| Wait::Unobserved(side, role))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, ready: bool, open_streams: Option<u64>, marked: bool) -> Pod {
+        Pod {
+            name: name.to_owned(),
+            ready,
+            open_streams,
+            marked,
+        }
+    }
+
+    #[test]
+    fn the_pods_with_the_fewest_streams_are_marked_once() {
+        let pods = [
+            pod("a", true, Some(3), false),
+            pod("b", true, Some(1), false),
+            pod("c", false, Some(9), false),
+            pod("d", true, None, false),
+        ];
+        let marked = |size| to_mark(&pods, size);
+        assert_eq!(marked(2), Some(vec!["c".to_owned(), "b".to_owned()]));
+        assert_eq!(marked(4), None);
+        assert_eq!(marked(0).map(|pods| pods.len()), Some(4));
+        let again = [
+            pod("a", true, Some(0), false),
+            pod("b", true, Some(7), true),
+        ];
+        assert_eq!(to_mark(&again, 1), None, "a mark is not moved");
+    }
+}

@@ -1,0 +1,39 @@
+//! Tests the decision on a modelled cluster: as tables, and in long random histories.
+
+#[cfg(test)]
+mod cluster;
+#[cfg(test)]
+mod simulator;
+#[cfg(test)]
+mod tables;
+
+use std::time::Duration;
+
+use self::cluster::Cluster;
+use super::*;
+use crate::rollout::Sides;
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Settings for two sides of the same shape.
+fn settings(roles: &[(Role, u32)]) -> Settings {
+    let sizes: Sizes = roles.iter().copied().collect();
+    let gpus: std::collections::BTreeMap<_, _> = roles.iter().map(|(role, _)| (*role, 8)).collect();
+    Settings {
+        shape: Shape::of(Sides {
+            old: sizes.clone(),
+            new: sizes,
+        })
+        .expect("sizes are not 0"),
+        gpus: Sides {
+            old: gpus.clone(),
+            new: gpus,
+        },
+        strategy: Strategy::default(),
+        intent: Intent::Run,
+        superseded: false,
+        handover: Handover::default(),
+    }
+}

@@ -1,0 +1,409 @@
+//! A modelled cluster: objects with versions, pods that start and end, proxies, streams and clients. A tick is ten seconds.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+/// How long a pod takes to be ready, to be warm, and to end, in ticks.
+const START: u32 = 2;
+const WARM: u32 = 4;
+const END: u32 = 2;
+/// Seconds per tick.
+pub(super) const TICK: u64 = 10;
+
+/// The object that scales one role.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Object {
+    pub version: u64,
+    pub asked: u32,
+    pub recorded: Option<u32>,
+    pub ours: bool,
+    /// The version that its status is of.
+    pub observed: u64,
+    /// The ages of its pods.
+    pub pods: Vec<u32>,
+    /// How long its pods that end still take.
+    pub ending: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Cluster {
+    pub settings: Settings,
+    pub tick: u64,
+    pub objects: Sides<BTreeMap<Role, Object>>,
+    pub serves: Sides<Serves>,
+    pub scaler: Option<String>,
+    pub split: Weights,
+    pub split_version: u64,
+    pub applied: Vec<Option<Weights>>,
+    pub open: Sides<u64>,
+    pub open_known: bool,
+    pub verdict: Verdict,
+    pub service: Generation,
+    pub service_version: u64,
+    pub selector_saved: bool,
+    pub retired: bool,
+    pub accepts_sizes: bool,
+    pub needs_last_worker: bool,
+    /// Pods of new never become ready.
+    pub new_is_broken: bool,
+    pub quota: Option<u32>,
+    pub grace: Duration,
+    pub p99: Option<Duration>,
+    changed_at: u64,
+    unready_since: u64,
+    applied_since: u64,
+    /// Since when old's proxies get no client.
+    quiet_since: u64,
+}
+
+/// The versions of what was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Versions {
+    pub objects: BTreeMap<(bool, Role), u64>,
+    pub split: u64,
+    /// Of the Service of the clients, and of what is retired.
+    pub service: u64,
+}
+
+impl Versions {
+    /// Whether this was read after `written`, or together with it.
+    pub fn include(&self, written: &Self) -> bool {
+        let written_objects = written.objects.iter();
+        self.split >= written.split && self.service >= written.service && { written_objects }
+            .all(|(key, version)| self.objects.get(key) >= Some(version))
+    }
+}
+
+impl Cluster {
+    /// Old is whole and ready, new has nothing.
+    pub fn of(settings: Settings) -> Self {
+        let objects = |side: Generation, part: bool| {
+            let full = settings.shape.full(side).iter();
+            full.map(|(role, size)| {
+                let size = if part { *size } else { 0 };
+                let object = Object {
+                    version: 1,
+                    asked: size,
+                    observed: 1,
+                    pods: vec![WARM; size as usize],
+                    ..Object::default()
+                };
+                (*role, object)
+            })
+            .collect()
+        };
+        Self {
+            objects: Sides {
+                old: objects(Generation::Old, true),
+                new: objects(Generation::New, false),
+            },
+            tick: 0,
+            serves: Sides {
+                old: Serves::Yes,
+                new: Serves::Yes,
+            },
+            scaler: None,
+            split: Weights::ALL_OLD,
+            split_version: 1,
+            applied: vec![Some(Weights::ALL_OLD); 2],
+            open: Sides { old: 100, new: 0 },
+            open_known: true,
+            verdict: Verdict::Pass,
+            service: Generation::Old,
+            service_version: 1,
+            selector_saved: false,
+            retired: false,
+            accepts_sizes: false,
+            needs_last_worker: false,
+            new_is_broken: false,
+            quota: None,
+            grace: seconds(600),
+            p99: Some(seconds(300)),
+            changed_at: 0,
+            unready_since: 0,
+            applied_since: 0,
+            quiet_since: 0,
+            settings,
+        }
+    }
+
+    pub fn side(&self, side: Generation) -> &BTreeMap<Role, Object> {
+        self.objects.of(side)
+    }
+
+    pub fn side_mut(&mut self, side: Generation) -> &mut BTreeMap<Role, Object> {
+        self.objects.of_mut(side)
+    }
+
+    pub fn versions(&self) -> Versions {
+        let sides = Generation::ALL.into_iter();
+        let objects = sides.flat_map(|side| {
+            let objects = self.side(side).iter();
+            objects.map(move |(role, object)| ((side == Generation::New, *role), object.version))
+        });
+        Versions {
+            objects: objects.collect(),
+            split: self.split_version,
+            service: self.service_version,
+        }
+    }
+
+    /// Ten seconds pass.
+    pub fn pass(&mut self) {
+        self.tick += 1;
+        for side in Generation::ALL {
+            let is_broken = self.new_is_broken && side == Generation::New;
+            for object in self.side_mut(side).values_mut() {
+                object.pass(is_broken);
+            }
+        }
+        let (split, tick) = (self.split, self.tick);
+        for proxy in self.applied.iter_mut().flatten() {
+            if *proxy != split {
+                *proxy = split;
+                self.applied_since = tick;
+            }
+        }
+        if self.is_at_rest() {
+            self.unready_since = self.tick;
+        } else {
+            self.changed_at = self.tick;
+        }
+        if self.service == Generation::Old {
+            self.quiet_since = self.tick;
+        }
+        self.streams();
+    }
+
+    /// A third of the streams end, and as many begin where the split says.
+    fn streams(&mut self) {
+        let end = |open: u64| open.div_ceil(3);
+        let ended = end(self.open.old) + end(self.open.new);
+        let begun = if self.open == Sides::default() {
+            10
+        } else {
+            ended
+        };
+        self.open.old -= end(self.open.old);
+        self.open.new -= end(self.open.new);
+        let applied = self.applied.iter().flatten().next().copied();
+        let split = applied.unwrap_or(self.split);
+        let total = u64::from(split.old()) + u64::from(split.new_weight());
+        let new = match self.service {
+            Generation::Old => begun * u64::from(split.new_weight()) / total,
+            Generation::New => begun,
+        };
+        self.open.new += new;
+        self.open.old += begun - new;
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let objects = self.objects.old.values().chain(self.objects.new.values());
+        { objects }.all(|object| {
+            let ready = object.ready();
+            object.observed == object.version && ready == object.asked
+        })
+    }
+
+    /// What is read now.
+    pub fn read(&self) -> Seen {
+        let is_applied = !self.applied.is_empty()
+            && self
+                .applied
+                .iter()
+                .all(|applied| *applied == Some(self.split));
+        let leaves_old = is_applied && self.split.is_all_new();
+        let quiet = self.tick - self.quiet_since >= 3 && leaves_old && self.open.old == 0;
+        Seen {
+            is_current: true,
+            sides: Sides {
+                old: self.seen(Generation::Old),
+                new: self.seen(Generation::New),
+            },
+            traffic: Traffic {
+                split: self.split,
+                applied: self.applied.clone(),
+                applied_for: seconds((self.tick - self.applied_since) * TICK),
+                open: Some(self.open).filter(|_| self.open_known),
+                p99: self.p99,
+            },
+            verdict: self.verdict,
+            clients: Clients {
+                service: Some(self.service),
+                selector_saved: self.selector_saved,
+                direct_to_new: Some(self.service == Generation::New),
+                last_worker: match (leaves_old && !self.needs_last_worker, self.open.old) {
+                    (false, _) => LastWorker::Needed,
+                    (true, 0) => LastWorker::Dispensable,
+                    (true, _) => LastWorker::Streams,
+                },
+                safe_to_delete_old: quiet && self.service == Generation::New,
+                retired: self.retired,
+            },
+            unchanged_for: seconds((self.tick - self.changed_at) * TICK),
+            at_rest_for: seconds((self.tick - self.changed_at) * TICK),
+            unready_for: seconds((self.tick - self.unready_since) * TICK),
+            quota_left: self.quota,
+            accepts_sizes: self.accepts_sizes,
+        }
+    }
+
+    fn seen(&self, side: Generation) -> Side {
+        let roles = self.side(side).iter();
+        Side {
+            roles: roles
+                .map(|(role, object)| (*role, object.seen(self.grace)))
+                .collect(),
+            serves: *self.serves.of(side),
+            frontends: 1,
+            scaler: self.scaler.clone().filter(|_| side == Generation::Old),
+        }
+    }
+
+    /// Does `action`, at most `writes` of its writes, each only if the object is as it was read. Whether all was done.
+    pub fn apply(
+        &mut self,
+        action: &Action,
+        read: &Versions,
+        writes: usize,
+        records: bool,
+    ) -> bool {
+        match action {
+            Action::Split(split) => {
+                if self.split_version != read.split || writes == 0 {
+                    return false;
+                }
+                self.split = *split;
+                self.split_version += 1;
+                self.applied_since = self.tick;
+            }
+            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+                return self.scale(*side, sizes, read, writes, records);
+            }
+            Action::Mark { .. } => {}
+            _ if self.service_version != read.service || writes == 0 => return false,
+            Action::SaveSelector => self.selector_saved = true,
+            Action::Retarget(side) => self.service = *side,
+            Action::Retire(_) => self.retired = true,
+        }
+        if matches!(
+            action,
+            Action::SaveSelector | Action::Retarget(_) | Action::Retire(_)
+        ) {
+            self.service_version += 1;
+        }
+        true
+    }
+
+    fn scale(
+        &mut self,
+        side: Generation,
+        sizes: &Sizes,
+        read: &Versions,
+        writes: usize,
+        records: bool,
+    ) -> bool {
+        let mut done = 0;
+        for (role, size) in sizes {
+            let object = self.side_mut(side).get_mut(role).expect("the role exists");
+            if object.asked == *size {
+                continue;
+            }
+            let is_as_read = read.objects[&(side == Generation::New, *role)] == object.version;
+            if done == writes || !is_as_read {
+                return false;
+            }
+            object.asked = *size;
+            object.version += 1;
+            object.ours = true;
+            if records {
+                object.recorded = Some(*size);
+            }
+            done += 1;
+        }
+        self.changed_at = self.tick;
+        true
+    }
+
+    /// Looks, acts and lets time pass until nothing is left to do, and returns the sizes on the way, new before old.
+    pub fn run(&mut self, looks: usize) -> (Decision, Vec<String>) {
+        let mut way = Vec::new();
+        let mut waited = 0;
+        for _ in 0..looks {
+            let decision = decide(&self.settings, &self.read());
+            match &decision.action {
+                Some(action) => {
+                    assert!(self.apply(action, &self.versions(), usize::MAX, true));
+                    way.push(told(action));
+                    waited = 0;
+                }
+                None => waited += 1,
+            }
+            // Everything that takes time takes less than this.
+            if waited > 60 {
+                return (decision, way);
+            }
+            self.pass();
+        }
+        panic!(
+            "no end after {looks} looks: {:?}",
+            &way[..way.len().min(30)]
+        );
+    }
+}
+
+/// An action in few words.
+pub(super) fn told(action: &Action) -> String {
+    let sizes = |sizes: &Sizes| {
+        let sizes: Vec<_> = sizes.values().map(u32::to_string).collect();
+        sizes.join("/")
+    };
+    match action {
+        Action::Split(split) => format!("{}:{}", split.old(), split.new_weight()),
+        Action::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
+        Action::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
+        Action::Mark { .. } => "mark".to_owned(),
+        Action::SaveSelector => "save".to_owned(),
+        Action::Retarget(side) => format!("clients>{side}"),
+        Action::Retire(retire) => format!("{retire:?}"),
+    }
+}
+
+impl Object {
+    fn pass(&mut self, is_broken: bool) {
+        self.observed = self.version;
+        self.ending.iter_mut().for_each(|left| *left -= 1);
+        self.ending.retain(|left| *left > 0);
+        for age in &mut self.pods {
+            let most = if is_broken { START - 1 } else { WARM };
+            *age = most.min(*age + 1).max(*age);
+        }
+        // Those that are not ready go first.
+        self.pods.sort_unstable_by(|a, b| b.cmp(a));
+        while self.pods.len() > self.asked as usize {
+            self.pods.pop();
+            self.ending.push(END);
+        }
+        self.pods.resize(self.asked as usize, 0);
+    }
+
+    pub fn ready(&self) -> u32 {
+        self.pods.iter().filter(|age| **age >= START).count() as u32
+    }
+
+    fn seen(&self, grace: Duration) -> Workers {
+        Workers {
+            asked: self.asked,
+            observed: self.observed == self.version,
+            present: self.pods.len() as u32,
+            terminating: self.ending.len() as u32,
+            ready: self.ready(),
+            warm: self.pods.iter().filter(|age| **age >= WARM).count() as u32,
+            recorded: self.recorded,
+            ours: self.ours,
+            grace: Some(grace),
+            removes: Removes::Unready,
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Checks the laws at each action of long random histories, in a cluster that does everything to break them: reads that are old or
+//! of different times, writes that are lost, half done, late or done twice, controllers that crash, pods that die or never become
+//! ready, other people who scale, quotas, and owners who change their mind.
+//!
+//! Histories are deterministic: each is given by its seed, which a failure prints.
+
+#[cfg(test)]
+mod happenings;
+#[cfg(test)]
+mod laws;
+
+use std::collections::VecDeque;
+
+use super::cluster::Versions;
+use super::*;
+
+/// Looks of one history.
+const LOOKS: u64 = 400;
+
+/// SplitMix64 (Steele, Lea, Flood 2014).
+pub(super) struct Draw(u64);
+
+impl Draw {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    fn one_in(&mut self, chance: u64) -> bool {
+        self.below(chance) == 0
+    }
+}
+
+/// A moment that may be read later.
+struct Past {
+    seen: Seen,
+    versions: Versions,
+    tick: u64,
+}
+
+struct Simulation {
+    cluster: Cluster,
+    draw: Draw,
+    past: VecDeque<Past>,
+    /// What this process has written.
+    written: Option<Versions>,
+    /// A write whose result is unknown: it takes effect at this tick, if ever, and nothing is decided before.
+    late: Option<(u64, Option<(Action, Versions)>)>,
+    /// When something happened that no controller can know of before it reads.
+    disturbed_at: u64,
+    /// What was last done, in which versions.
+    last: Option<(Action, Versions)>,
+    /// How often each progress and each action was seen.
+    counts: std::collections::BTreeMap<String, u64>,
+}
+
+impl Simulation {
+    fn of(seed: u64) -> Self {
+        let mut draw = Draw(seed);
+        loop {
+            let cluster = Cluster::of(happenings::any_settings(&mut draw));
+            if way(&cluster.settings, &cluster.read()).is_some() {
+                return Self {
+                    cluster,
+                    draw,
+                    past: VecDeque::new(),
+                    written: None,
+                    late: None,
+                    disturbed_at: 0,
+                    last: None,
+                    counts: std::collections::BTreeMap::new(),
+                };
+            }
+        }
+    }
+
+    /// Something happens, some time passes, and the controller looks.
+    fn look(&mut self) {
+        self.happen();
+        for _ in 0..self.draw.below(3) {
+            self.cluster.pass();
+        }
+        self.past.push_front(Past {
+            seen: self.cluster.read(),
+            versions: self.cluster.versions(),
+            tick: self.cluster.tick,
+        });
+        self.past.truncate(12);
+        if let Some((due, write)) = self.late.take() {
+            if self.cluster.tick < due {
+                self.late = Some((due, write));
+                return;
+            }
+            if let Some((action, read)) = write {
+                self.cluster.apply(&action, &read, usize::MAX, false);
+            }
+            // It is read again from the start.
+            self.written = None;
+            return;
+        }
+        let (seen, versions, tick) = self.read();
+        let decision = decide(&self.cluster.settings, &seen);
+        assert_eq!(decision, decide(&self.cluster.settings, &seen));
+        *self
+            .counts
+            .entry(format!("{:?}", decision.progress))
+            .or_default() += 1;
+        self.keeps_the_laws(&seen, &decision, tick);
+        let Some(action) = decision.action else {
+            return;
+        };
+        self.counts_action(&action);
+        self.write(action, versions);
+    }
+
+    fn counts_action(&mut self, action: &Action) {
+        let told = format!("{action:?}");
+        let name = told.split([' ', '(']).next().expect("it has a name");
+        *self.counts.entry(name.to_owned()).or_default() += 1;
+    }
+
+    /// What the controller reads: often what is, sometimes each part as it was at another time.
+    fn read(&mut self) -> (Seen, Versions, u64) {
+        let is_fresh = self.written.is_none() || !self.draw.one_in(3);
+        let back = |simulation: &mut Self| match is_fresh {
+            true => 0,
+            false => simulation.draw.below(simulation.past.len() as u64) as usize,
+        };
+        let (a, b, c) = (back(self), back(self), back(self));
+        let [old, new, traffic] = [a, b, c].map(|back| &self.past[back]);
+        let mut seen = traffic.seen.clone();
+        seen.sides.old = old.seen.sides.old.clone();
+        seen.sides.new = new.seen.sides.new.clone();
+        seen.accepts_sizes = self.cluster.accepts_sizes;
+        let mut versions = traffic.versions.clone();
+        for (key, version) in &mut versions.objects {
+            let side = if key.0 { new } else { old };
+            *version = side.versions.objects[key];
+        }
+        let written = self.written.as_ref();
+        seen.is_current = written.is_none_or(|written| versions.include(written));
+        let tick = old.tick.min(new.tick).min(traffic.tick);
+        (seen, versions, tick)
+    }
+
+    /// Writes, if nothing goes wrong.
+    fn write(&mut self, action: Action, read: Versions) {
+        match self.draw.below(24) {
+            // The controller crashes after some of the writes, or before it records them.
+            0 => {
+                let writes = self.draw.below(3) as usize;
+                self.cluster.apply(&action, &read, writes, false);
+                self.written = None;
+            }
+            // No answer: lost, or late.
+            1 | 2 => {
+                let due = self.cluster.tick + 2;
+                let write = (!self.draw.one_in(2)).then_some((action, read));
+                self.late = Some((due, write));
+            }
+            // Done twice.
+            3 => {
+                let is_done = self.cluster.apply(&action, &read, usize::MAX, true);
+                let is_scaling = matches!(
+                    action,
+                    Action::Grow { .. } | Action::Shrink { .. } | Action::Split(_)
+                );
+                let again = self.cluster.apply(&action, &read, usize::MAX, true);
+                assert!(!is_done || !again || !is_scaling || self.is_done(&action));
+                self.wrote(action, read, is_done);
+            }
+            _ => {
+                let is_done = self.cluster.apply(&action, &read, usize::MAX, true);
+                self.wrote(action, read, is_done);
+            }
+        }
+    }
+
+    fn wrote(&mut self, action: Action, read: Versions, is_done: bool) {
+        // After a conflict it is read again from the start.
+        self.written = is_done.then(|| self.cluster.versions());
+        if !is_done {
+            return;
+        }
+        let this = (action, read);
+        assert_ne!(
+            self.last.as_ref(),
+            Some(&this),
+            "an action done is not done again"
+        );
+        self.last = Some(this);
+    }
+
+    fn is_done(&self, action: &Action) -> bool {
+        match action {
+            Action::Split(split) => self.cluster.split == *split,
+            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+                let objects = self.cluster.side(*side);
+                { sizes }
+                    .iter()
+                    .all(|(role, size)| objects[role].asked == *size)
+            }
+            _ => true,
+        }
+    }
+
+    /// Nothing happens any more: the rollout must end with one generation, or at its partition.
+    fn calm(&mut self) {
+        self.heal();
+        let cluster = &mut self.cluster;
+        let (decision, way) = cluster.run(2000);
+        let settings = &cluster.settings;
+        let whole = settings.shape.units();
+        let partition = settings.strategy.partition.min(whole);
+        let back = settings.intent == Intent::Abort || settings.superseded;
+        let (old, progress) = match (back, partition) {
+            (true, _) => (whole, Progress::RolledBack),
+            (false, 0) => (0, Progress::Complete),
+            (false, partition) => (partition, Progress::Partition),
+        };
+        assert_eq!(
+            decision.progress, progress,
+            "{:?} after {way:?} with {settings:?} of {:?}",
+            decision.waits, cluster.objects
+        );
+        for (side, units) in [(Generation::Old, old), (Generation::New, whole - old)] {
+            for (role, size) in settings.shape.sizes(side, units) {
+                let object = &cluster.side(side)[&role];
+                let is = (object.asked, object.ready(), object.ending.len());
+                assert_eq!(is, (size, size, 0), "{side} {role} {way:?}");
+            }
+        }
+        *self
+            .counts
+            .entry(format!("{progress:?} at last"))
+            .or_default() += 1;
+    }
+}
+
+/// Prints the seed of the history if it fails.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the history of seed {} broke a law", self.0);
+        }
+    }
+}
+
+fn histories(seeds: std::ops::Range<u64>) -> std::collections::BTreeMap<String, u64> {
+    let mut counts = std::collections::BTreeMap::new();
+    for seed in seeds {
+        let _named = Named(seed);
+        let mut simulation = Simulation::of(seed);
+        for look in 1..=LOOKS {
+            simulation.look();
+            if look % 100 == 0 {
+                simulation.calm();
+                simulation.begin_anew();
+            }
+        }
+        for (name, count) in simulation.counts {
+            *counts.entry(name).or_default() += count;
+        }
+    }
+    counts
+}
+
+#[test]
+fn ten_thousand_looks_at_an_adverse_cluster_break_no_law() {
+    let counts = histories(0..25);
+    // Everything must have happened.
+    for name in [
+        "Refused",
+        "Forward",
+        "Back",
+        "Held",
+        "Contested",
+        "Stalled",
+        "Partition",
+        "Complete",
+        "RolledBack",
+        "Split",
+        "Grow",
+        "Shrink",
+        "Retarget",
+        "Retire",
+    ] {
+        assert!(
+            counts.get(name).is_some_and(|count| *count > 3),
+            "{name}: {counts:?}"
+        );
+    }
+}
+
+#[test]
+#[ignore = "takes a minute in a release build: make scaling-laws"]
+fn a_million_looks_at_an_adverse_cluster_break_no_law() {
+    histories(1000..3500);
+}

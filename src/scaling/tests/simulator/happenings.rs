@@ -1,0 +1,279 @@
+//! What happens between two looks.
+
+use super::*;
+
+/// Settings of all kinds.
+pub(super) fn any_settings(draw: &mut Draw) -> Settings {
+    let full = 1 + draw.below(6) as u32;
+    let pair = [
+        (Role::Prefill, full),
+        (Role::Decode, 1 + draw.below(4) as u32),
+    ];
+    let mut settings = match draw.below(3) {
+        0 => settings(&[(Role::Worker, full)]),
+        _ => settings(&pair),
+    };
+    if draw.one_in(5) {
+        // New has another shape.
+        let old = settings.shape.full(Generation::Old).clone();
+        let new: Sizes = [(Role::Worker, 1 + draw.below(6) as u32)].into();
+        settings.gpus.new = [(Role::Worker, 16)].into();
+        settings.shape = Shape::of(Sides { old, new }).expect("sizes are not 0");
+    }
+    let strategy = &mut settings.strategy;
+    strategy.max_surge = [
+        Amount::Count(1),
+        Amount::Count(0),
+        Amount::Count(2),
+        Amount::Percent(50),
+        Amount::Percent(100),
+    ][draw.below(5) as usize];
+    strategy.max_unavailable =
+        [Amount::Count(0), Amount::Count(1), Amount::Percent(50)][draw.below(3) as usize];
+    if draw.one_in(3) {
+        strategy.partition = draw.below(7) as u32;
+    }
+    if draw.one_in(3) {
+        strategy.steps = vec![
+            Step {
+                new: Amount::Percent(25),
+                hold: seconds(10 * draw.below(12)),
+            },
+            Step {
+                new: Amount::Percent(50),
+                hold: seconds(10 * draw.below(12)),
+            },
+        ];
+    }
+    if draw.one_in(3) {
+        strategy.gpu_budget = Some(8 * (2 + draw.below(20)) as u32);
+    }
+    strategy.ready_timeout = seconds(100 + draw.below(200));
+    strategy.step_interval = seconds([0, 0, 30][draw.below(3) as usize]);
+    strategy.drain_deadline = draw.one_in(2).then(|| seconds(draw.below(120)));
+    strategy.analysis =
+        [None, Some(OnFailure::Hold), Some(OnFailure::RollBack)][draw.below(3) as usize];
+    strategy.continuation = draw.one_in(3);
+    strategy.allow_short_grace = draw.one_in(3);
+    settings.handover = Handover {
+        clients: [Switch::Automatic, Switch::Automatic, Switch::Manual][draw.below(3) as usize],
+        retire: [Retire::Keep, Retire::ScaleToZero, Retire::Delete][draw.below(3) as usize],
+    };
+    settings
+}
+
+impl Simulation {
+    pub(super) fn happen(&mut self) {
+        if self.draw.one_in(25) {
+            self.owner();
+        }
+        if self.draw.one_in(8) {
+            self.world();
+        }
+    }
+
+    /// The owner changes the rollout.
+    fn owner(&mut self) {
+        let (settings, draw) = (&mut self.cluster.settings, &mut self.draw);
+        match draw.below(10) {
+            0..=2 => settings.intent = Intent::Run,
+            8..=9 => {
+                settings.intent = Intent::Run;
+                settings.strategy.partition = 0;
+                settings.superseded = false;
+            }
+            3 => settings.intent = Intent::Hold,
+            4 => settings.intent = Intent::Promote,
+            5 => settings.intent = Intent::Abort,
+            // A third revision.
+            6 => settings.superseded = true,
+            _ => settings.strategy.partition = draw.below(5) as u32,
+        }
+        self.third_generation();
+        self.cluster.accepts_sizes = self.draw.one_in(2);
+    }
+
+    /// The caller begins another generation once the one before is taken back.
+    fn third_generation(&mut self) {
+        let decision = decide(&self.cluster.settings, &self.cluster.read());
+        if !self.cluster.settings.superseded || decision.progress != Progress::RolledBack {
+            return;
+        }
+        for object in self.cluster.objects.new.values() {
+            assert!(object.asked == 0 && object.pods.is_empty() && object.ending.is_empty());
+        }
+        assert!(self.cluster.split.is_all_old(), "two generations at most");
+        self.cluster.settings.superseded = false;
+        self.cluster.verdict = Verdict::Inconclusive;
+        self.new_objects();
+    }
+
+    fn new_objects(&mut self) {
+        for object in self.cluster.objects.new.values_mut() {
+            object.version += 1;
+            (object.recorded, object.ours) = (None, false);
+        }
+        self.disturb();
+    }
+
+    fn disturb(&mut self) {
+        self.disturbed_at = self.cluster.tick;
+        // What was read before is from before.
+        self.past.clear();
+        self.written = None;
+    }
+
+    /// The rest of the world.
+    fn world(&mut self) {
+        let side = match self.draw.one_in(2) {
+            true => Generation::Old,
+            false => Generation::New,
+        };
+        let (cluster, draw) = (&mut self.cluster, &mut self.draw);
+        let tick = cluster.tick;
+        match draw.below(16) {
+            0 | 1 => {
+                // A pod dies: it ends, and another one takes its place.
+                let objects = cluster.side_mut(side).values_mut();
+                for object in objects.filter(|object| !object.pods.is_empty()) {
+                    object.pods[0] = 0;
+                    object.ending.push(2);
+                }
+                self.disturbed_at = tick;
+            }
+            2 => {
+                cluster
+                    .side_mut(side)
+                    .values_mut()
+                    .for_each(|object| object.pods.fill(0));
+                self.disturbed_at = tick;
+            }
+            3 => cluster.new_is_broken = draw.one_in(2),
+            4 | 5 => {
+                let serves = [Serves::Yes, Serves::No, Serves::Unknown][draw.below(3) as usize];
+                match side {
+                    Generation::Old => cluster.serves.old = serves,
+                    Generation::New => cluster.serves.new = serves,
+                }
+                self.disturbed_at = tick;
+            }
+            6 => {
+                cluster.serves = Sides {
+                    old: Serves::Yes,
+                    new: Serves::Yes,
+                }
+            }
+            7 => {
+                // Somebody else scales.
+                let size = draw.below(5) as u32;
+                let objects = cluster.side_mut(side).values_mut();
+                for object in objects.filter(|object| object.asked != size) {
+                    (object.asked, object.ours) = (size, false);
+                    object.version += 1;
+                }
+                self.disturbed_at = tick;
+            }
+            8 => {
+                // They put it back, or the owner accepts it.
+                for object in cluster.side_mut(side).values_mut() {
+                    if let Some(recorded) = object.recorded.filter(|size| *size != object.asked) {
+                        object.asked = recorded;
+                        object.version += 1;
+                    }
+                }
+                cluster.accepts_sizes = draw.one_in(2);
+                self.disturbed_at = tick;
+            }
+            9 => cluster.scaler = draw.one_in(6).then(|| "hpa/other".to_owned()),
+            10 => {
+                let count = draw.below(3) as usize;
+                let silent = draw.one_in(4);
+                let applied = (!silent).then_some(Weights::ALL_OLD);
+                cluster.applied = vec![applied; count];
+                self.disturbed_at = tick;
+            }
+            11 => cluster.open_known = !draw.one_in(3),
+            12 => {
+                let verdicts = [Verdict::Inconclusive, Verdict::Pass, Verdict::Fail];
+                if cluster.verdict != Verdict::Fail {
+                    cluster.verdict = verdicts[draw.below(8).min(2) as usize];
+                }
+                self.disturbed_at = tick;
+            }
+            13 => cluster.quota = draw.one_in(2).then(|| 8 * draw.below(3) as u32),
+            14 => {
+                cluster.grace = seconds([30, 600][draw.below(2) as usize]);
+                cluster.p99 = [None, Some(seconds(300))][draw.below(2) as usize];
+            }
+            _ => cluster.needs_last_worker = draw.one_in(2),
+        }
+    }
+
+    /// Everything is well from now on.
+    pub(super) fn heal(&mut self) {
+        if let Some((_, Some((action, read)))) = self.late.take() {
+            self.cluster.apply(&action, &read, usize::MAX, false);
+        }
+        let cluster = &mut self.cluster;
+        cluster.serves = Sides {
+            old: Serves::Yes,
+            new: Serves::Yes,
+        };
+        cluster.scaler = None;
+        cluster.quota = None;
+        cluster.new_is_broken = false;
+        cluster.open_known = true;
+        cluster.needs_last_worker = false;
+        cluster.accepts_sizes = true;
+        cluster.applied = vec![Some(cluster.split); 2];
+        cluster.verdict = Verdict::Pass;
+        (cluster.grace, cluster.p99) = (seconds(600), Some(seconds(300)));
+        if cluster.settings.intent == Intent::Hold {
+            cluster.settings.intent = Intent::Run;
+        }
+        // The owner may have left no way to the end.
+        let is_stuck = |partition: u32| {
+            let mut settings = cluster.settings.clone();
+            settings.strategy.partition = partition;
+            settings.intent = Intent::Run;
+            settings.superseded = false;
+            settings.strategy.allow_short_grace = true;
+            let fresh = Cluster::of(settings);
+            decide(&fresh.settings, &fresh.read()).progress == Progress::Refused
+        };
+        if is_stuck(0) || is_stuck(cluster.settings.strategy.partition) {
+            cluster.settings.strategy.max_surge = Amount::Count(1);
+            cluster.settings.strategy.gpu_budget = None;
+        }
+        // A person moves the clients where the controller does not.
+        let back = cluster.settings.intent == Intent::Abort || cluster.settings.superseded;
+        if cluster.settings.handover.clients == Switch::Manual || cluster.retired {
+            let moves = !back && cluster.settings.strategy.partition == 0;
+            cluster.service = match moves {
+                true => Generation::New,
+                false => Generation::Old,
+            };
+            cluster.retired = false;
+        }
+    }
+
+    /// Another rollout: of the same two sides, or back.
+    pub(super) fn begin_anew(&mut self) {
+        let settings = self.cluster.settings.clone();
+        let (split, open) = (self.cluster.split, self.cluster.open);
+        let mut next = match self.draw.one_in(3) {
+            true => self.cluster.clone(),
+            false => Cluster::of(settings),
+        };
+        next.tick = self.cluster.tick;
+        if self.draw.one_in(2) {
+            next.settings.superseded = false;
+            next.settings.intent = Intent::Run;
+        }
+        next.accepts_sizes = true;
+        _ = (split, open);
+        self.cluster = next;
+        self.last = None;
+        self.disturb();
+    }
+}

@@ -1,0 +1,312 @@
+//! What must hold at each action, computed from what was read and not with the code under test.
+
+use super::*;
+
+/// What both sides are, as the laws count them.
+struct Counted<'a> {
+    settings: &'a Settings,
+    seen: &'a Seen,
+}
+
+impl Simulation {
+    /// Checks an action against what was read and, if nothing has happened since then, against what is.
+    pub(super) fn keeps_the_laws(&self, read: &Seen, decision: &Decision, tick: u64) {
+        let settings = &self.cluster.settings;
+        self.keeps(
+            &Counted {
+                settings,
+                seen: read,
+            },
+            decision,
+        );
+        if self.disturbed_at < tick && read.is_current {
+            let mut truth = self.cluster.read();
+            // These are of what was read, and change by themselves.
+            truth.is_current = true;
+            truth.traffic.open = read.traffic.open;
+            truth.traffic.split = read.traffic.split;
+            self.keeps_in_truth(
+                &Counted {
+                    settings,
+                    seen: &truth,
+                },
+                decision,
+            );
+        }
+    }
+
+    fn keeps(&self, is: &Counted, decision: &Decision) {
+        let Some(action) = &decision.action else {
+            return;
+        };
+        if let Action::Split(split) = action {
+            return is.splits_by_capacity(*split);
+        }
+        assert!(
+            is.seen.is_current,
+            "only an emergency is decided on an old view"
+        );
+        assert_ne!(
+            is.settings.intent,
+            Intent::Hold,
+            "a hold writes nothing else"
+        );
+        is.nobody_else_scales();
+        match action {
+            Action::Grow { side, sizes } => {
+                is.keeps_proportion(*side, sizes);
+                is.has_room(*side, sizes);
+                let roles = &is.seen.sides.of(*side).roles;
+                assert!(
+                    { sizes }
+                        .iter()
+                        .all(|(role, size)| *size >= roles[role].asked)
+                );
+            }
+            Action::Shrink { side, sizes } => {
+                is.keeps_proportion(*side, sizes);
+                is.keeps_capacity(*side, sizes);
+                is.was_applied(*side);
+                is.drains(*side, sizes);
+                is.was_judged(*side);
+            }
+            Action::Retire(_) => {
+                assert!(is.seen.clients.safe_to_delete_old);
+                assert_eq!(is.seen.clients.service, Some(Generation::New));
+                assert!(is.units(Generation::Old, |workers| workers.asked) == 0);
+            }
+            Action::Retarget(Generation::New) => {
+                assert!(is.seen.clients.selector_saved, "there is a way back");
+                assert!(is.settings.handover.clients == Switch::Automatic);
+            }
+            _ => {}
+        }
+    }
+
+    /// What a view of different times must not have hidden.
+    fn keeps_in_truth(&self, is: &Counted, decision: &Decision) {
+        match &decision.action {
+            Some(Action::Grow { side, sizes }) => is.has_room(*side, sizes),
+            Some(Action::Shrink { side, sizes }) => is.keeps_capacity(*side, sizes),
+            _ => {}
+        }
+    }
+}
+
+impl Counted<'_> {
+    fn units(&self, side: Generation, of: impl Fn(&Workers) -> u32) -> u32 {
+        let roles = &self.seen.sides.of(side).roles;
+        let full = self.settings.shape.full(side).iter();
+        let units = full.map(|(role, full)| of(&roles[role]) * self.whole() / full);
+        units.min().expect("there are roles").min(self.whole())
+    }
+
+    fn whole(&self) -> u32 {
+        let shape = &self.settings.shape;
+        let both = Generation::ALL.map(|side| *shape.full(side).values().max().unwrap());
+        both[0].max(both[1])
+    }
+
+    /// Ready units that serve.
+    fn ready(&self, side: Generation) -> u32 {
+        self.ready_of(side, |workers| workers.ready)
+    }
+
+    fn ready_of(&self, side: Generation, of: impl Fn(&Workers) -> u32) -> u32 {
+        let is_bad = side == Generation::New && self.new_is_bad();
+        match self.seen.sides.of(side).serves == Serves::No || is_bad {
+            true => 0,
+            false => self.units(side, of),
+        }
+    }
+
+    fn new_is_bad(&self) -> bool {
+        let settings = self.settings;
+        let goes_back = settings.intent == Intent::Abort || settings.superseded;
+        let judged = match settings.strategy.analysis {
+            Some(OnFailure::RollBack) => true,
+            Some(OnFailure::Hold) => goes_back,
+            None => false,
+        };
+        judged && self.seen.verdict == Verdict::Fail && settings.intent != Intent::Promote
+    }
+
+    fn floor(&self) -> u32 {
+        let unavailable = match self.settings.strategy.max_unavailable {
+            Amount::Count(count) => count,
+            Amount::Percent(percent) => {
+                let down = percent * self.whole() / 100;
+                // Both limits 0 by a percentage count as one.
+                let surge = self.surge();
+                if surge == 0 && percent > 0 {
+                    down.max(1)
+                } else {
+                    down
+                }
+            }
+        };
+        self.whole() - unavailable.min(self.whole() - 1)
+    }
+
+    fn surge(&self) -> u32 {
+        match self.settings.strategy.max_surge {
+            Amount::Count(count) => count,
+            Amount::Percent(percent) => (percent * self.whole()).div_ceil(100),
+        }
+    }
+
+    /// Ready capacity stays at or above the full size less `maxUnavailable`, or loses nothing where the world has taken more.
+    fn keeps_capacity(&self, side: Generation, sizes: &Sizes) {
+        let other = self.ready(side.other());
+        let before = self.ready(side) + other;
+        let roles = &self.seen.sides.of(side).roles;
+        let stays = self
+            .settings
+            .shape
+            .full(side)
+            .iter()
+            .map(|(role, full)| roles[role].ready.min(sizes[role]) * self.whole() / full);
+        let stays = match self.ready(side) {
+            0 => 0,
+            _ => stays.min().unwrap().min(self.whole()),
+        };
+        let after = stays + other;
+        assert!(
+            after >= before.min(self.floor()),
+            "{after} of {before} units stay: {side} to {sizes:?} of {:?}, {:?}",
+            self.seen,
+            self.settings
+        );
+        assert!(before == 0 || after > 0, "something must serve");
+    }
+
+    /// No role takes up more than the full size and the surge, rounded up on both sides, and no more GPUs than there may be.
+    fn has_room(&self, side: Generation, sizes: &Sizes) {
+        let occupied = |of: Generation| -> Vec<(Role, u32)> {
+            let roles = self.seen.sides.of(of).roles.iter();
+            let count = roles.map(|(role, workers)| {
+                let size = match of == side {
+                    true => sizes[role],
+                    false => workers.asked,
+                };
+                (*role, size.max(workers.present) + workers.terminating)
+            });
+            count.collect()
+        };
+        let (limit, mut parts, mut gpus) = (self.whole() + self.surge(), 0.0, 0);
+        for of in Generation::ALL {
+            let full = self.settings.shape.full(of);
+            let part = |(role, count): &(Role, u32)| {
+                // Less than one replica of each side is rounding.
+                f64::from(count.saturating_sub(1)) / f64::from(full[role])
+            };
+            let occupied = occupied(of);
+            parts += occupied.iter().map(part).fold(0.0, f64::max);
+            let each = { occupied }.into_iter().map(|(role, count)| {
+                count
+                    * self
+                        .settings
+                        .gpus
+                        .of(of)
+                        .get(&role)
+                        .copied()
+                        .unwrap_or_default()
+            });
+            gpus += each.sum::<u32>();
+        }
+        let most = f64::from(limit) / f64::from(self.whole());
+        assert!(parts < most, "{parts} of {most}");
+        if let Some(budget) = self.settings.strategy.gpu_budget {
+            assert!(gpus <= budget, "{gpus} of {budget} GPUs");
+        }
+    }
+
+    /// Every role that is written is within one replica of its part of some number of units.
+    fn keeps_proportion(&self, side: Generation, sizes: &Sizes) {
+        let full = self.settings.shape.full(side);
+        let roles = &self.seen.sides.of(side).roles;
+        let fits = |units: u32| {
+            sizes.iter().all(|(role, size)| {
+                let part = f64::from(units * full[role]) / f64::from(self.whole());
+                *size == roles[role].asked || (f64::from(*size) - part).abs() < 1.0
+            })
+        };
+        assert!((0..=self.whole()).any(fits), "{sizes:?}");
+        let one = |role: Role| sizes[&role] == 0;
+        let some_empty = sizes.keys().any(|role| one(*role));
+        let written = |role: &Role| sizes[role] != roles[role].asked;
+        let all_empty = sizes.keys().all(|role| one(*role) || !written(role));
+        assert!(
+            !some_empty || all_empty || sizes.keys().any(|role| roles[role].asked == 0),
+            "{sizes:?}"
+        );
+    }
+
+    /// Every proxy has applied the split, and that gives the side no more than the others leave it.
+    fn was_applied(&self, _side: Generation) {
+        let traffic = &self.seen.traffic;
+        assert!(!traffic.applied.is_empty());
+        let all = traffic.applied.iter();
+        assert!({ all }.all(|applied| *applied == Some(traffic.split)));
+    }
+
+    /// The last unit goes after its last request and its last stream.
+    fn drains(&self, side: Generation, sizes: &Sizes) {
+        let traffic = &self.seen.traffic;
+        if sizes.values().any(|size| *size > 0) {
+            return;
+        }
+        assert_eq!(traffic.split.of(side), 0, "it gets no request");
+        let deadline = self.settings.strategy.drain_deadline;
+        let is_over = deadline.is_some_and(|deadline| traffic.applied_for >= deadline);
+        assert!(is_over || traffic.open.is_some_and(|open| *open.of(side) == 0));
+        if side == Generation::Old {
+            assert_ne!(self.seen.clients.last_worker, LastWorker::Needed);
+        } else {
+            assert_eq!(self.seen.clients.direct_to_new, Some(false));
+        }
+    }
+
+    /// Old does not shrink while new is known to be bad.
+    fn was_judged(&self, side: Generation) {
+        let strategy = &self.settings.strategy;
+        let is_judged = strategy.analysis.is_some() && self.settings.intent == Intent::Run;
+        if side == Generation::Old && is_judged && !self.settings.superseded {
+            assert_ne!(self.seen.verdict, Verdict::Fail);
+        }
+    }
+
+    fn nobody_else_scales(&self) {
+        for side in Generation::ALL {
+            let side = self.seen.sides.of(side);
+            assert_eq!(side.scaler, None);
+            for workers in side.roles.values() {
+                let is_recorded = workers.recorded.is_none_or(|size| size == workers.asked);
+                assert!(workers.ours || is_recorded || self.seen.accepts_sizes);
+            }
+        }
+    }
+
+    /// No side gets more than its part of what is ready, as long as as much is needed as is promised.
+    fn splits_by_capacity(&self, split: Weights) {
+        let total = u64::from(split.old()) + u64::from(split.new_weight());
+        let all = self.ready(Generation::Old) + self.ready(Generation::New);
+        // What is ready but cold is not counted on yet.
+        let warm = Generation::ALL.map(|side| self.ready_of(side, |workers| workers.warm));
+        let needed = u64::from((warm[0] + warm[1]).min(self.floor()));
+        for side in Generation::ALL {
+            let ready = match all {
+                // Where neither serves as it should, what is ready is better than nothing.
+                0 => u64::MAX,
+                _ => u64::from(self.ready(side)),
+            };
+            let is_rescue = split.of(side.other()) == 0 && self.ready(side.other()) == 0;
+            let is_bad = side == Generation::Old && self.new_is_bad();
+            let load = u64::from(split.of(side)) * needed;
+            assert!(
+                load <= ready.saturating_mul(total) || is_rescue || is_bad,
+                "{side} gets {split:?} with {ready} of {all}"
+            );
+        }
+    }
+}
