@@ -1,0 +1,161 @@
+//! A `DynamoRollout` in terms of [`crate::scaling`]: the requested state, and the objects that it moves.
+//!
+//! Has no clock and does no I/O, so a rollout can be simulated with the inputs that a controller would have.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::continuation::Mode;
+use crate::resource::{
+    self, Amount, AmountSpec, ClientsSpec, DynamoRolloutSpec, RetireSpec, SideSpec,
+};
+use crate::rollout::{Role, Sides};
+use crate::scaling::{
+    self, Handover, Intent, OnFailure, Retire, Settings, Shape, Sizes, Step, Strategy, Switch,
+};
+
+/// What a rollout moves, as accepted when it begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Accepted {
+    /// The full size of each role.
+    pub full: Sides<Sizes>,
+    /// The GPUs of one replica of each role.
+    pub gpus: Sides<BTreeMap<Role, u32>>,
+}
+
+/// Why the full sizes of a rollout are not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    #[error("{0} has no workers: name the objects that own them")]
+    NoRole(&'static str),
+    #[error("source has no {0} workers now: give its replicas, as many as make it whole")]
+    NoSize(Role),
+    #[error(
+        "target has {0} workers and source has none: give the replicas of target that make it whole"
+    )]
+    NoCounterpart(Role),
+    #[error(
+        "{0}.replicas is given, but it has several roles: name the object of each role by roles"
+    )]
+    SeveralRoles(&'static str),
+}
+
+/// The full sizes of both sides, where `now` are the sizes that their objects have.
+///
+/// # Errors
+/// What has to be given, because it cannot be taken from the other side.
+pub fn full_sizes(spec: &DynamoRolloutSpec, now: &Sides<Sizes>) -> Result<Sides<Sizes>, SizeError> {
+    match (now.old.is_empty(), now.new.is_empty()) {
+        (true, _) => return Err(SizeError::NoRole("source")),
+        (_, true) => return Err(SizeError::NoRole("target")),
+        _ => {}
+    }
+    let mut old = Sizes::new();
+    let stated_old = stated("source", &spec.source, &now.old)?;
+    for (role, size) in &now.old {
+        let full = stated_old.get(role).copied().unwrap_or(*size);
+        if full == 0 {
+            return Err(SizeError::NoSize(*role));
+        }
+        old.insert(*role, full);
+    }
+    let stated_new = stated("target", &spec.target, &now.new)?;
+    let mut new = Sizes::new();
+    for role in now.new.keys() {
+        let full = stated_new.get(role).or_else(|| old.get(role));
+        let full = full.ok_or(SizeError::NoCounterpart(*role))?;
+        new.insert(*role, *full);
+    }
+    Ok(Sides { old, new })
+}
+
+/// The full sizes that a side states.
+fn stated(side: &'static str, spec: &SideSpec, now: &Sizes) -> Result<Sizes, SizeError> {
+    if let Some(replicas) = spec.replicas {
+        return match now.len() {
+            0 | 1 => Ok(now.keys().map(|role| (*role, replicas)).collect()),
+            _ => Err(SizeError::SeveralRoles(side)),
+        };
+    }
+    let roles = spec.roles.iter();
+    let stated = roles.filter_map(|(name, workload)| Some((role(name)?, workload.replicas?)));
+    Ok(stated.collect())
+}
+
+/// The role of this name.
+#[must_use]
+pub fn role(name: &str) -> Option<Role> {
+    let roles = [Role::Worker, Role::Prefill, Role::Decode];
+    roles.into_iter().find(|role| role.as_str() == name)
+}
+
+/// The settings of a rollout. `None` if one side has nothing to move, or an amount is none.
+#[must_use]
+pub fn settings(
+    spec: &DynamoRolloutSpec,
+    accepted: &Accepted,
+    superseded: bool,
+) -> Option<Settings> {
+    Some(Settings {
+        shape: Shape::of(accepted.full.clone())?,
+        gpus: accepted.gpus.clone(),
+        strategy: strategy(spec)?,
+        intent: match spec.intent {
+            resource::Intent::Hold => Intent::Hold,
+            // The old generation is the first revision.
+            _ if spec.undo_to.is_some() => Intent::Abort,
+            resource::Intent::Run => Intent::Run,
+            resource::Intent::Promote => Intent::Promote,
+            resource::Intent::Abort => Intent::Abort,
+        },
+        superseded,
+        handover: Handover {
+            clients: match spec.handover.clients {
+                ClientsSpec::Manual => Switch::Manual,
+                ClientsSpec::Automatic => Switch::Automatic,
+            },
+            retire: match spec.handover.retire {
+                RetireSpec::Keep => Retire::Keep,
+                RetireSpec::ScaleToZero => Retire::ScaleToZero,
+                RetireSpec::Delete => Retire::Delete,
+            },
+        },
+    })
+}
+
+fn strategy(spec: &DynamoRolloutSpec) -> Option<Strategy> {
+    let strategy = &spec.strategy;
+    let seconds = |seconds: u32| Duration::from_secs(seconds.into());
+    let steps = spec.steps.iter().map(|step| Step {
+        new: scaling::Amount::Percent(step.percent.into()),
+        hold: seconds(step.hold_seconds),
+    });
+    let on_failure = |analysis: &resource::AnalysisSpec| match analysis.on_failure {
+        resource::OnFailure::Hold => OnFailure::Hold,
+        resource::OnFailure::RollBack => OnFailure::RollBack,
+    };
+    let continuation = Mode::from(spec.traffic.failover.continuation.mode);
+    Some(Strategy {
+        max_surge: amount(&strategy.max_surge)?,
+        max_unavailable: amount(&strategy.max_unavailable)?,
+        partition: strategy.partition,
+        steps: steps.collect(),
+        gpu_budget: strategy.gpu_budget,
+        ready_timeout: seconds(strategy.ready_timeout_seconds),
+        step_interval: seconds(strategy.step_interval_seconds),
+        drain_deadline: strategy.drain_deadline_seconds.map(seconds),
+        analysis: spec.analysis.as_ref().map(on_failure),
+        continuation: continuation != Mode::Off,
+        allow_short_grace: strategy.allow_short_grace,
+    })
+}
+
+fn amount(spec: &AmountSpec) -> Option<scaling::Amount> {
+    Some(match spec.read()? {
+        Amount::Count(count) => scaling::Amount::Count(count),
+        Amount::Percent(percent) => scaling::Amount::Percent(percent),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! Creates the next generation, to run next to the current one, from the current and the edited manifests: text in, text and an
+//! explanation out.
+//!
+//! Two generations are kept apart by the names of their objects, by the labels that select their pods, and by the Dynamo
+//! namespace in which frontends find workers. Each of these gets a hash of the pods' specification as its suffix, so the same
+//! edit always produces the same objects, and applying them twice changes nothing.
+
+mod change;
+mod deployments;
+mod dynamo_namespace;
+mod graph;
+mod labels;
+mod names;
+mod parts;
+mod rollout;
+mod services;
+
+use serde_json::Value as Json;
+
+use self::{change::Change, names::Names, parts::Parts};
+use crate::inject::{self, Options};
+
+/// The label that says to which generation an object belongs.
+pub const GENERATION: &str = "crossfade/generation";
+pub(crate) const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+const COMPONENT: &str = "nvidia.com/dynamo-component-type";
+const SUB_COMPONENT: &str = "nvidia.com/dynamo-sub-component-type";
+const NAMESPACE: &str = "nvidia.com/dynamo-namespace";
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Request<'a> {
+    /// The manifests of today.
+    pub from: &'a str,
+    /// The edited ones.
+    pub to: &'a str,
+    /// The image of crossfade.
+    pub image: Option<&'a str>,
+    /// The Service that clients connect to, where it is not found.
+    pub client_service: Option<&'a str>,
+    /// Make a generation even if a rolling update would do.
+    pub anyway: bool,
+}
+
+/// What was made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// The objects to apply. Empty if a rolling update does.
+    pub text: String,
+    /// What a person should know.
+    pub notes: Vec<String>,
+}
+
+/// Why there is no next generation.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{which}: {source}")]
+    Manifests {
+        which: &'static str,
+        source: inject::Error,
+    },
+    #[error("{0}")]
+    Refused(String),
+    #[error("the sidecar cannot be added: {0}")]
+    Sidecar(inject::Error),
+}
+
+impl From<String> for Error {
+    fn from(message: String) -> Self {
+        Self::Refused(message)
+    }
+}
+
+/// An object with what is said of it where it is printed.
+struct Made {
+    comment: String,
+    object: Json,
+}
+
+/// Makes the next generation, and the rollout that moves to it.
+///
+/// # Errors
+/// When the manifests cannot be read, or two generations of them could not be apart.
+pub fn plan(request: &Request<'_>) -> Result<Planned, Error> {
+    let from = read("--from", request.from)?;
+    let to = read("--to", request.to)?;
+    let mut notes = Vec::new();
+    let change = change::between(&from, &to)?;
+    if let Some(why) = change.rolling_update()
+        && !request.anyway
+    {
+        notes.push(why.to_owned());
+        return Ok(Planned {
+            text: String::new(),
+            notes,
+        });
+    }
+    let names = Names::of(&from, &to)?;
+    let mut made = new_objects(&from, &to, &change, &mut notes);
+    match &to.graph {
+        Some(_) => graph::generation(request, &from, &to, &names, &mut made, &mut notes)?,
+        None => deployments::generation(request, &from, &to, &names, &mut made, &mut notes)?,
+    }
+    let text: String = made.iter().map(document).collect();
+    let report = inject::inject(&text, &Options::default(), request.image);
+    let report = report.map_err(Error::Sidecar)?;
+    for note in &report.notes {
+        notes.extend(
+            note.warnings
+                .iter()
+                .map(|warning| format!("{}: {warning}", note.object)),
+        );
+    }
+    Ok(Planned {
+        text: report.text,
+        notes,
+    })
+}
+
+/// The parts of a text, without sidecars that were injected.
+fn read(which: &'static str, text: &str) -> Result<Parts, Error> {
+    let wrong = |source| Error::Manifests { which, source };
+    let plain = inject::uninject(text).map_err(wrong)?.text;
+    let as_written = inject::manifests(text).map_err(wrong)?;
+    let plain = inject::manifests(&plain).map_err(wrong)?;
+    let objects = |manifests: Vec<inject::Manifest<'_>>| {
+        let objects = manifests.into_iter().flat_map(|manifest| manifest.objects);
+        objects.collect::<Vec<_>>()
+    };
+    Ok(Parts::of(which, objects(plain), &objects(as_written))?)
+}
+
+/// Objects that only the edited manifests have: the new generation may need them.
+fn new_objects(from: &Parts, to: &Parts, change: &Change, notes: &mut Vec<String>) -> Vec<Made> {
+    for name in &change.edited_others {
+        notes.push(format!(
+            "{name} changes, and both generations use it: give the edited one another name, or old changes when its pods restart"
+        ));
+    }
+    for autoscaler in &from.autoscalers {
+        notes.push(format!(
+            "{autoscaler} scales workers: remove it before the rollout, which holds while somebody else scales"
+        ));
+    }
+    let is_new = |object: &&Json| {
+        !from
+            .others
+            .iter()
+            .any(|other| parts::is_same(other, object))
+    };
+    let new = to.others.iter().filter(is_new);
+    new.map(|object| Made {
+        comment: "As in the edited manifests.".to_owned(),
+        object: parts::cleaned(object),
+    })
+    .collect()
+}
+
+fn document(made: &Made) -> String {
+    format!("---\n# {}\n{}", made.comment, inject::yaml(&made.object))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! The next generation of a `DynamoGraphDeployment`.
+
+use serde_json::{Value as Json, json};
+
+use super::{
+    Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
+    names::Names,
+    parts::{Parts, cleaned, name, shown},
+    rollout::{self, Frontends, Rollout, Side},
+    services,
+};
+use crate::inject;
+
+/// Makes it, and the rollout.
+pub(super) fn generation(
+    request: &Request<'_>,
+    from: &Parts,
+    to: &Parts,
+    names: &Names,
+    made: &mut Vec<Made>,
+    notes: &mut Vec<String>,
+) -> Result<(), Error> {
+    let (old, new) = (from.main(), to.main());
+    let source = name(old);
+    let target = names.next(&name(new));
+    let client_service = client_service(request, from, &source)?;
+    let mut next = cleaned(new);
+    next["metadata"]["name"] = target.as_str().into();
+    labels::put(&mut next["metadata"]["labels"], GENERATION, &names.hash);
+    let wrong = |message: String| format!("{}: {message}", shown(new));
+    for field in ["env", "envs"] {
+        if let Some(list) = next["spec"].get_mut(field) {
+            dynamo_namespace::variables(list, names).map_err(wrong)?;
+        }
+    }
+    let mut frontend = None;
+    let mut workers = 0;
+    for (name, kind, component) in components(&mut next) {
+        if component["globalDynamoNamespace"] == true {
+            let message = format!(
+                "component {name} has globalDynamoNamespace: two generations would share it"
+            );
+            return Err(wrong(message).into());
+        }
+        move_namespace(component, names).map_err(wrong)?;
+        match kind.as_str() {
+            "frontend" => frontend = Some(name),
+            "worker" | "prefill" | "decode" => {
+                component["replicas"] = 0.into();
+                workers += 1;
+            }
+            "planner" => notes.push(format!(
+                "component {name} of {} scales workers: take it out for the time of the rollout, which holds while somebody else scales",
+                shown(new)
+            )),
+            _ => {}
+        }
+    }
+    let frontend = frontend.ok_or_else(|| wrong("has no component of type frontend".to_owned()))?;
+    if workers == 0 {
+        return Err(wrong("has no component of type worker, prefill or decode".to_owned()).into());
+    }
+    let service = format!("{target}-{}", frontend.to_lowercase().replace('.', "-"));
+    made.extend(account(&target, new));
+    made.push(Made {
+        comment: "The new graph, without workers yet.".to_owned(),
+        object: next,
+    });
+    if !from.has_sidecar {
+        notes.push(rollout::no_sidecar(&shown(old)));
+    }
+    made.push(rollout::rollout(Rollout {
+        name: target.clone(),
+        namespace: new["metadata"]["namespace"].as_str(),
+        source: Side::graph(&source),
+        target: Side::graph(&target),
+        frontends: Frontends {
+            source: &source,
+            target: &target,
+            service: &service,
+            port: 8000,
+        },
+        client_service: &client_service,
+    }));
+    Ok(())
+}
+
+/// The Service that clients connect to: one of the owner's own, since the operator's leads to one graph for ever.
+fn client_service(request: &Request<'_>, from: &Parts, source: &str) -> Result<String, String> {
+    if let Some(wanted) = request.client_service {
+        return Ok(wanted.to_owned());
+    }
+    let leads_there = |service: &Json| service["spec"]["selector"][GRAPH] == source;
+    let found = services::the_one(from, leads_there)?.map(name);
+    found.ok_or_else(|| {
+        format!("--from has no Service that selects {GRAPH}: {source}: name the one that clients connect to by --client-service")
+    })
+}
+
+/// The components of a graph in both versions, with their names and types.
+fn components(graph: &mut Json) -> Vec<(String, String, &mut Json)> {
+    let text = |json: &Json| json.as_str().unwrap_or_default().to_owned();
+    let spec = &mut graph["spec"];
+    if spec["components"].is_array() {
+        let list = spec["components"].as_array_mut();
+        let list = list.into_iter().flatten();
+        return list
+            .map(|component| {
+                (
+                    text(&component["name"]),
+                    text(&component["type"]),
+                    component,
+                )
+            })
+            .collect();
+    }
+    let services = spec.get_mut("services").and_then(Json::as_object_mut);
+    let services = services.into_iter().flatten();
+    services
+        .map(|(name, component)| {
+            let kind = match component["componentType"].as_str() {
+                Some(kind) => kind.to_owned(),
+                None if name.eq_ignore_ascii_case("frontend") => "frontend".to_owned(),
+                None => String::new(),
+            };
+            (name.clone(), kind, component)
+        })
+        .collect()
+}
+
+/// The Dynamo namespace is named after the graph by the operator. Where a component states another one, that moves too.
+fn move_namespace(component: &mut Json, names: &Names) -> Result<(), String> {
+    let fields = component.as_object_mut().into_iter().flatten();
+    for (field, value) in fields {
+        match field.as_str() {
+            "dynamoNamespace" => *value = names.next_in(value),
+            "envs" => {
+                dynamo_namespace::variables(value, names)?;
+            }
+            "extraPodSpec" => {
+                dynamo_namespace::move_namespace(value, names)?;
+            }
+            "podTemplate" if value["spec"].is_object() => {
+                dynamo_namespace::move_namespace(&mut value["spec"], names)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What the account that the operator gives the new frontends must be allowed.
+fn account(target: &str, graph: &Json) -> Vec<Made> {
+    let account = format!("{target}-k8s-service-discovery");
+    let text = inject::rbac(Some(&account));
+    let manifests = inject::manifests(&text).unwrap_or_default();
+    let objects = manifests.into_iter().flat_map(|manifest| manifest.objects);
+    objects
+        .map(|mut object| {
+            if let Some(namespace) = graph["metadata"]["namespace"].as_str() {
+                object["metadata"]["namespace"] = json!(namespace);
+            }
+            Made {
+                comment: "What the sidecars of the new frontends must be allowed.".to_owned(),
+                object,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,86 @@
+//! The hash of a generation, and names that contain it.
+
+use serde_json::{Value as Json, json};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{change::without, parts::Parts};
+
+/// The longest name of an object that also has to be a label.
+const MAX_NAME: usize = 63;
+
+/// What of an object is not hashed: it can change without a second generation, or differs between generations.
+const NOT_HASHED: [&str; 4] = ["replicas", "minAvailable", "labels", "annotations"];
+
+/// Gives names to the next generation.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// The hash of the next generation.
+    pub hash: String,
+    /// Those of the generations that the manifests are of.
+    earlier: Vec<String>,
+}
+
+impl Names {
+    /// Names for the generation after `from`.
+    ///
+    /// # Errors
+    /// When it would be the same as `from`.
+    pub fn of(from: &Parts, to: &Parts) -> Result<Self, String> {
+        let earlier = [from.hash(), to.hash()].into_iter().flatten();
+        let mut earlier: Vec<_> = earlier.map(|hash| format!("-{hash}")).collect();
+        earlier.dedup();
+        let mut names = Self {
+            hash: String::new(),
+            earlier,
+        };
+        names.hash = names.hash_of(to);
+        match from.hash() == Some(&*names.hash) {
+            true => Err("the edit does not change what the pods are: both generations would have the same names".to_owned()),
+            false => Ok(names),
+        }
+    }
+
+    /// Eight hex digits of what the pods are, whichever generation the manifests are of.
+    fn hash_of(&self, parts: &Parts) -> String {
+        let workers = parts.workers.iter();
+        let workers: Vec<_> = workers
+            .map(|worker| json!([worker.role, hashed(&worker.object["spec"]["template"])]))
+            .collect();
+        let graph = parts.graph.as_ref().map(|graph| hashed(&graph["spec"]));
+        let frontend = hashed(&parts.frontend["spec"]["template"]);
+        let mut text = json!([graph, frontend, workers]).to_string();
+        for earlier in &self.earlier {
+            text = text.replace(&**earlier, "");
+        }
+        format!("{:08x}", xxh3_64(text.as_bytes()) >> 32)
+    }
+
+    /// `name` without the hash of an earlier generation.
+    pub fn base<'a>(&self, name: &'a str) -> &'a str {
+        let mut stems = self
+            .earlier
+            .iter()
+            .filter_map(|earlier| name.strip_suffix(&**earlier));
+        stems.next().unwrap_or(name)
+    }
+
+    /// The name that stands for `name` in the next generation.
+    pub fn next(&self, name: &str) -> String {
+        let base = self.base(name);
+        let most = MAX_NAME - self.hash.len() - 1;
+        let base: String = base.chars().take(most).collect();
+        let base = base.trim_end_matches(['-', '.', '_']);
+        format!("{base}-{}", self.hash)
+    }
+
+    /// The same of a text in an object, if it is one.
+    pub fn next_in(&self, value: &Json) -> Json {
+        value
+            .as_str()
+            .map_or_else(|| value.clone(), |name| self.next(name).into())
+    }
+}
+
+fn hashed(json: &Json) -> Json {
+    without(json, &NOT_HASHED)
+}

@@ -1,0 +1,256 @@
+//! The parts of a set of manifests: frontends, workers and Services, or a graph.
+
+use serde_json::Value as Json;
+
+use super::{COMPONENT, GENERATION, SUB_COMPONENT};
+use crate::inject;
+
+/// Kinds that scale other objects.
+const AUTOSCALERS: [&str; 2] = ["HorizontalPodAutoscaler", "ScaledObject"];
+
+/// The parts of a set of manifests.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// A `DynamoGraphDeployment`; then there are no other frontends and workers.
+    pub graph: Option<Json>,
+    pub frontend: Json,
+    pub workers: Vec<Worker>,
+    pub services: Vec<Json>,
+    pub others: Vec<Json>,
+    /// What scales workers, as kubectl names it.
+    pub autoscalers: Vec<String>,
+    /// Whether the frontends have a sidecar.
+    pub has_sidecar: bool,
+    /// The label that says which graph the frontends are of.
+    pub graph_label: Option<String>,
+}
+
+/// Workers of one role.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub role: &'static str,
+    pub object: Json,
+}
+
+impl Parts {
+    /// `as_written` are the same objects with the sidecars that they have.
+    pub fn of(which: &str, objects: Vec<Json>, as_written: &[Json]) -> Result<Self, String> {
+        let mut parts = Self::default();
+        let mut frontends = Vec::new();
+        let mut graphs = Vec::new();
+        let mut workers = Vec::new();
+        for object in objects {
+            let kind = object["kind"].as_str().unwrap_or_default();
+            let makes_pods = matches!(kind, "Deployment" | "StatefulSet");
+            match kind {
+                "DynamoGraphDeployment" => graphs.push(object),
+                "Service" => parts.services.push(object),
+                _ if makes_pods && inject::is_dynamo_frontend(&object) => frontends.push(object),
+                _ if makes_pods && is_worker(&object) => workers.push(object),
+                _ => {
+                    if AUTOSCALERS.contains(&kind) {
+                        parts.autoscalers.push(shown(&object));
+                    }
+                    parts.others.push(object);
+                }
+            }
+        }
+        let several = |what: &str, objects: &[Json]| {
+            let names: Vec<_> = objects.iter().map(shown).collect();
+            format!(
+                "{which} has several {what}: {}; give those of one at a time",
+                names.join(", ")
+            )
+        };
+        if graphs.len() > 1 {
+            return Err(several("graphs", &graphs));
+        }
+        parts.graph = graphs.pop();
+        if parts.graph.is_some() {
+            parts.others.extend(frontends);
+            parts.others.extend(workers);
+        } else {
+            if frontends.len() > 1 {
+                return Err(several("frontends", &frontends));
+            }
+            parts.frontend = frontends.pop().ok_or_else(|| {
+                format!("{which} has no Dynamo frontend and no DynamoGraphDeployment: known are Deployments and StatefulSets that run dynamo.frontend")
+            })?;
+            if workers.is_empty() {
+                return Err(format!(
+                    "{which} has no workers: known are Deployments and StatefulSets that run dynamo.vllm, dynamo.sglang or dynamo.trtllm, have the label {COMPONENT}, or have GPUs"
+                ));
+            }
+            parts.workers = with_roles(which, workers)?;
+        }
+        let main = parts.graph.as_ref().unwrap_or(&parts.frontend);
+        let written = as_written.iter().find(|object| is_same(object, main));
+        parts.has_sidecar = written.is_some_and(has_sidecar);
+        let label = written.and_then(|object| labels(object)[super::GRAPH].as_str());
+        parts.graph_label = label.map(str::to_owned);
+        Ok(parts)
+    }
+
+    /// The graph, or the frontends.
+    pub fn main(&self) -> &Json {
+        self.graph.as_ref().unwrap_or(&self.frontend)
+    }
+
+    /// The hash of the generation that these are of, if `plan` made it.
+    pub fn hash(&self) -> Option<&str> {
+        self.main()["metadata"]["labels"][GENERATION].as_str()
+    }
+}
+
+/// The labels of the pods of an object.
+pub(super) fn labels(object: &Json) -> &Json {
+    &object["spec"]["template"]["metadata"]["labels"]
+}
+
+fn has_sidecar(object: &Json) -> bool {
+    let text = object.to_string();
+    text.contains("\"name\":\"crossfade\"") && text.contains("CROSSFADE_")
+}
+
+/// Whether two objects are the same one.
+pub(super) fn is_same(one: &Json, other: &Json) -> bool {
+    let key = |object: &Json| {
+        let metadata = &object["metadata"];
+        [
+            object["kind"].clone(),
+            metadata["name"].clone(),
+            metadata["namespace"].clone(),
+        ]
+    };
+    key(one) == key(other)
+}
+
+/// The name of an object.
+pub(super) fn name(object: &Json) -> String {
+    object["metadata"]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// As kubectl names an object.
+pub(super) fn shown(object: &Json) -> String {
+    let text = |json: &Json| json.as_str().unwrap_or("?").to_owned();
+    format!(
+        "{}/{}",
+        text(&object["kind"]),
+        text(&object["metadata"]["name"])
+    )
+}
+
+fn command_line(pod: &Json) -> String {
+    let containers = pod["containers"].as_array().into_iter().flatten();
+    let lists = containers.flat_map(|container| [&container["command"], &container["args"]]);
+    let words = lists
+        .filter_map(Json::as_array)
+        .flatten()
+        .filter_map(Json::as_str);
+    words.collect::<Vec<_>>().join(" ")
+}
+
+fn is_worker(object: &Json) -> bool {
+    let of = |labels: &Json| labels[COMPONENT].as_str().map(str::to_owned);
+    if let Some(component) = of(labels(object)).or_else(|| of(&object["metadata"]["labels"])) {
+        return ["worker", "prefill", "decode"].contains(&&*component);
+    }
+    let pod = &object["spec"]["template"]["spec"];
+    let line = command_line(pod);
+    let engines = [
+        "dynamo.vllm",
+        "dynamo.sglang",
+        "dynamo.trtllm",
+        "dynamo.mocker",
+    ];
+    engines.iter().any(|engine| line.contains(engine)) || has_gpu(pod)
+}
+
+fn has_gpu(pod: &Json) -> bool {
+    let containers = pod["containers"].as_array().into_iter().flatten();
+    let mut limits =
+        containers.filter_map(|container| container["resources"]["limits"].as_object());
+    limits.any(|limits| limits.keys().any(|name| name.ends_with("/gpu")))
+}
+
+/// The role that the workers say themselves, if they do.
+fn role(object: &Json) -> Option<&'static str> {
+    let of = |label: &str| labels(object)[label].as_str();
+    let line = command_line(&object["spec"]["template"]["spec"]);
+    let says = |words: &[&str]| words.iter().any(|word| line.contains(word));
+    match (of(COMPONENT), of(SUB_COMPONENT)) {
+        (Some("prefill"), _) | (_, Some("prefill")) => Some("prefill"),
+        (Some("decode"), _) | (_, Some("decode")) => Some("decode"),
+        _ if says(&[
+            "--is-prefill-worker",
+            "--disaggregation-mode prefill",
+            "--disaggregation-mode=prefill",
+        ]) =>
+        {
+            Some("prefill")
+        }
+        _ if says(&[
+            "--is-decode-worker",
+            "--disaggregation-mode decode",
+            "--disaggregation-mode=decode",
+        ]) =>
+        {
+            Some("decode")
+        }
+        _ => None,
+    }
+}
+
+fn with_roles(which: &str, objects: Vec<Json>) -> Result<Vec<Worker>, String> {
+    let has_prefill = objects.iter().any(|object| role(object) == Some("prefill"));
+    // Beside workers that only prefill, the others decode.
+    let default = if has_prefill { "decode" } else { "worker" };
+    let mut workers: Vec<Worker> = Vec::new();
+    for object in objects {
+        let role = role(&object).unwrap_or(default);
+        if let Some(other) = workers.iter().find(|worker| worker.role == role) {
+            return Err(format!(
+                "{which} has two sets of {role} workers, {} and {}: a rollout moves one of each role; say by the label {COMPONENT} which is prefill and which is decode",
+                shown(&other.object),
+                shown(&object)
+            ));
+        }
+        workers.push(Worker { role, object });
+    }
+    workers.sort_by_key(|worker| worker.role != "prefill");
+    Ok(workers)
+}
+
+/// An object without what a cluster has added to it.
+pub(super) fn cleaned(object: &Json) -> Json {
+    let mut object = object.clone();
+    if let Some(fields) = object.as_object_mut() {
+        fields.shift_remove("status");
+    }
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for field in [
+            "uid",
+            "resourceVersion",
+            "generation",
+            "creationTimestamp",
+            "managedFields",
+            "selfLink",
+        ] {
+            metadata.shift_remove(field);
+        }
+        if let Some(annotations) = metadata
+            .get_mut("annotations")
+            .and_then(Json::as_object_mut)
+        {
+            annotations.shift_remove("kubectl.kubernetes.io/last-applied-configuration");
+            annotations.shift_remove("deployment.kubernetes.io/revision");
+            if annotations.is_empty() {
+                metadata.shift_remove("annotations");
+            }
+        }
+    }
+    object
+}

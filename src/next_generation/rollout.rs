@@ -1,0 +1,128 @@
+//! The `DynamoRollout` that moves from one generation to the next.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::{Made, parts::is_same, parts::shown};
+
+/// The workers of a side.
+pub(super) struct Side {
+    /// The role, kind, name and full size of each object.
+    pub roles: Vec<Role>,
+}
+
+/// The object of one role.
+pub(super) struct Role {
+    pub role: &'static str,
+    pub kind: String,
+    pub name: String,
+    /// As many as make it whole, where the object is known to have them.
+    pub replicas: Option<u64>,
+}
+
+/// The frontends of both sides.
+pub(super) struct Frontends<'a> {
+    pub source: &'a str,
+    pub target: &'a str,
+    pub service: &'a str,
+    pub port: u64,
+}
+
+/// What a rollout says.
+pub(super) struct Rollout<'a> {
+    pub name: String,
+    pub namespace: Option<&'a str>,
+    pub source: Side,
+    pub target: Side,
+    pub frontends: Frontends<'a>,
+    pub client_service: &'a str,
+}
+
+impl Side {
+    /// A graph, whose components are the roles.
+    pub fn graph(name: &str) -> Self {
+        let graph = Role {
+            role: "worker",
+            kind: "DynamoGraphDeployment".to_owned(),
+            name: name.to_owned(),
+            replicas: None,
+        };
+        Self { roles: vec![graph] }
+    }
+
+    /// As in the resource. The size is said where it is not the one of the same role of `other`, which is the default.
+    fn json(&self, other: Option<&Self>) -> Json {
+        let workload = |own: &Role| {
+            let mut workload = json!({"kind": own.kind, "name": own.name});
+            let same = |other: &&Role| other.role == own.role;
+            let default =
+                other.map(|other| other.roles.iter().find(same).and_then(|role| role.replicas));
+            if let Some(replicas) = own.replicas
+                && default.is_some_and(|default| default != Some(replicas))
+            {
+                workload["replicas"] = replicas.into();
+            }
+            workload
+        };
+        match &self.roles[..] {
+            [one] if one.role == "worker" => workload(one),
+            roles => {
+                let roles = roles
+                    .iter()
+                    .map(|role| (role.role.to_owned(), workload(role)));
+                json!({"roles": roles.collect::<Map<_, _>>()})
+            }
+        }
+    }
+}
+
+/// The rollout as an object.
+pub(super) fn rollout(rollout: Rollout<'_>) -> Made {
+    let mut metadata = json!({"name": rollout.name});
+    if let Some(namespace) = rollout.namespace {
+        metadata["namespace"] = namespace.into();
+    }
+    let Frontends {
+        source,
+        target,
+        service,
+        port,
+    } = rollout.frontends;
+    let mut frontends = json!({"source": source, "target": target, "service": service});
+    if port != 8000 {
+        frontends["port"] = port.into();
+    }
+    Made {
+        comment: "Describes how workers and requests move to the new generation. A controller with --rollouts carries it out."
+            .to_owned(),
+        object: json!({
+            "apiVersion": "nvidia.com/v1alpha1",
+            "kind": "DynamoRollout",
+            "metadata": metadata,
+            "spec": {
+                "source": rollout.source.json(None),
+                "target": rollout.target.json(Some(&rollout.source)),
+                "frontends": frontends,
+                "clientService": rollout.client_service,
+                "strategy": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+        }),
+    }
+}
+
+/// Whether the new Service is none of those that there are.
+pub(super) fn is_free(service: &Json, known: &[Json]) -> Result<(), String> {
+    match known.iter().any(|other| is_same(other, service)) {
+        true => Err(format!(
+            "{} exists already: old and new would be one",
+            shown(service)
+        )),
+        false => Ok(()),
+    }
+}
+
+/// What to do where the frontends of today have no sidecar.
+pub(super) fn no_sidecar(frontends: &str) -> String {
+    format!(
+        "{frontends} has no sidecar in these manifests: the rollout needs one in the frontends of today; see `crossfade inject --help`"
+    )
+}

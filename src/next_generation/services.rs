@@ -1,0 +1,92 @@
+//! The Services of the next generation.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value as Json;
+
+use super::{
+    GENERATION, labels,
+    names::Names,
+    parts::{Parts, cleaned, name},
+};
+
+/// The Service of today that leads to the frontends, if there is one. Several are refused: the owner must say which one the
+/// clients connect to.
+pub(super) fn the_one(
+    from: &Parts,
+    leads_there: impl Fn(&Json) -> bool,
+) -> Result<Option<&Json>, String> {
+    let services = from.services.iter();
+    let found: Vec<_> = services.filter(|service| leads_there(service)).collect();
+    if found.len() > 1 {
+        let names: Vec<_> = found.into_iter().map(name).collect();
+        return Err(format!(
+            "several Services select the frontends of today: {}; name the one that clients connect to by --client-service",
+            names.join(", ")
+        ));
+    }
+    Ok(found.first().copied())
+}
+
+/// The Service that stands for `service` in the next generation. It is only reached from within the cluster.
+pub(super) fn next(
+    service: &Json,
+    selecting: &BTreeSet<String>,
+    names: &Names,
+    graph: &str,
+) -> Json {
+    let mut next = cleaned(service);
+    next["metadata"]["name"] = names.next_in(&service["metadata"]["name"]);
+    if let Some(metadata) = next["metadata"].as_object_mut() {
+        // They say how the Service is reached from outside.
+        metadata.shift_remove("annotations");
+    }
+    labels::move_labels(
+        &mut next["metadata"]["labels"],
+        selecting,
+        names,
+        Some(graph),
+    );
+    labels::put(&mut next["metadata"]["labels"], GENERATION, &names.hash);
+    labels::move_labels(&mut next["spec"]["selector"], selecting, names, Some(graph));
+    let Some(spec) = next["spec"].as_object_mut() else {
+        return next;
+    };
+    let is_headless = spec.get("clusterIP").is_some_and(|ip| ip == "None");
+    for field in [
+        "clusterIP",
+        "clusterIPs",
+        "externalIPs",
+        "externalName",
+        "externalTrafficPolicy",
+        "healthCheckNodePort",
+        "loadBalancerClass",
+        "loadBalancerIP",
+        "loadBalancerSourceRanges",
+        "allocateLoadBalancerNodePorts",
+        "ipFamilies",
+        "type",
+    ] {
+        spec.shift_remove(field);
+    }
+    if is_headless {
+        spec.insert("clusterIP".to_owned(), "None".into());
+    }
+    let ports = spec.get_mut("ports").and_then(Json::as_array_mut);
+    for port in ports.into_iter().flatten() {
+        if let Some(port) = port.as_object_mut() {
+            port.shift_remove("nodePort");
+        }
+    }
+    next
+}
+
+/// The port of a Service by which requests come: the one named http, else the first.
+pub(super) fn port(service: &Json) -> u64 {
+    let ports = service["spec"]["ports"].as_array();
+    let mut ports = ports.into_iter().flatten();
+    let first = ports.clone().next();
+    let http = ports.find(|port| port["name"] == "http");
+    let port = http.or(first).and_then(|port| port["port"].as_u64());
+    port.unwrap_or(8000)
+}

@@ -1,0 +1,89 @@
+//! Runs the decisions of a managed update on a modelled cluster, so that its duration and cost are known before it begins.
+//!
+//! What is modelled: how long workers take to start, how long streams last (log-normal with a given 99th percentile and no stream
+//! longer than twice that), and a steady load. Everything else is real: every second, [`scaling::decide`] observes the modelled
+//! cluster, and its action is carried out there. The same scenario always gives the same report.
+//!
+//! Nothing fails in a modelled cluster: new passes its analysis as soon as there are enough requests, and a person who has to do
+//! something does it at once. So the reported end is the earliest possible one.
+//!
+//! [`scaling::decide`]: crate::scaling::decide
+
+mod cluster;
+mod drawn;
+mod json;
+mod lengths;
+mod observed;
+mod pods;
+mod report;
+mod run;
+mod streams;
+mod text;
+mod traffic;
+
+use std::time::Duration;
+
+pub use self::{
+    drawn::svg,
+    json::json,
+    report::{Ended, Report, Row, Sample, Totals, Waited},
+    run::run,
+    text::text,
+};
+use crate::scaling::Settings;
+
+/// The most replicas of a role that are modelled.
+pub const MAX_REPLICAS: u32 = 1000;
+
+/// The most GPUs of a worker that are modelled.
+pub const MAX_GPUS: u32 = 100_000;
+
+/// What is simulated.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The rollout.
+    pub settings: Settings,
+    /// How long a worker takes until it is ready.
+    pub startup: Duration,
+    /// How long a ready worker does not count yet.
+    pub stable: Duration,
+    /// How long the proxies take to apply a split.
+    pub apply: Duration,
+    /// How long a worker that has nothing more to do takes to end.
+    pub stop: Duration,
+    /// The `terminationGracePeriodSeconds` of the workers.
+    pub grace: Duration,
+    /// How new is judged, if it is.
+    pub analysis: Option<Samples>,
+    /// How long no client may have come to the frontends of old before old is safe to delete.
+    pub quiet: Duration,
+    /// Requests per second.
+    pub rate: f64,
+    /// The 99th percentile of how long streams last.
+    pub stream_p99: Duration,
+    /// Whether workers can be chosen to go first, as those of a Deployment can.
+    pub chooses: bool,
+    /// When streams are moved off old after all requests go to new, if they are continued.
+    pub moves: Option<Moves>,
+}
+
+/// When streams are moved off old.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moves {
+    /// So long after all requests go to new.
+    pub after: Duration,
+    /// So many per second.
+    pub rate: u64,
+}
+
+/// What a verdict needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Samples {
+    /// The requests that each generation must have begun.
+    pub count: u64,
+    /// Within this time.
+    pub window: Duration,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! The modelled cluster: workers that start and terminate, the proxies' split, streams, and the clients' Service.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Scenario,
+    pods::{Ending, Pod},
+    traffic::Arrivals,
+};
+use crate::rollout::{Role, Sides};
+use crate::scaling::{Action, Sizes};
+use crate::split::{Generation, Weights};
+
+/// The workers of one role.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Workload {
+    pub asked: u32,
+    /// Whether this rollout has written its size.
+    pub ours: bool,
+    /// When its status follows its size.
+    pub observed_at: u64,
+    pub pods: Vec<Pod>,
+}
+
+/// What became of streams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Begun.
+    pub begun: u64,
+    /// Continued by another worker when theirs ended.
+    pub moved: u64,
+    /// Ended by themselves on a worker that was told to end, or on a generation that waited for that before it shrank.
+    pub waited_for: u64,
+    /// Cut when the grace period of their worker was over.
+    pub cut: u64,
+    /// Requests that no worker could take.
+    pub refused: u64,
+}
+
+/// The cluster. Times are seconds since the start.
+pub(super) struct Cluster<'a> {
+    pub scenario: &'a Scenario,
+    pub now: u64,
+    pub sides: Sides<BTreeMap<Role, Workload>>,
+    pub split: Weights,
+    /// The split that the proxies have applied.
+    pub applied: Weights,
+    pub applied_at: u64,
+    pub service: Generation,
+    pub selector_saved: bool,
+    pub retired: bool,
+    pub changed_at: u64,
+    pub unready_since: u64,
+    pub rest_since: u64,
+    /// Streams that came by the frontends of each side.
+    pub through: Sides<u64>,
+    /// When the last client came to the frontends of old.
+    pub came_to_old_at: u64,
+    pub arrivals: Arrivals,
+    pub counts: Counts,
+    /// The side whose streams a step waits for.
+    pub draining: Option<Generation>,
+    /// The GPU-seconds that were used.
+    pub gpu_seconds: u64,
+    next_pod: u64,
+    pub next_worker: usize,
+}
+
+impl<'a> Cluster<'a> {
+    /// Old is whole and ready, new has nothing, and as many streams are open as there are on average.
+    pub fn of(scenario: &'a Scenario) -> Self {
+        let empty = |side: Generation| {
+            let roles = scenario.settings.shape.full(side).keys();
+            roles.map(|role| (*role, Workload::default())).collect()
+        };
+        let mut cluster = Self {
+            scenario,
+            now: 0,
+            sides: Sides {
+                old: empty(Generation::Old),
+                new: empty(Generation::New),
+            },
+            split: Weights::ALL_OLD,
+            applied: Weights::ALL_OLD,
+            applied_at: 0,
+            service: Generation::Old,
+            selector_saved: false,
+            retired: false,
+            changed_at: 0,
+            unready_since: 0,
+            rest_since: 0,
+            through: Sides::default(),
+            came_to_old_at: 0,
+            arrivals: Arrivals::new(scenario.rate, scenario.stream_p99.as_secs_f64()),
+            counts: Counts::default(),
+            draining: None,
+            gpu_seconds: 0,
+            next_pod: 0,
+            next_worker: 0,
+        };
+        for (role, size) in scenario.settings.shape.full(Generation::Old) {
+            let pods = (0..*size).map(|_| cluster.pod(0, 0)).collect();
+            let workload = Workload {
+                asked: *size,
+                pods,
+                ..Workload::default()
+            };
+            cluster.sides.old.insert(*role, workload);
+        }
+        cluster.fill();
+        cluster
+    }
+
+    fn pod(&mut self, ready_at: u64, warm_at: u64) -> Pod {
+        self.next_pod += 1;
+        Pod::new(self.next_pod, ready_at, warm_at)
+    }
+
+    /// A second passes.
+    pub fn pass(&mut self) {
+        self.now += 1;
+        if self.applied != self.split && self.now >= self.applied_at {
+            self.applied = self.split;
+        }
+        self.end_streams();
+        self.move_off_old();
+        self.remove();
+        self.clients();
+        let rests = self.workloads().all(|workload| {
+            let ready = workload.pods.iter().filter(|pod| pod.is_ready(self.now));
+            ready.count() == workload.asked as usize
+        });
+        if rests {
+            self.unready_since = self.now;
+        } else {
+            self.rest_since = self.now;
+        }
+        self.gpu_seconds += self.gpus();
+    }
+
+    fn workloads(&self) -> impl Iterator<Item = &Workload> {
+        self.sides.old.values().chain(self.sides.new.values())
+    }
+
+    /// The GPUs of all pods, with those of pods that terminate.
+    pub fn gpus(&self) -> u64 {
+        let sides = Generation::ALL.into_iter();
+        let each = sides.flat_map(|side| {
+            let gpus = self.scenario.settings.gpus.of(side);
+            let roles = self.sides.of(side).iter();
+            roles.map(move |(role, workload)| {
+                let gpus = gpus.get(role).copied().unwrap_or_default();
+                u64::from(gpus) * workload.pods.len() as u64
+            })
+        });
+        each.sum()
+    }
+
+    /// Does what was decided.
+    pub fn apply(&mut self, action: &Action) {
+        match action {
+            Action::Split(split) => {
+                self.split = *split;
+                self.applied_at = self.now + self.scenario.apply.as_secs();
+            }
+            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+                self.scale(*side, sizes);
+            }
+            Action::Mark { side, role, pods } => {
+                if let Some(workload) = self.sides.of_mut(*side).get_mut(role) {
+                    for pod in &mut workload.pods {
+                        pod.marked = pods.contains(&pod.number.to_string());
+                    }
+                }
+            }
+            Action::SaveSelector => self.selector_saved = true,
+            Action::Retarget(side) => self.service = *side,
+            Action::Retire(_) => self.retired = true,
+        }
+    }
+
+    fn scale(&mut self, side: Generation, sizes: &Sizes) {
+        for (role, size) in sizes {
+            let ready_at = self.now + self.scenario.startup.as_secs();
+            let warm_at = ready_at + self.scenario.stable.as_secs();
+            let present = self.sides.of(side).get(role);
+            let present = present.map_or(0, Workload::present);
+            let more = size.saturating_sub(present);
+            let pods: Vec<_> = (0..more).map(|_| self.pod(ready_at, warm_at)).collect();
+            let now = self.now;
+            if let Some(workload) = self.sides.of_mut(side).get_mut(role) {
+                workload.asked = *size;
+                workload.ours = true;
+                workload.observed_at = now + 1;
+                workload.pods.extend(pods);
+            }
+            for _ in *size..present {
+                self.end_one(side, *role);
+            }
+        }
+        self.changed_at = self.now;
+        self.rest_since = self.now;
+    }
+
+    /// Tells the pod to end that goes first.
+    fn end_one(&mut self, side: Generation, role: Role) {
+        let (now, scenario) = (self.now, self.scenario);
+        let Some(workload) = self.sides.of_mut(side).get_mut(&role) else {
+            return;
+        };
+        let staying = workload.pods.iter_mut().filter(|pod| pod.ending.is_none());
+        // Of a set with ordinals the last goes, else those that are not ready, then those marked.
+        let first = staying.max_by_key(|pod| {
+            let is_first = scenario.chooses && (!pod.is_ready(now) || pod.marked);
+            (is_first, scenario.chooses && !pod.is_ready(now), pod.number)
+        });
+        let Some(pod) = first else {
+            return;
+        };
+        pod.ending = Some(Ending {
+            earliest: now + scenario.stop.as_secs(),
+            killed_at: now + scenario.grace.as_secs().max(scenario.stop.as_secs()),
+        });
+        if scenario.settings.strategy.continuation {
+            let streams = pod.lose(usize::MAX);
+            self.counts.moved += streams.len() as u64 * self.arrivals.stands_for;
+            for stream in streams {
+                // On its own generation, else on the other one.
+                if !self.place(side, stream) && !self.place(side.other(), stream) {
+                    *self.through.of_mut(stream.through) -= 1;
+                    self.counts.moved -= self.arrivals.stands_for;
+                    self.counts.cut += self.arrivals.stands_for;
+                }
+            }
+        }
+    }
+}
+
+impl Workload {
+    /// The pods that do not terminate.
+    pub fn present(&self) -> u32 {
+        let staying = self.pods.iter().filter(|pod| pod.ending.is_none());
+        staying.count() as u32
+    }
+}

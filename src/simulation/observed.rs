@@ -1,0 +1,114 @@
+//! What the controller would read from the modelled cluster.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::cluster::{Cluster, Workload};
+use crate::rollout::Sides;
+use crate::scaling::{
+    Clients, LastWorker, Pod, Removes, Seen, Serves, Side, Traffic, Verdict, Workers,
+};
+use crate::split::Generation;
+
+impl Cluster<'_> {
+    /// What is read now.
+    pub fn read(&self) -> Seen {
+        let all_new = self.split.is_all_new() && self.applied == self.split;
+        let open = Sides {
+            old: self.open(Generation::Old),
+            new: self.open(Generation::New),
+        };
+        let is_quiet = self.since(self.came_to_old_at) >= self.scenario.quiet;
+        Seen {
+            is_current: true,
+            sides: Sides {
+                old: self.side(Generation::Old),
+                new: self.side(Generation::New),
+            },
+            traffic: Traffic {
+                split: self.split,
+                applied: vec![Some(self.applied)],
+                applied_for: self.since(self.applied_at),
+                open: Some(open),
+                p99: Some(self.scenario.stream_p99),
+            },
+            verdict: self.verdict(),
+            clients: Clients {
+                service: Some(self.service),
+                selector_saved: self.selector_saved,
+                direct_to_new: Some(self.service == Generation::New),
+                last_worker: match (all_new, open.old) {
+                    (false, _) => LastWorker::Needed,
+                    (true, 0) => LastWorker::Dispensable,
+                    (true, _) => LastWorker::Streams,
+                },
+                safe_to_delete_old: all_new
+                    && self.service == Generation::New
+                    && is_quiet
+                    && self.through.old == 0,
+                retired: self.retired,
+            },
+            unchanged_for: self.since(self.changed_at),
+            at_rest_for: self.since(self.rest_since),
+            unready_for: self.since(self.unready_since),
+            quota_left: None,
+            accepts_sizes: false,
+        }
+    }
+
+    const fn since(&self, then: u64) -> Duration {
+        Duration::from_secs(self.now.saturating_sub(then))
+    }
+
+    fn verdict(&self) -> Verdict {
+        let samples = self.arrivals.samples();
+        match self.scenario.analysis {
+            Some(needed) if samples.old.min(samples.new) < needed.count => Verdict::Inconclusive,
+            _ => Verdict::Pass,
+        }
+    }
+
+    fn side(&self, side: Generation) -> Side {
+        let roles = self.sides.of(side).iter();
+        let roles: BTreeMap<_, _> = roles
+            .map(|(role, workload)| (*role, self.workers(workload)))
+            .collect();
+        Side {
+            roles,
+            serves: Serves::Yes,
+            frontends: 1,
+            scaler: None,
+        }
+    }
+
+    fn workers(&self, workload: &Workload) -> Workers {
+        let now = self.now;
+        let staying = || workload.pods.iter().filter(|pod| pod.ending.is_none());
+        let ready = || staying().filter(|pod| pod.is_ready(now));
+        let present = workload.present();
+        Workers {
+            asked: workload.asked,
+            observed: now >= workload.observed_at,
+            present,
+            terminating: workload.pods.len() as u32 - present,
+            ready: ready().count() as u32,
+            warm: ready().filter(|pod| pod.warm_at <= now).count() as u32,
+            recorded: workload.ours.then_some(workload.asked),
+            ours: workload.ours,
+            grace: Some(self.scenario.grace),
+            removes: match self.scenario.chooses {
+                false => Removes::Last,
+                true => Removes::Marked(
+                    staying()
+                        .map(|pod| Pod {
+                            name: pod.number.to_string(),
+                            ready: pod.is_ready(now),
+                            open_streams: Some(pod.open() as u64),
+                            marked: pod.marked,
+                        })
+                        .collect(),
+                ),
+            },
+        }
+    }
+}

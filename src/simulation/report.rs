@@ -1,0 +1,92 @@
+//! The result of a simulation.
+
+use std::time::Duration;
+
+use super::cluster::Counts;
+use crate::rollout::Sides;
+use crate::scaling::Progress;
+use crate::split::Weights;
+
+/// What a simulation found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// What happened, in order.
+    pub rows: Vec<Row>,
+    /// What there was whenever it changed.
+    pub samples: Vec<Sample>,
+    /// How it ended.
+    pub ended: Ended,
+    pub totals: Totals,
+    /// What its owner should know.
+    pub notes: Vec<String>,
+}
+
+/// Whether the rollout came to an end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It did.
+    At(Progress),
+    /// It never does, because it waits for this.
+    Never(Progress, Vec<String>),
+}
+
+/// Something that was done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub at: Duration,
+    pub action: String,
+    /// Units, once it was done.
+    pub asked: Sides<u32>,
+    /// Ready ones.
+    pub ready: Sides<u32>,
+    pub split: Weights,
+    pub gpus: u64,
+    /// What the next action waited for.
+    pub waits: Vec<Waited>,
+}
+
+/// Something that was waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// As it was first told.
+    pub what: String,
+    pub time: Duration,
+}
+
+/// What there was from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    pub at: Duration,
+    pub asked: Sides<u32>,
+    pub ready: Sides<u32>,
+    pub split: Weights,
+    pub gpus: u64,
+}
+
+/// Sums and extremes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Totals {
+    /// Until the end, or until nothing happened any more.
+    pub time: Duration,
+    pub gpu_hours: f64,
+    /// What old alone would have used in the same time.
+    pub gpu_hours_of_old: f64,
+    pub gpus_before: u64,
+    pub gpus_peak: u64,
+    pub streams_begun: u64,
+    pub streams_moved: u64,
+    pub streams_waited_for: u64,
+    pub streams_cut: u64,
+    pub requests_refused: u64,
+}
+
+impl Totals {
+    pub(super) const fn streams(mut self, counts: Counts) -> Self {
+        self.streams_begun = counts.begun;
+        self.streams_moved = counts.moved;
+        self.streams_waited_for = counts.waited_for;
+        self.streams_cut = counts.cut;
+        self.requests_refused = counts.refused;
+        self
+    }
+}

@@ -1,0 +1,264 @@
+//! Observes, acts and advances time until the rollout ends, or until it is clear that it never will.
+
+use std::mem::discriminant;
+use std::time::Duration;
+
+use super::{
+    Ended, Report, Row, Sample, Scenario, Totals, Waited,
+    cluster::{Cluster, Counts},
+};
+use crate::scaling::{Action, Decision, Progress, Sizes, Wait, decide};
+use crate::split::Generation;
+
+/// How long a rollout may take, in seconds: beyond that it counts as one that never ends.
+const LONGEST: u64 = 30 * 86_400;
+
+/// Simulates a rollout.
+#[must_use]
+pub fn run(scenario: &Scenario) -> Report {
+    let mut run = Run {
+        patience: patience(scenario),
+        gpus_peak: 0,
+        rows: Vec::new(),
+        waits: Vec::new(),
+        samples: Vec::new(),
+    };
+    let mut cluster = Cluster::of(scenario);
+    let gpus_before = cluster.gpus();
+    let mut acted_at = 0;
+    let ended = loop {
+        let decision = decide(&scenario.settings, &cluster.read());
+        run.sample(&cluster, &decision);
+        if let Some(action) = &decision.action {
+            cluster.apply(action);
+            run.acted(&cluster, told(action));
+            acted_at = cluster.now;
+        } else if decision.waits == [Wait::Clients] {
+            cluster.service = Generation::New;
+            let action = "a person sends the clients to the frontends of new";
+            run.acted(&cluster, Some(action.to_owned()));
+            acted_at = cluster.now;
+        } else if is_over(&decision) {
+            break Ended::At(decision.progress);
+        } else if is_final(&decision) || cluster.now - acted_at > run.patience {
+            let waits = decision.waits.iter().map(ToString::to_string);
+            break Ended::Never(decision.progress, waits.collect());
+        }
+        run.waited(&decision);
+        cluster.draining = draining(&decision);
+        cluster.pass();
+    };
+    run.end(&cluster, ended, gpus_before)
+}
+
+/// How long nothing may happen before it counts as nothing any more.
+fn patience(scenario: &Scenario) -> u64 {
+    let strategy = &scenario.settings.strategy;
+    let holds = strategy.steps.iter().map(|step| step.hold);
+    let waits = [
+        scenario.startup + scenario.stable,
+        2 * scenario.stream_p99,
+        scenario.grace,
+        scenario.quiet,
+        scenario.apply,
+        strategy.step_interval,
+        strategy.drain_deadline.unwrap_or_default(),
+        scenario
+            .analysis
+            .map(|samples| samples.window)
+            .unwrap_or_default(),
+    ];
+    let longest = waits.into_iter().chain(holds).max().unwrap_or_default();
+    (2 * longest.as_secs() + 600).min(LONGEST)
+}
+
+const fn is_over(decision: &Decision) -> bool {
+    matches!(
+        decision.progress,
+        Progress::Complete | Progress::Partition | Progress::RolledBack
+    )
+}
+
+/// Whether nothing that happens by itself changes this.
+fn is_final(decision: &Decision) -> bool {
+    let is_still = matches!(
+        decision.progress,
+        Progress::Refused | Progress::Held | Progress::Contested
+    );
+    is_still || decision.waits.contains(&Wait::Infeasible)
+}
+
+const fn is_room(wait: &Wait) -> bool {
+    matches!(
+        wait,
+        Wait::Surge { .. } | Wait::Budget { .. } | Wait::Quota { .. }
+    )
+}
+
+/// The side whose streams the next step waits for.
+fn draining(decision: &Decision) -> Option<Generation> {
+    decision.waits.iter().find_map(|wait| match wait {
+        Wait::Streams { side, .. } => Some(*side),
+        Wait::LastWorker => Some(Generation::Old),
+        _ => None,
+    })
+}
+
+/// A run so far.
+struct Run {
+    patience: u64,
+    gpus_peak: u64,
+    rows: Vec<Row>,
+    /// What has been waited for since the last row.
+    waits: Vec<(Wait, Waited)>,
+    samples: Vec<Sample>,
+}
+
+impl Run {
+    /// Notes what there is now, if it has changed.
+    fn sample(&mut self, cluster: &Cluster, decision: &Decision) {
+        let sample = Sample {
+            at: Duration::from_secs(cluster.now),
+            asked: decision.asked,
+            ready: decision.ready,
+            split: cluster.applied,
+            gpus: cluster.gpus(),
+        };
+        self.gpus_peak = self.gpus_peak.max(sample.gpus);
+        let is_news = self.samples.last().is_none_or(|last| {
+            let at = last.at;
+            Sample { at, ..sample } != *last
+        });
+        if is_news {
+            self.samples.push(sample);
+        }
+    }
+
+    fn acted(&mut self, cluster: &Cluster, action: Option<String>) {
+        let Some(action) = action else {
+            return;
+        };
+        self.close();
+        let seen = decide(&cluster.scenario.settings, &cluster.read());
+        self.gpus_peak = self.gpus_peak.max(cluster.gpus());
+        self.rows.push(Row {
+            at: Duration::from_secs(cluster.now),
+            action,
+            asked: seen.asked,
+            ready: seen.ready,
+            split: cluster.split,
+            gpus: cluster.gpus(),
+            waits: Vec::new(),
+        });
+    }
+
+    /// The waits since the last row are those of that row.
+    fn close(&mut self) {
+        let mut waits = std::mem::take(&mut self.waits);
+        let of_ready = |(wait, waited): &(Wait, Waited)| match wait {
+            Wait::Ready { .. } => Some(waited.time),
+            _ => None,
+        };
+        let ready = waits.iter().find_map(of_ready).unwrap_or_default();
+        // Room comes once workers are ready: until then it is not what is waited for.
+        waits.retain(|(wait, waited)| !is_room(wait) || waited.time > ready);
+        if let Some(row) = self.rows.last_mut() {
+            row.waits = waits.into_iter().map(|(_, waited)| waited).collect();
+        }
+    }
+
+    fn waited(&mut self, decision: &Decision) {
+        let second = Duration::from_secs(1);
+        for wait in &decision.waits {
+            // The status follows a write at the next look.
+            if matches!(wait, Wait::Unobserved(..)) {
+                continue;
+            }
+            let known = self.waits.iter_mut();
+            let mut same = known.filter(|(known, _)| discriminant(known) == discriminant(wait));
+            match same.next() {
+                Some((_, waited)) => waited.time += second,
+                None => {
+                    let what = wait.to_string();
+                    self.waits
+                        .push((wait.clone(), Waited { what, time: second }));
+                }
+            }
+        }
+    }
+
+    fn end(mut self, cluster: &Cluster, ended: Ended, gpus_before: u64) -> Report {
+        self.close();
+        let time = Duration::from_secs(cluster.now);
+        let hours = |gpu_seconds: u64| gpu_seconds as f64 / 3600.0;
+        let totals = Totals {
+            time,
+            gpu_hours: hours(cluster.gpu_seconds),
+            gpu_hours_of_old: hours(gpus_before * cluster.now),
+            gpus_before,
+            gpus_peak: self.gpus_peak,
+            streams_begun: 0,
+            streams_moved: 0,
+            streams_waited_for: 0,
+            streams_cut: 0,
+            requests_refused: 0,
+        };
+        Report {
+            rows: self.rows,
+            samples: self.samples,
+            ended,
+            totals: totals.streams(cluster.counts),
+            notes: notes(cluster),
+        }
+    }
+}
+
+/// What its owner should know.
+fn notes(cluster: &Cluster) -> Vec<String> {
+    let scenario = cluster.scenario;
+    let mut notes = Vec::new();
+    let Counts { cut, refused, .. } = cluster.counts;
+    if cut > 0 {
+        let grace = scenario.grace.as_secs();
+        notes.push(format!(
+            "{cut} streams were cut, because they lasted longer than terminationGracePeriodSeconds ({grace} s) of their worker: raise \
+             it, or turn continuation on"
+        ));
+    }
+    if refused > 0 {
+        notes.push(format!("{refused} requests found no ready worker"));
+    }
+    if scenario.startup >= scenario.settings.strategy.ready_timeout {
+        notes.push(
+            "workers take longer to start than readyTimeoutSeconds: the rollout will be reported as stalled meanwhile"
+                .to_owned(),
+        );
+    }
+    let each = cluster.arrivals.stands_for;
+    if each > 1 {
+        notes.push(format!("streams are modelled in groups of {each}"));
+    }
+    notes
+}
+
+/// An action in a few words, unless its owner need not know of it.
+fn told(action: &Action) -> Option<String> {
+    let sizes = |sizes: &Sizes| match sizes.len() {
+        1 => sizes.values().map(u32::to_string).collect(),
+        _ => {
+            let each = sizes.iter().map(|(role, size)| format!("{role} {size}"));
+            each.collect::<Vec<_>>().join(", ")
+        }
+    };
+    Some(match action {
+        Action::Split(split) => {
+            format!("split old {} : new {}", split.old(), split.new_weight())
+        }
+        Action::Grow { side, sizes: to } => format!("grow {side} to {}", sizes(to)),
+        Action::Shrink { side, sizes: to } => format!("shrink {side} to {}", sizes(to)),
+        Action::Mark { .. } => return None,
+        Action::SaveSelector => "save the selector of the clients' Service".to_owned(),
+        Action::Retarget(side) => format!("send the clients to the frontends of {side}"),
+        Action::Retire(retire) => format!("retire old: {retire:?}"),
+    })
+}

@@ -1,0 +1,163 @@
+//! The streams of the modelled cluster: they start, end, move, and are lost with their worker.
+
+use super::{
+    cluster::{Cluster, Counts},
+    pods::{Pod, Stream},
+};
+use crate::rollout::{Role, Sides};
+use crate::split::Generation;
+
+impl Cluster<'_> {
+    /// Opens streams that are at any point of their length.
+    pub(super) fn fill(&mut self) {
+        for index in 0..self.arrivals.open() {
+            let length = self.arrivals.length();
+            let end = 1 + index.wrapping_mul(7919) % length;
+            self.serve(Generation::Old, end, Generation::Old);
+        }
+        self.counts = Counts::default();
+    }
+
+    /// The role whose workers carry the streams of a side.
+    fn serving(&self, side: Generation) -> Role {
+        let roles = self.sides.of(side);
+        let by_preference = [Role::Decode, Role::Worker, Role::Prefill];
+        let first = by_preference
+            .into_iter()
+            .find(|role| roles.contains_key(role));
+        first.unwrap_or(Role::Worker)
+    }
+
+    /// The streams that are open on the workers of a side.
+    pub fn open(&self, side: Generation) -> u64 {
+        let pods = self
+            .sides
+            .of(side)
+            .values()
+            .flat_map(|workload| &workload.pods);
+        let open: usize = pods.map(Pod::open).sum();
+        open as u64 * self.arrivals.stands_for
+    }
+
+    /// Streams end by themselves.
+    pub(super) fn end_streams(&mut self) {
+        let (now, each) = (self.now, self.arrivals.stands_for);
+        let mut ended = Sides::<u64>::default();
+        let mut waited_for = 0;
+        for side in Generation::ALL {
+            let is_awaited = self.draining == Some(side);
+            for pod in self
+                .sides
+                .of_mut(side)
+                .values_mut()
+                .flat_map(|workload| &mut workload.pods)
+            {
+                let streams = pod.ended(now);
+                if is_awaited || pod.ending.is_some() {
+                    waited_for += streams.len() as u64;
+                }
+                for stream in streams {
+                    *ended.of_mut(stream.through) += 1;
+                }
+            }
+        }
+        self.counts.waited_for += waited_for * each;
+        self.through.old -= ended.old;
+        self.through.new -= ended.new;
+    }
+
+    /// Streams are moved off old once all requests go to new.
+    pub(super) fn move_off_old(&mut self) {
+        let is_continued = self.scenario.settings.strategy.continuation;
+        let Some(moves) = self.scenario.moves.filter(|_| is_continued) else {
+            return;
+        };
+        let since = self.now.saturating_sub(self.applied_at);
+        if !self.applied.is_all_new() || since < moves.after.as_secs() {
+            return;
+        }
+        let each = self.arrivals.stands_for;
+        let mut left = moves.rate.div_ceil(each) as usize;
+        let mut streams = Vec::new();
+        for pod in self
+            .sides
+            .old
+            .values_mut()
+            .flat_map(|workload| &mut workload.pods)
+        {
+            let taken = pod.lose(left);
+            left -= taken.len();
+            streams.extend(taken);
+        }
+        for stream in streams {
+            let is_moved = self.place(Generation::New, stream);
+            // There is a ready worker of new, or not all requests would go there.
+            debug_assert!(is_moved);
+            self.counts.moved += each;
+        }
+    }
+
+    /// Pods that end go, and lose the streams that they still have.
+    pub(super) fn remove(&mut self) {
+        let now = self.now;
+        let mut cut = Vec::new();
+        for side in Generation::ALL {
+            for workload in self.sides.of_mut(side).values_mut() {
+                for pod in workload.pods.iter_mut().filter(|pod| pod.is_gone(now)) {
+                    cut.extend(pod.lose(usize::MAX));
+                }
+                workload.pods.retain(|pod| !pod.is_gone(now));
+            }
+        }
+        for stream in &cut {
+            *self.through.of_mut(stream.through) -= 1;
+        }
+        self.counts.cut += cut.len() as u64 * self.arrivals.stands_for;
+    }
+
+    /// Requests come.
+    pub(super) fn clients(&mut self) {
+        if self.service == Generation::Old {
+            self.came_to_old_at = self.now;
+        }
+        for _ in 0..self.arrivals.next_second(self.scenario.analysis) {
+            let side = match self.service {
+                Generation::Old => self.arrivals.side(self.applied),
+                Generation::New => Generation::New,
+            };
+            self.arrivals.begun(side);
+            let end = self.now + self.arrivals.length();
+            self.serve(side, end, self.service);
+        }
+    }
+
+    /// A worker of `side` serves a stream, or if there is none, one of the other side.
+    fn serve(&mut self, side: Generation, end: u64, through: Generation) {
+        let taken = self.place(side, Stream { end, through })
+            || self.place(side.other(), Stream { end, through });
+        match taken {
+            true => {
+                *self.through.of_mut(through) += 1;
+                self.counts.begun += self.arrivals.stands_for;
+            }
+            false => self.counts.refused += self.arrivals.stands_for,
+        }
+    }
+
+    pub(super) fn place(&mut self, side: Generation, stream: Stream) -> bool {
+        let (now, turn, role) = (self.now, self.next_worker, self.serving(side));
+        let Some(workload) = self.sides.of_mut(side).get_mut(&role) else {
+            return false;
+        };
+        let mut ready: Vec<_> = { workload.pods.iter_mut() }
+            .filter(|pod| pod.is_ready(now))
+            .collect();
+        if ready.is_empty() {
+            return false;
+        }
+        let next = turn % ready.len();
+        ready[next].carry(stream);
+        self.next_worker = turn.wrapping_add(1);
+        true
+    }
+}
