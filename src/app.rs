@@ -1,4 +1,4 @@
-//! Assembles a proxy process from its rooms.
+//! Assembles a proxy process from the other rooms.
 
 #[cfg(feature = "cli")]
 pub mod commands;

@@ -1,20 +1,20 @@
 //! The Kubernetes controller: reconciles every update and keeps its split in line with the capacity of both generations.
 //!
 //! ```text
-//! watches, proxies, frontends ──▶ observe ──▶ rollout::step ──▶ status ──▶ apply: spec, status, Events
-//!                                    ▲                                        │
-//!                                    └────────── the resource itself ◀────────┘
+//! watches, proxies, frontends ──▶ observe ──▶ rollout::step ──▶ apply: actions, status, Events
+//!                                    ▲                              │
+//!                                    └───── the resource itself ◀───┘
 //! ```
 //!
-//! An update is reconciled when a related object changes, at the time that its last decision asked for, and on a periodic
-//! resync. All state that must survive a reconcile is in the resource's status, so a restarted controller continues from
-//! there. An error delays only the update that it belongs to, with backoff. Only the replica that holds the lease reconciles
-//! and writes.
+//! An update is reconciled when a related object changes, at the time that its last decision requested, and on a periodic resync.
+//! All state that must survive a reconcile is in the resource's status, so a restarted controller continues from there. An error
+//! delays only the update that it belongs to, with backoff. Only the replica that holds the lease reconciles and writes.
 //!
 //! This module observes, applies and reports. It contains no policy: [`crate::rollout`] makes the decisions.
 
 mod apply;
 mod backoff;
+mod comparisons;
 mod dashboard;
 mod dry_run;
 mod http;
@@ -27,15 +27,19 @@ mod metrics;
 mod models;
 mod observer;
 mod old_frontends;
+mod outcome;
 mod pages;
 mod parsed;
 mod poller;
 mod proxies;
 mod queue;
 mod reconcile;
+mod rollouts;
 mod settings;
 mod status;
 mod tls_cache;
+mod tracked;
+mod verdict;
 mod work_loop;
 
 pub use self::{

@@ -14,6 +14,7 @@ mod phase;
 mod plan;
 pub mod precedence;
 mod problems;
+mod rollout;
 mod rules;
 mod schema;
 mod spec;
@@ -33,8 +34,9 @@ use crate::split::Weights;
 
 #[cfg(feature = "kube")]
 pub use self::{
-    crd::{crd, crd_yaml},
-    lenient::read_status,
+    crd::{crd, crd_yaml, rollout_crd},
+    lenient::{read_rollout_status, read_status},
+    rollout::{DynamoRollout, status as rollout_status},
     spec::DynamoUpdateConfig,
     status::DynamoUpdateConfigStatus,
 };
@@ -44,11 +46,16 @@ pub use self::{
     phase::Phase,
     plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
+    rollout::{
+        Amount, AmountSpec, ClientsSpec, DynamoRolloutSpec, FrontendsSpec, HandoverSpec, Intent,
+        ROLLOUT_KIND, RetireSpec, RolloutManifest, SCALED_KINDS, SideSpec, StrategySpec,
+        TrafficSpec, WorkloadSpec, load_rollout, rollout_schema,
+    },
     schema::schema,
     spec::{
         AffinitySpec, AnalysisSpec, ContinuationMode, ContinuationSpec, DEFAULT_AFFINITY_HEADERS,
-        DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, OnFailure, ProbeSpec, TlsSpec,
-        WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
+        DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, OnFailure, ProbeSpec, RETRIED_AT,
+        StepSpec, TlsSpec, WORKER_KINDS, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, Target, TargetError, parse_targets},
     target_scope::{OutOfScope, TargetScope},
@@ -87,8 +94,8 @@ fn read(
     problems: &mut Problems,
 ) -> Option<(Manifest, Plan)> {
     let root = yaml::parse(text, problems)?;
-    let resource = manifest::only_resource(&root, problems)?;
-    let (identity, node) = manifest::open(resource, problems);
+    let resource = manifest::only_resource(&root, KIND, problems)?;
+    let (identity, node) = manifest::open(resource, KIND, schema(), problems);
     let mut fields = schema::read(node?, problems)?;
     // A placeholder for the one required field, so that the other fields are still checked.
     fields

@@ -1,6 +1,7 @@
-//! The commands that a user runs on an update: `status` shows it, once or repeatedly; the others edit it after a confirmation.
+//! The commands for updates: `status` shows an update, once or repeatedly; the others edit it after a confirmation.
 
 mod frame;
+mod rollout;
 mod verdict;
 
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -11,11 +12,12 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use self::frame::Frame;
+pub use self::rollout::{RolloutOptions, edit_rollout, rollout};
 pub use self::verdict::{JudgeOptions, RuleChanges, judge};
 use crate::error_chain::error_chain;
 use crate::printable::{self, printable};
-use crate::resource::DynamoUpdateConfig;
-use crate::status::{self, Choice, Cluster, Proxies, Report, Verb};
+use crate::resource::{DynamoRollout, DynamoUpdateConfig};
+use crate::status::{self, Change, Choice, Cluster, Proxies, Report, Verb};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -56,17 +58,22 @@ enum Source {
     Proxies(Proxies),
     /// The update of this name; without a name, all of them.
     Cluster(Cluster, Option<String>),
+    /// The rollout of this name; without a name, all of them.
+    Rollouts(Cluster, Option<String>),
 }
 
 /// What has been read.
 enum View {
     One(Box<Report>),
     Several(Vec<DynamoUpdateConfig>),
+    Rollout(Box<DynamoRollout>),
+    Rollouts(Vec<DynamoRollout>),
 }
 
 impl Source {
     async fn view(&mut self) -> Result<View, status::Error> {
         let report = match self {
+            Self::Rollouts(cluster, name) => return rollout::view(cluster, name.as_deref()).await,
             Self::Proxies(proxies) => proxies.report().await,
             Self::Cluster(cluster, Some(name)) => cluster.report(name).await?,
             Self::Cluster(cluster, None) => {
@@ -90,7 +97,7 @@ impl View {
     fn has_data(&self) -> bool {
         match self {
             Self::One(report) => report.update.is_some() || report.states().next().is_some(),
-            Self::Several(_) => true,
+            Self::Several(_) | Self::Rollout(_) | Self::Rollouts(_) => true,
         }
     }
 
@@ -98,6 +105,8 @@ impl View {
         match self {
             Self::One(report) => status::text(report),
             Self::Several(updates) => status::list(updates),
+            Self::Rollout(rollout) => status::rollout_text(rollout, Timestamp::now()),
+            Self::Rollouts(rollouts) => status::rollout_list(rollouts),
         }
     }
 
@@ -105,6 +114,8 @@ impl View {
         let json = || match self {
             Self::One(report) => status::json(report),
             Self::Several(updates) => status::json_list(updates),
+            Self::Rollout(rollout) => status::rollout_json(rollout),
+            Self::Rollouts(rollouts) => status::rollouts_json(rollouts),
         };
         match form {
             Form::Text if one_of_many => self.text() + "\n",
@@ -133,24 +144,29 @@ fn as_json(value: &Value, one_of_many: bool) -> String {
 /// When the cluster cannot be read. While watching this is no error, since it may become reachable again.
 pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
-        let mut source = if options.proxies.is_empty() {
+        let source = if options.proxies.is_empty() {
             let cluster = Cluster::open(&options.cluster).await?;
             Source::Cluster(cluster, options.name)
         } else {
             Source::Proxies(Proxies::at(options.proxies))
         };
-        if let Some(pause) = options.every {
-            watch(source, pause, options.form).await;
-            return Ok(ExitCode::SUCCESS);
-        }
-        let view = source.view().await?;
-        let text = view.printed(options.form, false);
-        print(&match options.form == Form::Text && is_coloured() {
-            true => status::coloured(&text),
-            false => text,
-        });
-        Ok(ExitCode::from(u8::from(!view.has_data())))
+        show(source, options.every, options.form).await
     })
+}
+
+/// Shows what is read, once or repeatedly.
+async fn show(mut source: Source, every: Option<Duration>, form: Form) -> Result<ExitCode, Error> {
+    if let Some(pause) = every {
+        watch(source, pause, form).await;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let view = source.view().await?;
+    let text = view.printed(form, false);
+    print(&match form == Form::Text && is_coloured() {
+        true => status::coloured(&text),
+        false => text,
+    });
+    Ok(ExitCode::from(u8::from(!view.has_data())))
 }
 
 /// Reports repeatedly, until nobody reads the output any more.
@@ -216,27 +232,53 @@ pub fn edit(name: &str, choice: &Choice, yes: bool, verb: Verb) -> Result<ExitCo
     super::runtime()?.block_on(async {
         let cluster = Cluster::open(choice).await?;
         let update = cluster.update(name).await?;
-        let changes = verb.changes(&update.spec);
-        let (name, namespace) = (printable(name), printable(cluster.namespace()));
-        print(&format!("{name} in namespace {namespace}\n"));
-        if changes.is_empty() {
-            print("  nothing to change\n");
-            return Ok(ExitCode::SUCCESS);
+        let changes = verb.changes(&update);
+        let caveat = verb.caveat(&update.spec);
+        match asked(name, cluster.namespace(), &changes, caveat.as_deref(), yes)? {
+            Answer::Nothing => Ok(ExitCode::SUCCESS),
+            Answer::No => Ok(ExitCode::FAILURE),
+            Answer::Yes => {
+                cluster.apply(&update, verb).await?;
+                print("changed\n");
+                Ok(ExitCode::SUCCESS)
+            }
         }
-        for change in &changes {
-            print(&format!("  {}\n", printable(change)));
-        }
-        if let Some(caveat) = verb.caveat(&update.spec) {
-            print(&format!("  {}\n", printable(caveat)));
-        }
-        if !yes && !confirmed()? {
-            print("no changes were made\n");
-            return Ok(ExitCode::FAILURE);
-        }
-        cluster.apply(&update, verb).await?;
-        print("changed\n");
-        Ok(ExitCode::SUCCESS)
     })
+}
+
+/// What is to be done with changes that were shown.
+enum Answer {
+    /// There are none.
+    Nothing,
+    No,
+    Yes,
+}
+
+/// Shows changes, and asks for confirmation.
+fn asked(
+    name: &str,
+    namespace: &str,
+    changes: &[Change],
+    caveat: Option<&str>,
+    yes: bool,
+) -> Result<Answer, Error> {
+    let (name, namespace) = (printable(name), printable(namespace));
+    print(&format!("{name} in namespace {namespace}\n"));
+    if changes.is_empty() {
+        print("  nothing to change\n");
+        return Ok(Answer::Nothing);
+    }
+    for change in changes {
+        print(&format!("  {}\n", printable(change)));
+    }
+    if let Some(caveat) = caveat {
+        print(&format!("  {}\n", printable(caveat)));
+    }
+    if !yes && !confirmed()? {
+        print("no changes were made\n");
+        return Ok(Answer::No);
+    }
+    Ok(Answer::Yes)
 }
 
 fn confirmed() -> Result<bool, Error> {

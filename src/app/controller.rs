@@ -36,6 +36,8 @@ pub struct Config {
     /// The host names under which the admin port answers.
     pub admin_hosts: Hosts,
     pub dry_run: bool,
+    /// Whether it carries out rollouts, which scale workers.
+    pub rollouts: bool,
     pub lease: String,
     /// By default the same as `namespace`.
     pub lease_namespace: Option<String>,
@@ -120,6 +122,7 @@ fn settings(config: &Config, namespace: &str) -> ControllerSettings {
         sees: scope.clone(),
         scope,
         dry_run: config.dry_run,
+        rollouts: config.rollouts,
         lease: config.lease.clone(),
         lease_namespace: config
             .lease_namespace

@@ -1,4 +1,4 @@
-//! What every kind of proxy has: the first plan, the single writer of snapshots, and the state that requests share.
+//! The parts of every kind of proxy: the first plan, the single writer of snapshots, and the state that requests share.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -50,9 +50,11 @@ impl Core {
         let traces = config.traces.as_ref();
         let tracer = traces.map(|settings| Tracer::start(settings, metrics.spans.clone()));
         let tracer = tracer.transpose()?;
+        // In a cluster, who sets the split is to judge.
+        let judges = !source.is_shared();
         let start = |first: First, state| {
             let metrics = Arc::clone(&metrics);
-            Publisher::start(config, metrics, state, first.wanted, first.source)
+            Publisher::start(config, metrics, state, first.wanted, first.source, judges)
         };
         let rejected = first.rejected.clone();
         let publisher = match start(first, state.clone()).await {
@@ -94,7 +96,6 @@ impl Core {
             snapshots: Arc::clone(self.publisher.snapshots()),
             status: Arc::clone(self.publisher.status()),
         };
-        // In a cluster, who sets the split is to judge.
         let judges = !self.source.is_shared();
         let judging = {
             let (snapshots, status) = (Arc::clone(&context.snapshots), Arc::clone(&context.status));

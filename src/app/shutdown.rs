@@ -1,6 +1,7 @@
-//! Shutdown: not ready, settle, drain, end. It begins with a signal or with a request on the admin port. In the second case
-//! the process stays until a signal arrives, since whoever began it asks this process when its streams have ended.
+//! Shutdown: not ready, settle, drain, end. It begins with a signal or with a request to the admin port. In the second case the
+//! process stays until a signal arrives, because whoever began the drain asks this process whether its streams have ended.
 
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -77,26 +78,37 @@ fn exit_now(context: &ProxyContext) -> Ended {
     if open == 0 { Ended::Clean } else { Ended::Cut }
 }
 
-/// SIGTERM and SIGINT.
+/// SIGTERM and SIGINT, and SIGHUP if the process was started at a terminal, which has then been closed. Otherwise SIGHUP is
+/// ignored: who sends it wants files to be loaded again, which happens without it, and not to cut every stream.
 pub(super) struct Signals {
-    sources: Option<[Signal; 2]>,
+    sources: Option<[Signal; 3]>,
+    at_terminal: bool,
     heard: u32,
 }
 
 impl Signals {
-    /// Listens for SIGTERM and SIGINT from now on.
+    /// Listens for signals from now on.
     pub(super) fn listen() -> Self {
         let listen = |kind| signal(kind).expect("a handler for an ordinary signal can be set");
         Self {
-            sources: Some([SignalKind::terminate(), SignalKind::interrupt()].map(listen)),
+            sources: Some(
+                [
+                    SignalKind::terminate(),
+                    SignalKind::interrupt(),
+                    SignalKind::hangup(),
+                ]
+                .map(listen),
+            ),
+            at_terminal: std::io::stdin().is_terminal(),
             heard: 0,
         }
     }
 
-    /// Ignores both.
+    /// Ignores them.
     pub(super) fn none() -> Self {
         Self {
             sources: None,
+            at_terminal: false,
             heard: 0,
         }
     }
@@ -114,10 +126,16 @@ impl Signals {
     async fn heard(&mut self, count: u32) {
         while self.heard < count {
             match &mut self.sources {
-                Some([terminate, interrupt]) => {
+                Some([terminate, interrupt, hangup]) => {
                     tokio::select! {
                         _ = terminate.recv() => {}
                         _ = interrupt.recv() => {}
+                        _ = hangup.recv() => {
+                            if !self.at_terminal {
+                                tracing::info!("SIGHUP is ignored: changed files are loaded without it");
+                                continue;
+                            }
+                        }
                     }
                 }
                 None => std::future::pending().await,

@@ -1,6 +1,6 @@
-//! Writes a decision: first the split, then the status.
+//! Carries out one action, or writes a status.
 //!
-//! A write carries the `resourceVersion` that the decision was based on, or the one that the preceding write of the split
+//! A write of the update carries the `resourceVersion` that the decision was based on, or the one that the preceding write
 //! returned, so a decision never overwrites a state that it has not seen. Contains no policy.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::parsed::MANAGER;
 use super::{Key, Metrics};
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
-use crate::split::Weights;
+use crate::rollout::{Action, DesiredSplit};
 
 /// Why a write did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -30,25 +30,13 @@ pub(super) enum Error {
     Refused(#[source] Box<ClientError>),
 }
 
-/// The fields of the spec that the controller writes.
-///
-/// Always write all of them: server-side apply removes a field that its owner leaves out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct DesiredSplit {
-    pub split: Weights,
-    pub old_draining: bool,
-}
-
-impl DesiredSplit {
-    fn patch(self, key: &Key, version: &str) -> Json {
-        let split = self.split;
-        let spec = json!({
-            "oldDraining": self.old_draining,
-            "trafficSplitPercent": split.rounded_percent(),
-            "weights": {"old": split.old(), "new": split.new_weight()},
-        });
-        patch(key, version, "spec", spec)
-    }
+/// The update that an action was decided for.
+#[derive(Clone, Copy)]
+pub(super) struct Found<'a> {
+    pub key: &'a Key,
+    /// Its `resourceVersion`.
+    pub version: &'a str,
+    pub status: &'a DynamoUpdateConfigStatus,
 }
 
 /// Writes to the API server while this replica leads.
@@ -76,18 +64,40 @@ impl Writer {
         }
     }
 
-    /// Writes the split.
+    /// Carries out an action. Returns the update, if that was written.
     ///
     /// # Errors
-    /// Why it was not written.
-    pub async fn spec(
+    /// Why it was not done.
+    pub async fn execute(
+        &self,
+        update: Found<'_>,
+        action: &Action,
+    ) -> Result<Option<Object>, Error> {
+        let Found {
+            key,
+            version,
+            status,
+        } = update;
+        match action {
+            Action::SetSplit(desired) => self.split(key, version, *desired).await.map(Some),
+            Action::Latch(memory) => {
+                let status = DynamoUpdateConfigStatus {
+                    memory: Some((**memory).clone()),
+                    ..status.clone()
+                };
+                self.status(key, version, &status).await.map(Some)
+            }
+        }
+    }
+
+    async fn split(
         &self,
         key: &Key,
         version: &str,
-        wanted: DesiredSplit,
+        desired: DesiredSplit,
     ) -> Result<Object, Error> {
         let (api, params) = self.open(key)?;
-        let patch = wanted.patch(key, version);
+        let patch = patch(key, version, "spec", spec(desired));
         let patch = Patch::Apply(&patch);
         self.write(api.patch(&key.name, &params, &patch)).await
     }
@@ -130,6 +140,18 @@ impl Writer {
             Err(_) => Err(Error::Late),
         }
     }
+}
+
+/// The fields of the spec that the controller writes.
+///
+/// Always write all of them: server-side apply removes a field that its owner leaves out.
+fn spec(desired: DesiredSplit) -> Json {
+    let split = desired.split;
+    json!({
+        "oldDraining": desired.old_draining,
+        "trafficSplitPercent": split.rounded_percent(),
+        "weights": {"old": split.old(), "new": split.new_weight()},
+    })
 }
 
 fn patch(key: &Key, version: &str, part: &str, content: Json) -> Json {

@@ -1,13 +1,11 @@
 //! Backoff after writes that the API server refused.
 //!
-//! The split and the status back off separately, and a different split is tried at once: moving traffic away must not wait
+//! Each kind of action and the status back off separately, and a different split is tried at once: moving traffic away must not wait
 //! because another write was refused. Pure: `now` and the jitter are arguments.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::Key;
-use super::apply::DesiredSplit;
+use crate::rollout::Action;
 
 /// Delay after the first error, doubled with each further error, and its maximum.
 const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
@@ -19,110 +17,98 @@ pub(super) fn pause(failures: u32, chance: f64) -> Duration {
 }
 
 /// What one request writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    Spec(DesiredSplit),
+    Action(Action),
     Status,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Backoffs(HashMap<Key, Refused>);
-
-#[derive(Debug, Default)]
-struct Refused {
-    spec: Option<(DesiredSplit, Backoff)>,
-    status: Option<Backoff>,
+impl Part {
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Action(one), Self::Action(other)) => one.is_like(other),
+            (Self::Status, Self::Status) => true,
+            _ => false,
+        }
+    }
 }
 
-#[derive(Clone, Copy, Debug)]
+/// The writes of one update that were refused: of each kind the last one.
+#[derive(Debug, Default)]
+pub(super) struct Backoffs(Vec<Backoff>);
+
+#[derive(Debug)]
 struct Backoff {
+    part: Part,
     until: Instant,
     failures: u32,
 }
 
 impl Backoffs {
     /// When `part` may be written again; `None` if it may be written now.
-    pub fn until(&self, key: &Key, part: Part, now: Instant) -> Option<Instant> {
-        let refused = self.0.get(key)?;
-        let pause = match part {
-            Part::Spec(wanted) => refused.spec.filter(|(other, _)| *other == wanted)?.1,
-            Part::Status => refused.status?,
+    pub fn until(&self, part: &Part, now: Instant) -> Option<Instant> {
+        let refused = self.0.iter().find(|refused| refused.part == *part)?;
+        Some(refused.until).filter(|until| *until > now)
+    }
+
+    /// When each of `actions` may be carried out; `None` if it may be now.
+    pub fn of_actions(&self, actions: Vec<Action>, now: Instant) -> Vec<(Action, Option<Instant>)> {
+        let until = |action| {
+            let is_it = |refused: &&Backoff| matches!(&refused.part, Part::Action(other) if *other == action);
+            let refused = self.0.iter().find(is_it);
+            let until = refused.map(|refused| refused.until);
+            (action, until.filter(|until| *until > now))
         };
-        Some(pause.until).filter(|until| *until > now)
+        actions.into_iter().map(until).collect()
     }
 
     /// Records that `part` was refused. Returns when it may be tried again.
-    pub fn refused(&mut self, key: &Key, part: Part, now: Instant, chance: f64) -> Instant {
-        let refused = self.0.entry(key.clone()).or_default();
-        let before = match part {
-            Part::Spec(_) => refused.spec.map(|(_, pause)| pause),
-            Part::Status => refused.status,
-        };
+    pub fn refused(&mut self, part: Part, now: Instant, chance: f64) -> Instant {
+        let before = self.0.iter().find(|refused| refused.part.is_like(&part));
         let failures = before.map_or(0, |before| before.failures + 1);
         let until = now + pause(failures, chance);
-        let pause = Backoff { until, failures };
-        match part {
-            Part::Spec(wanted) => refused.spec = Some((wanted, pause)),
-            Part::Status => refused.status = Some(pause),
-        }
+        self.written(&part);
+        self.0.push(Backoff {
+            part,
+            until,
+            failures,
+        });
         until
     }
 
     /// Resets the backoff of `part` after a successful write.
-    pub fn written(&mut self, key: &Key, part: Part) {
-        if let Some(refused) = self.0.get_mut(key) {
-            match part {
-                Part::Spec(_) => refused.spec = None,
-                Part::Status => refused.status = None,
-            }
-        }
-    }
-
-    pub fn forget(&mut self, key: &Key) {
-        self.0.remove(key);
-    }
-
-    /// Drops all backoffs, which belong to an earlier term as leader.
-    pub fn clear(&mut self) {
-        self.0.clear();
+    pub fn written(&mut self, part: &Part) {
+        self.0.retain(|refused| !refused.part.is_like(part));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rollout::DesiredSplit;
     use crate::split::Weights;
 
-    fn key() -> Key {
-        Key {
-            namespace: "default".into(),
-            name: "a".into(),
-        }
-    }
-
     fn spec(split: Weights) -> Part {
-        Part::Spec(DesiredSplit {
+        Part::Action(Action::SetSplit(DesiredSplit {
             split,
             old_draining: false,
-        })
+        }))
     }
 
     #[test]
     fn a_refusal_holds_up_the_same_again_and_nothing_else() {
         let (mut backoffs, now) = (Backoffs::default(), Instant::now());
         let (to_new, to_old) = (spec(Weights::ALL_NEW), spec(Weights::ALL_OLD));
-        let until = backoffs.refused(&key(), to_new, now, 1.0);
+        let until = backoffs.refused(to_new.clone(), now, 1.0);
         assert_eq!(until, now + PAUSES[0]);
-        assert_eq!(backoffs.until(&key(), to_new, now), Some(until));
-        assert_eq!(backoffs.until(&key(), to_new, until), None);
-        assert_eq!(backoffs.until(&key(), to_old, now), None, "away at once");
-        assert_eq!(backoffs.until(&key(), Part::Status, now), None);
-        backoffs.refused(&key(), Part::Status, now, 1.0);
-        backoffs.written(&key(), to_new);
-        assert_eq!(backoffs.until(&key(), to_new, now), None);
-        assert!(backoffs.until(&key(), Part::Status, now).is_some());
-        backoffs.clear();
-        assert_eq!(backoffs.until(&key(), Part::Status, now), None);
+        assert_eq!(backoffs.until(&to_new, now), Some(until));
+        assert_eq!(backoffs.until(&to_new, until), None);
+        assert_eq!(backoffs.until(&to_old, now), None, "away at once");
+        assert_eq!(backoffs.until(&Part::Status, now), None);
+        backoffs.refused(Part::Status, now, 1.0);
+        backoffs.written(&to_new);
+        assert_eq!(backoffs.until(&to_new, now), None);
+        assert!(backoffs.until(&Part::Status, now).is_some());
     }
 
     #[test]
@@ -131,12 +117,12 @@ mod tests {
         let mut before = Duration::ZERO;
         for i in 0..12 {
             let part = spec(Weights::percent(i).unwrap());
-            let pause = backoffs.refused(&key(), part, now, 1.0) - now;
+            let pause = backoffs.refused(part, now, 1.0) - now;
             assert!(pause > before || pause == PAUSES[1], "{pause:?}");
             before = pause;
         }
         assert_eq!(before, PAUSES[1]);
-        let half = backoffs.refused(&key(), Part::Status, now, 0.0) - now;
+        let half = backoffs.refused(Part::Status, now, 0.0) - now;
         assert_eq!(half, PAUSES[0] / 2);
     }
 }

@@ -88,7 +88,7 @@ impl Dashboard {
             let update = &updates[key];
             if !leads {
                 // Pods that are not listed yet are followed by a later sample.
-                let source = update.data["spec"]["sourceDeployment"].as_str();
+                let source = parsed::source(update);
                 let _ = self.observer.follow(key, source.unwrap_or_default());
             }
             if let Some(proxies) = self.observer.heard(key) {
@@ -101,7 +101,7 @@ impl Dashboard {
     ///
     /// # Errors
     /// A refusal to send to the client: malformed query, updates not listed yet, or no such update.
-    pub fn tellings(
+    pub fn states(
         self: &Arc<Self>,
         query: Option<&str>,
     ) -> Result<impl Stream<Item = Json> + Send + use<>, Refusal> {
@@ -109,19 +109,19 @@ impl Dashboard {
             let why = why.to_string();
             Refusal { status, why }
         };
-        let wished =
+        let selected =
             selection::read(query).map_err(|error| refusal(StatusCode::BAD_REQUEST, &error))?;
         let updates = self.updates().map_err(|not_synced| {
             let why = format!("not ready: {not_synced}");
             refusal(StatusCode::SERVICE_UNAVAILABLE, &why)
         })?;
-        if let Some(key) = wished.as_ref().filter(|key| !updates.contains_key(key)) {
+        if let Some(key) = selected.as_ref().filter(|key| !updates.contains_key(key)) {
             let why = format!("there is no update {key}");
             return Err(refusal(StatusCode::NOT_FOUND, &why));
         }
         let reader = Reader {
             dashboard: Arc::clone(self),
-            chosen: wished,
+            chosen: selected,
             record: None,
             seen: 0,
             listed: None,
@@ -287,7 +287,10 @@ impl Reader {
         telling["state"] = proxies
             .as_ref()
             .and_then(|proxies| total(own(update, proxies).map(|(_, state)| state)))
-            .map_or(Json::Null, |state| state.to_json());
+            .map_or(Json::Null, |state| {
+                let verdict = view::verdict(update);
+                state.to_json_judged(verdict.as_ref().or(state.verdict()))
+            });
         telling["proxies"] = proxies.map_or(Json::Null, |proxies| {
             let lines = proxies.iter();
             let line = |(proxy_pod, heard): &(ProxyPod, Option<Heard>)| {

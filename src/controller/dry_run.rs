@@ -2,9 +2,8 @@
 //!
 //! Contains no policy.
 
-use super::apply::DesiredSplit;
 use super::job::Job;
-use crate::rollout::{Memory, Observation};
+use crate::rollout::{DesiredSplit, Memory, Observation};
 
 /// The state that an update would have if decisions were written.
 pub(super) struct DryRun {
@@ -21,7 +20,7 @@ impl DryRun {
     pub fn of(job: &Job, before: Option<&Self>) -> Self {
         let status = &job.status;
         let earlier = before.filter(|before| before.found == job.found);
-        let wanted = job.wanted.or(earlier.and_then(|earlier| earlier.wanted));
+        let wanted = job.desired().or(earlier.and_then(|earlier| earlier.wanted));
         let mut said = status.message.clone().unwrap_or_default();
         if let Some(phase) = status.phase {
             said = format!("{said} [{phase:?}");
@@ -40,7 +39,7 @@ impl DryRun {
     pub fn overlay(&self, found: DesiredSplit, seen: &mut Observation) {
         if let Some(wanted) = self.wanted.filter(|_| self.found == Some(found)) {
             (seen.split, seen.old_draining) = (wanted.split, wanted.old_draining);
-            seen.split_is_ours = true;
+            (seen.split_is_ours, seen.split_is_incomplete) = (true, false);
         }
     }
 }
@@ -71,6 +70,7 @@ mod tests {
                 resource_generation: 1,
                 split: spec(found).split,
                 split_is_ours: false,
+                split_is_incomplete: false,
                 old_draining: false,
                 superseded_by: None,
                 workers: Sides::default(),
@@ -79,8 +79,10 @@ mod tests {
                 clients: Default::default(),
                 updates_to_old: None,
                 sees_elsewhere: true,
+                is_being_deleted: false,
                 is_current: true,
                 lengths: Lengths::default(),
+                judged: None,
             };
             dry.overlay(spec(found), &mut observation);
             assert_eq!(observation.split, spec(seen).split);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::Value as Json;
 
-use super::Key;
+use super::{Key, parsed};
 use crate::k8s::Object;
 use crate::k8s::workloads::{is_selected, labels};
 
@@ -45,7 +45,7 @@ impl DependencyIndex {
             return None;
         }
         let spec = &update.data["spec"];
-        let source = spec["sourceDeployment"].as_str().map(str::to_owned);
+        let source = parsed::source(update).map(str::to_owned);
         let mut sources = self.forget(key);
         sources.extend(source.clone());
         let known = Known { generation, source };

@@ -31,16 +31,6 @@ struct Followed {
 }
 
 impl Controller {
-    /// Remembers the spec of a valid update.
-    pub(super) fn note_valid(&mut self, key: &Key, object: &Object) {
-        let valid = LastValid {
-            uid: object.metadata.uid.clone(),
-            generation: object.metadata.generation.unwrap_or(0),
-            spec: object.data["spec"].clone(),
-        };
-        self.valid.insert(key.clone(), valid);
-    }
-
     /// The job for an update with these `problems`. If its inputs are not complete yet, also returns when to try again.
     pub(super) fn invalid(
         &mut self,
@@ -51,7 +41,8 @@ impl Controller {
     ) -> (Job, Option<Instant>) {
         let (before, _) = parsed::status(object);
         let generation = object.metadata.generation;
-        let valid = self.last_valid(key, object);
+        let tracked = self.tracked.get(key);
+        let valid = tracked.and_then(|tracked| tracked.last_valid(object));
         let followed = valid
             .as_ref()
             .map_or(Ok(None), |valid| self.follow(object, valid, updates));
@@ -78,8 +69,8 @@ impl Controller {
                 early_until,
             );
         };
-        let split = decision.split.unwrap_or(seen.observation.split);
-        self.metrics.decided(key, &decision, split);
+        let split = decision.desired.split;
+        self.metrics.decided(key, &decision);
         let shown = status::status(
             &parsed,
             &seen,
@@ -93,7 +84,7 @@ impl Controller {
             fields.insert("trafficSplitPercent".into(), split.rounded_percent().into());
             let weights = json!({"old": split.old(), "new": split.new_weight()});
             fields.insert("weights".into(), weights);
-            fields.insert("oldDraining".into(), decision.old_draining.into());
+            fields.insert("oldDraining".into(), decision.desired.old_draining.into());
             valid.status(generation)
         });
         let mut job = self.refused(key, object, status, "Invalid", note);
@@ -104,26 +95,8 @@ impl Controller {
         job.events
             .extend(told.filter(|notice| notice.reason == "SplitChanged"));
         // Only a loss is applied without waiting for proxies and frontends that may still answer.
-        let early_until = seen.early_until.filter(|_| decision.split.is_none());
+        let early_until = seen.early_until.filter(|_| split == seen.observation.split);
         (job, early_until)
-    }
-
-    /// The last valid spec of this object (same uid): as seen by this process, or as an earlier controller recorded it in the
-    /// status. The recorded one contains the split after the losses since.
-    pub(super) fn last_valid(&self, key: &Key, object: &Object) -> Option<LastValid> {
-        let (status, _) = parsed::status(object);
-        let noted = status.last_valid;
-        let uid = &object.metadata.uid;
-        let seen = self.valid.get(key).filter(|valid| valid.uid == *uid);
-        match (seen, noted) {
-            (Some(seen), Some(noted)) if noted.generation < seen.generation => Some(seen.clone()),
-            (_, Some(noted)) => Some(LastValid {
-                uid: uid.clone(),
-                generation: noted.generation,
-                spec: noted.spec,
-            }),
-            (seen, None) => seen.cloned(),
-        }
     }
 
     /// Decides by the spec in `valid`. `None` if that spec is invalid, too, or the cluster cannot be observed by it.
@@ -131,7 +104,7 @@ impl Controller {
     /// # Errors
     /// When something is not listed yet.
     fn follow(
-        &self,
+        &mut self,
         object: &Object,
         valid: &LastValid,
         updates: &[Object],
@@ -151,7 +124,10 @@ impl Controller {
         seen.observation.split_is_ours = true;
         let mut settings = parsed.wants();
         settings.losses_only = true;
-        let decision = rollout::step(&settings, &parsed.memory(), &seen.observation, now());
+        let (memory, now) = (parsed.memory(), now());
+        let tracked = self.tracked.entry(parsed.key.clone()).or_default();
+        seen.observation.judged = tracked.judge(&parsed, &memory.trial, &seen.compared, now);
+        let decision = rollout::step(&settings, &memory, &seen.observation, now);
         Ok(Some(Followed {
             parsed,
             seen,

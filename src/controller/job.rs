@@ -1,12 +1,13 @@
-//! The writes for one update, and their result. Contains no policy.
+//! What is to be done for one update, and its result. Contains no policy.
 
 use std::time::Instant;
 
 use super::Key;
-use super::apply::{self, DesiredSplit, Writer};
+use super::apply::{self, Found, Writer};
 use super::backoff::Part;
 use crate::k8s::{Notice, Object};
 use crate::resource::DynamoUpdateConfigStatus;
+use crate::rollout::{Action, DesiredSplit};
 
 /// The result of a job.
 pub(super) struct Applied {
@@ -14,7 +15,7 @@ pub(super) struct Applied {
     pub begun: Instant,
     /// The writes that succeeded.
     pub written: Vec<Part>,
-    /// The write that failed, and why.
+    /// The write that failed last, and why.
     pub failed: Option<(Part, apply::Error)>,
     /// The object after the last write.
     pub object: Option<Object>,
@@ -23,15 +24,17 @@ pub(super) struct Applied {
     pub is_refused: bool,
 }
 
-/// The writes for one update.
+/// What is to be done for one update.
 pub(super) struct Job {
     pub key: Key,
     pub version: String,
-    /// The current spec fields, if the spec is valid, and the fields to write, if any.
+    /// The fields of the spec as found, if the spec is valid.
     pub found: Option<DesiredSplit>,
-    pub wanted: Option<DesiredSplit>,
+    pub actions: Vec<Action>,
+    /// The status as found.
+    pub before: DynamoUpdateConfigStatus,
     pub status: DynamoUpdateConfigStatus,
-    /// Whether to write the status even if the spec does not change.
+    /// Whether to write the status even if there is no action.
     pub write_status: bool,
     pub events: Vec<Notice>,
     pub wake_at: Option<Instant>,
@@ -40,7 +43,17 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Writes the split, then the status. Skips the status if `may_be_told` is false, because its write is in backoff.
+    /// The fields of the spec as its actions leave them, if they change them.
+    pub fn desired(&self) -> Option<DesiredSplit> {
+        let mut splits = self.actions.iter().filter_map(|action| match action {
+            Action::SetSplit(desired) => Some(*desired),
+            Action::Latch(_) => None,
+        });
+        splits.next_back()
+    }
+
+    /// Carries out the actions, then writes the status. Skips the status if `may_be_told` is false, because its write is in
+    /// backoff.
     pub async fn run(
         mut self,
         writer: Writer,
@@ -57,27 +70,46 @@ impl Job {
             events: std::mem::take(&mut self.events),
             is_refused: self.is_refused,
         };
-        if let Some(wanted) = self.wanted {
-            let result = writer.spec(&self.key, &self.version, wanted).await;
-            self.note(Part::Spec(wanted), result, &mut done);
+        for action in std::mem::take(&mut self.actions) {
+            let update = Found {
+                key: &self.key,
+                version: &self.version,
+                status: &self.before,
+            };
+            let result = writer.execute(update, &action).await;
+            let ends = match &result {
+                Ok(_) => false,
+                Err(apply::Error::Changed | apply::Error::NotLeading) => true,
+                Err(_) => action.is_required(),
+            };
+            self.note(Part::Action(action), result, &mut done);
+            if ends {
+                return (self.key, done);
+            }
         }
         let is_news = self.write_status || !done.written.is_empty();
-        if is_news && may_be_told && done.failed.is_none() {
+        if is_news && may_be_told {
             let result = writer.status(&self.key, &self.version, &self.status).await;
-            self.note(Part::Status, result, &mut done);
+            self.note(Part::Status, result.map(Some), &mut done);
         }
         (self.key, done)
     }
 
-    fn note(&mut self, part: Part, result: Result<Object, apply::Error>, done: &mut Applied) {
+    fn note(
+        &mut self,
+        part: Part,
+        result: Result<Option<Object>, apply::Error>,
+        done: &mut Applied,
+    ) {
         match result {
             Err(error) => done.failed = Some((part, error)),
             Ok(object) => {
-                if part != Part::Status {
-                    self.version = object.metadata.resource_version.clone().unwrap_or_default();
-                    follow(&mut self.status, object.metadata.generation);
-                }
                 done.written.push(part);
+                let Some(object) = object else {
+                    return;
+                };
+                self.version = object.metadata.resource_version.clone().unwrap_or_default();
+                follow(&mut self.status, object.metadata.generation);
                 done.object = Some(object);
             }
         }

@@ -23,6 +23,8 @@ const PACE: Duration = Duration::from_millis(2);
 const BURST: Duration = Duration::from_secs(1);
 /// Maximum number of frontends polled for the updates of one namespace.
 const TARGETS: usize = 1024;
+/// Proxies that are followed: in total and for the updates of one namespace. Each costs a connection and a report a second.
+const PROXIES: (usize, usize) = (16_384, 4_096);
 /// Model ids kept of all frontends: in total and per namespace. An id has at most [`super::models::MAX_ID`] bytes.
 const MODELS: (usize, usize) = (131_072, 16_384);
 
@@ -34,6 +36,7 @@ struct Whole {
     questions: Arc<Semaphore>,
     trials: Arc<Semaphore>,
     connections: Arc<Semaphore>,
+    proxies: AtomicUsize,
     models: AtomicUsize,
     namespaces: Mutex<HashMap<String, Weak<Part>>>,
 }
@@ -47,11 +50,15 @@ struct Part {
     /// The time of the last slot that was given out; the next one follows [`PACE`] later.
     next: Mutex<Instant>,
     targets: AtomicUsize,
+    proxies: AtomicUsize,
     models: AtomicUsize,
 }
 
 /// The share of one target in the part of its namespace, held for as long as the target is polled.
 pub(super) struct Share(Arc<Part>);
+
+/// The place of one proxy among those that are followed, held for as long as it is.
+pub(super) struct ProxyShare(Arc<Part>);
 
 /// Permits of a request in flight.
 pub(super) struct Turn {
@@ -77,6 +84,7 @@ impl Default for Limits {
             questions: Arc::new(Semaphore::new(QUESTIONS.0)),
             trials: Arc::new(Semaphore::new(TRIALS.0)),
             connections: Arc::new(Semaphore::new(CONNECTIONS.0)),
+            proxies: AtomicUsize::new(0),
             models: AtomicUsize::new(0),
             namespaces: Mutex::default(),
         }))
@@ -84,12 +92,33 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// The most proxies that are followed for the updates of one namespace.
+    pub const MOST_PROXIES: usize = PROXIES.1;
+
     /// A share for one more target of `namespace`; `None` if the namespace is at its limit.
     pub fn share(&self, namespace: &str) -> Option<Share> {
+        let part = self.part(namespace);
+        (take(&part.targets, 1, TARGETS) == 1).then(|| Share(part))
+    }
+
+    /// A place for one more proxy of `namespace`; `None` if the namespace, or the process, is at its limit.
+    pub fn proxy(&self, namespace: &str) -> Option<ProxyShare> {
+        let part = self.part(namespace);
+        if take(&part.proxies, 1, PROXIES.1) == 0 {
+            return None;
+        }
+        if take(&self.0.proxies, 1, PROXIES.0) == 0 {
+            part.proxies.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(ProxyShare(part))
+    }
+
+    fn part(&self, namespace: &str) -> Arc<Part> {
         let known = self.0.namespaces.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
         let part = known.get(namespace).and_then(Weak::upgrade);
-        let part = part.unwrap_or_else(|| {
+        part.unwrap_or_else(|| {
             known.retain(|_, part| part.strong_count() > 0);
             let part = Arc::new(Part {
                 whole: Arc::clone(&self.0),
@@ -98,12 +127,12 @@ impl Limits {
                 connections: Arc::new(Semaphore::new(CONNECTIONS.1)),
                 next: Mutex::new(Instant::now()),
                 targets: AtomicUsize::new(0),
+                proxies: AtomicUsize::new(0),
                 models: AtomicUsize::new(0),
             });
             known.insert(namespace.to_owned(), Arc::downgrade(&part));
             part
-        });
-        (take(&part.targets, 1, TARGETS) == 1).then(|| Share(part))
+        })
     }
 }
 
@@ -148,6 +177,13 @@ impl Share {
             count,
             part: Arc::clone(part),
         }
+    }
+}
+
+impl Drop for ProxyShare {
+    fn drop(&mut self) {
+        self.0.proxies.fetch_sub(1, Ordering::Relaxed);
+        self.0.whole.proxies.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -268,5 +304,18 @@ mod tests {
         assert!(limits.share("b").is_some());
         drop(shares);
         assert!(limits.share("a").is_some());
+    }
+
+    #[test]
+    fn a_namespace_has_so_many_proxies_followed_and_no_more() {
+        let limits = Limits::default();
+        let take = |namespace: &str| -> Vec<ProxyShare> {
+            std::iter::from_fn(|| limits.proxy(namespace)).collect()
+        };
+        let all: Vec<_> = ["a", "b", "c", "d", "e"].map(take).into();
+        let counts: Vec<_> = all.iter().map(Vec::len).collect();
+        assert_eq!(counts, [4096, 4096, 4096, 4096, 0]);
+        drop(all);
+        assert_eq!(take("e").len(), Limits::MOST_PROXIES);
     }
 }

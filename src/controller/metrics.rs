@@ -7,18 +7,24 @@ use std::cell::RefCell;
 
 use prometheus::core::Collector;
 use prometheus::{
-    Encoder, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts,
-    Registry, TextEncoder,
+    Encoder, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
 };
 
 use super::Key;
-use crate::rollout::Decision;
-use crate::split::{Generation, Weights};
+use crate::rollout::{Decision, Verdict};
+use crate::split::Generation;
 use crate::telemetry::dropped_lines;
 
 /// From the microseconds of a decision to the seconds of a slow API server.
 const BUCKETS: [f64; 14] = [
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+];
+
+const VERDICTS: [(Verdict, &str); 3] = [
+    (Verdict::Pass, "pass"),
+    (Verdict::Fail, "fail"),
+    (Verdict::Inconclusive, "inconclusive"),
 ];
 
 /// A metric's description, available even while the metric has no series.
@@ -47,6 +53,7 @@ pub struct Metrics {
     capacity: GaugeVec,
     split: GaugeVec,
     weight: GaugeVec,
+    analysis: IntGaugeVec,
     pub(super) stale: IntGauge,
 }
 
@@ -118,6 +125,13 @@ impl Default for Metrics {
                 ),
                 &["namespace", "update", "generation"],
             )),
+            analysis: new.add(IntGaugeVec::new(
+                Opts::new(
+                    "crossfade_controller_analysis_verdict",
+                    "1 for the verdict of the analysis of new that is in force",
+                ),
+                &["namespace", "update", "verdict"],
+            )),
             stale: new.add(IntGauge::new(
                 "crossfade_controller_stale_kinds",
                 "Kinds of objects whose watch the API server refuses, so that only the last list is known",
@@ -157,7 +171,8 @@ impl Registered<'_> {
 
 impl Metrics {
     /// Sets the gauges of an update to a decision.
-    pub(super) fn decided(&self, key: &Key, decision: &Decision, split: Weights) {
+    pub(super) fn decided(&self, key: &Key, decision: &Decision) {
+        let split = decision.desired.split;
         for side in Generation::ALL {
             let (of, whole) = decision.capacity.of(side).share.parts();
             let labels = [&*key.namespace, &*key.name, side.as_str()];
@@ -169,6 +184,16 @@ impl Metrics {
                 Generation::New => split.new_weight(),
             };
             self.weight.with_label_values(&labels).set(weight.into());
+        }
+        for (verdict, name) in VERDICTS {
+            let labels = [&*key.namespace, &*key.name, name];
+            match &decision.analysis {
+                Some(analysis) => {
+                    let is_it = i64::from(analysis.verdict == verdict);
+                    self.analysis.with_label_values(&labels).set(is_it);
+                }
+                None => _ = self.analysis.remove_label_values(&labels),
+            }
         }
         let labels = [&*key.namespace, &*key.name];
         self.split
@@ -187,6 +212,11 @@ impl Metrics {
                 .weight
                 .remove_label_values(&[namespace, name, side.as_str()]);
         }
+        for (_, verdict) in VERDICTS {
+            let _ = self
+                .analysis
+                .remove_label_values(&[namespace, name, verdict]);
+        }
         let _ = self.split.remove_label_values(&[namespace, name]);
     }
 
@@ -195,6 +225,7 @@ impl Metrics {
         for gauges in [&self.capacity, &self.split, &self.weight] {
             gauges.reset();
         }
+        self.analysis.reset();
     }
 
     /// The descriptions of all metrics.

@@ -1,4 +1,4 @@
-//! Polls a frontend for the models that it really serves.
+//! Polls a frontend for the models that it actually serves.
 //!
 //! `/v1/models` lists the models that it knows, and `/v1/models/{m}/ready` says whether it can serve one. A frontend without
 //! that page is probed with a short request to the model.

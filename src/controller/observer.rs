@@ -4,13 +4,17 @@
 //! not reported yet is marked as such. Contains no policy.
 
 mod clients;
+mod comparisons;
 mod frontends;
 mod kinds;
 mod other_proxies;
 mod pools;
+mod references;
 mod services;
 mod updates;
 mod ways;
+
+pub(super) use self::comparisons::{Answer, Asked};
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
+use super::comparisons::Compared;
 use super::limits::Limits;
 use super::models::Served;
 use super::parsed::{self, ParsedUpdate};
@@ -57,6 +62,8 @@ pub(super) struct Observed {
     pub observation: Observation,
     /// Requests assigned to each side in the last minute, summed over all proxies.
     pub assigned: Sides<u64>,
+    /// What the proxies have counted, if new is analysed.
+    pub compared: Vec<Asked>,
     /// Until then, a proxy or frontend whose polling has just begun may still answer. Apply only urgent changes before.
     pub early_until: Option<Instant>,
 }
@@ -97,6 +104,7 @@ pub(super) struct Observer {
     /// The proxies of other frontends, which may send requests to old because of another update.
     beyond: Pollers<Heard>,
     models: Pollers<Served>,
+    comparisons: Pollers<Compared>,
     limits: Limits,
     tls_cache: TlsCache,
     /// The proxies of each update, as of the last time that its pods were looked up.
@@ -115,7 +123,8 @@ impl Observer {
             settings,
             proxies: Pollers::new(wake.clone()),
             beyond: Pollers::new(wake.clone()),
-            models: Pollers::new(wake),
+            models: Pollers::new(wake.clone()),
+            comparisons: Pollers::new(wake),
             limits: Limits::default(),
             tls_cache: TlsCache::default(),
             proxy_pods: Mutex::default(),
@@ -127,6 +136,7 @@ impl Observer {
         self.proxies.keep(key, &BTreeSet::new());
         self.beyond.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());
+        self.comparisons.keep(key, &BTreeSet::new());
         self.known().remove(key);
     }
 
@@ -164,14 +174,21 @@ impl Observer {
         old_frontends::frontends(&self.cache, &key.namespace, source, &self.settings.proxies)
     }
 
-    fn hear(&self, key: &Key, place: &str) -> Result<Heard, Instant> {
+    /// The last report of the proxy at `place`, which `pollers` follow from now on. `None` if that would be one too many.
+    fn hear(
+        &self,
+        pollers: &Pollers<Heard>,
+        key: &Key,
+        place: &str,
+    ) -> Option<Result<Heard, Instant>> {
         let address = place.to_owned();
-        let follow = |sink| proxies::follow(address, sink);
-        self.proxies.hear(key, place, Pace::Usual, follow)
+        let permit = || self.limits.proxy(&key.namespace);
+        let follow = |sink, share| proxies::follow(address, sink, share);
+        pollers.hear(key, place, Pace::Usual, permit, follow)
     }
 
     /// Starts to follow the proxies in these pods. Returns the last report of each, or since when it is polled; `None` for a
-    /// pod without the port.
+    /// pod without the port, or one that is one too many.
     fn follow_pods(
         &self,
         key: &Key,
@@ -184,7 +201,7 @@ impl Observer {
                 place: old_frontends::address_of(pod, &self.settings.proxies.port),
             };
             let place = proxy_pod.place.as_ref();
-            let heard = place.map(|place| self.hear(key, place));
+            let heard = place.and_then(|place| self.hear(&self.proxies, key, place));
             (proxy_pod, heard)
         };
         let heard: Vec<_> = pods.iter().map(follow).collect();
@@ -198,6 +215,7 @@ impl Observer {
     /// Stops polling frontends for their models and proxies of new, because this replica does not lead.
     pub fn rest(&self) {
         self.models.rest();
+        self.comparisons.rest();
         self.beyond.rest();
     }
 
@@ -226,6 +244,7 @@ impl Observer {
             assigned,
             lengths,
         } = self.reports(parsed, &pods, &mut early_until);
+        let compared = self.comparisons(parsed, &proxies, &mut early_until);
         let frontends = self.frontends(parsed, &pods, &mut early_until)?;
         let observation = Observation {
             resource_generation: parsed
@@ -233,8 +252,10 @@ impl Observer {
                 .generation
                 .and_then(|n| u64::try_from(n).ok())
                 .unwrap_or(0),
+            is_being_deleted: parsed.is_being_deleted,
             split: parsed.split(),
             split_is_ours: parsed.split_is_ours,
+            split_is_incomplete: parsed.lacks_split,
             old_draining: spec.old_draining,
             superseded_by: superseded_by(parsed, &source, updates),
             workers,
@@ -245,9 +266,11 @@ impl Observer {
             sees_elsewhere: self.settings.sees == Scope::All || self.settings.assume_isolated,
             is_current: self.cache.are_current(),
             lengths,
+            judged: None,
         };
         Ok(Observed {
             observation,
+            compared,
             assigned,
             early_until,
         })
@@ -302,6 +325,7 @@ impl Observer {
         let followed = self.follow_pods(&parsed.key, pods);
         let proxies = followed.into_iter().map(|(proxy_pod, heard)| {
             let state = match heard {
+                None if proxy_pod.place.is_some() => Err(Silence::TooMany(Limits::MOST_PROXIES)),
                 None => Err(Silence::NoPort(self.settings.proxies.port.clone())),
                 Some(Err(since)) if !Observed::misses(early_until, since) => Err(Silence::NotYet),
                 Some(Err(_)) => Err(Silence::NoAnswer),
@@ -347,7 +371,7 @@ fn state(parsed: &ParsedUpdate, report: &Report, new_serves: Experience) -> Prox
 fn superseded_by(parsed: &ParsedUpdate, source: &str, updates: &[Object]) -> Option<String> {
     let of_source = updates
         .iter()
-        .filter(|update| update.data["spec"]["sourceDeployment"] == source);
+        .filter(|update| parsed::source(update) == Some(source));
     let of_source: Vec<_> = of_source.map(|object| parsed::update(object)).collect();
     let contenders: Vec<_> = of_source.iter().map(|update| update.contender()).collect();
     let ruling = precedence::rule(&contenders)?;

@@ -123,6 +123,28 @@ pub(super) fn endpoints(
     service: &str,
     wanted: u16,
 ) -> Result<Option<Vec<Endpoint>>, NotSynced> {
+    let mut found = all_endpoints(cache, namespace, service, wanted)?;
+    if let Some(endpoints) = &mut found {
+        let mut pods = BTreeSet::new();
+        // With dual stack there is one slice for each address family, with the same pods.
+        endpoints.retain(|endpoint| {
+            let pod = endpoint.pod.as_ref();
+            pod.is_none_or(|pod| pods.insert(pod.clone()))
+        });
+    }
+    Ok(found)
+}
+
+/// The same, with each endpoint of a pod.
+///
+/// # Errors
+/// As [`endpoints`].
+pub(super) fn all_endpoints(
+    cache: &Cache,
+    namespace: &str,
+    service: &str,
+    wanted: u16,
+) -> Result<Option<Vec<Endpoint>>, NotSynced> {
     let slices = kind("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
     let mut slices = cache.of(&slices, namespace)?;
     slices.retain(|slice| {
@@ -133,23 +155,21 @@ pub(super) fn endpoints(
         return Ok(None);
     }
     let mut endpoints: Vec<Endpoint> = Vec::new();
-    let mut pods = BTreeSet::new();
     let slices = slices.iter().map(|slice| DynamicObject::clone(slice));
     for slice in slices.filter_map(|slice| slice.try_parse::<EndpointSlice>().ok()) {
         let port = port_of(&slice, wanted);
-        let has_port = slice.ports.as_ref().is_some_and(|ports| !ports.is_empty());
+        let ports = slice.ports.iter().flatten();
+        let ports: BTreeSet<String> = ports
+            .map(|port| port.name.clone().unwrap_or_default())
+            .collect();
         for endpoint in slice.endpoints.into_iter().flatten() {
             let pod = endpoint.target_ref.and_then(|target| target.name);
-            // With dual stack there is one slice for each address family, with the same pods.
-            if pod.as_ref().is_some_and(|pod| !pods.insert(pod.clone())) {
-                continue;
-            }
             let ip = endpoint.addresses.first();
             let ip = ip.and_then(|address| address.parse::<IpAddr>().ok());
             endpoints.push(Endpoint {
                 // Absent means ready (discovery.k8s.io/v1, EndpointConditions).
                 ready: endpoint.conditions.and_then(|conditions| conditions.ready) != Some(false),
-                has_port,
+                ports: ports.clone(),
                 address: ip.zip(port).map(SocketAddr::from),
                 ip,
                 pod,
@@ -166,6 +186,6 @@ pub(super) struct Endpoint {
     pub pod: Option<String>,
     pub address: Option<SocketAddr>,
     pub ip: Option<IpAddr>,
-    /// Whether its slice has a port, which it lacks if the pod does not have the Service's `targetPort`.
-    pub has_port: bool,
+    /// The names of the ports of its slice. A port is missing if the pod does not have the Service's `targetPort`.
+    pub ports: BTreeSet<String>,
 }

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{Request, StatusCode};
+use axum::Router;
+use axum::extract::State;
+use axum::routing::get;
+use http::{HeaderMap, Request, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,14 +18,13 @@ use tokio::time::MissedTickBehavior;
 
 use super::Metrics;
 use super::dashboard::Dashboard;
-use crate::pages::{
-    Answer, Connections, Hosts, LivePage, Peer, limited, metrics, not_allowed, not_found, reads,
-    text,
-};
+use crate::pages::{Answer, Connections, Hosts, LivePage, Peer, Routes, limited, metrics, text};
 use crate::transport::accept::AcceptErrors;
 
 /// Timeout for reading a request head.
 const HEAD: Duration = Duration::from_secs(10);
+
+const ABOUT: &str = "crossfade controller: /metrics /livez /readyz, /live?update=NAMESPACE/NAME, a page for browsers\n";
 
 /// What the admin port serves.
 #[derive(Clone)]
@@ -41,13 +43,15 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let (seats, mut errors) = (Connections::default(), AcceptErrors::default());
+    let (hosts, dashboard) = (pages.hosts.clone(), Arc::clone(&pages.dashboard));
+    let routes = pages.routes();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     errors.cleared();
                     if let Some(seat) = seats.take(peer.ip()) {
-                        let open = pages.clone().open(stream, peer.ip().into());
+                        let open = open(stream, peer.ip().into(), hosts.clone(), routes.clone());
                         tokio::spawn(async move {
                             open.await;
                             drop(seat);
@@ -56,52 +60,64 @@ pub async fn serve(listener: TcpListener, pages: Pages) {
                 }
                 Err(error) => tokio::time::sleep(errors.pause(&error, Instant::now())).await,
             },
-            _ = seconds.tick() => pages.dashboard.sample(),
+            _ = seconds.tick() => dashboard.sample(),
         }
     }
 }
 
 impl Pages {
-    async fn open(self, stream: TcpStream, peer: Peer) {
-        let service = service_fn(|mut request: Request<Incoming>| {
-            request.extensions_mut().insert(peer);
-            let answer = self.answer(&request);
-            async move { Ok::<_, Infallible>(answer) }
-        });
-        let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
-        let _ = builder
-            .serve_connection(TokioIo::new(limited(stream)), service)
-            .await;
+    fn routes(self) -> Routes {
+        let paths = Router::new()
+            .route("/", get(about))
+            .route("/live", get(stream))
+            .route("/metrics", get(exposition))
+            .route("/livez", get(async || text(StatusCode::OK, "alive\n")))
+            .route("/readyz", get(readiness))
+            .with_state(self);
+        Routes::new(paths)
     }
+}
 
-    fn answer(&self, request: &Request<Incoming>) -> Answer {
-        if let Some(refusal) = self.hosts.refusal(request) {
-            return refusal;
+async fn open(stream: TcpStream, peer: Peer, hosts: Hosts, routes: Routes) {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
+        let (hosts, routes) = (&hosts, &routes);
+        async move {
+            Ok::<_, Infallible>(match hosts.refusal(&request) {
+                Some(refusal) => refusal,
+                None => routes.answer(request).await,
+            })
         }
-        let tellings = |query: Option<&str>| self.dashboard.tellings(query);
-        if let Some(answer) = self.live.answer(request, tellings) {
-            return answer;
-        }
-        let path = request.uri().path();
-        if !matches!(path, "/metrics" | "/livez" | "/readyz" | "/") {
-            return not_found();
-        }
-        if !reads(request.method()) {
-            return not_allowed("GET, HEAD");
-        }
-        match path {
-            "/metrics" => metrics(self.metrics.render()),
-            "/livez" => text(StatusCode::OK, "alive\n"),
-            "/readyz" if self.ready.load(Ordering::Relaxed) => text(StatusCode::OK, "ready\n"),
-            "/readyz" => text(
-                StatusCode::SERVICE_UNAVAILABLE,
-                "not ready: the updates are not listed yet\n",
-            ),
-            _ => text(
-                StatusCode::OK,
-                "crossfade controller: /metrics /livez /readyz, /live?update=NAMESPACE/NAME, a page for browsers\n",
-            ),
-        }
+    });
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD);
+    let _ = builder
+        .serve_connection(TokioIo::new(limited(stream)), service)
+        .await;
+}
+
+async fn about(State(pages): State<Pages>, headers: HeaderMap) -> Answer {
+    let document = pages.live.document_for(&headers);
+    document.unwrap_or_else(|| text(StatusCode::OK, ABOUT))
+}
+
+async fn stream(State(pages): State<Pages>, request: axum::extract::Request) -> Answer {
+    match pages.dashboard.states(request.uri().query()) {
+        Ok(states) => pages.live.stream(request.extensions(), states),
+        Err(refusal) => refusal.into(),
     }
+}
+
+async fn exposition(State(pages): State<Pages>) -> Answer {
+    metrics(pages.metrics.render())
+}
+
+async fn readiness(State(pages): State<Pages>) -> Answer {
+    if pages.ready.load(Ordering::Relaxed) {
+        return text(StatusCode::OK, "ready\n");
+    }
+    text(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "not ready: the updates are not listed yet\n",
+    )
 }

@@ -11,10 +11,10 @@ use serde_json::Value as Json;
 use super::{ControllerSettings, Key};
 use crate::k8s::Object;
 use crate::resource::{
-    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, Plan, Problems, ReportedStatus,
-    TargetScope, Update, WorkerSourceSpec, read_status,
+    DynamoUpdateConfigSpec, DynamoUpdateConfigStatus, Identity, OnFailure, Plan, Problems,
+    RETRIED_AT, ReportedStatus, TargetScope, Update, WorkerSourceSpec, read_status,
 };
-use crate::rollout::{self, Memory, Role, Sides};
+use crate::rollout::{self, DesiredSplit, Memory, Role, Sides};
 use crate::split::Weights;
 
 /// The field manager of the controller's writes.
@@ -25,6 +25,8 @@ pub(super) struct ParsedUpdate {
     pub key: Key,
     pub identity: Identity,
     pub version: String,
+    /// The last request for another try, if any.
+    pub retry: Option<String>,
     pub spec: DynamoUpdateConfigSpec,
     pub plan: Plan,
     pub status: DynamoUpdateConfigStatus,
@@ -32,6 +34,8 @@ pub(super) struct ParsedUpdate {
     pub forgotten: Option<String>,
     /// Whether the controller wrote the split last, or the spec leaves the split to it.
     pub split_is_ours: bool,
+    /// Whether somebody is deleting it.
+    pub is_being_deleted: bool,
     /// Whether the split is not in the form that the controller writes, although no user has set another one.
     pub lacks_split: bool,
 }
@@ -42,6 +46,11 @@ pub(super) fn key(object: &DynamicObject) -> Key {
         namespace: object.metadata.namespace.clone().unwrap_or_default(),
         name: object.metadata.name.clone().unwrap_or_default(),
     }
+}
+
+/// `spec.sourceDeployment`, whether or not the rest of the spec is valid.
+pub(super) fn source(object: &DynamicObject) -> Option<&str> {
+    object.data["spec"]["sourceDeployment"].as_str()
 }
 
 /// What precedence and validation need to know of an update.
@@ -109,10 +118,12 @@ impl ParsedUpdate {
         Ok(Self {
             identity: identity(object),
             version: object.metadata.resource_version.clone().unwrap_or_default(),
+            retry: retry(object),
             spec: manifest.spec,
             plan,
             status,
             forgotten: forgotten(&lost),
+            is_being_deleted: object.metadata.deletion_timestamp.is_some(),
             split_is_ours: owned == Given::BOTH || given == Given::NONE,
             // A user who removes only the percentage from an applied manifest leaves the weights that the controller wrote.
             lacks_split: given == Given::NONE || (!given.percent && owned.weights),
@@ -123,6 +134,14 @@ impl ParsedUpdate {
     /// The split in the spec, before any cap.
     pub fn split(&self) -> Weights {
         self.plan.capped_from.unwrap_or(self.plan.weights)
+    }
+
+    /// The fields that [`rollout::Action::SetSplit`] writes, as they are.
+    pub fn found(&self) -> DesiredSplit {
+        DesiredSplit {
+            split: self.split(),
+            old_draining: self.spec.old_draining,
+        }
     }
 
     pub fn memory(&self) -> Memory {
@@ -136,6 +155,19 @@ impl ParsedUpdate {
         let target = spec.target_deployment.as_deref();
         let target = target.unwrap_or(&spec.new_frontend_service);
         let mut wants = rollout::Settings::of(format!("{source} to {target}{}", counted_by(spec)));
+        wants.trial = trial(spec);
+        wants.retry.clone_from(&self.retry);
+        wants.on_failure = spec.analysis.as_ref().map(|spec| match spec.on_failure {
+            OnFailure::Hold => rollout::OnFailure::Hold,
+            OnFailure::RollBack => rollout::OnFailure::RollBack,
+        });
+        let steps = spec.steps.iter().flatten();
+        wants.steps = steps
+            .map(|step| rollout::Step {
+                percent: step.percent,
+                hold: Duration::from_secs(step.hold_seconds.into()),
+            })
+            .collect();
         wants.paused = spec.paused.unwrap_or(false);
         wants.cap_percent = spec.max_traffic_split_percent;
         wants.drain_old = spec.drain_old.unwrap_or(false);
@@ -158,6 +190,34 @@ impl ParsedUpdate {
             .map(|models| models.into_iter().collect());
         wants
     }
+}
+
+/// What new is: the fields that name it. Another way of counting its workers is not another new.
+fn trial(spec: &DynamoUpdateConfigSpec) -> String {
+    let workers = spec
+        .workers
+        .as_ref()
+        .and_then(|workers| workers.new.clone());
+    let named = WorkerSourceSpec {
+        replicas: BTreeMap::new(),
+        ..workers.unwrap_or_default()
+    };
+    let named =
+        (named != WorkerSourceSpec::default()).then(|| serde_json::json!(named).to_string());
+    let parts = [
+        spec.target_deployment.as_deref(),
+        Some(&*spec.new_frontend_service),
+        spec.new_dynamo_namespace.as_deref(),
+        named.as_deref(),
+    ];
+    parts.map(Option::unwrap_or_default).join(" ")
+}
+
+/// The last request for another try: a time, or the beginning of whatever else stands there.
+fn retry(object: &DynamicObject) -> Option<String> {
+    let annotations = object.metadata.annotations.as_ref();
+    let asked = annotations?.get(RETRIED_AT)?;
+    Some(asked.chars().take(64).collect())
 }
 
 /// How old's workers are counted, if not by name: counting other workers gives another full size.

@@ -1,7 +1,9 @@
-//! Polls network addresses in the background, one task per place, so that a reconcile reads the last result and never waits.
+//! Polls network addresses in the background, with one task per address, so that a reconcile reads the last result and never
+//! waits.
 //!
 //! Does not depend on what is polled.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -63,41 +65,47 @@ impl<T: Clone + Send + 'static> Pollers<T> {
         }
     }
 
-    /// The last result from `place`. Starts `task` to poll it, if none does yet, at the fastest pace that any owner requires.
+    /// The last result from `place`. Starts `task` to poll it, if none does yet and `permit` allows one more, at the fastest pace
+    /// that any owner requires. `None` if it is not allowed.
     ///
     /// # Errors
     /// Since when it is polled, if there is no result yet.
-    pub fn hear<F>(
+    pub fn hear<P, F>(
         &self,
         owner: &Key,
         place: &str,
         pace: Pace,
-        task: impl FnOnce(PollSink<T>) -> F,
-    ) -> Result<T, Instant>
+        permit: impl FnOnce() -> Option<P>,
+        task: impl FnOnce(PollSink<T>, P) -> F,
+    ) -> Option<Result<T, Instant>>
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let mut polls = lock(&self.polls);
-        let poll = polls.entry(place.to_owned()).or_insert_with(|| {
-            let (sender, receiver) = watch::channel(pace);
-            let sink = PollSink {
-                place: place.to_owned(),
-                pace: receiver,
-                polls: Arc::clone(&self.polls),
-                wake: self.wake.clone(),
-            };
-            Poll {
-                owners: BTreeMap::new(),
-                pace: sender,
-                heard: None,
-                since: Instant::now(),
-                task: tokio::spawn(task(sink)).abort_handle(),
+        let poll = match polls.entry(place.to_owned()) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(free) => {
+                let permit = permit()?;
+                let (sender, receiver) = watch::channel(pace);
+                let sink = PollSink {
+                    place: place.to_owned(),
+                    pace: receiver,
+                    polls: Arc::clone(&self.polls),
+                    wake: self.wake.clone(),
+                };
+                free.insert(Poll {
+                    owners: BTreeMap::new(),
+                    pace: sender,
+                    heard: None,
+                    since: Instant::now(),
+                    task: tokio::spawn(task(sink, permit)).abort_handle(),
+                })
             }
-        });
+        };
         if poll.owners.insert(owner.clone(), pace) != Some(pace) {
             poll.keep_pace();
         }
-        poll.heard.clone().ok_or(poll.since)
+        Some(poll.heard.clone().ok_or(poll.since))
     }
 
     /// Stops all polling, until [`Self::hear`] is called again.
@@ -190,13 +198,13 @@ mod tests {
         let (wake, mut woken) = mpsc::unbounded_channel();
         let pollers = Pollers::new(wake);
         let hear = |owner: &str, pace| {
-            let task = |mut sink: PollSink<u32>| async move {
+            let task = |mut sink: PollSink<u32>, ()| async move {
                 for asked in 1.. {
                     sink.tell(asked, true);
                     sink.pause(Duration::from_millis(1), HOUR).await;
                 }
             };
-            let _ = pollers.hear(&key(owner), "place", pace, task);
+            let _ = pollers.hear(&key(owner), "place", pace, || Some(()), task);
         };
         let mut is_asked = async || {
             let woken = tokio::time::timeout(Duration::from_millis(300), woken.recv());
@@ -218,5 +226,23 @@ mod tests {
         // An owner that is gone needs no place.
         pollers.keep(&key("b"), &BTreeSet::new());
         while is_asked().await {}
+    }
+
+    #[tokio::test]
+    async fn a_place_that_is_one_too_many_is_not_polled_and_those_that_are_go_on() {
+        let (wake, _woken) = mpsc::unbounded_channel();
+        let pollers = Pollers::<u32>::new(wake);
+        let mut left = 1;
+        let mut hear = |place: &str| {
+            let permit = || {
+                left -= 1;
+                (left >= 0).then_some(())
+            };
+            let task = |_, ()| std::future::pending();
+            pollers.hear(&key("a"), place, Pace::Usual, permit, task)
+        };
+        assert!(hear("first").is_some());
+        assert!(hear("second").is_none());
+        assert!(hear("first").is_some());
     }
 }

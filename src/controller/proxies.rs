@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::limits::ProxyShare;
 use super::poller::PollSink;
 use crate::error_chain::error_chain;
 use crate::rollout::{Experience, Lengths, Sides};
@@ -15,6 +16,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before reconnecting to a proxy that does not answer.
 const PAUSE: Duration = Duration::from_millis(500);
+/// A report that is older than this says nothing any more. While the controller runs, none gets as old.
+const STALE: Duration = Duration::from_secs(5);
 /// How long one response from new counts as proof that it serves, and how long requests may go without any response before
 /// new counts as failing.
 const GOOD: Duration = Duration::from_secs(60);
@@ -224,6 +227,8 @@ impl Heard {
     /// The current report, if the proxy answers.
     pub fn report(&self) -> Option<Report> {
         let state = self.state.as_ref().ok()?;
+        // The controller may have stood still since.
+        self.at.filter(|at| at.elapsed() < STALE)?;
         // A proxy that does not report both generations may have streams on either.
         let is_whole = state.old.is_some() && state.new.is_some();
         is_whole.then(|| Report::from(&**state))
@@ -231,7 +236,7 @@ impl Heard {
 }
 
 /// Follows the proxy with the admin port at `address`, and reconnects forever.
-pub(super) async fn follow(address: String, sink: PollSink<Heard>) {
+pub(super) async fn follow(address: String, sink: PollSink<Heard>, _share: ProxyShare) {
     let mut last: Option<(Report, Instant)> = None;
     let mut at = None;
     loop {
@@ -285,18 +290,21 @@ mod tests {
     use crate::state_api::v1::{Endpoints, Requests};
 
     #[test]
-    fn who_does_not_tell_of_both_generations_has_told_nothing() {
-        let heard = |state: State| Heard {
+    fn who_does_not_tell_of_both_generations_or_told_long_ago_has_told_nothing() {
+        let heard_at = |state: State, at: Instant| Heard {
             state: Ok(Arc::new(state)),
-            at: None,
+            at: Some(at),
             new_serves: Experience::None,
         };
+        let heard = |state: State| heard_at(state, Instant::now());
         let mut state = State {
             old: Some(Default::default()),
             new: Some(Default::default()),
             ..State::default()
         };
         assert!(heard(state.clone()).report().is_some());
+        let long_ago = Instant::now().checked_sub(STALE).unwrap();
+        assert_eq!(heard_at(state.clone(), long_ago).report(), None);
         state.old = None;
         assert_eq!(heard(state).report(), None);
     }

@@ -15,6 +15,8 @@ pub struct ControllerSettings {
     pub sees: Scope,
     /// Only log decisions, write nothing.
     pub dry_run: bool,
+    /// Whether it carries out rollouts, which scale workers.
+    pub rollouts: bool,
     /// The Lease for leader election, and its namespace.
     pub lease: String,
     pub lease_namespace: String,

@@ -8,12 +8,13 @@ use k8s_openapi::jiff;
 use super::observer::Observed;
 use super::parsed::ParsedUpdate;
 use crate::resource::status::{
-    FrontendsStatus, GenerationStatus, PROMISED, Phase, RoleStatus, SplitStatus, WaitStatus,
-    condition,
+    AnalysisStatus, AnalysisVerdict, FrontendsStatus, GenerationStatus, PROMISED, Phase,
+    RoleStatus, SplitStatus, StepStatus, WaitStatus, condition,
 };
 use crate::resource::{DynamoUpdateConfigStatus, Problems, WeightsSpec};
 use crate::rollout::{
-    self, Capacity, ConditionKind, Decision, Evidence, Rule, Sides, Timestamp, Wait,
+    self, Capacity, ConditionKind, Decision, Evidence, OnFailure, Rule, Sides, Timestamp, Verdict,
+    Wait,
 };
 use crate::split::{Generation, Weights};
 
@@ -31,7 +32,7 @@ pub(super) fn status(
     generation: Option<i64>,
     now: jiff::Timestamp,
 ) -> DynamoUpdateConfigStatus {
-    let wanted = decision.split.unwrap_or(seen.observation.split);
+    let wanted = decision.desired.split;
     let before = &parsed.status;
     let phase = phase(decision);
     let changed = before.phase != Some(phase);
@@ -80,6 +81,12 @@ pub(super) fn status(
             Some(time) if !changed => Some(time.clone()),
             _ => Some(Time(now)),
         },
+        analysis: decision.analysis.as_ref().map(analysis),
+        step: decision.step.map(|step| StepStatus {
+            percent: step.percent,
+            since: step.since.map(time),
+            hold_until: step.hold_until.map(time),
+        }),
         conditions: conditions
             .map(|new| since(new, &before.conditions))
             .collect(),
@@ -232,6 +239,20 @@ fn wait(wait: &Wait) -> WaitStatus {
     }
 }
 
+fn analysis(analysis: &rollout::Analysis) -> AnalysisStatus {
+    let failure = analysis.failure.as_ref();
+    AnalysisStatus {
+        verdict: match analysis.verdict {
+            Verdict::Pass => AnalysisVerdict::Pass,
+            Verdict::Fail => AnalysisVerdict::Fail,
+            Verdict::Inconclusive => AnalysisVerdict::Inconclusive,
+        },
+        message: cut(&analysis.sentence),
+        failed_at: failure.map(|failure| time(failure.at)),
+        rolled_back: failure.is_some_and(|failure| failure.on_failure == OnFailure::RollBack),
+    }
+}
+
 /// Whole seconds, the precision of the API server; otherwise the status would always differ.
 fn time(at: Timestamp) -> Time {
     let seconds = i64::try_from(at.unix_millis() / 1000).unwrap_or(i64::MAX);
@@ -243,6 +264,15 @@ pub(super) fn still(status: &DynamoUpdateConfigStatus) -> DynamoUpdateConfigStat
     let mut still = status.clone();
     still.observed = None;
     still.estimated_drain_seconds = None;
+    // A verdict at the edge changes with every look.
+    still.analysis = still
+        .analysis
+        .filter(|analysis| analysis.verdict == AnalysisVerdict::Fail);
+    let is_verdict =
+        |told: &&mut Condition| told.type_ == condition::ANALYSIS_FAILED && told.status == "False";
+    if let Some(told) = still.conditions.iter_mut().find(is_verdict) {
+        (told.reason, told.message) = Default::default();
+    }
     for side in [&mut still.old, &mut still.new].into_iter().flatten() {
         side.open_streams = None;
     }

@@ -2,7 +2,7 @@
 //!
 //! Does not depend on how an update is observed, decided or written.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,13 +14,13 @@ use tokio::task::{self, JoinSet};
 use super::apply::Writer;
 use super::backoff::Backoffs;
 use super::dashboard::Dashboard;
-use super::dry_run::DryRun;
 use super::index::DependencyIndex;
 use super::job::Applied;
-use super::last_valid::LastValid;
 use super::observer::Observer;
-use super::parsed::{self, ParsedUpdate};
+use super::parsed;
 use super::queue::Queue;
+use super::rollouts::{Done as RolloutDone, Rollouts};
+use super::tracked::Tracked;
 use super::{ControllerSettings, Key, Metrics, Pages};
 use crate::k8s::{Cache, Changed, Connection, Leading, Notices, Object, Scope};
 use crate::pages::{Hosts, LivePage};
@@ -38,26 +38,18 @@ pub struct Controller {
     pub(super) changes: mpsc::UnboundedReceiver<Changed>,
     pub(super) woken: mpsc::UnboundedReceiver<Key>,
     pub(super) queue: Queue,
-    pub(super) backoffs: Backoffs,
     pub(super) index: DependencyIndex,
     pub(super) writer: Writer,
     pub(super) leading: Leading,
     pub(super) notices: Notices,
     pub(super) metrics: Arc<Metrics>,
     pub(super) ready: Arc<AtomicBool>,
-    /// The objects that were last written, which the watch may not have delivered yet.
-    pub(super) latest: HashMap<Key, Object>,
-    /// The last valid spec of each update.
-    pub(super) valid: HashMap<Key, LastValid>,
-    /// When each status was last written.
-    pub(super) told: HashMap<Key, Instant>,
-    /// Updates whose `SplitContested` Event was emitted, but not recorded in a status yet.
-    pub(super) contested: HashSet<Key>,
-    /// The state of each update in a dry run, which keeps none in the cluster.
-    pub(super) dry: HashMap<Key, DryRun>,
+    pub(super) tracked: HashMap<Key, Tracked>,
     pub(super) running: JoinSet<(Key, Applied)>,
     /// The update of each running task.
     pub(super) tasks: HashMap<task::Id, Key>,
+    /// The rollouts, if it carries them out.
+    pub(super) rollouts: Option<Rollouts>,
 }
 
 impl Controller {
@@ -74,12 +66,18 @@ impl Controller {
         let settings = Arc::new(settings);
         let (cache, changes) = Cache::new(connection, settings.sees.clone());
         let (wake, woken) = mpsc::unbounded_channel();
+        let observer = Arc::new(Observer::new(cache, Arc::clone(&settings), wake));
+        let carries_out = settings.rollouts && !settings.dry_run;
+        let rollouts = carries_out.then(|| {
+            let leading = leading.clone();
+            Rollouts::new(&settings, &observer, connection, leading, &metrics)
+        });
         Self {
-            observer: Arc::new(Observer::new(cache, Arc::clone(&settings), wake)),
+            observer,
+            rollouts,
             changes,
             woken,
             queue: Queue::default(),
-            backoffs: Backoffs::default(),
             index: DependencyIndex::default(),
             writer: Writer::new(
                 connection,
@@ -91,11 +89,7 @@ impl Controller {
             notices,
             metrics,
             ready,
-            latest: HashMap::new(),
-            valid: HashMap::new(),
-            told: HashMap::new(),
-            contested: HashSet::new(),
-            dry: HashMap::new(),
+            tracked: HashMap::new(),
             running: JoinSet::new(),
             tasks: HashMap::new(),
             settings,
@@ -123,13 +117,8 @@ impl Controller {
     pub async fn run(mut self) {
         let mut resync = tokio::time::interval(RESYNC);
         loop {
-            let next = self.queue.next();
-            let due = async {
-                match next {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let due = sleep_until(self.queue.next());
+            let rollout_due = sleep_until(self.rollouts.as_ref().and_then(Rollouts::next));
             tokio::select! {
                 Some(changed) = self.changes.recv() => self.hear(changed),
                 Some(key) = self.woken.recv() => self.queue.wake(key, Instant::now()),
@@ -156,6 +145,18 @@ impl Controller {
                 () = due => {
                     self.look_at_next();
                     // All other tasks of the process share this thread.
+                    task::yield_now().await;
+                }
+                Some((key, done)) = rollout_done(&mut self.rollouts) => {
+                    if let Some(rollouts) = &mut self.rollouts {
+                        rollouts.finish(&key, done);
+                    }
+                }
+                () = rollout_due => {
+                    let leads = self.leads();
+                    if let Some(rollouts) = &mut self.rollouts {
+                        rollouts.look_at_next(leads);
+                    }
                     task::yield_now().await;
                 }
             }
@@ -196,7 +197,9 @@ impl Controller {
         if self.metrics.leads.get() != leads {
             self.metrics.leads.set(leads);
             // The refusals belong to an earlier term as leader.
-            self.backoffs.clear();
+            for tracked in self.tracked.values_mut() {
+                tracked.backoffs = Backoffs::default();
+            }
             if !self.leads() {
                 self.observer.rest();
                 self.metrics.rest();
@@ -206,6 +209,9 @@ impl Controller {
     }
 
     fn wake_all(&mut self) {
+        if let Some(rollouts) = &mut self.rollouts {
+            rollouts.wake_all();
+        }
         let now = Instant::now();
         for object in self.updates(None) {
             self.queue.wake_at(parsed::key(&object), now);
@@ -215,6 +221,12 @@ impl Controller {
     /// Wakes the updates that a change affects.
     fn hear(&mut self, changed: Changed) {
         let now = Instant::now();
+        if let Some(rollouts) = &mut self.rollouts {
+            rollouts.hear(&changed);
+        }
+        if changed.plural == "dynamorollouts" {
+            return;
+        }
         let object = &changed.object;
         if changed.plural != "dynamoupdateconfigs" {
             for key in self.index.of(&changed.plural, object) {
@@ -232,12 +244,13 @@ impl Controller {
             Ok(Some(update)) => {
                 self.queue.wake(key.clone(), now);
                 // A standby replica remembers specs, too: the leader may die before it sees the next edit.
-                let valid = match ParsedUpdate::read(&update, &self.settings) {
+                let tracked = self.tracked.entry(key.clone()).or_default();
+                let valid = match tracked.parse(&update, &self.settings) {
                     Ok(_) => {
-                        self.note_valid(&key, &update);
+                        tracked.note_valid(&update);
                         None
                     }
-                    Err(_) => self.last_valid(&key, &update),
+                    Err(_) => tracked.last_valid(&update),
                 };
                 let valid = valid.as_ref().map(|valid| &valid.spec);
                 self.index.learn(&key, &update, valid)
@@ -249,12 +262,10 @@ impl Controller {
         let Some(mut sources) = sources else {
             return;
         };
-        let source = object.data["spec"]["sourceDeployment"].as_str();
-        sources.extend(source.map(str::to_owned));
+        sources.extend(parsed::source(object).map(str::to_owned));
         // These updates may gain or lose precedence.
         for update in self.updates(Some(&key.namespace)) {
-            let source = update.data["spec"]["sourceDeployment"].as_str();
-            if source.is_some_and(|source| sources.contains(source)) {
+            if parsed::source(&update).is_some_and(|source| sources.contains(source)) {
                 self.queue.wake(parsed::key(&update), now);
             }
         }
@@ -264,14 +275,9 @@ impl Controller {
     fn forget(&mut self, key: &Key) -> BTreeSet<String> {
         let sources = self.index.forget(key);
         self.queue.forget(key);
-        self.backoffs.forget(key);
         self.observer.leave(key);
         self.metrics.forget(key);
-        self.latest.remove(key);
-        self.valid.remove(key);
-        self.told.remove(key);
-        self.contested.remove(key);
-        self.dry.remove(key);
+        self.tracked.remove(key);
         sources
     }
 
@@ -282,5 +288,20 @@ impl Controller {
         {
             self.reconcile(due);
         }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The next action of a rollout that was carried out.
+async fn rollout_done(rollouts: &mut Option<Rollouts>) -> Option<(Key, RolloutDone)> {
+    match rollouts {
+        Some(rollouts) => rollouts.done().await,
+        None => std::future::pending().await,
     }
 }

@@ -5,14 +5,13 @@ mod store;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
 
 use kube::Client;
 use kube::api::{Api, ApiResource};
 use tokio::sync::mpsc;
 
 use super::Connection;
-use store::{Store, noting};
+use store::{BothClocks, Store, noting};
 
 pub use objects::Object;
 pub use store::{Changed, NotSynced};
@@ -113,7 +112,7 @@ impl Cache {
     #[must_use]
     pub fn are_current(&self) -> bool {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
+        let now = BothClocks::now();
         cache.values().all(|store| store.state().is_current(now))
     }
 
@@ -139,7 +138,7 @@ impl Cache {
 mod tests {
     use std::convert::Infallible;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use bytes::Bytes;
     use futures_util::{StreamExt, stream};

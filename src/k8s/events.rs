@@ -1,7 +1,7 @@
 //! Writes Events on an update, for `kubectl describe`: one per reason and edit, from whichever proxy writes it first.
 //!
-//! All proxies of a deployment observe the same. The name of an Event is a hash of the edit, the reason and the occasion, so
-//! the API server keeps the first Event and rejects the duplicates. Nothing waits for an Event, and a failed write is only
+//! All proxies of a deployment observe the same state. The name of an Event is a hash of the edit, the reason and the occasion,
+//! so the API server keeps the first Event and rejects the duplicates. Nothing waits for an Event, and a failed write is only
 //! logged.
 
 use std::time::Duration;

@@ -1,9 +1,10 @@
-//! Counts the workers of a generation, with one file per kind of object that can own them.
+//! Counts and scales the workers of a generation, with one file per kind of object that can own them.
 //!
 //! A worker is one replica of a model server, however many pods that takes. Contains no rollout policy.
 
 mod deployment;
 mod graph;
+mod grove;
 mod leader_worker_set;
 mod metadata;
 mod model_serving;
@@ -11,6 +12,7 @@ mod object;
 mod owners;
 mod pod_clique;
 mod pods;
+mod scaling;
 mod scaling_group;
 mod stateful_set;
 
@@ -19,11 +21,16 @@ use std::collections::BTreeMap;
 use kube::api::ApiResource;
 
 pub use self::object::{is_selected, labels, pod_is_ready};
+pub use self::scaling::{
+    Part, PodsOf, RemovesFirst, Resize, Scaled, Scaling, ScalingError, of_kind, roles,
+};
 use super::{Cache, NotSynced};
 use crate::rollout::{Role, Workers};
 
 /// Dynamo's label with the name of the `DynamoGraphDeployment`.
 pub const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+/// Dynamo's label with the name of the component.
+const COMPONENT_NAME: &str = "nvidia.com/dynamo-component";
 /// Dynamo's label with the type of the component.
 pub const COMPONENT: &str = "nvidia.com/dynamo-component-type";
 /// Dynamo's label with `prefill` or `decode`, if the type is `worker`.
@@ -66,6 +73,11 @@ pub trait Workload: Sync {
     /// # Errors
     /// If an object that must be counted could not be listed.
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced>;
+
+    /// How the workers of one object are scaled, if they can be.
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        None
+    }
 }
 
 /// Every supported kind, in the order of `WORKER_KINDS`.

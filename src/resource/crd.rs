@@ -1,29 +1,42 @@
-//! The CustomResourceDefinition that `crossfade crd` prints and `deploy/crd/crd.yaml` holds.
+//! The CustomResourceDefinitions that `crossfade crd` prints and `deploy/crd/crd.yaml` holds.
 
 use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
-use super::{rules, spec::DynamoUpdateConfig};
+use super::{rollout, rollout::DynamoRollout, rules, spec::DynamoUpdateConfig};
 
-/// The definition as JSON for the API server.
+/// The definition of `DynamoUpdateConfig` as JSON for the API server.
 #[must_use]
 pub fn crd() -> Json {
-    let mut crd = serde_json::to_value(DynamoUpdateConfig::crd())
+    definition::<DynamoUpdateConfig>(&rules::resource())
+}
+
+/// The definition of `DynamoRollout` as JSON for the API server.
+#[must_use]
+pub fn rollout_crd() -> Json {
+    definition::<DynamoRollout>(&rollout::rules::resource())
+}
+
+fn definition<K: CustomResourceExt>(rules: &Json) -> Json {
+    let mut crd = serde_json::to_value(K::crd())
         .expect("a definition made of plain types can be written as JSON");
     for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
         let schema = &mut version["schema"]["openAPIV3Schema"];
         tidy(schema);
-        schema["x-kubernetes-validations"] = rules::resource();
+        schema["x-kubernetes-validations"] = rules.clone();
     }
     crd
 }
 
-/// The definition as YAML, with a header that says how it was generated.
+/// The definitions as YAML, with a header that says how they were generated.
 #[must_use]
 pub fn crd_yaml() -> String {
-    let body = serde_saphyr::to_string(&crd()).expect("plain JSON can be written as YAML");
+    let body =
+        |crd: &Json| serde_saphyr::to_string(crd).expect("plain JSON can be written as YAML");
     format!(
-        "# Made by `crossfade crd`. Do not edit: the source is src/resource/spec.rs and status.rs.\n---\n{body}"
+        "# Made by `crossfade crd`. Do not edit: the source is src/resource/spec.rs, rollout.rs and the status of both.\n---\n{}---\n{}",
+        body(&crd()),
+        body(&rollout_crd())
     )
 }
 
@@ -72,10 +85,14 @@ mod tests {
 
     #[test]
     fn every_field_has_a_description_that_is_for_people() {
-        let crd = crd();
-        let fields = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
         let mut count = 0;
-        for part in ["spec", "status"] {
+        for (crd, part) in [
+            (crd(), "spec"),
+            (crd(), "status"),
+            (rollout_crd(), "spec"),
+            (rollout_crd(), "status"),
+        ] {
+            let fields = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
             each_schema(&fields[part], part, &mut |schema, path| {
                 count += 1;
                 let said = schema["description"].as_str().unwrap_or_default();

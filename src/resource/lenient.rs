@@ -5,7 +5,10 @@
 
 use serde_json::{Map, Value as Json, json};
 
+use serde::de::DeserializeOwned;
+
 use super::DynamoUpdateConfigStatus;
+use super::rollout::status::DynamoRolloutStatus;
 
 /// The maximum number of dropped parts that are reported.
 const MAX_LOST: usize = 8;
@@ -13,24 +16,34 @@ const MAX_LOST: usize = 8;
 /// Returns the status in `value` and the paths of at most eight parts of it that cannot be parsed.
 #[must_use]
 pub fn read_status(value: &Json) -> (DynamoUpdateConfigStatus, Vec<String>) {
+    read(value)
+}
+
+/// The same of a rollout.
+#[must_use]
+pub fn read_rollout_status(value: &Json) -> (DynamoRolloutStatus, Vec<String>) {
+    read(value)
+}
+
+fn read<T: DeserializeOwned + Default>(value: &Json) -> (T, Vec<String>) {
     let mut lost = Vec::new();
     let root = |part: Json| part;
-    let kept = keep(value, "status", &root, &mut lost).unwrap_or_else(|| json!({}));
+    let kept = keep::<T>(value, "status", &root, &mut lost).unwrap_or_else(|| json!({}));
     (serde_json::from_value(kept).unwrap_or_default(), lost)
 }
 
-fn is_readable(root: Json) -> bool {
-    serde_json::from_value::<DynamoUpdateConfigStatus>(root).is_ok()
+fn is_readable<T: DeserializeOwned>(root: Json) -> bool {
+    serde_json::from_value::<T>(root).is_ok()
 }
 
 /// Returns the parts of `value` that can be parsed. `within` wraps a part in an otherwise empty status.
-fn keep(
+fn keep<T: DeserializeOwned>(
     value: &Json,
     path: &str,
     within: &dyn Fn(Json) -> Json,
     lost: &mut Vec<String>,
 ) -> Option<Json> {
-    if is_readable(within(value.clone())) {
+    if is_readable::<T>(within(value.clone())) {
         return Some(value.clone());
     }
     let before = lost.len();
@@ -38,7 +51,7 @@ fn keep(
         Json::Object(fields) => {
             let part = |(name, value): (&String, &Json)| {
                 let within = |part: Json| within(json!({name.clone(): part}));
-                let kept = keep(value, &format!("{path}.{name}"), &within, lost)?;
+                let kept = keep::<T>(value, &format!("{path}.{name}"), &within, lost)?;
                 Some((name.clone(), kept))
             };
             Some(Json::Object(
@@ -48,7 +61,7 @@ fn keep(
         Json::Array(items) => {
             let part = |(index, item): (usize, &Json)| {
                 let within = |part: Json| within(json!([part]));
-                keep(item, &format!("{path}[{index}]"), &within, lost)
+                keep::<T>(item, &format!("{path}[{index}]"), &within, lost)
             };
             Some(Json::Array(
                 items.iter().enumerate().filter_map(part).collect(),
@@ -57,7 +70,7 @@ fn keep(
         _ => None,
     };
     // Drop a type as a whole if one of its required fields was dropped.
-    let kept = kept.filter(|kept| is_readable(within(kept.clone())));
+    let kept = kept.filter(|kept| is_readable::<T>(within(kept.clone())));
     if kept.is_none() {
         lost.truncate(before);
         lost.push(path.to_owned());

@@ -1,6 +1,8 @@
 //! The envelope of the `spec`: `apiVersion`, `kind`, `metadata` and `status`, as a user writes it or `kubectl get -o yaml`
 //! prints it.
 
+use serde_json::Value as Json;
+
 use super::{
     problems::{Problem, Problems},
     schema::nearest,
@@ -47,14 +49,18 @@ impl Identity {
 }
 
 /// The single resource in `root`, which may be a `List` around it.
-pub(super) fn only_resource<'a>(root: &'a Node, problems: &mut Problems) -> Option<&'a Node> {
+pub(super) fn only_resource<'a>(
+    root: &'a Node,
+    kind: &str,
+    problems: &mut Problems,
+) -> Option<&'a Node> {
     if root.text("kind") != Some("List") {
         return Some(root);
     }
     match root.get("items").map(|items| &items.value) {
         Some(Value::List(items)) if items.len() == 1 => items.first(),
         Some(Value::List(items)) => {
-            let message = format!("must hold exactly one {KIND}, holds {}", items.len());
+            let message = format!("must hold exactly one {kind}, holds {}", items.len());
             problems.push(Problem::new("items", message).at(root.line_of("items")));
             None
         }
@@ -68,10 +74,12 @@ pub(super) fn only_resource<'a>(root: &'a Node, problems: &mut Problems) -> Opti
 /// Checks the envelope of `resource`, and returns its identity and `spec`.
 pub(super) fn open<'a>(
     resource: &'a Node,
+    kind: &str,
+    schema: &Json,
     problems: &mut Problems,
 ) -> (Identity, Option<&'a Node>) {
     let Value::Map(entries) = &resource.value else {
-        let message = format!("the text must be a {KIND}, is {}", resource.value);
+        let message = format!("the text must be a {kind}, is {}", resource.value);
         problems.push(Problem::new("", message).at(resource.line));
         return (Identity::default(), None);
     };
@@ -80,13 +88,15 @@ pub(super) fn open<'a>(
         if !known.contains(&entry.key.as_str()) {
             let message = match nearest(&entry.key, known.into_iter()) {
                 Some(known) => format!("unknown field; did you mean '{known}'?"),
-                None if schema_has(&entry.key) => "unknown field; it belongs under 'spec'".into(),
+                None if !schema["properties"][&entry.key].is_null() => {
+                    "unknown field; it belongs under 'spec'".into()
+                }
                 None => "unknown field".into(),
             };
             problems.push(Problem::new(&entry.key, message).at(entry.node.line));
         }
     }
-    for (key, wanted) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+    for (key, wanted) in [("apiVersion", API_VERSION), ("kind", kind)] {
         let problem = match resource.get(key) {
             None => format!("is required, and must be {wanted}"),
             Some(_) if resource.text(key) == Some(wanted) => continue,
@@ -99,10 +109,6 @@ pub(super) fn open<'a>(
         problems.push(Problem::new("spec", "is required").at(resource.line));
     }
     (identity(resource), spec)
-}
-
-fn schema_has(field: &str) -> bool {
-    !super::schema()["properties"][field].is_null()
 }
 
 /// `metadata` may have any shape: fields of the wrong type are ignored.

@@ -1,6 +1,6 @@
-//! Decides which of several updates of one deployment rules.
+//! Decides which of several updates of one deployment is in force.
 //!
-//! The oldest one rules, unless a younger one names it in `supersedes`; that one then rules in its place, and may be
+//! The oldest one is in force, unless a newer one names it in `supersedes`; the newer one then takes its place, and may be
 //! superseded itself. The decision depends only on the set of updates, not on the order of their arrival.
 
 /// The fields of an update that decide its precedence.

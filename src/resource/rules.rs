@@ -14,7 +14,11 @@ const TARGET: &str = r"\\s*((?i:https?)://([^\\s/?#@,:\\[\\]]+|\\[[0-9A-Fa-f:.]+
 pub(super) const MOVES_MESSAGE: &str =
     "moves streams to the other generation, which needs failover.continuation.mode: AnyGeneration";
 
-fn rule(rule: &str, message: &str) -> Json {
+/// Why `steps` are refused.
+pub(super) const STEPS_MESSAGE: &str =
+    "each step must have a higher percent than the one before it";
+
+pub(super) fn rule(rule: &str, message: &str) -> Json {
     json!({"rule": rule, "message": message})
 }
 
@@ -65,13 +69,22 @@ pub(super) fn spec() -> Json {
             "!has(self.tls) || self.newFrontendService.trim().lowerAscii().startsWith('https://')",
             "tls is given, but newFrontendService is not https://",
         ),
-        rule(
-            "!has(self.drain) || !has(self.drain.moveAfterSeconds) \
-             || (has(self.failover) && has(self.failover.continuation) && has(self.failover.continuation.mode) \
-             && self.failover.continuation.mode == 'AnyGeneration')",
-            &format!("drain.moveAfterSeconds {MOVES_MESSAGE}"),
-        ),
+        moves_rule(),
     ])
+}
+
+fn moves_rule() -> Json {
+    rule(
+        "!has(self.drain) || !has(self.drain.moveAfterSeconds) \
+         || (has(self.failover) && has(self.failover.continuation) && has(self.failover.continuation.mode) \
+         && self.failover.continuation.mode == 'AnyGeneration')",
+        &format!("drain.moveAfterSeconds {MOVES_MESSAGE}"),
+    )
+}
+
+/// Rules for what proxies do with requests, in a rollout.
+pub(super) fn moves() -> Json {
+    json!([moves_rule()])
 }
 
 /// Whether `workers` distinguishes the two generations. Two selectors count as different here, because a comparison would
@@ -134,6 +147,15 @@ pub(super) fn confidence() -> Json {
     json!([rule(
         "self >= 0.5 && self < 1.0",
         "must be at least 0.5 and less than 1"
+    )])
+}
+
+/// Rules for `steps`.
+pub(super) fn steps() -> Json {
+    json!([rule(
+        "self.map(step, step.percent).isSorted() \
+         && self.all(one, self.exists_one(other, other.percent == one.percent))",
+        STEPS_MESSAGE,
     )])
 }
 

@@ -1,11 +1,11 @@
-//! The schema of the `spec`, generated from its types, and a reader that holds a tree against it.
+//! The schema of the `spec`, generated from its types, and a reader that checks a tree against it.
 //!
-//! One schema rules file and cluster, so that they cannot drift: the reader enforces here what the
-//! API server enforces there. Must not know what any field means.
+//! Files and clusters share one schema, so that they cannot drift apart: the reader enforces for files what the API server
+//! enforces in a cluster. Does not depend on the meaning of any field.
 
 use std::sync::LazyLock;
 
-use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Map, Number, Value as Json};
 
 use super::{
@@ -17,14 +17,17 @@ use super::{
 /// The JSON Schema (2020-12) of the `spec`, without references.
 #[must_use]
 pub fn schema() -> &'static Json {
-    static SCHEMA: LazyLock<Json> = LazyLock::new(|| {
-        SchemaSettings::draft2020_12()
-            .with(|settings| settings.inline_subschemas = true)
-            .into_generator()
-            .into_root_schema_for::<DynamoUpdateConfigSpec>()
-            .to_value()
-    });
+    static SCHEMA: LazyLock<Json> = LazyLock::new(of::<DynamoUpdateConfigSpec>);
     &SCHEMA
+}
+
+/// The JSON Schema (2020-12) of a type, without references.
+pub(super) fn of<T: JsonSchema>() -> Json {
+    SchemaSettings::draft2020_12()
+        .with(|settings| settings.inline_subschemas = true)
+        .into_generator()
+        .into_root_schema_for::<T>()
+        .to_value()
 }
 
 /// Holds `node` against the schema of the `spec`.
@@ -34,16 +37,30 @@ pub fn schema() -> &'static Json {
 ///
 /// A field that is null counts as absent, as it does for the API server.
 pub(super) fn read(node: &Node, problems: &mut Problems) -> Option<Map<String, Json>> {
+    read_as(node, schema(), problems)
+}
+
+/// Like [`read`], for the `spec` of another schema.
+pub(super) fn read_as(
+    node: &Node,
+    schema: &Json,
+    problems: &mut Problems,
+) -> Option<Map<String, Json>> {
     let Value::Map(entries) = &node.value else {
         mismatch("spec", node, "an object", problems);
         return None;
     };
-    let (fields, _) = object(node, entries, schema(), "spec", problems);
+    let (fields, _) = object(node, entries, schema, "spec", problems);
     Some(fields)
 }
 
 /// What of a `spec` the schema knows, as deep as it goes.
 pub(super) fn only_known(spec: &Json) -> Json {
+    only_known_of(spec, schema())
+}
+
+/// The same of another schema.
+pub(super) fn only_known_of(spec: &Json, schema: &Json) -> Json {
     fn prune(value: &Json, schema: &Json) -> Json {
         match value {
             Json::Object(fields) if schema["properties"].is_object() => fields
@@ -56,12 +73,15 @@ pub(super) fn only_known(spec: &Json) -> Json {
             _ => value.clone(),
         }
     }
-    prune(spec, schema())
+    prune(spec, schema)
 }
 
 /// The valid part of `node`; none if nothing of it can be used.
 fn value(node: &Node, schema: &Json, path: &str, problems: &mut Problems) -> Option<Json> {
     let wanted = type_of(schema);
+    if schema["x-kubernetes-int-or-string"] == true {
+        return int_or_string(node, path, problems);
+    }
     match (&node.value, wanted) {
         (Value::Map(entries), "object") => {
             let (fields, complete) = object(node, entries, schema, path, problems);
@@ -91,6 +111,17 @@ fn value(node: &Node, schema: &Json, path: &str, problems: &mut Problems) -> Opt
         (_, "boolean") => mismatch(path, node, "true or false", problems),
         (_, "integer") => mismatch(path, node, "a whole number", problems),
         _ => mismatch(path, node, "a number", problems),
+    }
+}
+
+/// What is an integer or a text; its author is told of anything else when its meaning is judged.
+fn int_or_string(node: &Node, path: &str, problems: &mut Problems) -> Option<Json> {
+    match &node.value {
+        // Refused as an amount, with the same words as a text that is none.
+        Value::Integer(number @ 0..=0xFFFF_FFFF) => Some(Json::from(*number)),
+        Value::Integer(number) => Some(Json::from(number.to_string())),
+        Value::Text(text) => Some(Json::from(text.as_str())),
+        _ => mismatch(path, node, "a number or a percentage", problems),
     }
 }
 

@@ -1,15 +1,13 @@
-//! The `DynamoUpdateConfig` as people write it: its fields, their defaults and bounds.
+//! The `DynamoUpdateConfig` as users write it: its fields, their defaults and bounds.
 //!
-//! The doc comments are what `kubectl explain` prints and the attributes are what the API server
-//! and the reader of files enforce, so they are written for the person who writes the manifest.
-//! Must not know files, lines, clusters, nor what a plan makes of the fields.
+//! `kubectl explain` prints the doc comments, so they are written for the author of a manifest. The API server and the reader of
+//! files enforce the attributes. Does not depend on files, lines or clusters, nor on how a plan uses the fields.
 //!
-//! What is here says what is updated to what, and how the split moves; what proxies do meanwhile and
-//! which workers count is said in objects of their own.
+//! These fields define what is updated to what, and how the split moves. The behaviour of proxies and the counting of workers are
+//! defined in separate objects.
 //!
-//! Beware: no `deny_unknown_fields` here. An unknown field is refused where a person can be told
-//! (the reader of files, the API server); a proxy that meets a resource written for a newer one
-//! must still be able to read the rest.
+//! Beware: no `deny_unknown_fields` here. The reader of files and the API server reject unknown fields, because they can tell the
+//! user; a proxy that reads a resource written for a newer version must still be able to read the rest.
 
 #![allow(
     clippy::duplicated_attributes,
@@ -19,15 +17,17 @@
 mod analysis;
 mod continuation;
 mod proxies;
+mod steps;
 mod workers;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    analysis::{AnalysisSpec, OnFailure},
+    analysis::{AnalysisSpec, OnFailure, RETRIED_AT},
     continuation::{ContinuationMode, ContinuationSpec, DrainSpec},
     proxies::{AffinitySpec, DEFAULT_AFFINITY_HEADERS, FailoverSpec, ProbeSpec, TlsSpec},
+    steps::StepSpec,
     workers::{WORKER_KINDS, WorkerSourceSpec, WorkersSpec},
 };
 #[cfg(feature = "kube")]
@@ -48,7 +48,7 @@ use super::{rules, weights::WeightsSpec};
         shortname = "duc",
         status = "DynamoUpdateConfigStatus",
         derive = "PartialEq",
-        // So that a proxy hears of the updates of its own deployment alone.
+        // So that a proxy receives only the updates of its own deployment.
         selectable = ".spec.sourceDeployment",
         doc = "An update that moves the traffic of an old generation of frontends to a new one, without losing a stream.",
         printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".spec.trafficSplitPercent", "description": "The share of requests that is to go to the new generation, in percent"}"#,
@@ -68,33 +68,30 @@ pub struct DynamoUpdateConfigSpec {
     #[schemars(length(min = 1, max = 4096), extend("x-kubernetes-validations" = rules::targets()))]
     pub new_frontend_service: String,
 
-    /// The share of requests that goes to the new generation, in percent: 0 is none, 100 is all.
-    /// If `weights` is not given either, the controller sets both, and all requests go to the old
-    /// generation until it has. A plan file must give one of them.
+    /// The share of requests that goes to the new generation, in percent: 0 is none, 100 is all. If `weights` is not set either,
+    /// the controller sets both; until then, all requests go to the old generation. A plan file must set one of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub traffic_split_percent: Option<u8>,
 
-    /// The split as an exact ratio. If `trafficSplitPercent` is given as well it must be this
-    /// ratio rounded to a whole percentage, where 0 and 100 are only right if they are exact.
+    /// The split as an exact ratio. If `trafficSplitPercent` is set as well, it must be this ratio rounded to a whole percentage;
+    /// 0 and 100 are only allowed if they are exact.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsSpec>,
 
-    /// A cap: the new generation gets at most this share, in percent, whatever the split says.
-    /// It holds an update at a canary share. No cap by default.
+    /// A cap: the new generation gets at most this share, in percent, whatever the split is. Use it to hold an update at a canary
+    /// share. No cap by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub max_traffic_split_percent: Option<u8>,
 
-    /// Hold the split where it is: the controller changes nothing, an edit by a person stays.
-    /// Default false. Cluster only.
+    /// Hold the split where it is: the controller does not change it, and manual edits stay. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub paused: Option<bool>,
 
-    /// Empty the old generation: all requests go to the new one as soon as it can serve, though the
-    /// old one still has workers, and the old one drains. `paused` and the cap go before it. Default
-    /// false. Cluster only.
+    /// Drain the old generation: all requests go to the new one as soon as it can serve, although the old one still has workers.
+    /// `paused`, the cap, `steps` and a failed analysis take precedence. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub drain_old: Option<bool>,
@@ -121,50 +118,49 @@ pub struct DynamoUpdateConfigSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<WorkersSpec>,
 
-    /// The models that the new generation must serve before it gets a request. By default all
-    /// that the old one serves. Cluster only.
+    /// The models that the new generation must serve before it gets requests. By default all models that the old one serves.
+    /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64), inner(length(min = 1, max = 512)))]
     pub models: Option<Vec<String>>,
 
-    /// The Service that clients connect to. The old frontends may only be deleted when it leads to
-    /// ready frontends of the new generation and to none of the old one. Cluster only.
+    /// The Service that clients connect to. The old frontends may only be deleted once it routes to ready frontends of the new
+    /// generation and to none of the old one. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub client_service: Option<String>,
 
-    /// How long the streams that still run on the old generation may take to end after its share
-    /// has become 0, in seconds. No limit by default. Cluster only.
+    /// How long streams on the old generation may continue after its share has become 0, in seconds. No limit by default.
+    /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub drain_deadline_seconds: Option<u32>,
 
-    /// The name of an older update of the same deployment that this one replaces. Without it the
-    /// older one rules. Cluster only.
+    /// The name of an older update of the same deployment that this one replaces. Without it, the older one is in force.
+    /// Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = rules::object_name()))]
     pub supersedes: Option<String>,
 
-    /// Keep `paused` even when the generation that it holds requests on cannot serve, and the cap
-    /// even when the old one has no ready worker left. Default false. Cluster only.
+    /// Keep `paused` in effect even if a generation that still gets requests cannot serve, and the cap even if the old one has no
+    /// ready worker left. Default false. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub strict: Option<bool>,
 
-    /// How long workers must have been ready before the split moves towards them, in seconds.
-    /// Default 5. Cluster only.
+    /// How long workers must have been ready before they get a larger share, in seconds. Default 5. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400), extend("default" = 5))]
     pub stable_seconds: Option<u32>,
 
-    /// How long the controller waits for all proxies to have applied one change of the split
-    /// before it makes the next, in seconds. Default 30. Cluster only.
+    /// How long the controller waits until all proxies have applied a change of the split before it makes the next one, in
+    /// seconds. Default 30. Cluster only.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 86_400), extend("default" = 30))]
     pub ack_timeout_seconds: Option<u32>,
 
-    /// The old generation drains: while the new one has all requests, the old one is no longer a
-    /// fallback for those that the new one fails. Default false.
+    /// The old generation drains: while the new one gets all requests, the old one is no longer a fallback for requests that the
+    /// new one fails. Default false.
     #[serde(default)]
     pub old_draining: bool,
 
@@ -172,23 +168,30 @@ pub struct DynamoUpdateConfigSpec {
     #[serde(default)]
     pub affinity: AffinitySpec,
 
-    /// What is done for a request whose generation fails it.
+    /// What happens to a request when its generation fails.
     #[serde(default)]
     pub failover: FailoverSpec,
 
-    /// How the old generation is emptied of the streams that still run on it.
+    /// What happens to streams that are still open on the old generation.
     #[serde(default)]
     pub drain: DrainSpec,
 
-    /// Ask the frontends regularly whether they can serve. Off unless given; `{}` takes the
-    /// defaults.
+    /// Regular probes of whether the frontends can serve. Off by default; `{}` enables them with the defaults.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probe: Option<ProbeSpec>,
 
-    /// How much worse than the old generation the new one may be; `{}` takes the defaults. See
-    /// `crossfade judge`.
+    /// How much worse than the old generation the new one may be, and what happens if it is worse; `{}` uses the defaults.
+    /// Without it, the new generation is not judged. See `crossfade judge`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<AnalysisSpec>,
+
+    /// The shares at which to try the new generation, in increasing order. The split passes a step after it has stayed there for
+    /// `holdSeconds` and, if there is an `analysis`, after the new generation has passed it with requests from that time. Ready
+    /// workers remain the upper bound. If the old generation has no ready worker left, the split does not wait for steps.
+    /// Cluster only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), extend("x-kubernetes-validations" = rules::steps()))]
+    pub steps: Option<Vec<StepSpec>>,
 
     /// TLS to the new generation, for `https://` only. By default the certificate authorities of
     /// the system are trusted.
@@ -197,8 +200,8 @@ pub struct DynamoUpdateConfigSpec {
 }
 
 impl DynamoUpdateConfigSpec {
-    /// An update to the frontends at `new_frontend_service`, all else left at its default. The
-    /// split has no default and must be set.
+    /// An update to the frontends at `new_frontend_service`, with defaults for everything else. The split has no default and must
+    /// be set.
     #[must_use]
     pub fn to(new_frontend_service: impl Into<String>) -> Self {
         Self {
@@ -207,13 +210,13 @@ impl DynamoUpdateConfigSpec {
         }
     }
 
-    /// Whether it says what the split is.
+    /// Whether it sets the split.
     #[must_use]
     pub fn gives_split(&self) -> bool {
         self.traffic_split_percent.is_some() || self.weights.is_some()
     }
 
-    /// The fields that are given but only mean something in a cluster, in the order of this type.
+    /// The fields that are set but only have an effect in a cluster, in the order of this type.
     #[must_use]
     pub fn cluster_only(&self) -> Vec<&'static str> {
         [
@@ -230,6 +233,7 @@ impl DynamoUpdateConfigSpec {
                 self.drain_deadline_seconds.is_some(),
             ),
             ("supersedes", self.supersedes.is_some()),
+            ("steps", self.steps.is_some()),
             ("strict", self.strict.is_some()),
             ("stableSeconds", self.stable_seconds.is_some()),
             ("ackTimeoutSeconds", self.ack_timeout_seconds.is_some()),

@@ -1,6 +1,6 @@
-//! The `status` of a `DynamoUpdateConfig`: what the controller writes and people read.
+//! The `status` of a `DynamoUpdateConfig`, which the controller writes for users.
 //!
-//! The doc comments are what `kubectl explain` prints. Must not know how any of it is found out.
+//! `kubectl explain` prints the doc comments. Does not depend on how the values are determined.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,28 +16,28 @@ use super::weights::WeightsSpec;
 use crate::rollout::Memory;
 use crate::split::Weights;
 
-/// Where the update stands. Written by the controller; without one it stays empty.
+/// The state of the update. The controller writes it; without a controller, it stays empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DynamoUpdateConfigStatus {
-    /// The generation of the `spec` (`metadata.generation`) that this status speaks of.
+    /// The generation of the `spec` (`metadata.generation`) that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Where the update stands, in a word.
+    /// The phase of the update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// What happens now and what is waited for, for people.
+    /// A message for users: what is happening, and what the update is waiting for.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub message: Option<String>,
-    /// The rule that decided the split, when several could.
+    /// The rule that decided the split.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub rule: Option<String>,
     /// The split that is wanted now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wanted: Option<SplitStatus>,
-    /// The split that was seen over the last minute, in requests of all frontends together.
+    /// The observed split of the last minute, over the requests of all frontends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<SplitStatus>,
     /// The old generation.
@@ -46,46 +46,45 @@ pub struct DynamoUpdateConfigStatus {
     /// The new generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub new: Option<GenerationStatus>,
-    /// The frontends of the old generation, whose proxies are to follow this update.
+    /// The frontends of the old generation, whose proxies should follow this update.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frontends: Option<FrontendsStatus>,
-    /// Whether the old generation can be deleted without a stream or a client losing its server.
-    /// True holds only until `validUntil`: after that it is not known.
+    /// Whether the old generation can be deleted without a stream or a client losing its server. If true, it is valid only until
+    /// `validUntil`; after that, the state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub safe_to_delete_old: Option<bool>,
-    /// Whether the last worker of the old generation can go: no stream runs on it any more, and none
-    /// can come to it. True holds only until `validUntil`: after that it is not known.
+    /// Whether the last worker of the old generation can be removed: no stream uses it any more, and no new one can reach it. If
+    /// true, it is valid only until `validUntil`; after that, the state is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_old_worker_dispensable: Option<bool>,
-    /// When the controller saw last what `safeToDeleteOld` and `lastOldWorkerDispensable` say, while
-    /// one of them is true.
+    /// When the controller last observed the evidence for `safeToDeleteOld` and `lastOldWorkerDispensable`, while one of them is
+    /// true.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub observed_at: Option<Time>,
-    /// Until when `safeToDeleteOld` and `lastOldWorkerDispensable` hold, while one of them is true.
-    /// The controller renews it twice a minute; once it is past, neither is known.
+    /// Until when `safeToDeleteOld` and `lastOldWorkerDispensable` are valid, while one of them is true. The controller renews it
+    /// twice a minute; after that time, both are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub valid_until: Option<Time>,
-    /// What has to be seen before the old generation can be deleted and was not, for people. Said
-    /// of an update that is complete.
+    /// The missing evidence for deleting the old generation, for users. Set once the update is complete.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16), inner(length(max = 1024)))]
     pub missing_for_deletion: Vec<String>,
-    /// The cap, in percent, that the proxies go over while all requests are to go to the new generation, because the old
-    /// one has no ready worker. Another cap, or a split that leaves the old generation something, is kept.
+    /// The cap, in percent, that the proxies exceed while all requests must go to the new generation because the old one has no
+    /// ready worker. They respect any other cap, and a split that gives the old generation a share.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 100))]
     pub lifted_cap_percent: Option<u8>,
-    /// While the spec cannot be used: the last one that could. Losses of either generation are followed by it.
+    /// While the spec is invalid: the last valid one. The update follows losses of either generation according to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_valid: Option<LastValidStatus>,
-    /// What is waited for now.
+    /// What the update is waiting for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub waiting_for: Vec<WaitStatus>,
-    /// How long the streams that still run on the old generation will probably take to end, in
-    /// seconds, by the lengths of those that have ended.
+    /// How long the streams on the old generation will probably take to end, in seconds, estimated from the lengths of past
+    /// streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub estimated_drain_seconds: Option<i64>,
@@ -93,9 +92,15 @@ pub struct DynamoUpdateConfigStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub last_transition_time: Option<Time>,
-    /// What holds of the update, with reasons: Accepted, NewFrontendReady, Progressing, Paused,
-    /// Complete, Degraded; and, for tools that know nothing of updates, one of Ready (complete or held),
-    /// Reconciling and Stalled.
+    /// Whether the new generation is good enough. Set while it is analysed or has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<AnalysisStatus>,
+    /// The step of `spec.steps` that the split may not exceed yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepStatus>,
+    /// The conditions of the update: Accepted, NewFrontendReady, Progressing, Paused, Complete, Degraded; AnalysisFailed, while
+    /// the new generation is analysed or has failed; and for generic tools, one of Ready (complete or held), Reconciling and
+    /// Stalled.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         schema_with = "conditions",
@@ -103,37 +108,44 @@ pub struct DynamoUpdateConfigStatus {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"])
     )]
     pub conditions: Vec<Condition>,
-    /// What the controller must remember, so that one that starts anew goes on from here. Not for people.
+    /// The controller's memory, from which a restarted controller continues. Not for users.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Memory>,
 }
 
-/// What is known of something that a status promises.
+/// The state of a flag that a status promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// It holds.
     Holds,
     /// It does not.
     DoesNotHold,
-    /// Nobody vouches for it any more: it was said to hold, and that is past its time.
+    /// Unknown: it did hold, but that statement has expired.
     Expired,
 }
 
-/// So far may the controller's clock be ahead of a reader's.
+/// How far the controller's clock may be ahead of a reader's.
 const SKEW: Duration = Duration::from_secs(30);
 
-/// So long after `observedAt` a promise holds, whatever else a status says.
+/// How long after `observedAt` a promise holds at most, whatever else a status says.
 pub const PROMISED: Duration = Duration::from_secs(90);
 
 impl DynamoUpdateConfigStatus {
-    /// What is known at `now` of `safeToDeleteOld`, where `metadata.generation` is `generation`; none if nobody has said
-    /// anything.
+    /// The verdict on the new generation, if the controller has observed the update's current `generation`: a later one may have another
+    /// new.
+    #[must_use]
+    pub fn verdict(&self, generation: Option<i64>) -> Option<&AnalysisStatus> {
+        let analysis = self.analysis.as_ref();
+        analysis.filter(|_| self.observed_generation == generation)
+    }
+
+    /// The state of `safeToDeleteOld` at `now`, if `metadata.generation` is `generation`; none if it was never set.
     #[must_use]
     pub fn old_may_be_deleted(&self, generation: Option<i64>, now: Timestamp) -> Option<Promise> {
         self.promise(self.safe_to_delete_old, generation, now)
     }
 
-    /// The same of `lastOldWorkerDispensable`.
+    /// The same for `lastOldWorkerDispensable`.
     #[must_use]
     pub fn last_old_worker_may_go(
         &self,
@@ -149,9 +161,9 @@ impl DynamoUpdateConfigStatus {
         generation: Option<i64>,
         now: Timestamp,
     ) -> Option<Promise> {
-        // The proxies follow an edit at once, also where no controller looks at it.
+        // The proxies follow an edit at once, even if no controller has processed it.
         let is_of_this_edit = self.observed_generation == generation;
-        // What was said by a clock that is far ahead would hold for far too long.
+        // A time from a clock that is far ahead would be valid for too long.
         let after = |time: Timestamp, long| time.checked_add(long).unwrap_or(Timestamp::MAX);
         let at = self.observed_at.as_ref();
         let is_said = at.is_some_and(|at| at.0 <= after(now, SKEW) && now < after(at.0, PROMISED));
@@ -164,13 +176,13 @@ impl DynamoUpdateConfigStatus {
     }
 }
 
-/// The schema of a [`Time`]. Without the feature `schemars` of k8s-openapi, which has schemas of all kinds there are.
-fn time(_: &mut SchemaGenerator) -> Schema {
+/// The schema of a [`Time`], without k8s-openapi's feature `schemars`, which contains the schemas of all kinds.
+pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "string", "format": "date-time"})
 }
 
-/// That of [`Condition`]s, in the words of Kubernetes.
-fn conditions(generator: &mut SchemaGenerator) -> Schema {
+/// The schema of [`Condition`]s, as Kubernetes describes them.
+pub(super) fn conditions(generator: &mut SchemaGenerator) -> Schema {
     let text = |description: &str| json_schema!({"type": "string", "description": description});
     let mut since = time(generator);
     since.insert(
@@ -201,23 +213,25 @@ fn conditions(generator: &mut SchemaGenerator) -> Schema {
 
 /// The types of the [`DynamoUpdateConfigStatus::conditions`].
 pub mod condition {
-    /// The `spec` can be used and rules its deployment.
+    /// The `spec` is valid and in force for its deployment.
     pub const ACCEPTED: &str = "Accepted";
-    /// The new generation can serve every model that is wanted.
+    /// The new generation can serve every required model.
     pub const NEW_FRONTEND_READY: &str = "NewFrontendReady";
-    /// The split moves or waits for workers or proxies.
+    /// The split is moving, or waiting for workers or proxies.
     pub const PROGRESSING: &str = "Progressing";
     /// A person or the cap holds the split.
     pub const PAUSED: &str = "Paused";
     /// Nothing is left on the old generation.
     pub const COMPLETE: &str = "Complete";
-    /// Something keeps the update from going on.
+    /// The new generation has failed the analysis.
+    pub const ANALYSIS_FAILED: &str = "AnalysisFailed";
+    /// Something keeps the update from continuing.
     pub const DEGRADED: &str = "Degraded";
-    /// It is complete, or held, and nothing is wrong. One of this and the next two holds.
+    /// It is complete, or held, and nothing is wrong. Exactly one of this and the next two is true.
     pub const READY: &str = "Ready";
-    /// It moves, or will when what it waits for comes.
+    /// It is moving, or waiting for something that will happen.
     pub const RECONCILING: &str = "Reconciling";
-    /// It does not get on by itself.
+    /// It cannot continue by itself.
     pub const STALLED: &str = "Stalled";
 }
 
@@ -228,13 +242,13 @@ pub struct SplitStatus {
     /// The share of the new generation, rounded to a whole percentage; 0 and 100 are exact.
     #[schemars(range(min = 0, max = 100))]
     pub percent: u8,
-    /// The exact ratio; of an observed split the numbers of requests.
+    /// The exact ratio; for an observed split, the numbers of requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsSpec>,
 }
 
 impl SplitStatus {
-    /// The exact ratio, as far as it is told; none if it is no split.
+    /// The exact ratio, as far as it is known; none if it is not a split.
     #[must_use]
     pub fn exact(&self) -> Option<Weights> {
         let ratio = self.weights.map(|ratio| Weights::new(ratio.old, ratio.new));
@@ -255,7 +269,7 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub roles: BTreeMap<String, RoleStatus>,
-    /// What the generation can bear of its full size, in percent: the scarcest role counts.
+    /// The load that the generation can carry, in percent of its full size: the scarcest role counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub capacity_percent: Option<i32>,
@@ -267,13 +281,13 @@ pub struct GenerationStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub open_streams: Option<i64>,
-    /// Those of them that are to be moved to the new generation.
+    /// Open streams that are waiting to be moved to the new generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub moving_streams: Option<i64>,
 }
 
-/// Something that is waited for.
+/// Something that an update is waiting for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WaitStatus {
@@ -283,10 +297,67 @@ pub struct WaitStatus {
     /// Since when.
     #[schemars(schema_with = "time")]
     pub since: Time,
-    /// Until when at most. Without it only the thing itself ends the wait.
+    /// Until when at most. Without it, the wait has no time limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub until: Option<Time>,
+}
+
+/// A verdict on the new generation.
+// No doc comments on the variants: the schema is then a plain list of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum AnalysisVerdict {
+    Pass,
+    Fail,
+    #[default]
+    Inconclusive,
+}
+
+impl AnalysisVerdict {
+    /// The name in JSON, on pages and in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Fail => "fail",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+}
+
+/// Whether the new generation is good enough, compared with the old one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AnalysisStatus {
+    /// The verdict. A `Fail` stays until `crossfade retry` or a different new generation in the spec.
+    pub verdict: AnalysisVerdict,
+    /// The reason in one sentence, with the figures.
+    #[schemars(length(max = 4096))]
+    pub message: String,
+    /// When the new generation failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub failed_at: Option<Time>,
+    /// Whether all requests go to the old generation because the new one failed.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rolled_back: bool,
+}
+
+/// A step that has not been passed yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StepStatus {
+    /// The maximum share of the new generation, in percent.
+    #[schemars(range(min = 1, max = 100))]
+    pub percent: u8,
+    /// Since when the split has been there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub since: Option<Time>,
+    /// The earliest time at which it may leave the step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub hold_until: Option<Time>,
 }
 
 /// The workers of one role.
@@ -296,24 +367,24 @@ pub struct RoleStatus {
     /// Workers that are ready.
     #[schemars(range(min = 0))]
     pub ready: i32,
-    /// Workers that their object wants now.
+    /// Workers that their object currently wants.
     #[schemars(range(min = 0))]
     pub desired: i32,
-    /// Workers that make the generation whole: those of the old one when the update was accepted,
-    /// or what `spec.workers` states. Kept for the whole update.
+    /// Workers that make the generation whole: those of the old one when the update was accepted, or the number in
+    /// `spec.workers`. Kept for the whole update.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub full_size: Option<i32>,
 }
 
-/// The frontends of the old generation, whose proxies are to follow the update.
+/// The frontends of the old generation, whose proxies should follow the update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FrontendsStatus {
-    /// All of them, also those that have no proxy or one that cannot be asked.
+    /// All frontends, including those without a proxy or with an unreachable one.
     #[schemars(range(min = 0))]
     pub total: i32,
-    /// Those that have applied this generation of the `spec`.
+    /// Frontends whose proxy has applied this generation of the `spec`.
     #[schemars(range(min = 0))]
     pub applied: i32,
 }

@@ -8,6 +8,8 @@ use std::{
     str::FromStr,
 };
 
+use rustls::pki_types::ServerName;
+
 /// The address of a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -84,6 +86,17 @@ impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
         write!(f, "{scheme}://{}:{}", self.host, self.port)
+    }
+}
+
+impl Host {
+    /// The name of a host in TLS, if a certificate can contain it, without the final dot of an absolute name (RFC 6066 §3).
+    #[must_use]
+    pub fn server_name(&self) -> Option<ServerName<'static>> {
+        match self {
+            Host::Ip(ip) => Some((*ip).into()),
+            Host::Name(name) => ServerName::try_from(name.trim_end_matches('.').to_owned()).ok(),
+        }
     }
 }
 
@@ -270,6 +283,18 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_host_is_called_by_its_address_or_its_name_without_the_last_dot() {
+        let called = |host: Host| host.server_name().map(|name| name.to_str().into_owned());
+        let name = |name: &str| Host::Name(name.to_owned());
+        assert_eq!(called(name("new.dev.")).as_deref(), Some("new.dev"));
+        assert_eq!(called(name("a b")), None);
+        assert_eq!(
+            called(Host::Ip([127, 0, 0, 1].into())).as_deref(),
+            Some("127.0.0.1")
+        );
+    }
 
     #[test]
     fn every_form_of_a_target_is_read_and_shown() {

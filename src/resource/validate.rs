@@ -13,7 +13,7 @@ use super::{
     rules, schema,
     spec::{
         AffinitySpec, ContinuationSpec, DrainSpec, DynamoUpdateConfigSpec, FailoverSpec, ProbeSpec,
-        TlsSpec, WorkerSourceSpec, WorkersSpec,
+        StepSpec, TlsSpec, WorkerSourceSpec, WorkersSpec,
     },
     target::{Host, Target, parse_targets},
     tree::Node,
@@ -92,6 +92,7 @@ pub(super) fn judge(
     let failover = failover(&spec.failover, problems);
     let drain = drain(&spec.drain, failover.continuation.mode, problems);
     names(spec, problems);
+    steps(spec.steps.as_deref().unwrap_or_default(), problems);
     let probe = spec.probe.as_ref().and_then(|spec| probe(spec, problems));
     let tls = spec
         .tls
@@ -184,26 +185,32 @@ fn targets(list: &str, problems: &mut Problems) -> Option<Vec<Target>> {
     Some(targets)
 }
 
+/// Checks that `name` is valid for an object (RFC 1123). The schema already reports an empty one.
+pub(super) fn object_name(path: &str, name: &str, problems: &mut Problems) {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_name = name
+        .bytes()
+        .all(|byte| plain(byte) || matches!(byte, b'-' | b'.'))
+        && [name.bytes().next(), name.bytes().last()]
+            .into_iter()
+            .flatten()
+            .all(plain);
+    if !is_name {
+        let message = format!("'{}' is not a valid object name", name.escape_debug());
+        problems.push(Problem::new(path, message));
+    }
+}
+
 /// Checks that object names are valid (RFC 1123) and that the two generations can be told apart.
 fn names(spec: &DynamoUpdateConfigSpec, problems: &mut Problems) {
-    let is_name = |name: &str| {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        name.bytes()
-            .all(|byte| plain(byte) || matches!(byte, b'-' | b'.'))
-            && [name.bytes().next(), name.bytes().last()]
-                .into_iter()
-                .flatten()
-                .all(plain)
-    };
     for (field, name) in [
         ("sourceDeployment", &spec.source_deployment),
         ("targetDeployment", &spec.target_deployment),
         ("clientService", &spec.client_service),
         ("supersedes", &spec.supersedes),
     ] {
-        if let Some(name) = name.as_deref().filter(|name| !is_name(name)) {
-            let message = format!("'{}' is not a valid object name", name.escape_debug());
-            problems.push(Problem::new(format!("spec.{field}"), message));
+        if let Some(name) = name {
+            object_name(&format!("spec.{field}"), name, problems);
         }
     }
     let told_apart = spec.workers.as_ref().is_some_and(tells_apart);
@@ -232,7 +239,17 @@ fn tells_apart(workers: &WorkersSpec) -> bool {
     old.is_some() && new.is_some() && old != new
 }
 
-fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {
+/// Checks that steps go up.
+pub(super) fn steps(steps: &[StepSpec], problems: &mut Problems) {
+    for (index, pair) in steps.windows(2).enumerate() {
+        if pair[0].percent >= pair[1].percent {
+            let path = format!("spec.steps[{}].percent", index + 1);
+            problems.push(Problem::new(path, rules::STEPS_MESSAGE));
+        }
+    }
+}
+
+pub(super) fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {
     let mut headers = Vec::with_capacity(spec.headers.len());
     for (index, name) in spec.headers.iter().enumerate() {
         let problem = match HeaderName::from_bytes(name.as_bytes()) {
@@ -260,7 +277,7 @@ fn affinity(spec: &AffinitySpec, problems: &mut Problems) -> Affinity {
     }
 }
 
-fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover {
+pub(super) fn failover(spec: &FailoverSpec, problems: &mut Problems) -> Failover {
     let mut seconds = |field: &str, value: Option<f64>| {
         value.map(|value| seconds(&format!("spec.failover.{field}"), value, problems))
     };
@@ -287,7 +304,7 @@ fn continuation(spec: &ContinuationSpec) -> continuation::Rules {
     }
 }
 
-fn drain(spec: &DrainSpec, mode: Mode, problems: &mut Problems) -> Drain {
+pub(super) fn drain(spec: &DrainSpec, mode: Mode, problems: &mut Problems) -> Drain {
     const FIELD: &str = "spec.drain.moveAfterSeconds";
     let after = spec.move_after_seconds;
     if after.is_some() && mode != Mode::AnyGeneration {
@@ -299,7 +316,7 @@ fn drain(spec: &DrainSpec, mode: Mode, problems: &mut Problems) -> Drain {
     }
 }
 
-fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> {
+pub(super) fn probe(spec: &ProbeSpec, problems: &mut Problems) -> Option<Probe> {
     let interval = seconds(
         "spec.probe.intervalSeconds",
         spec.interval_seconds,

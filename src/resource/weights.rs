@@ -1,4 +1,4 @@
-//! The split as people write it as a ratio.
+//! The split, written as a ratio.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

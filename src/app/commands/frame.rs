@@ -1,4 +1,4 @@
-//! One screen of `crossfade status --watch`: the last report that could be read, below the error if a newer one could not.
+//! One screen of `crossfade status --watch`: the last report that could be read, preceded by an error if a newer one could not.
 
 /// Moves the cursor to the top left and clears the screen below it (ECMA-48 CUP, ED).
 const CLEAR: &str = "\x1b[H\x1b[J";

@@ -1,4 +1,4 @@
-//! `judge`: compares new with old, at once or for some time, and says it by its exit status.
+//! `judge`: compares new with old, at once or for some time, and reports the verdict through its exit status.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -113,10 +113,10 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
             Form::Json => as_json(&judged.json(), false),
             Form::Yaml => format!("---\n{}", status::yaml(&judged.json())),
         });
-        Ok(match judged.report.verdict {
-            Verdict::Pass => ExitCode::SUCCESS,
-            Verdict::Fail(_) => ExitCode::from(FAIL),
-            Verdict::Inconclusive(_) => ExitCode::from(INCONCLUSIVE),
+        Ok(match judged.verdict() {
+            Verdict::PASS => ExitCode::SUCCESS,
+            Verdict::FAIL => ExitCode::from(FAIL),
+            _ => ExitCode::from(INCONCLUSIVE),
         })
     })
 }

@@ -45,12 +45,12 @@ mod tests {
 
     #[test]
     fn an_update_is_named_by_namespace_and_name_and_nothing_else_is_taken() {
-        let wished = |query| read(query).map(|key| key.map(|key| key.to_string()));
-        assert_eq!(wished(None), Ok(None));
-        assert_eq!(wished(Some("")), Ok(None));
+        let selected = |query| read(query).map(|key| key.map(|key| key.to_string()));
+        assert_eq!(selected(None), Ok(None));
+        assert_eq!(selected(Some("")), Ok(None));
         let named = Ok(Some("default/chat-v2.1".to_owned()));
-        assert_eq!(wished(Some("update=default/chat-v2.1")), named);
-        assert_eq!(wished(Some("update=default%2Fchat-v2.1")), named);
+        assert_eq!(selected(Some("update=default/chat-v2.1")), named);
+        assert_eq!(selected(Some("update=default%2Fchat-v2.1")), named);
         let long = format!("update=a/{}", "b".repeat(LONGEST + 1));
         for wrong in [
             "update",
@@ -66,7 +66,7 @@ mod tests {
             "other=a/b",
             &long,
         ] {
-            assert_eq!(wished(Some(wrong)), Err(Malformed), "{wrong}");
+            assert_eq!(selected(Some(wrong)), Err(Malformed), "{wrong}");
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::controller::proxies::Heard;
 use crate::k8s::Object;
 use crate::resource::is_lifted;
 use crate::resource::status::Promise;
-use crate::state_api::v1::{Generation, Requests, Resource, State};
+use crate::state_api::v1::{Analysis, Generation, Requests, Resource, State};
 
 /// An entry in the list of all updates.
 pub(super) fn line(update: &Object) -> Json {
@@ -58,6 +58,12 @@ pub(super) fn update(update: &Object) -> Json {
         "safeToDeleteOld": safe_to_delete_old(update, jiff::Timestamp::now()),
         "estimatedDrainSeconds": status["estimatedDrainSeconds"],
     })
+}
+
+/// The verdict on new.
+pub(super) fn verdict(update: &Object) -> Option<Analysis> {
+    let status = parsed::status(update).0;
+    status.verdict(update.metadata.generation).map(Into::into)
 }
 
 /// Whether old can be deleted: true or false, null if the status does not say, `"unknown"` if the promise has expired.
@@ -203,6 +209,21 @@ mod tests {
         }
         let none = json!({"weights": {"old": 0, "new": 0}});
         assert_eq!(share(none), None);
+    }
+
+    #[test]
+    fn a_verdict_is_shown_while_it_is_of_the_current_edit() {
+        for (generation, shown) in [(3, Some("New fails.")), (4, None)] {
+            let mut update = (*object(json!({}))).clone();
+            update.metadata.generation = Some(generation);
+            let analysis = json!({"verdict": "Fail", "message": "New fails.", "rolledBack": true});
+            update.data["status"] = json!({"observedGeneration": 3, "analysis": analysis});
+            let verdict = verdict(&Arc::new(update));
+            assert_eq!(verdict.as_ref().map(|verdict| &*verdict.text), shown);
+            if let Some(verdict) = verdict {
+                assert_eq!((&*verdict.verdict, verdict.rolled_back), ("fail", true));
+            }
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! If something cannot be listed, only what depends on it is unknown. Contains no policy.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 use serde_json::Value as Json;
 
@@ -11,13 +12,13 @@ use super::super::parsed::ParsedUpdate;
 use super::Observer;
 use super::frontends::service;
 use super::kinds::{
-    GATEWAY, ROUTES, graphs, ingresses, pods, services, slices, versions, virtual_services,
+    GATEWAY, ROUTES, exports, graphs, ingresses, pods, services, slices, versions, virtual_services,
 };
 use super::pools::{self, PoolsToOld};
 use super::services::{OldPlace, ServicesToOld};
 use super::ways::{
-    OldPods, ServiceName, backends, belongs_to, is_owned_by, is_service_of_ingress,
-    is_service_of_route, service_of_host,
+    OldPods, ServiceName, addresses, backends, is_owned_by, is_pool_of_route,
+    is_service_of_ingress, is_service_of_route,
 };
 use crate::k8s::workloads::pod_is_ready;
 use crate::k8s::{NotSynced, Object};
@@ -58,13 +59,14 @@ impl Observer {
         Clients {
             reach_new,
             reach_old,
-            other_ways: self.other_ways(parsed, to_old, pools).ok(),
+            other_ways: self.other_ways(parsed, &old, to_old, pools).ok(),
             around_proxies: to_old.ok().zip(pools.ok()).map(|(to_old, pools)| {
                 let around = to_old.around_proxies.iter();
                 let around = around.map(|name| told(name, &parsed.key.namespace));
                 let around = around.chain(pools.around_proxies.iter().cloned());
                 let host_ports = old.on_host_ports(&self.settings.frontend_port);
-                around.chain(host_ports).collect()
+                let unknown = old.without_port(&self.settings.frontend_port);
+                around.chain(host_ports).chain(unknown).collect()
             }),
         }
     }
@@ -80,17 +82,26 @@ impl Observer {
     ) -> Result<(Option<bool>, Option<bool>), NotSynced> {
         let namespace = &parsed.key.namespace;
         let object = self.cache.one(&services(), namespace, service)?;
-        let found = old_frontends::endpoints(&self.cache, namespace, service, 0)?;
+        let found = old_frontends::all_endpoints(&self.cache, namespace, service, 0)?;
         let Some(endpoints) = found else {
             return Ok((None, None));
         };
         let new = self.pods_of_new(parsed)?;
         let to_old = to_old.map_err(Clone::clone)?;
         let name = (namespace.clone(), service.to_owned());
+        let by_name: HashMap<&str, &Object> = all
+            .iter()
+            .filter_map(|pod| Some((pod.metadata.name.as_deref()?, pod)))
+            .collect();
+        // Requests go to the address of an endpoint, whichever pod it names.
+        let is_at = |pod: &str, address: Option<IpAddr>| {
+            let pod = by_name.get(pod).zip(address);
+            pod.is_some_and(|(pod, address)| addresses(pod).any(|own| own == address))
+        };
         // An endpoint that is not known to be new's may be old's, whatever its labels are now.
         let reach_old = endpoints.iter().any(|endpoint| {
             let pod = endpoint.pod.as_ref();
-            let is_of_new = pod.is_some_and(|pod| new.contains_key(pod));
+            let is_of_new = pod.is_some_and(|pod| new.contains_key(pod) && is_at(pod, endpoint.ip));
             !is_of_new || old.has(endpoint.pod.as_deref(), endpoint.ip)
         });
         let reach_old = reach_old || to_old.names.contains(&name);
@@ -98,10 +109,9 @@ impl Observer {
         let ready = all.iter().filter(|pod| pod_is_ready(pod));
         let ready: BTreeSet<&String> = ready.filter_map(|pod| pod.metadata.name.as_ref()).collect();
         let is_ready = |pod: &String| new.get(pod) == Some(&true) && ready.contains(pod);
-        let leads_to_port = |endpoint: &Endpoint| {
-            let has_port = |object: &Object| !needs_port(object) || endpoint.has_port;
-            object.as_ref().is_none_or(has_port)
-        };
+        // A pod without the port that the Service names is reached on its other ports only.
+        let needed = object.as_ref().map(needed_ports).unwrap_or_default();
+        let leads_to_port = |endpoint: &Endpoint| needed.is_subset(&endpoint.ports);
         let reach_new = endpoints.iter().any(|endpoint| {
             let is_ready = endpoint.pod.as_ref().is_some_and(is_ready);
             endpoint.ready && is_ready && leads_to_port(endpoint)
@@ -178,10 +188,7 @@ impl Observer {
         };
         let place = self.old_place(parsed)?;
         let object = self.cache.one(&services(), place.namespace, name)?;
-        let goes = object.is_some_and(|object| {
-            let is_made = belongs_to(&object, name, place.source, place.is_graph);
-            is_made || is_owned_by(&object, place.source)
-        });
+        let goes = object.is_some_and(|object| is_owned_by(&object, place.source));
         Ok(goes.then(|| format!("Service {name}, which is deleted together with old")))
     }
 
@@ -190,19 +197,22 @@ impl Observer {
     fn other_ways(
         &self,
         parsed: &ParsedUpdate,
+        old: &OldPods,
         to_old: Result<&ServicesToOld, &NotSynced>,
         pools: Result<&PoolsToOld, &NotSynced>,
     ) -> Result<Vec<String>, NotSynced> {
         let namespace = &parsed.key.namespace;
-        let (ingresses, meshed) = (
+        let (ingresses, meshed, exports) = (
             self.cache.of(&ingresses(), namespace),
             self.cache.all_of_any(&virtual_services()),
+            self.cache.all_of_any(&exports()),
         );
         let routes =
             ROUTES.map(|route| (self.cache.all_of_any(&versions(GATEWAY, route)), route.0));
         let to_old = to_old.map_err(Clone::clone)?;
         let client_service = parsed.spec.client_service.as_ref();
-        let mut found = pools.map_err(Clone::clone)?.ways.clone();
+        let pools = pools.map_err(Clone::clone)?;
+        let mut found = pools.ways.clone();
         found.extend(self.goes_with_old(parsed)?);
         for name in &to_old.names {
             let (own, service) = name;
@@ -213,8 +223,16 @@ impl Observer {
                 found.push(told(name, namespace));
             }
         }
-        let (to_old, domain) = (&to_old.names, &self.settings.domain);
-        let leads_to_old = |backends: BTreeSet<ServiceName>| !backends.is_disjoint(to_old);
+        let imports = to_old.imports.iter();
+        found.extend(imports.map(|(own, name)| format!("ServiceImport {own}/{name}")));
+        let leads_to_old = |backends: BTreeSet<ServiceName>| !backends.is_disjoint(&to_old.names);
+        for export in &exports? {
+            let (own, name) = (&export.metadata.namespace, &export.metadata.name);
+            let name = own.clone().zip(name.clone()).unwrap_or_default();
+            if to_old.names.contains(&name) {
+                found.push(format!("ServiceExport {}/{}", name.0, name.1));
+            }
+        }
         for ingress in &ingresses? {
             let is_meant = |backend: &Json| is_service_of_ingress(backend, namespace);
             if leads_to_old(backends(&ingress.data["spec"], "service", &is_meant)) {
@@ -229,7 +247,10 @@ impl Observer {
                 // A mirror needs old, too: a gateway may reject a route with a backend that does not exist.
                 let mut named = backends(&route.data["spec"], "backendRefs", &is_meant);
                 named.extend(backends(&route.data["spec"], "backendRef", &is_meant));
-                if leads_to_old(named) {
+                // A pool that goes with old leaves the route without a backend.
+                let is_pool = |backend: &Json| is_pool_of_route(backend, own);
+                let of_pools = backends(&route.data["spec"], "backendRefs", &is_pool);
+                if leads_to_old(named) || !of_pools.is_disjoint(&pools.names) {
                     let name = route.metadata.name.as_deref().unwrap_or_default();
                     found.push(format!("{kind} {own}/{name}"));
                 }
@@ -237,11 +258,14 @@ impl Observer {
         }
         for service in &meshed? {
             let own = service.metadata.namespace.as_deref().unwrap_or_default();
-            let is_meant =
-                |destination: &Json| service_of_host(destination["host"].as_str()?, own, domain);
+            let is_meant = |destination: &Json| {
+                let host = destination["host"].as_str()?;
+                let domain = &self.settings.domain;
+                to_old.has_host(host, own, old, domain).then_some(())
+            };
             let mut named = backends(&service.data["spec"], "destination", &is_meant);
             named.extend(backends(&service.data["spec"], "mirror", &is_meant));
-            if leads_to_old(named) {
+            if !named.is_empty() {
                 let name = service.metadata.name.as_deref().unwrap_or_default();
                 found.push(format!("VirtualService {own}/{name}"));
             }
@@ -250,11 +274,12 @@ impl Observer {
     }
 }
 
-/// Whether clients reach a Service only by a port that an endpoint must have. A headless Service leads to any port.
-fn needs_port(service: &Object) -> bool {
+/// The names of the ports by which clients reach a Service. A headless Service leads to any port.
+fn needed_ports(service: &Object) -> BTreeSet<String> {
     let spec = &service.data["spec"];
-    let has_ports = spec["ports"]
-        .as_array()
-        .is_some_and(|ports| !ports.is_empty());
-    has_ports && spec["clusterIP"] != "None"
+    let ports = spec["ports"].as_array().into_iter().flatten();
+    let ports = ports.filter(|_| spec["clusterIP"] != "None");
+    ports
+        .map(|port| port["name"].as_str().unwrap_or_default().to_owned())
+        .collect()
 }

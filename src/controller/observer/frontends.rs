@@ -18,7 +18,7 @@ use crate::k8s::{NotSynced, Object};
 use crate::resource::status::Phase;
 use crate::resource::{Host, Target};
 use crate::rollout::{Answer, Frontend, Frontends, Sides};
-use crate::tls::{ClientFiles, Reloading, server_name};
+use crate::tls::{ClientFiles, Reloading};
 
 /// Maximum number of frontends polled per generation and update. The frontends of a rollout are alike.
 const MAX_ASKED: usize = 128;
@@ -100,17 +100,17 @@ impl Observer {
         // Each namespace polls for itself, within its own limits.
         let namespace = &parsed.key.namespace;
         let name = self.polled_as(&place, namespace);
-        let share = self.limits.share(namespace);
         let pace = match parsed.status.phase {
             Some(Phase::Complete) => Pace::Seldom,
             _ => Pace::Usual,
         };
-        let heard = match share {
-            Some(share) => self.models.hear(&parsed.key, &name, pace, |sink| {
-                models::follow(place, share, sink)
-            }),
-            None => Ok(self.models.heard(&name)?),
-        };
+        let heard = self.models.hear(
+            &parsed.key,
+            &name,
+            pace,
+            || self.limits.share(namespace),
+            |sink, share| models::follow(place, share, sink),
+        )?;
         places.insert(name);
         heard
             .inspect_err(|since| _ = Observed::misses(early_until, *since))
@@ -138,8 +138,9 @@ impl Observer {
                 let called = tls
                     .and_then(|tls| tls.server_name.as_ref())
                     .unwrap_or(target.called());
-                let name =
-                    server_name(called).ok_or_else(|| Error::ServerName(called.to_string()))?;
+                let name = called
+                    .server_name()
+                    .ok_or_else(|| Error::ServerName(called.to_string()))?;
                 secured = Some((config, name));
             }
             // Poll each endpoint by its own address: through the Service, any of them could answer.

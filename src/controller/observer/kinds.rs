@@ -1,4 +1,4 @@
-//! The kinds of objects that may lead clients to old's frontends.
+//! The kinds of objects that may route clients to old's frontends.
 
 use kube::api::ApiResource;
 
@@ -44,6 +44,15 @@ pub(super) fn virtual_services() -> Vec<ApiResource> {
     versions(
         "networking.istio.io",
         ("VirtualService", "virtualservices", all),
+    )
+}
+
+/// What offers a Service to other clusters.
+pub(super) fn exports() -> Vec<ApiResource> {
+    let all = &["v1", "v1beta1", "v1alpha1"];
+    versions(
+        "multicluster.x-k8s.io",
+        ("ServiceExport", "serviceexports", all),
     )
 }
 

@@ -1,5 +1,5 @@
-//! Asks the proxies of other frontends where their plans lead. A proxy may follow the plan of an update that was deleted, or
-//! an earlier edit of one, so the updates that exist do not tell.
+//! Asks the proxies of other frontends for the targets of their plans. A proxy may follow the plan of an update that was deleted,
+//! or an earlier edit of one, so the existing updates are not enough.
 //!
 //! Does not decide what follows from it.
 
@@ -8,8 +8,7 @@ use std::net::IpAddr;
 
 use super::super::old_frontends::{self, is_alive};
 use super::super::parsed::ParsedUpdate;
-use super::super::poller::Pace;
-use super::super::proxies::{self, Report};
+use super::super::proxies::Report;
 use super::Observer;
 use super::frontends::service;
 use super::kinds::pods;
@@ -68,11 +67,11 @@ impl Observer {
         }
         let mut is_known = true;
         for one in &asked {
-            let address = one.place.clone();
-            let follow = |sink| proxies::follow(address, sink);
-            let heard = self
-                .beyond
-                .hear(&parsed.key, &one.place, Pace::Usual, follow);
+            let Some(heard) = self.hear(&self.beyond, &parsed.key, &one.place) else {
+                let told = format!("the proxy of {}, which is one too many to ask", one.pod);
+                others.found.push(told);
+                continue;
+            };
             match heard.map(|heard| heard.report()) {
                 Err(_) => is_known = false,
                 Ok(Some(report)) => {

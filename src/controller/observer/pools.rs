@@ -1,4 +1,4 @@
-//! The InferencePools that lead to old's frontends.
+//! The InferencePools that route to old's frontends.
 //!
 //! A pool selects pods of its own namespace, as a Service does, and gateways send requests to the addresses of these pods.
 
@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::kinds::versions;
 use super::services::OldPlace;
-use super::ways::{OldPods, belongs_to, is_selected_by};
+use super::ways::{OldPods, ServiceName, belongs_to, is_selected_by};
 use crate::k8s::Object;
 
 /// The kind, in both groups that it has had.
@@ -26,6 +26,8 @@ pub(super) fn kinds() -> [Vec<ApiResource>; 2] {
 pub(super) struct PoolsToOld {
     /// All of them that are not deleted together with old.
     pub ways: Vec<String>,
+    /// All of them.
+    pub names: BTreeSet<ServiceName>,
     /// Those that lead to the frontends' own port.
     pub around_proxies: Vec<String>,
 }
@@ -41,6 +43,9 @@ impl PoolsToOld {
                 continue;
             }
             let name = pool.metadata.name.as_deref().unwrap_or_default();
+            found
+                .names
+                .insert((place.namespace.to_owned(), name.to_owned()));
             let told = format!("InferencePool {name}");
             if !ports(pool).is_disjoint(&own_ports) {
                 found.around_proxies.push(told.clone());

@@ -1,20 +1,23 @@
-//! The Services that lead to frontends of old: by their selector, by slices, by another name, or by an address of one of them.
+//! The Services that route to frontends of old: by a selector, by slices, by another name, or by the address of such a Service.
 //!
-//! Must not know what leads to these Services in turn.
+//! Does not check what routes to these Services in turn.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::super::old_frontends::port;
-use super::ways::{OldPods, ServiceName, add_aliases, belongs_to, leads_to, selects_any};
+use super::references::{self, Follower, Followers, Reference};
+use super::ways::{OldPods, ServiceName, belongs_to, leads_to, selects_any};
 use crate::k8s::Object;
 use crate::k8s::workloads::labels;
 
 /// What an EndpointSlice calls its Service, and who writes it.
 const SERVICE: &str = "kubernetes.io/service-name";
+/// What a slice for several clusters calls the Service (multicluster.x-k8s.io).
+const IMPORT: &str = "multicluster.kubernetes.io/service-name";
 const WRITER: &str = "endpointslice.kubernetes.io/managed-by";
 /// Kubernetes itself, which knows only the pods that a Service of the same namespace selects.
 const BY_SELECTOR: &str = "endpointslice-controller.k8s.io";
@@ -42,12 +45,10 @@ pub(super) struct ServicesToOld {
     pub go_with_old: BTreeSet<ServiceName>,
     /// Those of them that lead to the frontends' own port.
     pub around_proxies: BTreeSet<ServiceName>,
-    /// The addresses of them all.
-    pub addresses: BTreeSet<IpAddr>,
-    /// The host names of their load balancers.
-    pub hosts: BTreeSet<String>,
-    /// The ports at which every node leads to one of them.
-    pub node_ports: BTreeSet<u16>,
+    /// The imports of Services of other clusters that lead to them.
+    pub imports: BTreeSet<ServiceName>,
+    /// The names and addresses by which they are reached.
+    reached: HashSet<Reference>,
 }
 
 impl OldPlace<'_> {
@@ -62,81 +63,166 @@ impl OldPlace<'_> {
 impl ServicesToOld {
     /// Those among `services`, whose `slices` are these, both of all namespaces that are looked at.
     pub fn of(services: &[Object], slices: &[Object], old: &OldPods, place: &OldPlace) -> Self {
+        let by_name: HashMap<ServiceName, &Object> = services
+            .iter()
+            .filter_map(|service| Some((name_of(service)?, service)))
+            .collect();
         let mut found = Self::default();
-        let is_own = |object: &&Object| {
+        let direct = found.direct(slices, &by_name, old, place);
+        let followers = followers(services, slices, &by_name, place.domain);
+        let hosts = services.iter().filter_map(|service| {
+            Some((external_name(service)?, service.metadata.namespace.clone()?))
+        });
+        let of_pods = hosts
+            .flat_map(|(host, own)| references::of_host(host, &own, place.domain))
+            .chain(slices.iter().flat_map(|slice| {
+                let own = slice.metadata.namespace.as_deref().unwrap_or_default();
+                hosts_of_slice(slice).flat_map(|host| references::of_host(host, own, place.domain))
+            }))
+            .filter(|reference| match reference {
+                Reference::Address(address) => old.has(None, Some(*address)),
+                _ => false,
+            });
+        // An address in a name is reached only by names: which slices lead to a pod depends on more than its address.
+        let by_address: Vec<Follower> = of_pods
+            .flat_map(|reference| followers.named.of(&reference).to_vec())
+            .collect();
+        let begin = direct
+            .into_iter()
+            .chain(by_address.iter().map(|one| one.service.clone()))
+            .map(Reference::Service);
+        let reached_by = |name: &ServiceName| -> Vec<Reference> {
+            by_name.get(name).map_or_else(Vec::new, |service| {
+                let addresses = own_addresses(service).into_iter().map(Reference::Address);
+                let hosts = own_hosts(service).map(Reference::Host);
+                let ports = node_ports(service).map(Reference::NodePort);
+                addresses.chain(hosts).chain(ports).collect()
+            })
+        };
+        let (reached, through) = followers.all.follow(begin.collect(), &reached_by);
+        let aliases = through.into_iter().chain(by_address);
+        let aliases = aliases.filter(|follower| follower.is_alias);
+        found.aliases = aliases.map(|follower| follower.service).collect();
+        for reference in &reached {
+            if let Reference::Service(name) = reference {
+                found.names.insert(name.clone());
+            }
+        }
+        let goes = |(own, name): &&ServiceName| {
+            let object = by_name.get(&(own.clone(), name.clone()));
+            own == place.namespace
+                && object
+                    .is_some_and(|object| belongs_to(object, name, place.source, place.is_graph))
+        };
+        found.go_with_old = found.names.iter().filter(goes).cloned().collect();
+        found.reached = reached;
+        found
+    }
+
+    /// The Services with an endpoint in old, or that select a pod of it.
+    fn direct(
+        &mut self,
+        slices: &[Object],
+        services: &HashMap<ServiceName, &Object>,
+        old: &OldPods,
+        place: &OldPlace,
+    ) -> Vec<ServiceName> {
+        let is_own = |object: &Object| {
             let namespace = object.metadata.namespace.as_deref();
             namespace == Some(place.namespace)
         };
         let own_ports = place.own_ports(old);
+        let mut direct = Vec::new();
         for slice in slices {
-            let leads = match is_own(&slice) {
+            let is_by_hand = is_by_hand(slice, services);
+            let leads = match is_own(slice) {
                 true => leads_to(slice, old),
-                false => is_by_hand(slice) && leads_from_elsewhere(slice, old),
+                false => is_by_hand && leads_from_elsewhere(slice, old),
             };
-            if leads {
-                let name = found.note_slice(slice, place);
-                let mut ports = ports(slice).flatten();
-                if ports.any(|port| own_ports.contains(&port)) {
-                    found.around_proxies.extend(name);
-                }
+            let leads = leads || (is_by_hand && leads_to_host_port(slice, old));
+            if !leads {
+                continue;
+            }
+            let name = service_of(slice, SERVICE);
+            let mut ports = ports(slice).flatten();
+            if ports.any(|port| own_ports.contains(&port)) {
+                self.around_proxies.extend(name.clone());
+            }
+            match (name, service_of(slice, IMPORT)) {
+                (Some(name), _) => direct.push(name),
+                (None, import) => self.imports.extend(import),
             }
         }
         // Its slices may not be written yet.
-        for service in services.iter().filter(is_own) {
-            if selects_any(service, old.pods()) {
-                let name = service.metadata.name.clone().unwrap_or_default();
-                found.note(service, name, place);
-            }
-        }
-        loop {
-            let known = found.names.len();
-            let aliases = add_aliases(
-                &mut found.names,
-                &found.hosts,
-                &|address| old.has(None, Some(address)),
-                services,
-                place.domain,
-            );
-            found.aliases.extend(aliases);
-            for service in services {
-                if name_of(service).is_some_and(|name| found.names.contains(&name)) {
-                    found.addresses.extend(own_addresses(service));
-                    found.hosts.extend(own_hosts(service));
-                    found.node_ports.extend(node_ports(service));
-                }
-            }
-            for slice in slices.iter().filter(|slice| is_by_hand(slice)) {
-                let is_node_port = |port: u16| found.node_ports.contains(&port);
-                if ports(slice).flatten().any(is_node_port)
-                    || addresses(slice).any(|address| found.addresses.contains(&address))
-                {
-                    found.note_slice(slice, place);
-                }
-            }
-            if found.names.len() == known {
-                return found;
-            }
-        }
+        let selecting = services.iter().filter(|(_, service)| is_own(service));
+        let selecting = selecting.filter(|(_, service)| selects_any(service, old.pods()));
+        direct.extend(selecting.map(|(name, _)| name.clone()));
+        direct
     }
 
-    /// Takes in the Service of a slice. Which is it?
-    fn note_slice(&mut self, slice: &DynamicObject, place: &OldPlace) -> Option<ServiceName> {
-        let service = labels(slice).and_then(|labels| labels.get(SERVICE))?;
-        Some(self.note(slice, service.clone(), place))
+    /// Whether a host name that is used in the namespace `own` leads to one of them, or to a pod of old.
+    pub fn has_host(&self, host: &str, own: &str, old: &OldPods, domain: &str) -> bool {
+        let references = references::of_host(host, own, domain);
+        references.iter().any(|reference| match reference {
+            Reference::Address(address) if old.has(None, Some(*address)) => true,
+            reference => self.reached.contains(reference),
+        })
     }
 
-    /// Takes in the Service of this `name`; `object` is that Service or a slice of it.
-    fn note(&mut self, object: &DynamicObject, name: String, place: &OldPlace) -> ServiceName {
-        let namespace = object.metadata.namespace.clone().unwrap_or_default();
-        let is_own = namespace == place.namespace;
-        let goes_with_old = is_own && belongs_to(object, &name, place.source, place.is_graph);
-        let name = (namespace, name);
-        if goes_with_old {
-            self.go_with_old.insert(name.clone());
-        }
-        self.names.insert(name.clone());
-        name
+    /// Whether one of them has this address.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.reached.contains(&Reference::Address(address))
     }
+
+    /// Whether this port of every node leads to one of them.
+    pub fn has_node_port(&self, port: u16) -> bool {
+        self.reached.contains(&Reference::NodePort(port))
+    }
+}
+
+/// The Services that lead to other places: those of `named` by a host name.
+struct AllFollowers {
+    all: Followers,
+    named: Followers,
+}
+
+fn followers(
+    services: &[Object],
+    slices: &[Object],
+    by_name: &HashMap<ServiceName, &Object>,
+    domain: &str,
+) -> AllFollowers {
+    let (mut all, mut named) = (Followers::default(), Followers::default());
+    let mut add_host = |all: &mut Followers, host: &str, follower: &Follower| {
+        for reference in references::of_host(host, &follower.service.0, domain) {
+            all.add(reference.clone(), follower.clone());
+            named.add(reference, follower.clone());
+        }
+    };
+    for service in services {
+        if let (Some(host), Some(service)) = (external_name(service), name_of(service)) {
+            let is_alias = true;
+            add_host(&mut all, host, &Follower { service, is_alias });
+        }
+    }
+    for slice in slices {
+        let Some(service) = service_of(slice, SERVICE) else {
+            continue;
+        };
+        let is_alias = false;
+        let follower = Follower { service, is_alias };
+        for host in hosts_of_slice(slice) {
+            add_host(&mut all, host, &follower);
+        }
+        if is_by_hand(slice, by_name) {
+            let addresses = addresses(slice).map(Reference::Address);
+            let ports = ports(slice).flatten().map(Reference::NodePort);
+            for reference in addresses.chain(ports) {
+                all.add(reference, follower.clone());
+            }
+        }
+    }
+    AllFollowers { all, named }
 }
 
 fn name_of(object: &DynamicObject) -> Option<ServiceName> {
@@ -146,16 +232,42 @@ fn name_of(object: &DynamicObject) -> Option<ServiceName> {
     ))
 }
 
-fn is_by_hand(slice: &DynamicObject) -> bool {
+/// The Service, or the import, that a slice says it is of.
+fn service_of(slice: &DynamicObject, label: &str) -> Option<ServiceName> {
+    let name = labels(slice).and_then(|labels| labels.get(label))?;
+    Some((slice.metadata.namespace.clone()?, name.clone()))
+}
+
+/// Whether Kubernetes itself did not write it. Everybody may name Kubernetes as the writer, but Kubernetes removes what it did
+/// not write from a Service with a selector, and writes nothing for others.
+fn is_by_hand(slice: &DynamicObject, services: &HashMap<ServiceName, &Object>) -> bool {
     let writer = labels(slice).and_then(|labels| labels.get(WRITER));
-    writer.map(String::as_str) != Some(BY_SELECTOR)
+    let service = service_of(slice, SERVICE).and_then(|name| services.get(&name).copied());
+    let selector = service.and_then(|service| service.data["spec"]["selector"].as_object());
+    let selects = selector.is_some_and(|selector| !selector.is_empty());
+    !selects || writer.map(String::as_str) != Some(BY_SELECTOR)
+}
+
+/// The host name for which a Service is another name.
+fn external_name(service: &DynamicObject) -> Option<&str> {
+    let spec = &service.data["spec"];
+    (spec["type"] == "ExternalName").then(|| spec["externalName"].as_str())?
+}
+
+fn all_addresses(slice: &DynamicObject) -> impl Iterator<Item = &str> {
+    let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
+    let addresses = endpoints.flat_map(|one| one["addresses"].as_array().into_iter().flatten());
+    addresses.filter_map(Json::as_str)
 }
 
 /// The addresses in a slice.
 fn addresses(slice: &DynamicObject) -> impl Iterator<Item = IpAddr> {
-    let endpoints = slice.data["endpoints"].as_array().into_iter().flatten();
-    let addresses = endpoints.flat_map(|one| one["addresses"].as_array().into_iter().flatten());
-    addresses.filter_map(|address| address.as_str()?.parse().ok())
+    all_addresses(slice).filter_map(|address| address.parse().ok())
+}
+
+/// The host names in a slice of the type `FQDN`.
+fn hosts_of_slice(slice: &DynamicObject) -> impl Iterator<Item = &str> {
+    all_addresses(slice).filter(|address| address.parse::<IpAddr>().is_err())
 }
 
 /// The ports in a slice; none for a port that is not said.
@@ -179,6 +291,12 @@ fn leads_from_elsewhere(slice: &DynamicObject, old: &OldPods) -> bool {
     })
 }
 
+/// Does a slice lead to a port of a node at which a pod of old listens?
+fn leads_to_host_port(slice: &DynamicObject, old: &OldPods) -> bool {
+    let ports: Vec<u16> = ports(slice).flatten().collect();
+    addresses(slice).any(|address| ports.iter().any(|port| old.listen_at_node(address, *port)))
+}
+
 /// The addresses at which a Service is reached.
 fn own_addresses(service: &DynamicObject) -> Vec<IpAddr> {
     let (spec, status) = (&service.data["spec"], &service.data["status"]);
@@ -195,7 +313,8 @@ fn own_addresses(service: &DynamicObject) -> Vec<IpAddr> {
 fn own_hosts(service: &DynamicObject) -> impl Iterator<Item = String> {
     let balanced = service.data["status"]["loadBalancer"]["ingress"].as_array();
     let hosts = balanced.into_iter().flatten();
-    hosts.filter_map(|one| Some(one["hostname"].as_str()?.trim_end_matches('.').to_owned()))
+    let names = hosts.filter_map(|one| one["hostname"].as_str());
+    names.map(|name| name.trim_end_matches('.').to_ascii_lowercase())
 }
 
 /// The ports of nodes that lead to it.
@@ -255,7 +374,8 @@ mod tests {
                 "by-balancer",
                 json!({"type": "ExternalName", "externalName": "lb.example."}),
             ),
-            service("m", "selects-there", selects_elsewhere),
+            service("m", "selects-there", selects_elsewhere.clone()),
+            service("m", "by-selector", selects_elsewhere),
             service("m", "alias", name),
         ];
         let slices = [
@@ -301,7 +421,125 @@ mod tests {
         );
         assert_eq!(names(&found.aliases), ["m/alias", "m/by-balancer"]);
         assert_eq!(names(&found.around_proxies), ["n/direct"]);
-        assert!(found.addresses.contains(&"192.0.2.1".parse().unwrap()));
+        assert!(found.has_address("192.0.2.1".parse().unwrap()));
+        assert!(found.has_node_port(30080) && !found.has_node_port(30081));
         assert!(found.go_with_old.is_empty());
+    }
+
+    fn old_pod() -> Object {
+        object(json!({
+            "metadata": {"name": "old-0", "namespace": "n", "labels": {"app": "old"}},
+            "spec": {"containers": [{"ports": [
+                {"containerPort": 8000, "hostPort": 80}, {"name": "frontend", "containerPort": 8080},
+            ]}]},
+            "status": {"podIP": "10.0.0.1", "hostIP": "192.0.2.7"},
+        }))
+    }
+
+    fn ways(services: &[Object], slices: &[Object]) -> (Vec<String>, Vec<String>) {
+        let place = OldPlace {
+            namespace: "n",
+            source: "old",
+            is_graph: true,
+            domain: "cluster.local",
+            frontend_port: "frontend",
+        };
+        let pods = [old_pod()];
+        let found = ServicesToOld::of(services, slices, &OldPods::of(&pods, &pods), &place);
+        let told = |names: &BTreeSet<ServiceName>| {
+            let names = names.iter().map(|(own, name)| format!("{own}/{name}"));
+            names.collect::<Vec<_>>()
+        };
+        let others = found.names.difference(&found.go_with_old);
+        (told(&others.cloned().collect()), told(&found.imports))
+    }
+
+    #[test]
+    fn a_slice_is_kubernetes_own_only_where_kubernetes_writes_it() {
+        let service = |name: &str, spec: Json| {
+            object(json!({"metadata": {"name": name, "namespace": "m"}, "spec": spec}))
+        };
+        let services = [
+            service("without-selector", json!({})),
+            service("with-selector", json!({"selector": {"app": "any"}})),
+        ];
+        let forged = |name: &str| slice("m", name, BY_SELECTOR, "10.0.0.1", 8000);
+        let slices = ["without-selector", "with-selector", "gone"].map(forged);
+        let (names, _) = ways(&services, &slices);
+        assert_eq!(names, ["m/gone", "m/without-selector"]);
+    }
+
+    #[test]
+    fn a_slice_leads_to_old_by_a_host_name_a_port_of_its_node_or_as_an_import() {
+        let of = |namespace: &str, label: &str, name: &str, address: &str, port: u16| {
+            object(json!({
+                "metadata": {"name": format!("{name}-1"), "namespace": namespace, "labels": {label: name}},
+                "endpoints": [{"addresses": [address]}], "ports": [{"port": port}],
+            }))
+        };
+        let selects = json!({"selector": {"app": "old"}});
+        let services = [
+            object(json!({"metadata": {"name": "selects", "namespace": "n"}, "spec": selects})),
+            object(json!({
+                "metadata": {"name": "by-address", "namespace": "m"},
+                "spec": {"type": "ExternalName", "externalName": "10.0.0.1"},
+            })),
+            object(json!({
+                "metadata": {"name": "of-several-clusters", "namespace": "m"},
+                "spec": {"type": "ExternalName", "externalName": "selects.n.svc.clusterset.local"},
+            })),
+        ];
+        let slices = [
+            of("m", SERVICE, "by-host", "selects.n.svc.cluster.local", 80),
+            of("m", SERVICE, "by-pod", "10-0-0-1.n.pod.cluster.local", 80),
+            of(
+                "m",
+                SERVICE,
+                "of-by-host",
+                "by-host.m.svc.cluster.local",
+                80,
+            ),
+            of("m", SERVICE, "elsewhere", "new.n.svc.cluster.local", 80),
+            of("m", SERVICE, "node", "192.0.2.7", 80),
+            of("m", SERVICE, "other-port", "192.0.2.7", 81),
+            of("n", IMPORT, "shared", "10.0.0.1", 8000),
+        ];
+        let (names, imports) = ways(&services, &slices);
+        assert_eq!(
+            names,
+            [
+                "m/by-address",
+                "m/by-host",
+                "m/by-pod",
+                "m/node",
+                "m/of-by-host",
+                "m/of-several-clusters",
+                "n/selects",
+            ]
+        );
+        assert_eq!(imports, ["n/shared"]);
+    }
+
+    #[test]
+    fn a_service_goes_with_old_only_if_the_operator_owns_it() {
+        let service = |name: &str, owner: Json| {
+            object(json!({
+                "metadata": {
+                    "name": name, "namespace": "n", "ownerReferences": owner,
+                    "labels": {"nvidia.com/dynamo-graph-deployment-name": "old"},
+                },
+                "spec": {"selector": {"app": "old"}},
+            }))
+        };
+        let owner = json!([{
+            "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "uid": "u",
+            "controller": true,
+        }]);
+        let services = [
+            service("old-frontend", owner),
+            service("copied", Json::Null),
+        ];
+        let (names, _) = ways(&services, &[]);
+        assert_eq!(names, ["n/copied"]);
     }
 }

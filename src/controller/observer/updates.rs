@@ -1,16 +1,16 @@
-//! What sends requests to the frontends of old, as to its new ones: updates, and proxies that follow an earlier plan.
+//! Whatever sends requests to the frontends of old as its new generation: updates, and proxies that follow an earlier plan.
 //!
-//! Anything that cannot be listed, or does not say where it leads, is unknown. Contains no policy.
+//! Anything that cannot be listed, or does not state its target, is unknown. Contains no policy.
 
 use kube::CustomResourceExt;
 use kube::api::DynamicObject;
 
 use super::super::parsed::{self, ParsedUpdate};
 use super::Observer;
-use super::kinds::pods;
+use super::kinds::{pods, services};
 use super::other_proxies::OtherProxies;
 use super::services::ServicesToOld;
-use super::ways::{OldPods, address_of_host, service_of_host};
+use super::ways::{OldPods, service_of_host};
 use crate::k8s::{NotSynced, Object, Scope};
 use crate::resource::{DynamoUpdateConfig, Host, Target, TargetScope};
 
@@ -79,7 +79,7 @@ impl Observer {
             anywhere: is_elsewhere || self.settings.any_target,
         };
         let Ok(other) = ParsedUpdate::read_within(update, &scope) else {
-            let is_used = is_used(update.data["spec"]["sourceDeployment"].as_str())?;
+            let is_used = is_used(parsed::source(update))?;
             if is_elsewhere {
                 // Otherwise anybody could keep all others from their promises.
                 let targets = targets_of(update);
@@ -109,15 +109,16 @@ impl Observer {
             let leads = match &target.host {
                 Host::Ip(address) => {
                     old.listen_at(*address, target.port)
-                        || to_old.addresses.contains(address)
-                        || to_old.node_ports.contains(&target.port)
+                        || old.listen_at_node(*address, target.port)
+                        || to_old.has_address(*address)
+                        || to_old.has_node_port(target.port)
                 }
                 Host::Name(name) => {
-                    let service = service_of_host(name, namespace, &self.settings.domain);
-                    let address = address_of_host(name, &self.settings.domain);
-                    to_old.hosts.contains(name)
-                        || address.is_some_and(|address| old.has(None, Some(address)))
-                        || service.is_some_and(|service| to_old.names.contains(&service))
+                    let domain = &self.settings.domain;
+                    to_old.has_host(name, namespace, old, domain)
+                        // A name of anything else may be that of a node.
+                        || (to_old.has_node_port(target.port)
+                            && !self.is_service(name, namespace)?)
                 }
             };
             let mut behind = self.behind(target)?.into_iter().flatten();
@@ -126,6 +127,14 @@ impl Observer {
             }
         }
         Ok(false)
+    }
+
+    fn is_service(&self, name: &str, namespace: &str) -> Result<bool, NotSynced> {
+        let found = service_of_host(name, namespace, &self.settings.domain);
+        let Some((namespace, name)) = found else {
+            return Ok(false);
+        };
+        Ok(self.cache.one(&services(), &namespace, &name)?.is_some())
     }
 }
 

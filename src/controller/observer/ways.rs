@@ -1,6 +1,6 @@
-//! Matches objects that may lead to the pods of old's frontends: EndpointSlices, selectors, and references to Services.
+//! Matches objects that may route to the pods of old's frontends: EndpointSlices, selectors, and references to Services.
 //!
-//! When in doubt, an object counts as leading to old. Does not depend on where the objects were listed.
+//! When in doubt, an object counts as routing to old. Does not depend on where the objects were listed.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,6 +12,9 @@ use super::super::old_frontends::is_alive;
 use crate::k8s::Object;
 use crate::k8s::workloads::{GRAPH, is_selected, labels};
 
+/// The domain of Services that are shared between clusters (multicluster.x-k8s.io).
+const CLUSTER_SET: &str = "clusterset.local";
+
 /// Namespace and name of a Service.
 pub(super) type ServiceName = (String, String);
 
@@ -19,6 +22,8 @@ pub(super) type ServiceName = (String, String);
 pub(super) struct OldPods<'a> {
     names: BTreeSet<&'a str>,
     addresses: BTreeSet<IpAddr>,
+    /// The addresses of their nodes with the ports at which the pods listen there.
+    on_nodes: BTreeSet<(IpAddr, u16)>,
     /// Other pods that share an address with one of them: that of their node.
     beside: BTreeSet<(&'a str, IpAddr)>,
     pods: &'a [Object],
@@ -39,6 +44,7 @@ impl<'a> OldPods<'a> {
             beside: beside.filter(|(name, _)| !names.contains(name)).collect(),
             names,
             addresses: of_old,
+            on_nodes: pods.iter().flat_map(|pod| on_nodes(pod)).collect(),
             pods,
         }
     }
@@ -50,13 +56,14 @@ impl<'a> OldPods<'a> {
     /// Whether one of the pods may listen there. At an address that is not its alone it counts as listening on the ports that
     /// it declares, if any; at its own address on every port, because it need not declare them.
     pub fn listen_at(&self, address: IpAddr, port: u16) -> bool {
-        self.pods.iter().any(|pod| {
-            let ports = ports(pod);
-            let may_be_another = self.is_shared(pod, address)
-                && !ports.is_empty()
-                && !ports.contains(&u64::from(port));
-            addresses(pod).any(|own| own == address) && !may_be_another
-        })
+        self.addresses.contains(&address)
+            && self.pods.iter().any(|pod| {
+                let ports = ports(pod);
+                let may_be_another = self.is_shared(pod, address)
+                    && !ports.is_empty()
+                    && !ports.contains(&u64::from(port));
+                addresses(pod).any(|own| own == address) && !may_be_another
+            })
     }
 
     /// Whether an address of this pod is that of its node.
@@ -64,6 +71,11 @@ impl<'a> OldPods<'a> {
         let node = pod.data["status"]["hostIP"].as_str();
         let is_of_node = node.and_then(|node| node.parse().ok()) == Some(address);
         is_of_node || self.beside.iter().any(|(_, shared)| *shared == address)
+    }
+
+    /// Whether one of the pods listens there on a port of its node.
+    pub fn listen_at_node(&self, address: IpAddr, port: u16) -> bool {
+        self.on_nodes.contains(&(address, port))
     }
 
     /// The pods whose port of this name is a port of their node, as text for users: requests reach it without the proxy.
@@ -74,6 +86,17 @@ impl<'a> OldPods<'a> {
             Some(format!("host port {port} of {pod}"))
         });
         pods.collect()
+    }
+
+    /// The pods without a port of this name, as text for users: what leads around their proxies is not known.
+    pub fn without_port(&self, name: &str) -> Vec<String> {
+        let pods = self.pods.iter();
+        let pods = pods.filter(|pod| !all_ports(pod).any(|port| port["name"] == name));
+        pods.map(|pod| {
+            let pod = pod.metadata.name.as_deref().unwrap_or_default();
+            format!("any port of {pod}, which names none '{name}'")
+        })
+        .collect()
     }
 
     /// Whether the endpoint is one of the pods. Requests go to its address, whichever pod it names: the name only distinguishes
@@ -96,21 +119,32 @@ pub(super) fn addresses(pod: &DynamicObject) -> impl Iterator<Item = IpAddr> {
     all.filter_map(|address| address.as_str()?.parse().ok())
 }
 
-fn ports(pod: &DynamicObject) -> BTreeSet<u64> {
+fn all_ports(pod: &DynamicObject) -> impl Iterator<Item = &Json> {
     let lists = ["initContainers", "containers"].into_iter();
     let containers = lists.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
-    let ports = containers.flat_map(|one| one["ports"].as_array().into_iter().flatten());
-    ports
-        .filter_map(|port| port["containerPort"].as_u64())
-        .collect()
+    containers.flat_map(|one| one["ports"].as_array().into_iter().flatten())
+}
+
+fn ports(pod: &DynamicObject) -> BTreeSet<u64> {
+    let ports = all_ports(pod).filter_map(|port| port["containerPort"].as_u64());
+    ports.collect()
+}
+
+fn on_nodes(pod: &DynamicObject) -> impl Iterator<Item = (IpAddr, u16)> {
+    let status = &pod.data["status"];
+    let nodes = status["hostIPs"].as_array().into_iter().flatten();
+    let nodes = nodes.map(|one| &one["ip"]).chain([&status["hostIP"]]);
+    let nodes = nodes.filter_map(|node| node.as_str()?.parse::<IpAddr>().ok());
+    nodes.flat_map(|node| {
+        let ports = all_ports(pod).filter_map(|port| port["hostPort"].as_u64());
+        let ports = ports.filter_map(|port| u16::try_from(port).ok().filter(|port| *port > 0));
+        ports.map(move |port| (node, port))
+    })
 }
 
 /// The port of the node that leads to the port of this name, if there is one. With `hostNetwork`, it is the port itself.
 fn host_port(pod: &DynamicObject, name: &str) -> Option<u64> {
-    let lists = ["initContainers", "containers"].into_iter();
-    let containers = lists.flat_map(|list| pod.data["spec"][list].as_array().into_iter().flatten());
-    let mut ports = containers.flat_map(|one| one["ports"].as_array().into_iter().flatten());
-    let port = ports.find(|port| port["name"] == name)?;
+    let port = all_ports(pod).find(|port| port["name"] == name)?;
     let is_host = pod.data["spec"]["hostNetwork"] == true;
     let own = is_host.then(|| port["containerPort"].as_u64()).flatten();
     port["hostPort"].as_u64().filter(|port| *port > 0).or(own)
@@ -139,69 +173,35 @@ pub(super) fn is_selected_by(selector: &Json, pods: &[Object]) -> bool {
     !selector.is_empty() && pods.iter().any(|pod| is_selected(pod, &selector))
 }
 
-/// Whether an object of the graph `source` owns this one, so that it is deleted with that.
+/// Whether old, or a part of it, may own this object, so that it is deleted with that. The parts of a deployment begin with its
+/// name.
 pub(super) fn is_owned_by(object: &DynamicObject, source: &str) -> bool {
-    let frontend = format!("{source}-frontend");
     let owners = object.metadata.owner_references.iter().flatten();
-    owners.into_iter().any(|owner| match &*owner.kind {
-        "DynamoGraphDeployment" => owner.name == source,
-        "DynamoComponentDeployment" => owner.name == frontend,
-        _ => false,
-    })
+    let mut rests = owners.filter_map(|owner| owner.name.strip_prefix(source));
+    rests.any(|rest| rest.is_empty() || rest.starts_with('-'))
 }
 
-/// Whether the operator created this Service for the deployment `source` and will delete it with that. `object` is the
-/// Service, or one of its EndpointSlices, which have the same labels.
-pub(super) fn belongs_to(
-    object: &DynamicObject,
-    service: &str,
-    source: &str,
-    is_graph: bool,
-) -> bool {
+/// Whether the operator created this object for the deployment `source` and will delete it with that. A label or a name alone
+/// does not tell: a user may have copied it.
+pub(super) fn belongs_to(object: &DynamicObject, name: &str, source: &str, is_graph: bool) -> bool {
     let of_graph = labels(object).and_then(|labels| labels.get(GRAPH));
-    let is_frontends = service.strip_prefix(source) == Some("-frontend");
-    is_graph && (is_frontends || of_graph.map(String::as_str) == Some(source))
-}
-
-/// Adds to `found` all ExternalName Services that refer to a Service in it, to one of its `hosts`, or to a pod whose address
-/// `is_old`, directly or through each other. Returns those added.
-pub(super) fn add_aliases(
-    found: &mut BTreeSet<ServiceName>,
-    hosts: &BTreeSet<String>,
-    is_old: &dyn Fn(IpAddr) -> bool,
-    services: &[Object],
-    domain: &str,
-) -> BTreeSet<ServiceName> {
-    let mut added = BTreeSet::new();
-    loop {
-        let aliases = services.iter().filter_map(|service| {
-            let spec = &service.data["spec"];
-            let own = service.metadata.namespace.as_deref()?;
-            let meant = (spec["type"] == "ExternalName").then(|| &spec["externalName"])?;
-            let meant = meant.as_str()?;
-            let address = address_of_host(meant, domain);
-            let is_host =
-                hosts.contains(meant.trim_end_matches('.')) || address.is_some_and(is_old);
-            let meant = service_of_host(meant, own, domain);
-            let name = (own.to_owned(), service.metadata.name.clone()?);
-            let leads = is_host || meant.is_some_and(|meant| found.contains(&meant));
-            (leads && !found.contains(&name)).then_some(name)
-        });
-        let aliases: Vec<_> = aliases.collect();
-        if aliases.is_empty() {
-            return added;
-        }
-        found.extend(aliases.iter().cloned());
-        added.extend(aliases);
-    }
+    let is_frontends = name.strip_prefix(source) == Some("-frontend");
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    let is_made = owners.any(|owner| {
+        let is_of_operator = owner.api_version.starts_with("nvidia.com/");
+        is_of_operator && owner.controller == Some(true)
+    });
+    is_graph && is_made && (is_frontends || of_graph.map(String::as_str) == Some(source))
 }
 
 /// The Service that a cluster DNS name refers to when it is used in the namespace `own`.
 pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<ServiceName> {
-    let host = host.trim_end_matches('.');
-    let host = host
-        .strip_suffix(domain)
-        .map_or(host, |host| host.trim_end_matches('.'));
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let in_domain = [domain, CLUSTER_SET].into_iter();
+    let in_domain = in_domain
+        .filter_map(|domain| host.strip_suffix(domain))
+        .next();
+    let host = in_domain.map_or(&*host, |host| host.trim_end_matches('.'));
     let (host, is_whole) = host
         .strip_suffix(".svc")
         .map_or((host, false), |host| (host, true));
@@ -218,19 +218,20 @@ pub(super) fn service_of_host(host: &str, own: &str, domain: &str) -> Option<Ser
 
 /// The address of the pod that a cluster DNS name refers to, such as `10-0-0-1.there.pod.cluster.local`.
 pub(super) fn address_of_host(host: &str, domain: &str) -> Option<IpAddr> {
-    let host = host.trim_end_matches('.').strip_suffix(domain)?;
+    let host = host.trim_end_matches('.').to_ascii_lowercase();
+    let host = host.strip_suffix(domain)?;
     let (address, rest) = host.split_once('.')?;
     let is_of_pod = rest.trim_end_matches('.').ends_with(".pod");
     let address = |separator: &str| address.replace('-', separator).parse().ok();
     is_of_pod.then(|| address(".").or_else(|| address(":")))?
 }
 
-/// The Services referred to by any `field` at any depth of `spec`.
-pub(super) fn backends(
+/// What `name_of` says of any `field` at any depth of `spec`.
+pub(super) fn backends<T: Ord>(
     spec: &Json,
     field: &str,
-    name_of: &dyn Fn(&Json) -> Option<ServiceName>,
-) -> BTreeSet<ServiceName> {
+    name_of: &dyn Fn(&Json) -> Option<T>,
+) -> BTreeSet<T> {
     let mut found = BTreeSet::new();
     let mut left = vec![spec];
     while let Some(value) = left.pop() {
@@ -264,6 +265,13 @@ pub(super) fn is_service_of_route(backend: &Json, own: &str) -> Option<ServiceNa
     let place = backend["namespace"].as_str().unwrap_or(own);
     let name = backend["name"].as_str()?;
     is_service.then(|| (place.to_owned(), name.to_owned()))
+}
+
+/// The InferencePool that a `backendRef` refers to, in a route of the namespace `own`.
+pub(super) fn is_pool_of_route(backend: &Json, own: &str) -> Option<ServiceName> {
+    let place = backend["namespace"].as_str().unwrap_or(own);
+    let name = backend["name"].as_str()?;
+    (backend["kind"] == "InferencePool").then(|| (place.to_owned(), name.to_owned()))
 }
 
 #[cfg(test)]
@@ -345,33 +353,6 @@ mod tests {
             let found = address_of_host(host, "cluster.local");
             assert_eq!(found, address.map(|ip| ip.parse().unwrap()), "{host}");
         }
-    }
-
-    #[test]
-    fn another_name_of_a_service_leads_where_it_does() {
-        let service = |own: &str, name: &str, meant: &str| {
-            object(json!({
-                "metadata": {"namespace": own, "name": name},
-                "spec": {"type": "ExternalName", "externalName": meant},
-            }))
-        };
-        let services = [
-            service("b", "of-alias", "alias.a.svc.cluster.local"),
-            service("a", "alias", "old.a.svc.cluster.local"),
-            service("a", "other", "new.a.svc.cluster.local"),
-            service("a", "itself", "itself.a.svc.cluster.local"),
-        ];
-        let mut found = BTreeSet::from([("a".to_owned(), "old".to_owned())]);
-        let added = add_aliases(
-            &mut found,
-            &BTreeSet::new(),
-            &|_| false,
-            &services,
-            "cluster.local",
-        );
-        let names: Vec<_> = added.iter().map(|(_, name)| name.as_str()).collect();
-        assert_eq!(names, ["alias", "of-alias"]);
-        assert_eq!(found.len(), 3);
     }
 
     #[test]
@@ -460,19 +441,54 @@ mod tests {
 
     #[test]
     fn what_the_operator_made_for_old_goes_with_old_and_nothing_else_does() {
-        for (service, graph, is_graph, expected) in [
-            ("old-frontend", None, true, true),
-            ("old-frontend", None, false, false),
-            ("old-public", None, true, false),
-            ("any", Some("old"), true, true),
-            ("any", Some("old"), false, false),
-            ("any", Some("older"), true, false),
+        let graph = Some(("nvidia.com/v1alpha1", true));
+        for (service, label, owner, is_graph, expected) in [
+            ("old-frontend", None, graph, true, true),
+            ("old-frontend", None, graph, false, false),
+            ("old-public", None, graph, true, false),
+            ("any", Some("old"), graph, true, true),
+            ("any", Some("old"), graph, false, false),
+            ("any", Some("older"), graph, true, false),
+            // Nothing deletes what a user made, whatever it is labelled or named.
+            ("any", Some("old"), None, true, false),
+            ("old-frontend", Some("old"), None, true, false),
+            (
+                "any",
+                Some("old"),
+                Some(("nvidia.com/v1beta1", false)),
+                true,
+                false,
+            ),
+            ("any", Some("old"), Some(("apps/v1", true)), true, false),
         ] {
-            let labels = graph.map(|graph| json!({GRAPH: graph}));
-            let slice = json!({"metadata": {"name": "any-x1", "labels": labels}});
-            let slice: DynamicObject = serde_json::from_value(slice).unwrap();
-            let told = belongs_to(&slice, service, "old", is_graph);
-            assert_eq!(told, expected, "{service} {graph:?} {is_graph}");
+            let labels = label.map(|graph| json!({GRAPH: graph}));
+            let owner = owner.map(|(version, controller)| {
+                json!([{
+                    "apiVersion": version, "kind": "Any", "name": "old", "uid": "u", "controller": controller,
+                }])
+            });
+            let object = object(json!({
+                "metadata": {"name": service, "labels": labels, "ownerReferences": owner},
+            }));
+            let told = belongs_to(&object, service, "old", is_graph);
+            assert_eq!(told, expected, "{service} {label:?} {owner:?} {is_graph}");
+        }
+    }
+
+    #[test]
+    fn what_a_part_of_old_owns_may_go_with_it() {
+        for (owner, may_go) in [
+            ("old", true),
+            ("old-frontend", true),
+            ("old-frontend-7f9c-x2", true),
+            ("older", false),
+            ("new", false),
+        ] {
+            let object = object(json!({"metadata": {
+                "name": "s",
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": owner, "uid": "u"}],
+            }}));
+            assert_eq!(is_owned_by(&object, "old"), may_go, "{owner}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The store of one kind: lists it, watches it, and decides what an error means for the cached objects.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::StreamExt;
 use kube::api::{Api, DynamicObject};
@@ -57,6 +57,22 @@ pub struct Store {
     state: Mutex<State>,
 }
 
+/// A point in time by both clocks. The monotonic one stops while the machine sleeps, and the other one may be set.
+#[derive(Clone, Copy, Debug)]
+pub struct BothClocks(Instant, SystemTime);
+
+impl BothClocks {
+    pub fn now() -> Self {
+        Self(Instant::now(), SystemTime::now())
+    }
+
+    /// How long ago this was, by the clock that says more.
+    fn elapsed(self, now: Self) -> Duration {
+        let by_wall = now.1.duration_since(self.1).unwrap_or_default();
+        now.0.saturating_duration_since(self.0).max(by_wall)
+    }
+}
+
 #[derive(Default)]
 pub struct State {
     pub objects: Objects,
@@ -67,7 +83,7 @@ pub struct State {
     /// Why the kind cannot be listed or watched now. Objects that were listed before stay.
     refused: Option<String>,
     /// When the API server last granted a request.
-    heard: Option<Instant>,
+    heard: Option<BothClocks>,
     /// Since when the API server has answered only that it does not know the kind.
     unknown_since: Option<Instant>,
 }
@@ -89,8 +105,8 @@ impl State {
     }
 
     /// Whether the API server confirmed the objects recently and has refused nothing since.
-    pub fn is_current(&self, now: Instant) -> bool {
-        let is_heard = |at: Instant| now.saturating_duration_since(at) < CURRENT;
+    pub fn is_current(&self, now: BothClocks) -> bool {
+        let is_heard = |at: BothClocks| at.elapsed(now) < CURRENT;
         let is_heard = self.absent || self.heard.is_some_and(is_heard);
         !self.listed || (self.refused.is_none() && is_heard)
     }
@@ -176,7 +192,10 @@ impl Store {
     /// Applies an event and returns the objects that it adds, changes or removes.
     fn take(&self, event: Event<DynamicObject>, listed: &mut Vec<Object>) -> Vec<Object> {
         let mut state = self.state();
-        state.heard = Some(Instant::now());
+        // Before a list the API server has said nothing.
+        if !matches!(event, Event::Init) {
+            state.heard = Some(BothClocks::now());
+        }
         match event {
             Event::Init => listed.clear(),
             Event::InitApply(object) => listed.push(self.trimmed(object)),
@@ -209,7 +228,7 @@ impl Store {
     fn is_heard(&self) {
         let mut state = self.state();
         state.unknown_since = None;
-        state.heard = Some(Instant::now());
+        state.heard = Some(BothClocks::now());
         if state.refused.take().is_some() && state.listed {
             tracing::info!(kind = self.plural, "the watch works again");
         }
@@ -422,17 +441,49 @@ mod tests {
         }
     }
 
+    /// So much later by both clocks, or only by one.
+    fn later(by: Duration, by_wall: Duration) -> BothClocks {
+        let now = BothClocks::now();
+        BothClocks(now.0 + by, now.1 + by_wall)
+    }
+
+    #[test]
+    fn a_list_is_current_by_what_the_api_server_said_and_by_either_clock() {
+        let is_current = |store: &Store, now: BothClocks| store.state().is_current(now);
+        let almost = CURRENT - Duration::from_secs(1);
+        let store = listed();
+        assert!(is_current(&store, later(almost, almost)));
+        assert!(!is_current(&store, later(CURRENT, CURRENT)));
+        // The machine slept, or somebody set its clock.
+        assert!(!is_current(&store, later(Duration::ZERO, CURRENT)));
+        assert!(!is_current(&store, later(CURRENT, Duration::ZERO)));
+        // An API server that cannot list in time refuses nothing, and it tells nothing either: beginning anew is no answer.
+        let heard = |store: &Store| store.state().heard.unwrap().0;
+        let before = heard(&store);
+        for code in [504, 410] {
+            store.fails(&refusal(code), true, Instant::now());
+            store.take(Event::Init, &mut Vec::new());
+        }
+        assert_eq!(heard(&store), before);
+        store.take(Event::InitDone, &mut Vec::new());
+        assert!(heard(&store) > before);
+    }
+
     #[test]
     fn a_kind_that_was_absent_is_not_known_to_be_so_while_it_may_not_be_listed() {
         let (now, store) = (Instant::now(), store());
         store.fails(&refusal(404), true, now);
         store.fails(&refusal(404), true, now + ABSENT);
-        assert!(store.state().is_absent() && store.state().is_current(now + 2 * CURRENT));
+        let is_current = |times: u32| {
+            let since = times * CURRENT;
+            store.state().is_current(later(since, since))
+        };
+        assert!(store.state().is_absent() && is_current(2));
         // It has come, and whoever asks may not see it.
         store.fails(&refusal(403), true, now + 3 * CURRENT);
-        assert!(!store.state().is_current(now + 3 * CURRENT));
+        assert!(!is_current(3));
         store.fails(&refusal(404), true, now + 4 * CURRENT);
-        assert!(store.state().is_current(now + 4 * CURRENT));
+        assert!(is_current(4));
     }
 
     #[test]

@@ -1,6 +1,12 @@
 //! Deployments (apps/v1). During a rolling update the status counts both generations together, so `revision` must be given.
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value as Json;
+
+use super::{
+    Cache, Counts, NotSynced, Part, PodsOf, RemovesFirst, Scaling, Which, Workload, object, pods,
+    scaling,
+};
 
 pub(super) struct Deployments;
 
@@ -22,5 +28,27 @@ impl Workload for Deployments {
                 object::replicas(object, "/status/readyReplicas")
             })),
         }
+    }
+
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        Some(self)
+    }
+}
+
+impl Scaling for Deployments {
+    fn resource(&self) -> ApiResource {
+        object::deployments()
+    }
+
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+        scaling::once(object, "/spec/template/spec")
+    }
+
+    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
+        scaling::pods_by_selector(object)
+    }
+
+    fn removes(&self) -> RemovesFirst {
+        RemovesFirst::Unready
     }
 }

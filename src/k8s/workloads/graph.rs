@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
+use super::{
+    COMPONENT_NAME, Cache, Counts, GRAPH, NotSynced, Part, PodsOf, RemovesFirst, Resize, Scaling,
+    Which, Workload, object, pods,
+};
 use crate::rollout::{Role, Workers};
 
 pub(super) struct Graphs;
@@ -39,6 +42,103 @@ impl Workload for Graphs {
         }
         Ok(counts)
     }
+
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        Some(self)
+    }
+}
+
+impl Scaling for Graphs {
+    fn resource(&self) -> ApiResource {
+        resource()
+    }
+
+    fn parts(&self, object: &DynamicObject) -> Vec<Part> {
+        let status = &object.data["status"];
+        let components = components(object).into_iter();
+        let parts = components.map(|(name, role, asked)| {
+            let component = [&status["components"][&name], &status["services"][&name]];
+            let number = |field: &str| {
+                let number = component.iter().find_map(|all| all[field].as_u64());
+                number.map(|number| u32::try_from(number).unwrap_or(u32::MAX))
+            };
+            Part {
+                role,
+                asked,
+                ready: number("readyReplicas")
+                    .or_else(|| number("availableReplicas"))
+                    .unwrap_or(0),
+                present: number("replicas").unwrap_or(0),
+                name,
+            }
+        });
+        parts.collect()
+    }
+
+    fn replica<'a>(&self, object: &'a DynamicObject, part: &Part) -> Vec<(&'a Json, u32)> {
+        let Some(component) = component(object, &part.name) else {
+            return Vec::new();
+        };
+        let nodes = component["multinode"]["nodeCount"].as_u64().unwrap_or(1);
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let spec = match &component["podTemplate"]["spec"] {
+            Json::Null => &component["extraPodSpec"],
+            spec => spec,
+        };
+        vec![(spec, nodes)]
+    }
+
+    /// A replica on several nodes has several pods, which nothing but the status puts together.
+    fn pods(&self, object: &DynamicObject, part: &Part) -> Option<PodsOf> {
+        let component = component(object, &part.name)?;
+        if component["multinode"]["nodeCount"].as_u64().unwrap_or(1) > 1 {
+            return None;
+        }
+        let labels = [
+            (GRAPH, object.metadata.name.clone()?),
+            (COMPONENT_NAME, part.name.clone()),
+        ];
+        Some(PodsOf {
+            labels: labels.map(|(name, value)| (name.to_owned(), value)).into(),
+            replica: None,
+        })
+    }
+
+    fn removes(&self) -> RemovesFirst {
+        RemovesFirst::Last
+    }
+
+    fn resize(&self, object: &DynamicObject, part: &Part, size: u32) -> Resize {
+        let Some(component) = component(object, &part.name) else {
+            return Resize::Patch(json!({}));
+        };
+        if component["scalingAdapter"].is_object() {
+            let graph = object.metadata.name.as_deref().unwrap_or_default();
+            let name = format!("{graph}-{}", part.name.to_lowercase());
+            return Resize::Scale {
+                name: Some(name),
+                size,
+            };
+        }
+        let mut components = object.data["spec"]["components"].clone();
+        let list = components.as_array_mut().into_iter().flatten();
+        for component in list.filter(|component| component["name"] == *part.name) {
+            component["replicas"] = json!(size);
+        }
+        Resize::Patch(match components {
+            // A merge patch replaces a list as a whole.
+            Json::Array(components) => json!({"spec": {"components": components}}),
+            _ => json!({"spec": {"services": {&*part.name: {"replicas": size}}}}),
+        })
+    }
+}
+
+/// The component of this name.
+fn component<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a Json> {
+    let spec = &object.data["spec"];
+    let mut components = spec["components"].as_array().into_iter().flatten();
+    let component = components.find(|component| component["name"] == name);
+    spec["services"].get(name).or(component)
 }
 
 pub(super) fn resource() -> ApiResource {

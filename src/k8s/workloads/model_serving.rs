@@ -5,7 +5,7 @@
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object};
+use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object};
 use crate::rollout::{Role, Workers};
 
 pub(super) struct ModelServings;
@@ -21,6 +21,48 @@ impl Workload for ModelServings {
             count(&object, &mut counts);
         }
         Ok(counts)
+    }
+
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        Some(self)
+    }
+}
+
+/// Scaled by whole groups, which keep the proportion of their roles.
+impl Scaling for ModelServings {
+    fn resource(&self) -> ApiResource {
+        resource()
+    }
+
+    fn parts(&self, object: &DynamicObject) -> Vec<Part> {
+        vec![Part {
+            role: Role::Worker,
+            name: String::new(),
+            asked: object::number(object, "/spec/replicas").unwrap_or(1),
+            ready: object::number(object, "/status/availableReplicas").unwrap_or(0),
+            present: object::number(object, "/status/replicas").unwrap_or(0),
+        }]
+    }
+
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+        let roles = object.data.pointer("/spec/template/roles");
+        let roles = roles.and_then(Json::as_array).into_iter().flatten();
+        let pods = roles.flat_map(|role| {
+            let number = |name: &str, otherwise: u64| {
+                let number = role[name].as_u64().unwrap_or(otherwise);
+                u32::try_from(number).unwrap_or(u32::MAX)
+            };
+            let each = number("replicas", 1);
+            let workers = each.saturating_mul(number("workerReplicas", 0));
+            let templates = [("entryTemplate", each), ("workerTemplate", workers)];
+            templates.map(|(template, count)| (&role[template]["spec"], count))
+        });
+        pods.filter(|(spec, count)| spec.is_object() && *count > 0)
+            .collect()
+    }
+
+    fn pods(&self, _: &DynamicObject, _: &Part) -> Option<PodsOf> {
+        None
     }
 }
 

@@ -60,6 +60,11 @@ fn role_in(object: &DynamicObject, which: &Which) -> Option<Role> {
     }
 }
 
+/// The role of an object that is named as one of workers.
+pub(super) fn named_role(object: &DynamicObject) -> Role {
+    role_by_labels(object).flatten().unwrap_or(Role::Worker)
+}
+
 /// What the labels of an object or of its pod template say of its role; `None` if they say nothing.
 fn role_by_labels(object: &DynamicObject) -> Option<Option<Role>> {
     let of_pods = |name: &str| {

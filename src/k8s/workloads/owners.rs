@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
+use super::grove::{GROUP, INDEX};
 use super::object::{deployments, label, replicas, role, stateful_sets};
-use super::pod_clique::{GROUP, INDEX};
 use super::{Cache, NotSynced};
 use crate::rollout::Role;
 
@@ -36,7 +36,7 @@ pub(super) fn wanted(
     type By = fn(&[&DynamicObject]) -> Vec<Makes>;
     let others: [(kube::api::ApiResource, By); 3] = [
         (super::leader_worker_set::resource(), by_leader_worker_sets),
-        (super::pod_clique::resource(), by_cliques),
+        (super::grove::cliques(), by_cliques),
         (super::model_serving::resource(), by_model_servings),
     ];
     for (kind, by) in others.into_iter().filter(|_| without_pods) {

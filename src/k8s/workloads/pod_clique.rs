@@ -1,16 +1,16 @@
 //! Grove's PodCliques (grove.io/v1alpha1). They have `readyReplicas` but no `availableReplicas`. A clique within a scaling
 //! group is a part of each replica of the group and not a worker by itself, so the group counts it.
 
-use kube::api::ApiResource;
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value as Json;
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object};
+use super::grove::{GROUP, cliques};
+use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, scaling};
 
 pub(super) struct PodCliques;
 
-/// The label with the scaling group that an object belongs to.
-pub(super) const GROUP: &str = "grove.io/podcliquescalinggroup";
-/// The label with the replica index within a scaling group.
-pub(super) const INDEX: &str = "grove.io/podcliquescalinggroup-replica-index";
+/// The label of a pod with its clique.
+const CLIQUE: &str = "grove.io/podclique";
 
 impl Workload for PodCliques {
     fn kind(&self) -> &'static str {
@@ -18,7 +18,7 @@ impl Workload for PodCliques {
     }
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
-        let mut objects = object::meant_whole(cache, &resource(), which)?;
+        let mut objects = object::meant_whole(cache, &cliques(), which)?;
         objects.retain(|object| {
             // A clique that is selected by its name counts even if it belongs to a scaling group.
             object.metadata.name.as_ref() == Some(&which.name)
@@ -28,8 +28,25 @@ impl Workload for PodCliques {
             object::replicas(object, "/status/readyReplicas")
         }))
     }
+
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        Some(self)
+    }
 }
 
-pub(super) fn resource() -> ApiResource {
-    super::resource("grove.io", "v1alpha1", "PodClique", "podcliques")
+impl Scaling for PodCliques {
+    fn resource(&self) -> ApiResource {
+        cliques()
+    }
+
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+        scaling::once(object, "/spec/podSpec")
+    }
+
+    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
+        Some(PodsOf {
+            labels: [(CLIQUE.to_owned(), object.metadata.name.clone()?)].into(),
+            replica: None,
+        })
+    }
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use kube::api::{ApiResource, DynamicObject};
 
+use super::grove::{GROUP, INDEX};
 use super::object::{add, is_selected, label, number, pod_has_ended, pod_is_ready, role};
-use super::pod_clique::{GROUP, INDEX};
 use super::{
     COMPONENT, Cache, Counts, DYNAMO_NAMESPACE, GRAPH, NotSynced, SUB_COMPONENT, WORKER_HASH,
     Which, Workload, owners,
@@ -127,7 +127,7 @@ struct Replica {
 pub(super) fn count(cache: &Cache, namespace: &str, pods: &[Object]) -> Result<Counts, NotSynced> {
     let mut cliques = Vec::new();
     if pods.iter().any(|pod| label(pod, GROUP).is_some()) {
-        cliques = cache.of(&super::pod_clique::resource(), namespace)?;
+        cliques = cache.of(&super::grove::cliques(), namespace)?;
     }
     Ok(counted(pods, &cliques))
 }

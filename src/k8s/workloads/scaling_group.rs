@@ -1,7 +1,11 @@
 //! Grove's PodCliqueScalingGroups (grove.io/v1alpha1). A replica consists of one of each of its cliques. There is no
 //! `readyReplicas`; `availableReplicas` counts replicas in which every clique has enough ready pods.
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object};
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value as Json;
+
+use super::grove::{GROUP, INDEX};
+use super::{Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object};
 
 pub(super) struct ScalingGroups;
 
@@ -11,11 +15,42 @@ impl Workload for ScalingGroups {
     }
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
-        let (kind, plural) = (self.kind(), "podcliquescalinggroups");
-        let kind = super::resource("grove.io", "v1alpha1", kind, plural);
-        let objects = object::meant_whole(cache, &kind, which)?;
+        let objects = object::meant_whole(cache, &self.resource(), which)?;
         Ok(object::sum(&objects, which, |object| {
             object::replicas(object, "/status/availableReplicas")
         }))
+    }
+
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        Some(self)
+    }
+}
+
+impl Scaling for ScalingGroups {
+    fn resource(&self) -> ApiResource {
+        let plural = "podcliquescalinggroups";
+        super::resource("grove.io", "v1alpha1", self.kind(), plural)
+    }
+
+    fn parts(&self, object: &DynamicObject) -> Vec<Part> {
+        vec![Part {
+            role: object::named_role(object),
+            name: String::new(),
+            asked: object::number(object, "/spec/replicas").unwrap_or(1),
+            ready: object::number(object, "/status/availableReplicas").unwrap_or(0),
+            present: object::number(object, "/status/replicas").unwrap_or(0),
+        }]
+    }
+
+    /// The pods are specified by the cliques, which the group only names.
+    fn replica<'a>(&self, _: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+        Vec::new()
+    }
+
+    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
+        Some(PodsOf {
+            labels: [(GROUP.to_owned(), object.metadata.name.clone()?)].into(),
+            replica: Some(INDEX),
+        })
     }
 }

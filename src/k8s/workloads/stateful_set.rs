@@ -1,6 +1,11 @@
 //! StatefulSets (apps/v1). `currentReplicas` and `updatedReplicas` do not mean ready, so a revision is counted by its pods.
 
-use super::{Cache, Counts, NotSynced, Which, Workload, object, pods};
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::Value as Json;
+
+use super::{
+    Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods, scaling,
+};
 
 pub(super) struct StatefulSets;
 
@@ -22,5 +27,23 @@ impl Workload for StatefulSets {
                 object::replicas(object, "/status/readyReplicas")
             })),
         }
+    }
+
+    fn scaling(&self) -> Option<&dyn Scaling> {
+        Some(self)
+    }
+}
+
+impl Scaling for StatefulSets {
+    fn resource(&self) -> ApiResource {
+        object::stateful_sets()
+    }
+
+    fn replica<'a>(&self, object: &'a DynamicObject, _: &Part) -> Vec<(&'a Json, u32)> {
+        scaling::once(object, "/spec/template/spec")
+    }
+
+    fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
+        scaling::pods_by_selector(object)
     }
 }

@@ -1,4 +1,4 @@
-//! By what the new generation is judged, compared with the old one.
+//! How the new generation is judged against the old one.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,11 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::Rules;
 use crate::resource::rules;
 
-/// What is done if the new generation fails.
+/// The annotation that requests another try of a new generation that has failed: the time, as with `kubectl rollout restart`. It
+/// is not part of the spec, so tools that apply the spec from a repository do not see it.
+pub const RETRIED_AT: &str = "crossfade/retried-at";
+
+/// What happens if the new generation fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum OnFailure {
     // The split stays.
@@ -20,33 +24,34 @@ pub enum OnFailure {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnalysisSpec {
-    /// How long the latencies of a frontend of the new generation do not count after it was added,
-    /// in seconds, because its caches are cold.
+    /// For how long after a frontend of the new generation was added its latencies do not count, in seconds, because its caches
+    /// are cold.
     #[schemars(range(min = 0, max = 86_400))]
     pub warmup_seconds: u32,
-    /// The time that figures cover, in seconds.
+    /// The period that the figures cover, in seconds.
     #[schemars(range(min = 10, max = 3600))]
     pub window_seconds: u32,
-    /// How many requests each generation must have begun within that time for a pass.
+    /// How many requests each generation must have begun in that period for a pass.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub min_samples: u32,
-    /// By how much the share of failed requests of the new generation may exceed that of the old
-    /// one, in percentage points; fractions are allowed.
+    /// By how many percentage points the share of failed requests of the new generation may exceed that of the old one; fractions
+    /// are allowed.
     #[schemars(range(min = 0, max = 100))]
     pub max_failure_rate_increase_percent: f64,
-    /// How many times as long as with the old generation the first token may take, at the median
-    /// and at the 95th percentile.
+    /// How many times as long as that of the old generation the first token of the new one may take, at the median and at the
+    /// 95th percentile.
     #[schemars(range(min = 1, max = 100))]
     pub ttft_p95_ratio: f64,
-    /// The same for the gaps between tokens, at the 99th percentile, and for the time per token.
+    /// The same ratio for the gaps between tokens, at the 99th percentile, and for the time per token.
     #[schemars(range(min = 1, max = 100))]
     pub gap_p99_ratio: f64,
-    /// One minus the probability that a new generation that keeps to these margins is ever failed.
+    /// One minus the probability that the analysis ever fails a new generation that stays within these margins.
     #[schemars(range(min = 0.5, max = 0.999_999), extend("x-kubernetes-validations" = rules::confidence()))]
     pub confidence: f64,
-    /// What a proxy does that has its plan from a file, if the new generation fails: `Hold` leaves
-    /// the split, `RollBack` sends all requests to the old one, until the plan names another new
-    /// one. An old one that drains (`oldDraining`) gets none. In a cluster nothing is done.
+    /// What happens if the new generation fails: with `Hold` it keeps at most its current share, with `RollBack` all requests go
+    /// to the old one. In a cluster, the controller acts, until `crossfade retry` or a different new generation in the spec.
+    /// Without a cluster, the proxy acts (`Hold` leaves the split as it is), until the plan names a different new generation; it
+    /// sends no requests back to an old generation that drains (`oldDraining`).
     pub on_failure: OnFailure,
 }
 

@@ -1,11 +1,11 @@
-//! The fields of the spec about streams that outlive the server that began them.
+//! The fields of the spec for continuing streams on another server.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::continuation::Mode;
 
-/// Where a stream that breaks after its first content may be continued.
+/// Which frontends may continue a stream that breaks after its first content.
 // No doc comments on the variants: the schema is then a plain list of names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
@@ -32,9 +32,8 @@ impl From<ContinuationMode> for Mode {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContinuationSpec {
-    /// Whether another frontend is asked to continue a stream that breaks, and which: `"Off"`: none;
-    /// `SameGeneration`: one of the stream's own generation; `AnyGeneration`: also one of the other
-    /// generation. Write `"Off"` in quotes, since YAML may take it for a boolean.
+    /// Which frontends may continue a broken stream: none (`"Off"`), others of the stream's own generation (`SameGeneration`), or
+    /// also those of the other generation (`AnyGeneration`). Quote `"Off"`, because YAML may read it as a boolean.
     pub mode: ContinuationMode,
     /// The longest text of a stream that is kept so that it can be continued, in bytes. A stream
     /// with more text is not continued.
@@ -43,7 +42,7 @@ pub struct ContinuationSpec {
     /// How often one stream may be continued.
     #[schemars(range(min = 1, max = 100))]
     pub max_per_stream: u32,
-    /// Whether an SSE comment marks the place in the stream where another frontend goes on.
+    /// Whether an SSE comment marks the place in the stream where another frontend takes over.
     pub comment: bool,
 }
 
@@ -58,18 +57,17 @@ impl Default for ContinuationSpec {
     }
 }
 
-/// How the old generation is emptied of the streams that still run on it.
+/// What happens to streams that are still open on the old generation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainSpec {
-    /// How long streams may stay on the old generation after all requests go to the new one, in
-    /// seconds; fractions are allowed. Those that are still open then are moved: the new generation
-    /// continues them. Needs `failover.continuation.mode: AnyGeneration`. By default no stream is
-    /// moved.
+    /// How long streams may stay on the old generation after all requests go to the new one, in seconds; fractions are allowed.
+    /// After that, they are moved: the new generation continues them. Needs `failover.continuation.mode: AnyGeneration`. By
+    /// default, streams are not moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 604_800))]
     pub move_after_seconds: Option<f64>,
-    /// How many streams each proxy moves per second at most.
+    /// The maximum number of streams that each proxy moves per second.
     #[schemars(range(min = 1, max = 10_000))]
     pub move_rate: u32,
 }

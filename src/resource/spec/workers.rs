@@ -1,13 +1,13 @@
-//! Which workers a generation has and how many make it whole: what the controller counts.
+//! Which workers a generation has and how many make it whole, for the controller to count.
 //!
-//! It means nothing to a proxy.
+//! Proxies ignore it.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The kinds of objects whose workers can be counted; `Pod` counts pods that carry labels.
+/// The kinds of objects whose workers can be counted; `Pod` counts pods by their labels.
 pub const WORKER_KINDS: [&str; 9] = [
     "Pod",
     "Deployment",
@@ -44,11 +44,11 @@ pub struct WorkerSourceSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
-    /// The revision or worker hash, where the workers of both generations live in one object.
+    /// The revision or worker hash, if one object owns the workers of both generations.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub revision: Option<String>,
-    /// Labels that the pods of the workers carry.
+    /// Labels of the workers' pods.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 16))]
     pub selector: BTreeMap<String, String>,

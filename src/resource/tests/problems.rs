@@ -211,7 +211,23 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
             "  analysis: {confidence: 1}",
             "line 6: spec.analysis.confidence: must be 0.5..=0.999999, is 1",
         ),
+        (
+            "  steps: [{percent: 0}]",
+            "line 6: spec.steps[0].percent: must be 1..=100, is 0",
+        ),
+        (
+            "  steps: [{percent: 5, holdSeconds: 604801}]",
+            "line 6: spec.steps[0].holdSeconds: must be 0..=604800, is 604801",
+        ),
+        (
+            "  steps: [{holdSeconds: 1}]",
+            "line 6: spec.steps[0].percent: is required",
+        ),
         // Meaning.
+        (
+            "  steps:\n  - {percent: 5}\n  - {percent: 5}",
+            "line 8: spec.steps[1].percent: each step must have a higher percent than the one before it",
+        ),
         (
             "  weights: {old: 0, new: 0}",
             "line 6: spec.weights: at least one of old and new must be more than 0",

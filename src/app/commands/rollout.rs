@@ -1,0 +1,71 @@
+//! The commands that a user runs on a rollout: one shows it, once or repeatedly; the others edit it after a confirmation.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use super::{Answer, Error, Form, Source, View, asked, print, show};
+use crate::status::{self, Choice, Cluster, RolloutVerb};
+
+/// The options of `rollout`.
+#[derive(Clone, Debug)]
+pub struct RolloutOptions {
+    /// The rollout. Without a name, the only one of the namespace.
+    pub name: Option<String>,
+    pub cluster: Choice,
+    /// Repeats at this interval.
+    pub every: Option<Duration>,
+    pub form: Form,
+}
+
+/// Shows a rollout.
+///
+/// # Errors
+/// When the cluster cannot be read. While watching this is no error, since it may become reachable again.
+pub fn rollout(options: RolloutOptions) -> Result<ExitCode, Error> {
+    crate::app::runtime()?.block_on(async {
+        let cluster = Cluster::open(&options.cluster).await?;
+        let source = Source::Rollouts(cluster, options.name);
+        show(source, options.every, options.form).await
+    })
+}
+
+pub(super) async fn view(cluster: &Cluster, name: Option<&str>) -> Result<View, status::Error> {
+    if let Some(name) = name {
+        return Ok(View::Rollout(cluster.rollout(name).await?.into()));
+    }
+    let mut rollouts = cluster.rollouts().await?;
+    match rollouts.pop() {
+        None => Err(status::Error::NoRollout(cluster.namespace().to_owned())),
+        Some(only) if rollouts.is_empty() => Ok(View::Rollout(only.into())),
+        Some(last) => {
+            rollouts.push(last);
+            Ok(View::Rollouts(rollouts))
+        }
+    }
+}
+
+/// Shows what a verb changes in a rollout, asks for confirmation, and makes the changes.
+///
+/// # Errors
+/// When the cluster cannot be read or refuses the edit, and when there is no terminal to confirm on.
+pub fn edit_rollout(
+    name: &str,
+    choice: &Choice,
+    yes: bool,
+    verb: RolloutVerb,
+) -> Result<ExitCode, Error> {
+    crate::app::runtime()?.block_on(async {
+        let cluster = Cluster::open(choice).await?;
+        let rollout = cluster.rollout(name).await?;
+        let changes = verb.changes(&rollout);
+        match asked(name, cluster.namespace(), &changes, None, yes)? {
+            Answer::Nothing => Ok(ExitCode::SUCCESS),
+            Answer::No => Ok(ExitCode::FAILURE),
+            Answer::Yes => {
+                cluster.apply_to_rollout(&rollout, verb).await?;
+                print("changed\n");
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}

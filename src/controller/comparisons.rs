@@ -1,0 +1,88 @@
+//! Polls a proxy for its counts of both generations. Contains no policy.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::limits::ProxyShare;
+use super::poller::PollSink;
+use crate::error_chain::error_chain;
+use crate::state_api::v1::Comparison;
+use crate::state_api::{Client, Error};
+
+/// Timeout of each step: connecting, and one answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The time between two questions, and that while both generations get no requests.
+const PACES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+/// Pause before reconnecting to a proxy that does not answer.
+const PAUSE: Duration = Duration::from_millis(500);
+/// How long the first answer is kept: it holds the past minutes, for a comparison that has to begin in the past.
+const KEPT: Duration = Duration::from_secs(10);
+
+/// The last answer of a proxy.
+#[derive(Clone, Debug)]
+pub(super) struct Compared {
+    /// What it has counted, or why that is not known.
+    pub counts: Result<Arc<Comparison>, Arc<str>>,
+    /// What it had counted minutes ago, and when it said so.
+    pub past: Option<(Instant, Arc<Comparison>)>,
+}
+
+/// Follows the proxy with the admin port at `address`, and reconnects forever.
+pub(super) async fn follow(address: String, mut sink: PollSink<Compared>, _share: ProxyShare) {
+    loop {
+        let silence = match ask(&address, &mut sink).await {
+            Ok(never) => match never {},
+            Err(error) => error_chain(&error),
+        };
+        tracing::debug!(address, error = silence, "a proxy cannot be compared");
+        let silent = Compared {
+            counts: Err(silence.into()),
+            past: None,
+        };
+        sink.tell(silent, false);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn ask(
+    address: &str,
+    sink: &mut PollSink<Compared>,
+) -> Result<std::convert::Infallible, Error> {
+    let client = Client::connect(address, PATIENCE).await?;
+    let mut past = None;
+    let mut failed = None;
+    let mut answer = client.compare(true).await?;
+    loop {
+        let counts = match answer.take() {
+            Some(counts) => Ok(Arc::new(counts)),
+            None => Err("is too old to be compared".into()),
+        };
+        let now = Instant::now();
+        if let Ok(counts) = &counts {
+            past.get_or_insert_with(|| (now, Arc::clone(counts)));
+        }
+        let fails = counts.as_ref().ok().map(|counts| failures(counts));
+        // Requests that fail may have to be acted on at once.
+        let matters = failed.is_some_and(|failed| fails > Some(failed));
+        failed = fails;
+        let compared = Compared {
+            counts,
+            past: past
+                .clone()
+                .filter(|(at, _)| now.duration_since(*at) < KEPT),
+        };
+        sink.tell(compared, matters);
+        sink.pause(PACES[0], PACES[1]).await;
+        answer = client.compare(false).await?;
+    }
+}
+
+/// Requests that new has failed.
+fn failures(counted: &Comparison) -> u64 {
+    let strata = counted.counts.last().map(|counts| &counts.strata);
+    let new = strata
+        .into_iter()
+        .flatten()
+        .filter_map(|one| one.new.as_ref());
+    new.fold(0, |sum, new| sum.saturating_add(new.failed))
+}

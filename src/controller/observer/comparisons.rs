@@ -1,0 +1,93 @@
+//! The counts of both generations that the proxies of an update report.
+
+use std::collections::BTreeSet;
+
+use super::{Observed, Observer, ProxyPod};
+use crate::controller::comparisons::{self, Compared};
+use crate::controller::parsed::ParsedUpdate;
+use crate::controller::poller::Pace;
+use crate::rollout::Proxy;
+
+/// What is known of one proxy.
+#[derive(Clone, Debug)]
+pub(in crate::controller) struct Asked {
+    /// Its pod.
+    pub name: String,
+    pub answer: Answer,
+}
+
+#[derive(Clone, Debug)]
+pub(in crate::controller) enum Answer {
+    Told(Compared),
+    /// It was asked just now.
+    NotYet,
+    /// It tells nothing, or nothing of this update, and why.
+    Silent(String),
+}
+
+impl Observer {
+    /// Asks the proxies of an update, if new is analysed: those that may have sent a request to this new. One that gets no
+    /// clients and does not answer is left out.
+    pub(super) fn comparisons(
+        &self,
+        parsed: &ParsedUpdate,
+        proxies: &[Proxy],
+        early_until: &mut Option<std::time::Instant>,
+    ) -> Vec<Asked> {
+        let key = &parsed.key;
+        let pods = self.known().get(key).cloned();
+        let pods = pods.filter(|_| parsed.spec.analysis.is_some());
+        let pods: Vec<&ProxyPod> = pods.iter().flat_map(|pods| pods.iter()).collect();
+        let places = pods.iter().filter_map(|pod| pod.place.clone());
+        self.comparisons.keep(key, &places.collect::<BTreeSet<_>>());
+        let split = parsed.split();
+        let pace = match split.is_all_old() || split.is_all_new() {
+            true => Pace::Seldom,
+            false => Pace::Usual,
+        };
+        let begun = parsed.memory().trial.generation;
+        let asked = pods.into_iter().map(|pod| {
+            let answer = self.compare(parsed, pod, pace, early_until);
+            let applied = proxies.iter().find(|proxy| proxy.name == pod.pod);
+            let applied = applied.and_then(|proxy| proxy.state.as_ref().ok());
+            // An earlier plan may name another new.
+            let is_of_trial = applied.is_some_and(|state| state.applied >= begun);
+            let answer = match answer {
+                Answer::Told(_) if !is_of_trial => {
+                    Answer::Silent("has not applied the update".to_owned())
+                }
+                answer => answer,
+            };
+            let name = pod.pod.clone();
+            (pod.ready, Asked { name, answer })
+        });
+        let counts =
+            |(ready, asked): &(bool, Asked)| *ready || matches!(asked.answer, Answer::Told(_));
+        asked.filter(counts).map(|(_, asked)| asked).collect()
+    }
+
+    fn compare(
+        &self,
+        parsed: &ParsedUpdate,
+        pod: &ProxyPod,
+        pace: Pace,
+        early_until: &mut Option<std::time::Instant>,
+    ) -> Answer {
+        let Some(place) = &pod.place else {
+            let port = &self.settings.proxies.port;
+            return Answer::Silent(format!("has no port {port}"));
+        };
+        let key = &parsed.key;
+        let permit = || self.limits.proxy(&key.namespace);
+        let follow = |sink, share| comparisons::follow(place.clone(), sink, share);
+        match self.comparisons.hear(key, place, pace, permit, follow) {
+            None => Answer::Silent("is not asked, as there are too many proxies".to_owned()),
+            Some(Ok(compared)) => match &compared.counts {
+                Ok(_) => Answer::Told(compared),
+                Err(why) => Answer::Silent(why.to_string()),
+            },
+            Some(Err(since)) if !Observed::misses(early_until, since) => Answer::NotYet,
+            Some(Err(_)) => Answer::Silent("does not answer".to_owned()),
+        }
+    }
+}

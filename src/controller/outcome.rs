@@ -1,0 +1,154 @@
+//! Starts to apply a job, and handles its result: backoff, Events, metrics.
+
+use std::time::Instant;
+
+use super::Key;
+use super::apply;
+use super::backoff::Part;
+use super::dry_run::DryRun;
+use super::job::{Applied, Job};
+use super::tracked::Tracked;
+use super::work_loop::{AGAIN, Controller};
+use crate::rollout::Action;
+
+/// Events about a split, which are emitted as soon as the split is written.
+const OF_SPLIT: [&str; 2] = ["SplitChanged", CONTESTED];
+/// Its Event is emitted only once.
+const CONTESTED: &str = "SplitContested";
+
+impl Controller {
+    /// Logs what would be done, and remembers it as if it had been.
+    pub(super) fn pretend(&mut self, job: Job) {
+        let key = &job.key;
+        if let Some(at) = job.wake_at {
+            self.queue.wake_at(key.clone(), at);
+        } else if job.is_refused {
+            self.queue.failed(key, Instant::now(), fastrand::f64());
+        }
+        let tracked = self.tracked.entry(key.clone()).or_default();
+        let dry = DryRun::of(&job, tracked.dry.as_ref());
+        let before = tracked.dry.as_ref();
+        if before.is_none_or(|before| before.said != dry.said) {
+            tracing::info!("{key}: {}", dry.said);
+        }
+        for notice in &job.events {
+            tracing::info!("{key}: would tell {}: {}", notice.reason, notice.note);
+        }
+        tracked.dry = Some(dry);
+    }
+
+    pub(super) fn apply(&mut self, mut job: Job, since: Option<Instant>) {
+        let (key, now) = (job.key.clone(), Instant::now());
+        let backoffs = &self.tracked.entry(key.clone()).or_default().backoffs;
+        let mut untold_until = backoffs.until(&Part::Status, now);
+        let actions = std::mem::take(&mut job.actions);
+        for (action, until) in backoffs.of_actions(actions, now) {
+            let Some(until) = until else {
+                job.actions.push(action);
+                continue;
+            };
+            self.queue.wake_at(key.clone(), until);
+            if action.is_required() {
+                if job.actions.is_empty() {
+                    // No Event is emitted either, as nothing has happened.
+                    return;
+                }
+                untold_until = Some(until);
+                break;
+            }
+        }
+        if let Some(until) = untold_until {
+            job.write_status = false;
+            self.queue.wake_at(key.clone(), until);
+        }
+        if job.actions.is_empty() && !job.write_status {
+            self.rest(&key, job.is_refused);
+            if let Some(at) = job.wake_at {
+                self.queue.wake_at(key, at);
+            }
+            return;
+        }
+        self.queue.begin(&key);
+        let running = job.run(self.writer.clone(), since, untold_until.is_none());
+        let task = self.running.spawn(running);
+        self.tasks.insert(task.id(), key);
+    }
+
+    /// Ends a reconcile: with backoff if the user has to fix something, without otherwise.
+    fn rest(&mut self, key: &Key, is_refused: bool) {
+        match is_refused {
+            true => self.queue.failed(key, Instant::now(), fastrand::f64()),
+            false => self.queue.done(key),
+        }
+    }
+
+    /// Handles the result of a job.
+    pub(super) fn finish(&mut self, key: Key, done: Applied) {
+        let now = Instant::now();
+        self.metrics
+            .apply
+            .observe(done.begun.elapsed().as_secs_f64());
+        if let Some(at) = done.wake_at {
+            self.queue.wake_at(key.clone(), at);
+        }
+        // An update that was deleted meanwhile is not remembered again.
+        let mut none = Tracked::default();
+        let tracked = self.tracked.get_mut(&key).unwrap_or(&mut none);
+        if let Some(object) = done.object {
+            tracked.latest = Some(object);
+        }
+        for part in &done.written {
+            tracked.backoffs.written(part);
+        }
+        let is_told = done.written.contains(&Part::Status);
+        if is_told {
+            tracked.told = Some(now);
+        }
+        let is_split = |part: &Part| matches!(part, Part::Action(Action::SetSplit(_)));
+        let is_split = done.written.iter().any(is_split);
+        let mut events = done.events;
+        // Events that no write records are dropped here: the next reconcile emits them again.
+        events.retain(|notice| is_told || (is_split && OF_SPLIT.contains(&notice.reason)));
+        if is_told {
+            tracked.is_contested = false;
+        } else if events.iter().any(|notice| notice.reason == CONTESTED) {
+            tracked.is_contested = true;
+        }
+        for notice in events {
+            tracing::info!(update = %key, reason = notice.reason, "{}", notice.note);
+            self.notices.tell(notice);
+        }
+        match done.failed {
+            None => {
+                self.rest(&key, done.is_refused);
+                if let Some(since) = done.since {
+                    self.metrics.reaction.observe(since.elapsed().as_secs_f64());
+                }
+            }
+            Some((_, apply::Error::Changed)) => {
+                self.metrics.errors.with_label_values(&["changed"]).inc();
+                self.queue.failed(&key, now, fastrand::f64());
+            }
+            // The next leader reconciles again, even if it is this replica.
+            Some((_, apply::Error::NotLeading)) => {
+                self.queue.done(&key);
+                self.queue.wake_at(key, now + AGAIN);
+            }
+            Some((part, error)) => {
+                self.metrics.errors.with_label_values(&["write"]).inc();
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                tracing::warn!(update = %key, cause, "{error}");
+                let until = tracked.backoffs.refused(part, now, fastrand::f64());
+                self.queue.done(&key);
+                self.queue.wake_at(key, until);
+            }
+        }
+    }
+
+    /// Handles a job that panicked.
+    pub(super) fn broke(&mut self, key: &Key) {
+        self.metrics.errors.with_label_values(&["panic"]).inc();
+        tracing::error!(update = %key, "writing it has panicked");
+        self.queue.failed(key, Instant::now(), fastrand::f64());
+    }
+}

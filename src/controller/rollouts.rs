@@ -1,0 +1,310 @@
+//! Reconciles every `DynamoRollout`: observe, decide by [`crate::scaling`], carry out one action, write the status.
+//!
+//! The traffic is that of a `DynamoUpdateConfig` which the rollout owns, and which the controller of updates observes as any
+//! other. All that must survive a reconcile is in the status of the rollout. Contains no policy.
+
+mod accept;
+mod job;
+mod look;
+mod memory;
+mod observe;
+mod status;
+mod update;
+mod write;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kube::CustomResourceExt;
+use serde_json::Value as Json;
+use tokio::task::JoinSet;
+
+pub(super) use self::job::Done;
+use self::job::{Step, Work};
+use self::write::{Writer, Written};
+use super::observer::Observer;
+use super::queue::{Due, Queue};
+use super::{ControllerSettings, Key, Metrics, apply, parsed};
+use crate::error_chain::error_chain;
+use crate::k8s::{Changed, Connection, Leading, Object, Scope};
+use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase};
+use crate::resource::{DynamoRollout, read_rollout_status};
+
+/// Delay after a change, so that related changes share one look, and there are few of them in a namespace with many pods.
+const GATHER: Duration = Duration::from_millis(200);
+/// Interval between looks at a rollout that has not ended.
+const MOVING: Duration = Duration::from_secs(2);
+/// Interval between looks at one that has.
+const ENDED: Duration = Duration::from_secs(30);
+/// Minimum interval between status writes if only figures have changed.
+const FIGURES: Duration = Duration::from_secs(10);
+/// How long a write whose result is unknown may still take effect.
+const UNCERTAIN: Duration = Duration::from_secs(60);
+/// Delay before another try when something is not listed yet.
+const AGAIN: Duration = Duration::from_millis(200);
+
+/// What this process knows of a rollout. Nothing in it must survive a restart.
+#[derive(Default)]
+struct Tracked {
+    /// The object that was last written, which the watch may not have delivered yet.
+    latest: Option<Object>,
+    /// What was written and must be seen before the next decision, by kind and name.
+    written: HashMap<(String, String), u64>,
+    /// Until when a write whose result is unknown may take effect.
+    uncertain_until: Option<Instant>,
+    /// When the status was last written.
+    told: Option<Instant>,
+}
+
+/// The rollouts of a controller.
+pub(super) struct Rollouts {
+    settings: Arc<ControllerSettings>,
+    observer: Arc<Observer>,
+    writer: Writer,
+    metrics: Arc<Metrics>,
+    queue: Queue,
+    tracked: HashMap<Key, Tracked>,
+    running: JoinSet<(Key, Done)>,
+}
+
+impl Rollouts {
+    pub fn new(
+        settings: &Arc<ControllerSettings>,
+        observer: &Arc<Observer>,
+        connection: &Connection,
+        leading: Leading,
+        metrics: &Arc<Metrics>,
+    ) -> Self {
+        Self {
+            writer: Writer::new(
+                connection,
+                leading,
+                settings.lease_length,
+                Arc::clone(metrics),
+            ),
+            settings: Arc::clone(settings),
+            observer: Arc::clone(observer),
+            metrics: Arc::clone(metrics),
+            queue: Queue::default(),
+            tracked: HashMap::new(),
+            running: JoinSet::new(),
+        }
+    }
+
+    /// When the next rollout is due.
+    pub fn next(&self) -> Option<Instant> {
+        self.queue.next()
+    }
+
+    /// Waits for the next action to be carried out. Never returns if there is none.
+    pub async fn done(&mut self) -> Option<(Key, Done)> {
+        loop {
+            match self.running.join_next().await {
+                Some(Ok(done)) => return Some(done),
+                Some(Err(error)) => {
+                    self.metrics.errors.with_label_values(&["panic"]).inc();
+                    tracing::error!(%error, "carrying out an action of a rollout has panicked");
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Wakes the rollouts of the namespace in which something has changed.
+    pub fn hear(&mut self, changed: &Changed) {
+        let namespace = changed.object.metadata.namespace.as_deref();
+        let namespace = namespace.unwrap_or_default();
+        if !self.settings.manages(namespace) {
+            return;
+        }
+        let at = Instant::now() + GATHER;
+        for rollout in self.all(Some(namespace)) {
+            self.queue.wake_at(parsed::key(&rollout), at);
+        }
+    }
+
+    /// Wakes all rollouts.
+    pub fn wake_all(&mut self) {
+        for rollout in self.all(None) {
+            self.queue.wake_at(parsed::key(&rollout), Instant::now());
+        }
+    }
+
+    fn all(&self, namespace: Option<&str>) -> Vec<Object> {
+        let kind = DynamoRollout::api_resource();
+        let namespace = match &self.settings.scope {
+            Scope::Namespace(own) => Some(namespace.unwrap_or(own)),
+            Scope::All => namespace,
+        };
+        let found = match namespace {
+            Some(namespace) => self.observer.cache.of(&kind, namespace),
+            None => self.observer.cache.all(&kind),
+        };
+        found.unwrap_or_default()
+    }
+
+    /// Looks at the rollout that has been due for longest.
+    pub fn look_at_next(&mut self, leads: bool) {
+        let due = self.queue.take(Instant::now());
+        let Some(due) = due.filter(|_| leads) else {
+            return;
+        };
+        let key = due.key.clone();
+        let kind = DynamoRollout::api_resource();
+        let cache = &self.observer.cache;
+        let found = match cache.one(&kind, &key.namespace, &key.name) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                self.tracked.remove(&key);
+                self.queue.forget(&key);
+                return;
+            }
+            Err(_) => return self.queue.put_back(due, Instant::now() + AGAIN),
+        };
+        if found.metadata.deletion_timestamp.is_some() {
+            return;
+        }
+        let tracked = self.tracked.entry(key.clone()).or_default();
+        let rollout = newest(tracked, &found);
+        let no_status = Json::Null;
+        let (before, _) = read_rollout_status(rollout.data.get("status").unwrap_or(&no_status));
+        let subject = Subject {
+            key: &key,
+            rollout: &rollout,
+            before: &before,
+        };
+        match self.work(subject) {
+            Ok(work) => self.begin(work),
+            Err(Early) => self.put_back(due),
+        }
+    }
+
+    fn put_back(&mut self, due: Due) {
+        self.queue.put_back(due, Instant::now() + AGAIN);
+    }
+
+    /// Starts to carry out what is to be done.
+    fn begin(&mut self, work: Work) {
+        let key = work.key.clone();
+        let is_over = work.status.phase.is_some_and(RolloutPhase::is_over);
+        let interval = if is_over { ENDED } else { MOVING };
+        self.queue.wake_at(key.clone(), Instant::now() + interval);
+        if matches!(work.step, Step::Nothing) && !work.write_status {
+            self.queue.done(&key);
+            return;
+        }
+        self.queue.begin(&key);
+        self.running.spawn(work.run(self.writer.clone()));
+    }
+
+    /// Handles the result of an action.
+    pub fn finish(&mut self, key: &Key, done: Done) {
+        let now = Instant::now();
+        let tracked = self.tracked.entry(key.clone()).or_default();
+        for Written {
+            kind,
+            name,
+            version,
+        } in done.written
+        {
+            tracked.written.insert((kind, name), version);
+        }
+        if let Some(object) = done.object {
+            tracked.latest = Some(object);
+            tracked.told = Some(now);
+        }
+        match done.failed {
+            None => {
+                self.queue.done(key);
+                self.queue
+                    .wake_at(key.clone(), now + Duration::from_millis(20));
+            }
+            Some(error) => {
+                if write::is_uncertain(&error) {
+                    tracked.uncertain_until = Some(now + UNCERTAIN);
+                }
+                let cause = match &error {
+                    apply::Error::Changed => "changed",
+                    _ => "write",
+                };
+                self.metrics.errors.with_label_values(&[cause]).inc();
+                tracing::warn!(rollout = %key, "{}", error_chain(&error));
+                self.queue.failed(key, now, fastrand::f64());
+            }
+        }
+    }
+
+    /// Whether the watch shows what was last written of the update.
+    fn shows(&self, key: &Key, update: &Option<Object>) -> bool {
+        let version = update
+            .as_ref()
+            .map(|update| &update.metadata.resource_version);
+        let version = version
+            .and_then(|version| version.as_deref())
+            .unwrap_or("0");
+        self.shows_version(key, crate::resource::KIND, &key.name, version)
+    }
+
+    fn shows_version(&self, key: &Key, kind: &str, name: &str, version: &str) -> bool {
+        let tracked = self.tracked.get(key);
+        let written = tracked.and_then(|tracked| {
+            tracked
+                .written
+                .get(&(kind.to_owned(), name.to_owned()))
+                .copied()
+        });
+        written.is_none_or(|written| write::number(Some(version)) >= written)
+    }
+
+    /// Whether no write can take effect any more whose result is unknown.
+    fn is_certain(&self, key: &Key) -> bool {
+        let until = self
+            .tracked
+            .get(key)
+            .and_then(|tracked| tracked.uncertain_until);
+        until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Whether a status is worth writing.
+    fn is_news(
+        &self,
+        key: &Key,
+        before: &DynamoRolloutStatus,
+        after: &DynamoRolloutStatus,
+    ) -> bool {
+        if look::without_figures(before) != look::without_figures(after) {
+            return true;
+        }
+        let told = self.tracked.get(key).and_then(|tracked| tracked.told);
+        before != after && told.is_none_or(|told| told.elapsed() >= FIGURES)
+    }
+}
+
+/// Something is not listed or shown yet.
+struct Early;
+
+/// The rollout that is looked at.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    key: &'a Key,
+    rollout: &'a Object,
+    /// Its status.
+    before: &'a DynamoRolloutStatus,
+}
+
+/// The field manager of the writes of a rollout. Two rollouts of one object are told apart.
+fn manager(rollout: &Object) -> String {
+    let uid = rollout.metadata.uid.as_deref().unwrap_or_default();
+    format!("crossfade-rollout-{uid}")
+}
+
+/// The newest known version of a rollout: the watch may lag behind the controller's own writes.
+fn newest(tracked: &mut Tracked, found: &Object) -> Object {
+    let version = |object: &Object| write::number(object.metadata.resource_version.as_deref());
+    tracked.latest = tracked.latest.take().filter(|latest| {
+        version(latest) > version(found) && latest.metadata.uid == found.metadata.uid
+    });
+    let newest = tracked.latest.clone();
+    newest.unwrap_or_else(|| Arc::clone(found))
+}

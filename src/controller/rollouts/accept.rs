@@ -1,0 +1,273 @@
+//! What a rollout moves: the objects that its spec names, as they are when it begins.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::k8s::workloads::{self, GRAPH, Scaled, ScalingError};
+use crate::k8s::{Cache, NotSynced};
+use crate::managed_update::{self, Accepted, SizeError, full_sizes};
+use crate::resource::rollout_status::{AcceptedRole, AcceptedSide, AcceptedStatus};
+use crate::resource::{DynamoRolloutSpec, SideSpec};
+use crate::rollout::{Role, Sides};
+use crate::scaling::Shape;
+
+/// Why a rollout cannot begin, or what it has accepted is not there.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error(transparent)]
+    NotSynced(#[from] NotSynced),
+    #[error(transparent)]
+    Scaling(#[from] ScalingError),
+    #[error(transparent)]
+    Size(#[from] SizeError),
+    #[error("{0} {1} has no {2} workers")]
+    NoSuchRole(String, String, Role),
+    #[error(
+        "the pods of {0} {1} have no label {GRAPH}, by which the workers of several objects are counted together"
+    )]
+    NoGraph(String, String),
+    #[error("{0} {1} is another object than the one that was accepted: its UID has changed")]
+    Replaced(String, String),
+}
+
+impl Error {
+    /// Whether it is expected to pass by itself.
+    pub fn is_early(&self) -> bool {
+        matches!(
+            self,
+            Self::NotSynced(NotSynced::NotYet(_))
+                | Self::Scaling(ScalingError::NotSynced(NotSynced::NotYet(_)))
+        )
+    }
+}
+
+/// The objects of one side, by role, each with its kind.
+pub(super) type Objects = BTreeMap<Role, (String, Scaled)>;
+
+/// The objects that the spec names.
+pub(super) fn named(cache: &Cache, namespace: &str, side: &SideSpec) -> Result<Objects, Error> {
+    let mut objects = Objects::new();
+    if let (Some(kind), Some(name)) = (&side.kind, &side.name) {
+        for (role, scaled) in workloads::roles(cache, namespace, kind, name)? {
+            objects.insert(role, (kind.clone(), scaled));
+        }
+    }
+    for (role, workload) in &side.roles {
+        let Some(role) = managed_update::role(role) else {
+            continue;
+        };
+        let (kind, name) = (&workload.kind, &workload.name);
+        let scaled = of_role(cache, namespace, (kind, name), role)?;
+        objects.insert(role, (kind.clone(), scaled));
+    }
+    Ok(objects)
+}
+
+/// The objects that were accepted.
+///
+/// # Errors
+/// When one is not listed, not there, or another one of the same name.
+pub(super) fn accepted(
+    cache: &Cache,
+    namespace: &str,
+    side: &AcceptedSide,
+) -> Result<Objects, Error> {
+    accepted_roles(side)
+        .map(|(role, accepted)| one_accepted(cache, namespace, role, accepted))
+        .collect()
+}
+
+/// The objects that were accepted, without those that have been deleted.
+///
+/// # Errors
+/// When one is not listed.
+pub(super) fn remaining(
+    cache: &Cache,
+    namespace: &str,
+    side: &AcceptedSide,
+) -> Result<Objects, Error> {
+    let mut objects = Objects::new();
+    for (role, accepted) in accepted_roles(side) {
+        match one_accepted(cache, namespace, role, accepted) {
+            Ok((role, object)) => drop(objects.insert(role, object)),
+            Err(Error::Scaling(ScalingError::Missing(..)) | Error::Replaced(..)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(objects)
+}
+
+/// The roles that were accepted of a side.
+pub(super) fn accepted_roles(side: &AcceptedSide) -> impl Iterator<Item = (Role, &AcceptedRole)> {
+    let roles = side.roles.iter();
+    roles.filter_map(|(name, accepted)| Some((managed_update::role(name)?, accepted)))
+}
+
+fn one_accepted(
+    cache: &Cache,
+    namespace: &str,
+    role: Role,
+    accepted: &AcceptedRole,
+) -> Result<(Role, (String, Scaled)), Error> {
+    let (kind, name) = (&accepted.kind, &accepted.name);
+    let scaled = of_role(cache, namespace, (kind, name), role)?;
+    if scaled.object.metadata.uid.as_ref() != Some(&accepted.uid) {
+        return Err(Error::Replaced(kind.clone(), name.clone()));
+    }
+    Ok((role, (kind.clone(), scaled)))
+}
+
+/// The part of an object with this role. An object with one part has whatever role it is given.
+fn of_role(
+    cache: &Cache,
+    namespace: &str,
+    (kind, name): (&str, &str),
+    role: Role,
+) -> Result<Scaled, Error> {
+    let mut roles = workloads::roles(cache, namespace, kind, name)?;
+    let found = match roles.len() {
+        1 => roles.pop_first().map(|(_, scaled)| scaled),
+        _ => roles.remove(&role),
+    };
+    found.ok_or_else(|| Error::NoSuchRole(kind.to_owned(), name.to_owned(), role))
+}
+
+/// Accepts a rollout.
+///
+/// # Errors
+/// What is not there, or has to be given.
+pub(super) fn accept(
+    cache: &Cache,
+    namespace: &str,
+    spec: &DynamoRolloutSpec,
+    now: Timestamp,
+) -> Result<AcceptedStatus, Error> {
+    let objects = Sides {
+        old: named(cache, namespace, &spec.source)?,
+        new: named(cache, namespace, &spec.target)?,
+    };
+    let sizes = |objects: &Objects| {
+        let sizes = objects.iter();
+        sizes
+            .map(|(role, (_, scaled))| (*role, scaled.part.asked))
+            .collect()
+    };
+    let now_sizes = Sides {
+        old: sizes(&objects.old),
+        new: sizes(&objects.new),
+    };
+    let full = full_sizes(spec, &now_sizes)?;
+    let side = |objects: &Objects, full: &BTreeMap<Role, u32>, frontends: &str| {
+        let roles = objects.iter().map(|(role, (kind, scaled))| {
+            let full = full.get(role).copied().unwrap_or_default();
+            (role.as_str().to_owned(), accepted_role(kind, scaled, full))
+        });
+        Ok::<_, Error>(AcceptedSide {
+            roles: roles.collect(),
+            frontends: frontends.to_owned(),
+            graph: graph(objects)?,
+        })
+    };
+    let units = Shape::of(full.clone()).map_or(0, |shape| shape.units());
+    Ok(AcceptedStatus {
+        at: Time(now),
+        units,
+        source: side(&objects.old, &full.old, &spec.frontends.source)?,
+        target: side(&objects.new, &full.new, &spec.frontends.target)?,
+        service: service(spec),
+    })
+}
+
+/// Where the old frontends reach the new ones.
+pub(super) fn service(spec: &DynamoRolloutSpec) -> String {
+    format!("{}:{}", spec.frontends.service, spec.frontends.port)
+}
+
+fn accepted_role(kind: &str, scaled: &Scaled, full: u32) -> AcceptedRole {
+    let metadata = &scaled.object.metadata;
+    let annotations = metadata.annotations.as_ref();
+    let revision =
+        annotations.and_then(|annotations| annotations.get("deployment.kubernetes.io/revision"));
+    AcceptedRole {
+        kind: kind.to_owned(),
+        name: metadata.name.clone().unwrap_or_default(),
+        uid: metadata.uid.clone().unwrap_or_default(),
+        revision: revision.cloned(),
+        replicas: full,
+        gpus: scaled.gpus,
+    }
+}
+
+/// The graph whose pods the workers of several objects are.
+fn graph(objects: &Objects) -> Result<Option<String>, Error> {
+    let names: Vec<_> = objects.values().map(|(_, scaled)| name(scaled)).collect();
+    if names.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok(None);
+    }
+    let Some((kind, scaled)) = objects.values().next() else {
+        return Ok(None);
+    };
+    let labels = scaled.object.data.pointer("/spec/template/metadata/labels");
+    let graph = labels.and_then(|labels| labels.get(GRAPH)?.as_str());
+    match graph {
+        Some(graph) => Ok(Some(graph.to_owned())),
+        None => Err(Error::NoGraph(kind.clone(), name(scaled).to_owned())),
+    }
+}
+
+pub(super) fn name(scaled: &Scaled) -> &str {
+    scaled.object.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// What was accepted, in the terms of the decision.
+pub(super) fn terms(accepted: &AcceptedStatus) -> Accepted {
+    let of = |side: &AcceptedSide, number: fn(&AcceptedRole) -> u32| -> BTreeMap<Role, u32> {
+        let roles = side.roles.iter();
+        roles
+            .filter_map(|(name, role)| Some((managed_update::role(name)?, number(role))))
+            .collect()
+    };
+    let (source, target) = (&accepted.source, &accepted.target);
+    Accepted {
+        full: Sides {
+            old: of(source, |role| role.replicas),
+            new: of(target, |role| role.replicas),
+        },
+        gpus: Sides {
+            old: of(source, |role| role.gpus),
+            new: of(target, |role| role.gpus),
+        },
+    }
+}
+
+/// Whether the spec names another old generation than the one that was accepted.
+pub(super) fn is_other_source(accepted: &AcceptedStatus, spec: &DynamoRolloutSpec) -> bool {
+    is_other(&accepted.source, &spec.source, &spec.frontends.source)
+}
+
+/// Whether the spec names another new generation than the one that was accepted.
+pub(super) fn is_other_target(accepted: &AcceptedStatus, spec: &DynamoRolloutSpec) -> bool {
+    is_other(&accepted.target, &spec.target, &spec.frontends.target)
+        || accepted.service != service(spec)
+}
+
+fn is_other(accepted: &AcceptedSide, spec: &SideSpec, frontends: &str) -> bool {
+    let is_same = match (&spec.kind, &spec.name) {
+        (Some(kind), Some(name)) => {
+            let mut roles = accepted.roles.values();
+            roles.all(|role| role.kind == *kind && role.name == *name)
+        }
+        _ => {
+            accepted.roles.len() == spec.roles.len()
+                && spec.roles.iter().all(|(role, workload)| {
+                    let accepted = accepted.roles.get(role);
+                    accepted.is_some_and(|accepted| {
+                        accepted.kind == workload.kind && accepted.name == workload.name
+                    })
+                })
+        }
+    };
+    !is_same || accepted.frontends != frontends
+}

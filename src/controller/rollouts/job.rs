@@ -1,0 +1,189 @@
+//! What is to be done for one rollout, and its result. Contains no policy.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+use super::super::{Key, apply};
+use super::accept::Objects;
+use super::write::{Writer, Written};
+use super::{Subject, status};
+use crate::k8s::Object;
+use crate::k8s::workloads::of_kind;
+use crate::resource::rollout_status::DynamoRolloutStatus;
+use crate::scaling::{Retire, Sizes};
+use crate::split::Generation;
+
+/// One action, with what it needs.
+pub(super) enum Step {
+    Nothing,
+    /// Make the update, or write its spec.
+    Update {
+        before: Option<Object>,
+        spec: Json,
+        annotations: Json,
+    },
+    Scale {
+        side: Generation,
+        objects: Objects,
+        sizes: Sizes,
+    },
+    /// Make a Service select other pods.
+    Select {
+        service: Object,
+        selector: BTreeMap<String, String>,
+    },
+    Retire {
+        retire: Retire,
+        frontends: Option<Object>,
+        workers: Objects,
+    },
+}
+
+/// What is to be done for one rollout.
+pub(super) struct Work {
+    pub key: Key,
+    rollout: Object,
+    manager: String,
+    pub step: Step,
+    before: DynamoRolloutStatus,
+    pub status: DynamoRolloutStatus,
+    /// Whether to write the status even if there is no action.
+    pub write_status: bool,
+}
+
+/// The result of some work.
+pub(in crate::controller) struct Done {
+    pub(super) written: Vec<Written>,
+    /// The rollout after its status was written.
+    pub object: Option<Object>,
+    /// Why the rest was not done.
+    pub failed: Option<apply::Error>,
+}
+
+impl Work {
+    /// Work that only writes a status.
+    pub fn status(subject: Subject, status: DynamoRolloutStatus) -> Self {
+        let mut work = Self::step(subject, status, Step::Nothing);
+        work.write_status = true;
+        work
+    }
+
+    /// Work with an action.
+    pub fn step(subject: Subject, status: DynamoRolloutStatus, step: Step) -> Self {
+        Self {
+            key: subject.key.clone(),
+            rollout: Object::clone(subject.rollout),
+            manager: super::manager(subject.rollout),
+            step,
+            before: subject.before.clone(),
+            status,
+            write_status: false,
+        }
+    }
+
+    /// Whether the status is another one than before.
+    pub fn is_news(&self) -> bool {
+        self.status != self.before
+    }
+
+    /// Carries out the action, then writes the status.
+    pub async fn run(mut self, writer: Writer) -> (Key, Done) {
+        let mut done = Done {
+            written: Vec::new(),
+            object: None,
+            failed: None,
+        };
+        let step = std::mem::replace(&mut self.step, Step::Nothing);
+        if let Err(error) = self.act(step, &writer, &mut done).await {
+            done.failed = Some(error);
+        }
+        // Sizes that were written are recorded even if another write has failed.
+        if self.is_news() && (self.write_status || !done.written.is_empty()) {
+            let version = self.rollout.metadata.resource_version.as_deref();
+            let version = version.unwrap_or_default();
+            let told = writer.status(&self.key, version, &self.status, &self.manager);
+            match told.await {
+                Ok(object) => done.object = Some(object),
+                Err(error) => done.failed = done.failed.or(Some(error)),
+            }
+        }
+        (self.key, done)
+    }
+
+    async fn act(
+        &mut self,
+        step: Step,
+        writer: &Writer,
+        done: &mut Done,
+    ) -> Result<(), apply::Error> {
+        match step {
+            Step::Nothing => {}
+            Step::Update {
+                before,
+                spec,
+                annotations,
+            } => {
+                let body = (&spec, &annotations);
+                let written = writer.update(&self.rollout, before.as_ref(), body, &self.manager);
+                done.written.push(written.await?);
+            }
+            Step::Scale {
+                side,
+                objects,
+                sizes,
+            } => {
+                let mut scaled = Vec::new();
+                let what = (&objects, &sizes);
+                let result = writer.scale(&self.key, what, &self.manager, &mut scaled);
+                let result = result.await;
+                let sizes = scaled.iter().map(|(role, size, _)| (*role, *size));
+                let generation = self.rollout.metadata.generation;
+                status::record(&mut self.status, side, &sizes.collect(), generation);
+                done.written
+                    .extend(scaled.into_iter().map(|(.., written)| written));
+                result?;
+            }
+            Step::Select { service, selector } => {
+                let written = writer.select(&service, &selector, &self.manager);
+                done.written.push(written.await?);
+            }
+            Step::Retire {
+                retire,
+                frontends,
+                workers,
+            } => {
+                self.retire(retire, frontends, workers, writer).await?;
+                self.status.memory.get_or_insert_default().retired = true;
+                self.write_status = true;
+            }
+        }
+        Ok(())
+    }
+
+    async fn retire(
+        &self,
+        retire: Retire,
+        frontends: Option<Object>,
+        workers: Objects,
+        writer: &Writer,
+    ) -> Result<(), apply::Error> {
+        if retire == Retire::Delete {
+            for (kind, scaled) in workers.values() {
+                if let Some(scaling) = of_kind(kind) {
+                    writer.delete(&scaling.resource(), &scaled.object).await?;
+                }
+            }
+        }
+        let Some(frontends) = frontends else {
+            return Ok(());
+        };
+        match retire {
+            Retire::Delete => {
+                let deployments = super::write::deployments();
+                writer.delete(&deployments, &frontends).await
+            }
+            _ => writer.to_zero(&frontends, &self.manager).await,
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! For how long something has been so, by the times that the status keeps. Pure.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutMemory};
+use crate::rollout::Sides;
+use crate::scaling::{Seen, Side};
+use crate::split::Weights;
+
+/// The memory after a look at `now`, and what was seen with the durations that follow from it.
+pub(super) fn advance(
+    before: &DynamoRolloutStatus,
+    mut seen: Seen,
+    now: Timestamp,
+) -> (RolloutMemory, Seen) {
+    let old = before.memory.clone().unwrap_or_default();
+    let since = |known: &Option<Time>, holds: bool| match known {
+        Some(time) if holds => Some(time.clone()),
+        _ => holds.then_some(Time(now)),
+    };
+    let is_same = sizes_are(before, &seen.sides);
+    let is_complete = [&seen.sides.old, &seen.sides.new]
+        .into_iter()
+        .all(|side| side.roles.values().all(|role| role.ready >= role.asked));
+    let is_at_rest = is_complete
+        && [&seen.sides.old, &seen.sides.new].into_iter().all(|side| {
+            { side.roles.values() }
+                .all(|role| role.observed && role.terminating == 0 && role.present == role.asked)
+        });
+    let is_applied = { seen.traffic.applied.iter() }
+        .all(|applied| *applied == Some(seen.traffic.split))
+        && !seen.traffic.applied.is_empty();
+    let was = before.split.and_then(|split| split.exact());
+    let is_same_split = was == Some(seen.traffic.split);
+    let memory = RolloutMemory {
+        unchanged_since: since(&old.unchanged_since.clone().filter(|_| is_same), true),
+        at_rest_since: since(&old.at_rest_since.clone().filter(|_| is_same), is_at_rest),
+        unready_since: since(&old.unready_since, !is_complete),
+        applied_since: since(
+            &old.applied_since.clone().filter(|_| is_same_split),
+            is_applied,
+        ),
+        ..old
+    };
+    seen.unchanged_for = elapsed(&memory.unchanged_since, now);
+    seen.at_rest_for = elapsed(&memory.at_rest_since, now);
+    seen.unready_for = elapsed(&memory.unready_since, now);
+    seen.traffic.applied_for = elapsed(&memory.applied_since, now);
+    (memory, seen)
+}
+
+fn elapsed(since: &Option<Time>, now: Timestamp) -> Duration {
+    let since = since.as_ref().map(|since| now.duration_since(since.0));
+    since.map_or(Duration::ZERO, |since| {
+        Duration::try_from(since).unwrap_or_default()
+    })
+}
+
+/// Whether the sizes are those of the last look.
+fn sizes_are(before: &DynamoRolloutStatus, sides: &Sides<Side>) -> bool {
+    [(&before.source, &sides.old), (&before.target, &sides.new)]
+        .into_iter()
+        .all(|(before, side)| {
+            let before = before.as_ref();
+            side.roles.iter().all(|(role, workers)| {
+                let known = before.and_then(|before| before.roles.get(role.as_str()));
+                known.is_some_and(|known| known.spec == workers.asked)
+            })
+        })
+}
+
+/// A split as the status tells it.
+pub(super) fn split(weights: Weights) -> crate::resource::status::SplitStatus {
+    crate::resource::status::SplitStatus {
+        percent: weights.rounded_percent(),
+        weights: Some(crate::resource::WeightsSpec {
+            old: weights.old(),
+            new: weights.new_weight(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::rollout_status::{ScaledRoleStatus, SideStatus};
+    use crate::rollout::Role;
+    use crate::scaling::{Clients, LastWorker, Traffic, Verdict, Workers};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + seconds).unwrap()
+    }
+
+    fn workers(asked: u32, ready: u32) -> Workers {
+        Workers {
+            asked,
+            observed: true,
+            present: asked,
+            ready,
+            ..Workers::default()
+        }
+    }
+
+    fn seen(old: Workers, new: Workers, applied: Weights) -> Seen {
+        let side = |workers| Side {
+            roles: [(Role::Worker, workers)].into(),
+            ..Side::default()
+        };
+        Seen {
+            is_current: true,
+            sides: Sides {
+                old: side(old),
+                new: side(new),
+            },
+            traffic: Traffic {
+                split: Weights::ALL_OLD,
+                applied: vec![Some(applied)],
+                applied_for: Duration::ZERO,
+                open: None,
+                p99: None,
+            },
+            verdict: Verdict::Inconclusive,
+            clients: Clients {
+                service: None,
+                selector_saved: false,
+                direct_to_new: None,
+                last_worker: LastWorker::Needed,
+                safe_to_delete_old: false,
+                retired: false,
+            },
+            unchanged_for: Duration::ZERO,
+            at_rest_for: Duration::ZERO,
+            unready_for: Duration::ZERO,
+            quota_left: None,
+            accepts_sizes: false,
+        }
+    }
+
+    /// The status after a look.
+    fn status(seen: &Seen, memory: RolloutMemory) -> DynamoRolloutStatus {
+        let side = |side: &Side| {
+            let roles = side.roles.iter().map(|(role, workers)| {
+                let told = ScaledRoleStatus {
+                    spec: workers.asked,
+                    ..ScaledRoleStatus::default()
+                };
+                (role.as_str().to_owned(), told)
+            });
+            Some(SideStatus {
+                roles: roles.collect(),
+                ..SideStatus::default()
+            })
+        };
+        DynamoRolloutStatus {
+            source: side(&seen.sides.old),
+            target: side(&seen.sides.new),
+            split: Some(split(seen.traffic.split)),
+            memory: Some(memory),
+            ..DynamoRolloutStatus::default()
+        }
+    }
+
+    #[test]
+    fn what_stays_as_it_is_lasts_and_what_changes_begins_anew() {
+        let at_rest = || seen(workers(4, 4), workers(0, 0), Weights::ALL_OLD);
+        let (memory, first) = advance(&DynamoRolloutStatus::default(), at_rest(), at(0));
+        assert_eq!(first.unchanged_for, Duration::ZERO);
+        let before = status(&first, memory);
+        let (memory, later) = advance(&before, at_rest(), at(20));
+        let twenty = Duration::from_secs(20);
+        assert_eq!((later.unchanged_for, later.at_rest_for), (twenty, twenty));
+        assert_eq!(
+            (later.traffic.applied_for, later.unready_for),
+            (twenty, Duration::ZERO)
+        );
+        // New grows and is not ready yet.
+        let before = status(&later, memory);
+        let growing = || seen(workers(4, 4), workers(1, 0), Weights::ALL_NEW);
+        let (memory, grown) = advance(&before, growing(), at(30));
+        assert_eq!(
+            (grown.unchanged_for, grown.at_rest_for),
+            (Duration::ZERO, Duration::ZERO)
+        );
+        assert_eq!(grown.traffic.applied_for, Duration::ZERO);
+        let before = status(&grown, memory);
+        let (_, waiting) = advance(&before, growing(), at(40));
+        let ten = Duration::from_secs(10);
+        assert_eq!((waiting.unchanged_for, waiting.unready_for), (ten, ten));
+        assert_eq!(waiting.at_rest_for, Duration::ZERO);
+    }
+}

@@ -1,0 +1,455 @@
+//! Collects what a rollout decides on: its objects, the update that moves its traffic, and the proxies.
+//!
+//! A list that could not be read is an error and no empty list. Contains no policy.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::ApiResource;
+use serde_json::Value as Json;
+
+use super::super::old_frontends::{frontends_by_name, kind};
+use super::super::{Key, observer::Observer, proxies::Report};
+use super::accept::{self, Objects};
+use super::update;
+use crate::k8s::workloads::{RemovesFirst, Scaled, is_selected, pod_is_ready};
+use crate::k8s::{Cache, NotSynced, Object};
+use crate::resource::rollout_status::{
+    AcceptedSide, AcceptedStatus, DynamoRolloutStatus, SideStatus,
+};
+use crate::resource::status::{AnalysisVerdict, Phase, Promise, condition};
+use crate::resource::{DynamoUpdateConfigStatus, read_status};
+use crate::rollout::{Evidence, Lengths, Role, Sides};
+use crate::scaling::{Clients, LastWorker, Removes, Seen, Serves, Side, Traffic, Verdict, Workers};
+use crate::split::{Generation, Weights};
+
+/// How long a worker must have been ready before requests move towards it.
+const WARM: Duration = Duration::from_secs(5);
+/// How a status begins to tell what keeps old's frontends, but not its workers.
+const OTHER_WAYS: &str = "these lead to the frontends of old:";
+/// The entry of a quota that limits GPUs.
+const GPU_QUOTA: &str = "requests.nvidia.com/gpu";
+
+/// What is observed of a rollout.
+pub(super) struct Observed {
+    pub seen: Seen,
+    pub objects: Sides<Objects>,
+    /// The Service of the clients, and the one of the new frontends.
+    pub services: Sides<Option<Object>>,
+    pub update_status: DynamoUpdateConfigStatus,
+}
+
+/// What an observation starts from.
+pub(super) struct Looked<'a> {
+    pub key: &'a Key,
+    pub rollout: &'a Object,
+    pub before: &'a DynamoRolloutStatus,
+    pub accepted: &'a AcceptedStatus,
+    pub client_service: &'a str,
+    pub update: &'a Object,
+    pub manager: &'a str,
+    /// Whether every write of this process is visible.
+    pub shows_writes: bool,
+    pub now: Timestamp,
+}
+
+/// Observes a rollout.
+///
+/// # Errors
+/// When something is not listed or not there.
+pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, accept::Error> {
+    let (cache, namespace) = (&observer.cache, &*look.key.namespace);
+    let accepted = look.accepted;
+    let memory = look.before.memory.as_ref();
+    // Once new has everything, old is deleted: by this rollout, or by its owner.
+    let old = match memory.is_some_and(|memory| memory.handed_over) {
+        true => accept::remaining(cache, namespace, &accepted.source)?,
+        false => accept::accepted(cache, namespace, &accepted.source)?,
+    };
+    let objects = Sides {
+        old,
+        new: accept::accepted(cache, namespace, &accepted.target)?,
+    };
+    let frontends = Sides {
+        old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
+        new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
+    };
+    let (update_status, _) = read_status(look.update.data.get("status").unwrap_or(&Json::Null));
+    let generation = look.update.metadata.generation;
+    let is_of_update = update_status.observed_generation == generation;
+    let heard = observer.heard(look.key);
+    let reports = heard.as_ref().map(|heard| {
+        let reports = heard.iter().map(|(_, heard)| heard.as_ref()?.report());
+        reports.collect::<Vec<_>>()
+    });
+    let scalers = scalers(cache, namespace)?;
+    let side = |side: Generation, before: &Option<SideStatus>| Side {
+        roles: accept::accepted_roles(accepted_side(accepted, side))
+            .map(|(role, _)| match objects.of(side).get(&role) {
+                Some((_, scaled)) => (role, workers(role, scaled, before, look)),
+                None => (role, no_workers()),
+            })
+            .collect(),
+        serves: match side {
+            Generation::Old if ready(frontends.of(side)) > 0 => Serves::Yes,
+            Generation::Old => Serves::Unknown,
+            Generation::New => new_serves(&update_status),
+        },
+        frontends: ready(frontends.of(side)),
+        scaler: scaler(objects.of(side), &scalers),
+    };
+    let service = cache.one(&services(), namespace, look.client_service)?;
+    let new_service = accepted.service.split(':').next().unwrap_or_default();
+    let new_service = cache.one(&services(), namespace, new_service)?;
+    let seen = Seen {
+        // Before this process has looked at the update, what is said of it may be of long ago.
+        is_current: look.shows_writes && cache.are_current() && heard.is_some(),
+        sides: Sides {
+            old: side(Generation::Old, &look.before.source),
+            new: side(Generation::New, &look.before.target),
+        },
+        traffic: traffic(look, reports.as_deref().unwrap_or_default()),
+        verdict: verdict(&update_status, look, is_of_update),
+        clients: clients(look, &update_status, service.as_ref(), &frontends),
+        unchanged_for: Duration::ZERO,
+        at_rest_for: Duration::ZERO,
+        unready_for: Duration::ZERO,
+        quota_left: quota_left(&cache.of(&quotas(), namespace)?),
+        accepts_sizes: accepts_sizes(look),
+    };
+    Ok(Observed {
+        seen,
+        objects,
+        services: Sides {
+            old: service,
+            new: new_service,
+        },
+        update_status,
+    })
+}
+
+fn accepts_sizes(look: &Looked) -> bool {
+    let recorded = { look.before.memory.as_ref() }.and_then(|memory| memory.recorded_generation);
+    recorded.is_some_and(|recorded| look.rollout.metadata.generation > Some(recorded))
+}
+
+fn workers(role: Role, scaled: &Scaled, before: &Option<SideStatus>, look: &Looked) -> Workers {
+    let set_at = scaled.set_by(look.manager);
+    let warm = scaled.ready_since.as_ref().map_or(scaled.ready, |all| {
+        let is_warm = |since: &&Timestamp| {
+            let long = Duration::try_from(look.now.duration_since(**since));
+            long.is_ok_and(|long| long >= WARM)
+        };
+        all.iter().filter(is_warm).count() as u32
+    });
+    let before = before.as_ref();
+    Workers {
+        asked: scaled.part.asked,
+        observed: scaled.observed,
+        present: scaled.present,
+        terminating: scaled.terminating,
+        ready: scaled.ready,
+        warm: warm.min(scaled.ready),
+        recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
+        // What an earlier rollout of this name has set is not this one's.
+        ours: set_at.is_some_and(|at| at.as_second() >= look.accepted.at.0.as_second()),
+        grace: scaled.grace,
+        removes: match scaled.removes {
+            RemovesFirst::Unready => Removes::Unready,
+            RemovesFirst::Last => Removes::Last,
+        },
+    }
+}
+
+/// The workers of an object that has been deleted.
+fn no_workers() -> Workers {
+    Workers {
+        observed: true,
+        recorded: Some(0),
+        ..Workers::default()
+    }
+}
+
+const fn accepted_side(accepted: &AcceptedStatus, side: Generation) -> &AcceptedSide {
+    match side {
+        Generation::Old => &accepted.source,
+        Generation::New => &accepted.target,
+    }
+}
+
+fn ready(pods: &[Object]) -> u32 {
+    pods.iter().filter(|pod| pod_is_ready(pod)).count() as u32
+}
+
+/// Whether new serves, by what the controller of updates has seen. It tells apart what is known not to serve and what has not
+/// been asked yet.
+fn new_serves(status: &DynamoUpdateConfigStatus) -> Serves {
+    let mut conditions = status.conditions.iter();
+    let found = conditions.find(|known| known.type_ == condition::NEW_FRONTEND_READY);
+    match found.map(|found| (&*found.status, &*found.reason)) {
+        Some(("True", _)) => Serves::Yes,
+        Some(("False", "NotYet" | "OldModelsUnknown")) | None => Serves::Unknown,
+        Some(("False", _)) => Serves::No,
+        Some(_) => Serves::Unknown,
+    }
+}
+
+fn traffic(look: &Looked, reports: &[Option<Report>]) -> Traffic {
+    let split = update::split(look.update).unwrap_or(Weights::ALL_OLD);
+    let (uid, generation) = (&look.update.metadata.uid, look.update.metadata.generation);
+    let generation = generation.and_then(|generation| u64::try_from(generation).ok());
+    let applied = |report: &Option<Report>| {
+        let report = report.as_ref()?;
+        let is_applied = report.uid == *uid && Some(report.generation) == generation;
+        is_applied.then_some(split)
+    };
+    let known: Vec<&Report> = reports.iter().flatten().collect();
+    let sum = |of: fn(&Report) -> u64| known.iter().map(|report| of(report)).sum();
+    let is_known = known.len() == reports.len() && !reports.is_empty();
+    let mut lengths = Lengths::default();
+    for report in &known {
+        lengths.add(&report.lengths);
+    }
+    Traffic {
+        split,
+        applied: reports.iter().map(applied).collect(),
+        applied_for: Duration::ZERO,
+        open: is_known.then(|| Sides {
+            old: sum(|report| report.open.old),
+            new: sum(|report| report.open.new),
+        }),
+        p99: lengths.percentile_99(),
+    }
+}
+
+/// A failure is remembered by the update, and by the rollout in case the update is made anew.
+fn verdict(status: &DynamoUpdateConfigStatus, look: &Looked, is_of_update: bool) -> Verdict {
+    let verdict = status.analysis.as_ref().map(|analysis| analysis.verdict);
+    let before = look.before.analysis.as_ref();
+    let has_failed = before.is_some_and(|before| before.verdict == AnalysisVerdict::Fail);
+    let is_retried = update::retried_at(look.rollout).is_some_and(|at| {
+        let failed_at = before.and_then(|before| before.failed_at.as_ref());
+        failed_at.is_none_or(|failed_at| at > failed_at.0)
+    });
+    match verdict {
+        Some(AnalysisVerdict::Fail) => Verdict::Fail,
+        _ if has_failed && !is_retried => Verdict::Fail,
+        Some(AnalysisVerdict::Pass) if is_of_update => Verdict::Pass,
+        _ => Verdict::Inconclusive,
+    }
+}
+
+fn clients(
+    look: &Looked,
+    status: &DynamoUpdateConfigStatus,
+    service: Option<&Object>,
+    frontends: &Sides<Vec<Object>>,
+) -> Clients {
+    let generation = look.update.metadata.generation;
+    let holds = |promise: Option<Promise>| promise == Some(Promise::Holds);
+    let is_dispensable = holds(status.last_old_worker_may_go(generation, look.now));
+    let service = service.and_then(|service| leads_to(service, frontends));
+    Clients {
+        service,
+        selector_saved: !look.before.previous_selector.is_empty(),
+        direct_to_new: service.map(|side| side == Generation::New),
+        last_worker: match is_dispensable {
+            true => LastWorker::Dispensable,
+            false if only_streams(status, generation) => LastWorker::Streams,
+            false => LastWorker::Needed,
+        },
+        safe_to_delete_old: holds(status.old_may_be_deleted(generation, look.now)),
+        retired: { look.before.memory.as_ref() }.is_some_and(|memory| memory.retired),
+    }
+}
+
+/// Whether streams on old are all that keeps its last worker.
+fn only_streams(status: &DynamoUpdateConfigStatus, generation: Option<i64>) -> bool {
+    let streams = Evidence::NoStreamOnOld.missing();
+    let is_of_deletion = |missing: &str| {
+        let mut later = Evidence::FOR_DELETION.into_iter();
+        missing.starts_with(OTHER_WAYS) || later.any(|evidence| evidence.missing() == missing)
+    };
+    let missing = &status.missing_for_deletion;
+    status.phase == Some(Phase::Complete)
+        && status.observed_generation == generation
+        && missing.iter().any(|missing| missing == streams)
+        && { missing.iter() }.all(|missing| missing == streams || is_of_deletion(missing))
+}
+
+/// What a Service selects.
+pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
+    let selector = service.data["spec"]["selector"].clone();
+    let selector: BTreeMap<String, String> = serde_json::from_value(selector).ok()?;
+    (!selector.is_empty()).then_some(selector)
+}
+
+/// The side whose frontends a Service selects, if it selects those of one side only.
+fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Option<Generation> {
+    let selector = selector(service)?;
+    let selects = |side| {
+        let mut pods = frontends.of(side).iter();
+        pods.any(|pod| is_selected(pod, &selector))
+    };
+    match (selects(Generation::Old), selects(Generation::New)) {
+        (true, false) => Some(Generation::Old),
+        (false, true) => Some(Generation::New),
+        _ => None,
+    }
+}
+
+/// The objects that an autoscaler scales: kind and name, with the name of the autoscaler.
+fn scalers(cache: &Cache, namespace: &str) -> Result<Vec<(String, String, String)>, NotSynced> {
+    let autoscalers = kind(
+        "autoscaling",
+        "v2",
+        "HorizontalPodAutoscaler",
+        "horizontalpodautoscalers",
+    );
+    let found = cache.of(&autoscalers, namespace)?;
+    let of = |autoscaler: &Object| {
+        let target = &autoscaler.data["spec"]["scaleTargetRef"];
+        let text = |field: &str| target[field].as_str().map(str::to_owned);
+        let name = autoscaler.metadata.name.clone().unwrap_or_default();
+        Some((text("kind")?, text("name")?, name))
+    };
+    Ok(found.iter().filter_map(of).collect())
+}
+
+fn scaler(objects: &Objects, scalers: &[(String, String, String)]) -> Option<String> {
+    let is_of = |(kind, name, _): &&(String, String, String)| {
+        let mut objects = objects.values();
+        objects.any(|(of, scaled)| of == kind && accept::name(scaled) == name)
+    };
+    let (.., autoscaler) = scalers.iter().find(is_of)?;
+    Some(format!("HorizontalPodAutoscaler {autoscaler}"))
+}
+
+/// The GPUs that the quotas of a namespace still admit.
+fn quota_left(quotas: &[Object]) -> Option<u32> {
+    let number = |value: &Json| {
+        let text = value.as_str().and_then(|text| text.parse().ok());
+        value.as_u64().or(text)
+    };
+    let left = quotas.iter().filter_map(|quota| {
+        let status = &quota.data["status"];
+        let hard = number(&status["hard"][GPU_QUOTA])?;
+        let used = number(&status["used"][GPU_QUOTA]).unwrap_or(0);
+        Some(u32::try_from(hard.saturating_sub(used)).unwrap_or(u32::MAX))
+    });
+    left.min()
+}
+
+fn quotas() -> ApiResource {
+    kind("", "v1", "ResourceQuota", "resourcequotas")
+}
+
+pub(super) fn services() -> ApiResource {
+    kind("", "v1", "Service", "services")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(object: Json) -> Object {
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_service_leads_to_the_side_whose_frontends_alone_it_selects() {
+        let pod = |version: &str| {
+            object(json!({"metadata": {"name": "p", "labels": {"app": "f", "v": version}}}))
+        };
+        let frontends = Sides {
+            old: vec![pod("1")],
+            new: vec![pod("2")],
+        };
+        let leads = |selector: Json| {
+            let service =
+                object(json!({"metadata": {"name": "s"}, "spec": {"selector": selector}}));
+            leads_to(&service, &frontends)
+        };
+        assert_eq!(leads(json!({"v": "1"})), Some(Generation::Old));
+        assert_eq!(leads(json!({"v": "2"})), Some(Generation::New));
+        for neither in [
+            json!({"app": "f"}),
+            json!({"v": "3"}),
+            json!({}),
+            Json::Null,
+        ] {
+            assert_eq!(leads(neither.clone()), None, "{neither}");
+        }
+    }
+
+    #[test]
+    fn the_tightest_quota_counts() {
+        let quota = |hard: Json, used: Json| {
+            object(json!({"metadata": {"name": "q"}, "status": {
+                "hard": {GPU_QUOTA: hard}, "used": {GPU_QUOTA: used},
+            }}))
+        };
+        assert_eq!(quota_left(&[]), None);
+        let quotas = [
+            quota(json!("16"), json!("9")),
+            quota(json!("8"), json!("5")),
+        ];
+        assert_eq!(quota_left(&quotas), Some(3));
+        assert_eq!(quota_left(&[quota(Json::Null, json!("5"))]), None);
+        assert_eq!(quota_left(&[quota(json!("4"), json!("5"))]), Some(0));
+    }
+
+    #[test]
+    fn what_has_not_been_asked_yet_is_not_known_not_to_serve() {
+        let status = |status: &str, reason: &str| DynamoUpdateConfigStatus {
+            conditions: serde_json::from_value(json!([{
+                "type": "NewFrontendReady", "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]))
+            .unwrap(),
+            ..DynamoUpdateConfigStatus::default()
+        };
+        assert_eq!(new_serves(&status("True", "Serving")), Serves::Yes);
+        assert_eq!(new_serves(&status("False", "NoModel")), Serves::No);
+        assert_eq!(new_serves(&status("False", "NotYet")), Serves::Unknown);
+        assert_eq!(
+            new_serves(&DynamoUpdateConfigStatus::default()),
+            Serves::Unknown
+        );
+    }
+
+    #[test]
+    fn the_last_worker_waits_for_streams_alone_if_nothing_else_is_missing() {
+        let status = |missing: &[Evidence]| DynamoUpdateConfigStatus {
+            phase: Some(Phase::Complete),
+            observed_generation: Some(1),
+            missing_for_deletion: missing.iter().map(|one| one.missing().to_owned()).collect(),
+            ..DynamoUpdateConfigStatus::default()
+        };
+        let only = |missing: &[Evidence]| only_streams(&status(missing), Some(1));
+        assert!(only(&[Evidence::NoStreamOnOld, Evidence::ClientsLeftOld]));
+        assert!(!only(&[Evidence::NoStreamOnOld, Evidence::NoLateRequest]));
+        assert!(!only(&[Evidence::ClientsLeftOld]) && !only(&[]));
+        for (missing, is_only) in [
+            ("these lead to the frontends of old: Ingress a", true),
+            (
+                "these updates and proxies lead to the frontends of old: b",
+                false,
+            ),
+            (
+                "these lead to the frontends of old around their proxies: Service c",
+                false,
+            ),
+        ] {
+            let mut status = status(&[Evidence::NoStreamOnOld]);
+            status.missing_for_deletion.push(missing.to_owned());
+            assert_eq!(only_streams(&status, Some(1)), is_only, "{missing}");
+        }
+        assert!(!only_streams(&status(&[Evidence::NoStreamOnOld]), Some(2)));
+    }
+}

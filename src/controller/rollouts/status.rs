@@ -1,0 +1,329 @@
+//! Builds the status of a rollout from a decision, with messages for its owner. Pure.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+
+use super::memory;
+use crate::resource::rollout_status::{
+    AcceptedStatus, DynamoRolloutStatus, GpuStatus, RolloutMemory, RolloutPhase, RolloutStepStatus,
+    ScaledRoleStatus, SideStatus, condition,
+};
+use crate::resource::status::{AnalysisStatus, WaitStatus};
+use crate::rollout::Sides;
+use crate::scaling::{Action, Decision, Progress, Retire, Seen, Side, Sizes, Wait};
+use crate::split::Generation;
+
+/// Maximum length of a message, in bytes.
+const MAX_MESSAGE: usize = 4096;
+
+/// What a status is built from.
+pub(super) struct Told<'a> {
+    pub before: &'a DynamoRolloutStatus,
+    pub accepted: &'a AcceptedStatus,
+    pub update: &'a str,
+    pub seen: &'a Seen,
+    pub decision: &'a Decision,
+    pub memory: RolloutMemory,
+    pub analysis: Option<AnalysisStatus>,
+    pub generation: Option<i64>,
+    pub now: Timestamp,
+}
+
+/// The status after a decision.
+pub(super) fn status(told: Told) -> DynamoRolloutStatus {
+    let Told {
+        before,
+        seen,
+        decision,
+        now,
+        ..
+    } = told;
+    let phase = phase(decision.progress);
+    let message = message(decision);
+    let peak = before.gpus.map_or(0, |gpus| gpus.peak);
+    let open = |side| seen.traffic.open.map(|open| *open.of(side));
+    let side = |side, before| side_status(seen.sides.of(side), before, open(side));
+    let status = DynamoRolloutStatus {
+        observed_generation: told.generation,
+        phase: Some(phase),
+        conditions: conditions(phase, decision, &message, told.generation, now),
+        message: Some(message),
+        update: Some(told.update.to_owned()),
+        accepted: Some(told.accepted.clone()),
+        source: Some(side(Generation::Old, &before.source)),
+        target: Some(side(Generation::New, &before.target)),
+        split: Some(memory::split(seen.traffic.split)),
+        step: Some(RolloutStepStatus {
+            old: decision.asked.old,
+            new: decision.asked.new,
+            next: decision.targets.new,
+        }),
+        waiting_for: waiting_for(&decision.waits, before, now),
+        analysis: told.analysis,
+        gpus: Some(GpuStatus {
+            used: decision.gpus,
+            peak: peak.max(decision.gpus),
+        }),
+        previous_selector: before.previous_selector.clone(),
+        memory: Some(told.memory),
+    };
+    settled(status, before)
+}
+
+/// The status of a rollout that nothing can be done for, because of `message`.
+pub(super) fn refused(
+    before: &DynamoRolloutStatus,
+    reason: &str,
+    message: String,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> DynamoRolloutStatus {
+    let has_begun = before.accepted.is_some() && before.phase != Some(RolloutPhase::Refused);
+    let phase = match has_begun {
+        true => RolloutPhase::Stalled,
+        false => RolloutPhase::Refused,
+    };
+    let message = cut(message);
+    let status = DynamoRolloutStatus {
+        observed_generation: generation,
+        phase: Some(phase),
+        conditions: standard(phase, reason, &message, generation, now),
+        message: Some(message),
+        waiting_for: Vec::new(),
+        ..before.clone()
+    };
+    settled(status, before)
+}
+
+/// Conditions that have not changed keep the time of their last transition.
+fn settled(mut status: DynamoRolloutStatus, before: &DynamoRolloutStatus) -> DynamoRolloutStatus {
+    for condition in &mut status.conditions {
+        let known = before
+            .conditions
+            .iter()
+            .find(|known| known.type_ == condition.type_ && known.status == condition.status);
+        if let Some(known) = known {
+            condition.last_transition_time = known.last_transition_time.clone();
+        }
+    }
+    status
+}
+
+const fn phase(progress: Progress) -> RolloutPhase {
+    match progress {
+        Progress::Refused => RolloutPhase::Refused,
+        Progress::Forward => RolloutPhase::Progressing,
+        Progress::Back => RolloutPhase::RollingBack,
+        Progress::Held => RolloutPhase::Held,
+        Progress::Contested => RolloutPhase::Contested,
+        Progress::Stalled => RolloutPhase::Stalled,
+        Progress::Partition => RolloutPhase::Partition,
+        Progress::Complete => RolloutPhase::Complete,
+        Progress::RolledBack => RolloutPhase::RolledBack,
+    }
+}
+
+fn side_status(side: &Side, before: &Option<SideStatus>, open: Option<u64>) -> SideStatus {
+    let roles = side.roles.iter().map(|(role, workers)| {
+        let before = before
+            .as_ref()
+            .and_then(|side| side.roles.get(role.as_str()));
+        let told = ScaledRoleStatus {
+            spec: workers.asked,
+            ready: workers.ready,
+            terminating: workers.terminating,
+            recorded: before.and_then(|before| before.recorded),
+        };
+        (role.as_str().to_owned(), told)
+    });
+    let sum =
+        |of: fn(&crate::scaling::Workers) -> u32| -> u32 { side.roles.values().map(of).sum() };
+    SideStatus {
+        workers: Some(format!(
+            "{}/{}",
+            sum(|workers| workers.ready),
+            sum(|workers| workers.asked)
+        )),
+        roles: roles.collect(),
+        ready_frontends: side.frontends,
+        open_streams: open,
+    }
+}
+
+/// Records the sizes that were written.
+pub(super) fn record(
+    status: &mut DynamoRolloutStatus,
+    side: Generation,
+    written: &Sizes,
+    generation: Option<i64>,
+) {
+    let side = match side {
+        Generation::Old => &mut status.source,
+        Generation::New => &mut status.target,
+    };
+    for (role, size) in written {
+        let roles = &mut side.get_or_insert_default().roles;
+        let role = roles.entry(role.as_str().to_owned()).or_default();
+        role.recorded = Some(*size);
+    }
+    status.memory.get_or_insert_default().recorded_generation = generation;
+}
+
+/// Takes the sizes that others have set as the rollout's own, because its owner has edited it since.
+pub(super) fn accept_sizes(
+    status: &mut DynamoRolloutStatus,
+    sides: &Sides<Side>,
+    generation: Option<i64>,
+) {
+    for side in Generation::ALL {
+        let roles = &sides.of(side).roles;
+        let known = roles
+            .iter()
+            .filter(|(_, workers)| workers.recorded.is_some());
+        let sizes = known
+            .map(|(role, workers)| (*role, workers.asked))
+            .collect();
+        record(status, side, &sizes, generation);
+    }
+}
+
+fn waiting_for(waits: &[Wait], before: &DynamoRolloutStatus, now: Timestamp) -> Vec<WaitStatus> {
+    let waits = waits.iter().take(32).map(|wait| {
+        let what = wait.to_string();
+        let known = before.waiting_for.iter().find(|known| known.what == what);
+        WaitStatus {
+            since: known.map_or(Time(now), |known| known.since.clone()),
+            what,
+            until: None,
+        }
+    });
+    waits.collect()
+}
+
+fn message(decision: &Decision) -> String {
+    if let Some(action) = &decision.action {
+        return action_text(action);
+    }
+    if !decision.waits.is_empty() {
+        let waits: Vec<_> = decision.waits.iter().map(Wait::to_string).collect();
+        return cut(waits.join("; "));
+    }
+    match decision.progress {
+        Progress::Complete => "new serves everything",
+        Progress::RolledBack => "old serves everything",
+        Progress::Partition => "the units beyond the partition are new",
+        _ => "nothing is left to do now",
+    }
+    .to_owned()
+}
+
+fn action_text(action: &Action) -> String {
+    let sizes = |sizes: &Sizes| {
+        let sizes: Vec<_> = sizes
+            .iter()
+            .map(|(role, size)| format!("{size} {role}"))
+            .collect();
+        sizes.join(", ")
+    };
+    match action {
+        Action::Split(split) => {
+            format!("sends {} % of the requests to new", split.rounded_percent())
+        }
+        Action::Grow { side, sizes: to } => format!("grows {side} to {}", sizes(to)),
+        Action::Mark { side, role, .. } => {
+            format!("marks the {role} workers of {side} that go first")
+        }
+        Action::Shrink { side, sizes: to } => format!("shrinks {side} to {}", sizes(to)),
+        Action::SaveSelector => "saves the selector of the clients' Service".to_owned(),
+        Action::Retarget(side) => format!("sends the clients to the frontends of {side}"),
+        Action::Retire(Retire::Delete) => "deletes old".to_owned(),
+        Action::Retire(_) => "scales the frontends of old to zero".to_owned(),
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE)
+            .rev()
+            .find(|end| text.is_char_boundary(*end));
+        text.truncate(end.unwrap_or(0));
+    }
+    text
+}
+
+fn conditions(
+    phase: RolloutPhase,
+    decision: &Decision,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let needs_somebody = |wait: &Wait| {
+        matches!(
+            wait,
+            Wait::Failed | Wait::Grace { .. } | Wait::Infeasible | Wait::DirectClients
+        )
+    };
+    let stalls = decision.action.is_none() && decision.waits.iter().any(needs_somebody);
+    let shown = match stalls && !phase.is_over() {
+        true => RolloutPhase::Stalled,
+        false => phase,
+    };
+    let mut all = standard(shown, phase.as_str(), message, generation, now);
+    let is_contested = phase == RolloutPhase::Contested;
+    let (reason, why) = match is_contested {
+        true => ("OtherScaler", message),
+        false => ("NotContested", "no size was set by anybody else"),
+    };
+    all.push(of(
+        condition::SCALE_CONTESTED,
+        is_contested,
+        (reason, why),
+        generation,
+        now,
+    ));
+    all
+}
+
+/// The three conditions for tools that know nothing of rollouts.
+fn standard(
+    phase: RolloutPhase,
+    reason: &str,
+    message: &str,
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Vec<Condition> {
+    use RolloutPhase::{
+        Complete, Contested, Held, Partition, Pending, Progressing, Refused, RolledBack,
+        RollingBack, Stalled,
+    };
+    let (ready, reconciling) = match phase {
+        Complete | RolledBack | Held | Partition => (true, false),
+        Pending | Progressing | RollingBack => (false, true),
+        Refused | Contested | Stalled => (false, false),
+    };
+    let all = [
+        (condition::READY, ready),
+        (condition::RECONCILING, reconciling),
+        (condition::STALLED, !ready && !reconciling),
+    ];
+    all.map(|(kind, holds)| of(kind, holds, (reason, message), generation, now))
+        .into()
+}
+
+fn of(
+    kind: &str,
+    holds: bool,
+    (reason, message): (&str, &str),
+    generation: Option<i64>,
+    now: Timestamp,
+) -> Condition {
+    Condition {
+        type_: kind.to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        observed_generation: generation,
+        last_transition_time: Time(now),
+    }
+}

@@ -1,0 +1,348 @@
+//! Carries out one action of a rollout, or writes its status.
+//!
+//! Each write is conditional on the `resourceVersion` that the decision was based on. Contains no policy.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::{Client, CustomResourceExt, Error as ClientError};
+use serde_json::{Value as Json, json};
+
+use super::super::apply::Error;
+use super::super::old_frontends::kind;
+use super::super::{Key, Metrics};
+use super::accept::{self, Objects};
+use super::observe::services;
+use crate::k8s::workloads::{Resize, of_kind};
+use crate::k8s::{Connection, Leading, Object};
+use crate::resource::rollout_status::DynamoRolloutStatus;
+use crate::resource::{API_VERSION, DynamoRollout, DynamoUpdateConfig, KIND, ROLLOUT_KIND};
+use crate::rollout::Role;
+use crate::scaling::Sizes;
+
+/// What was written: the object that a watch must show before the next decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    pub kind: String,
+    pub name: String,
+    pub version: u64,
+}
+
+/// Writes to the API server while this replica leads.
+#[derive(Clone)]
+pub(super) struct Writer {
+    client: Client,
+    leading: Leading,
+    /// Timeout of a write. A write that starts while the lease is surely held ends before another replica can hold the lease.
+    patience: Duration,
+    metrics: Arc<Metrics>,
+}
+
+impl Writer {
+    pub fn new(
+        connection: &Connection,
+        leading: Leading,
+        lease: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            client: connection.client(),
+            leading,
+            patience: lease / 3,
+            metrics,
+        }
+    }
+
+    fn api(&self, namespace: &str, kind: &ApiResource) -> Result<Api<DynamicObject>, Error> {
+        if self.leading.remaining().is_none() {
+            return Err(Error::NotLeading);
+        }
+        Ok(Api::namespaced_with(self.client.clone(), namespace, kind))
+    }
+
+    /// Writes the status.
+    ///
+    /// # Errors
+    /// Why it was not written.
+    pub async fn status(
+        &self,
+        key: &Key,
+        version: &str,
+        status: &DynamoRolloutStatus,
+        manager: &str,
+    ) -> Result<Object, Error> {
+        let api = self.api(&key.namespace, &DynamoRollout::api_resource())?;
+        let patch = json!({
+            "apiVersion": API_VERSION,
+            "kind": ROLLOUT_KIND,
+            "metadata": {"name": key.name, "namespace": key.namespace, "resourceVersion": version},
+            "status": status,
+        });
+        let params = PatchParams::apply(manager).force();
+        let patch = Patch::Apply(&patch);
+        let written = api.patch_status(&key.name, &params, &patch);
+        self.write(written).await.map(Arc::new)
+    }
+
+    /// Makes the update of a rollout, or writes its spec.
+    ///
+    /// # Errors
+    /// Why it was not written.
+    pub async fn update(
+        &self,
+        rollout: &Object,
+        before: Option<&Object>,
+        (spec, annotations): (&Json, &Json),
+        manager: &str,
+    ) -> Result<Written, Error> {
+        let (namespace, name) = (
+            rollout.metadata.namespace.as_deref().unwrap_or_default(),
+            rollout.metadata.name.as_deref().unwrap_or_default(),
+        );
+        let kind = DynamoUpdateConfig::api_resource();
+        let api = self.api(namespace, &kind)?;
+        let mut metadata = json!({
+            "name": name,
+            "namespace": namespace,
+            "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": API_VERSION,
+                "kind": ROLLOUT_KIND,
+                "name": name,
+                "uid": rollout.metadata.uid,
+                "controller": true,
+                "blockOwnerDeletion": true,
+            }],
+        });
+        if let Some(before) = before {
+            metadata["resourceVersion"] = json!(before.metadata.resource_version);
+            metadata["uid"] = json!(before.metadata.uid);
+        }
+        let patch = json!({
+            "apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec,
+        });
+        let params = PatchParams::apply(manager).force();
+        let patch = Patch::Apply(&patch);
+        let written = self.write(api.patch(name, &params, &patch)).await?;
+        Ok(shown(&kind, &written))
+    }
+
+    /// Writes the sizes that differ, one role after another. What was written is in `done`, also when an error ends it.
+    ///
+    /// # Errors
+    /// Why not all was written.
+    pub async fn scale(
+        &self,
+        key: &Key,
+        (objects, sizes): (&Objects, &Sizes),
+        manager: &str,
+        done: &mut Vec<(Role, u32, Written)>,
+    ) -> Result<(), Error> {
+        for (role, (kind, scaled)) in objects {
+            let Some(size) = sizes.get(role).filter(|size| **size != scaled.part.asked) else {
+                continue;
+            };
+            let (Some(scaling), Some(resize)) = (of_kind(kind), scaled.resize(kind, *size)) else {
+                continue;
+            };
+            let resource = scaling.resource();
+            let name = accept::name(scaled);
+            let version = scaled.version();
+            let params = PatchParams {
+                field_manager: Some(manager.to_owned()),
+                ..PatchParams::default()
+            };
+            let written = match resize {
+                Resize::Scale { name: None, size } => {
+                    let api = self.api(&key.namespace, &resource)?;
+                    let patch = scale_patch(Some(version), size);
+                    let patch = Patch::Merge(&patch);
+                    let written = api.patch_scale(name, &params, &patch);
+                    let scale = self.write(written).await?;
+                    Written {
+                        kind: resource.kind.clone(),
+                        name: name.to_owned(),
+                        version: number(scale.metadata.resource_version.as_deref()),
+                    }
+                }
+                Resize::Scale {
+                    name: Some(adapter),
+                    size,
+                } => {
+                    let api = self.api(&key.namespace, &adapters())?;
+                    let patch = scale_patch(None, size);
+                    let patch = Patch::Merge(&patch);
+                    let written = api.patch_scale(&adapter, &params, &patch);
+                    self.write(written).await?;
+                    // The adapter's controller writes the object.
+                    Written {
+                        kind: resource.kind.clone(),
+                        name: name.to_owned(),
+                        version: number(Some(version)),
+                    }
+                }
+                Resize::Patch(mut patch) => {
+                    let api = self.api(&key.namespace, &resource)?;
+                    patch["metadata"] = json!({"resourceVersion": version});
+                    let patch = Patch::Merge(&patch);
+                    let object = self.write(api.patch(name, &params, &patch)).await?;
+                    shown(&resource, &object)
+                }
+            };
+            done.push((*role, *size, written));
+        }
+        Ok(())
+    }
+
+    /// Makes a Service select other pods.
+    ///
+    /// # Errors
+    /// Why it was not written.
+    pub async fn select(
+        &self,
+        service: &Object,
+        selector: &BTreeMap<String, String>,
+        manager: &str,
+    ) -> Result<Written, Error> {
+        let metadata = &service.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let api = self.api(namespace, &services())?;
+        let mut wanted = json!(selector);
+        // A merge patch takes away what is null.
+        let known = service.data["spec"]["selector"].as_object();
+        for name in known.into_iter().flat_map(|known| known.keys()) {
+            if !selector.contains_key(name) {
+                wanted[name] = Json::Null;
+            }
+        }
+        let patch = json!({
+            "metadata": {"uid": metadata.uid, "resourceVersion": metadata.resource_version},
+            "spec": {"selector": wanted},
+        });
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = Patch::Merge(&patch);
+        let written = self.write(api.patch(name, &params, &patch)).await?;
+        Ok(shown(&services(), &written))
+    }
+
+    /// Deletes an object, if it is still this one. It may be gone.
+    ///
+    /// # Errors
+    /// Why it was not deleted.
+    pub async fn delete(&self, kind: &ApiResource, object: &Object) -> Result<(), Error> {
+        let metadata = &object.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let api = self.api(namespace, kind)?;
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: metadata.uid.clone(),
+                resource_version: metadata.resource_version.clone(),
+            }),
+            ..DeleteParams::background()
+        };
+        let deleted = async { api.delete(name, &params).await.map(|_| ()) };
+        match self.write(deleted).await {
+            Err(Error::Refused(error)) if code(&error) == Some(404) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Scales a Deployment to zero, if it is still this one.
+    ///
+    /// # Errors
+    /// Why it was not scaled.
+    pub async fn to_zero(&self, object: &Object, manager: &str) -> Result<(), Error> {
+        let metadata = &object.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let api = self.api(namespace, &deployments())?;
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = scale_patch(metadata.resource_version.as_deref(), 0);
+        let patch = Patch::Merge(&patch);
+        let written = api.patch_scale(name, &params, &patch);
+        self.write(written).await.map(|_| ())
+    }
+
+    async fn write<T>(
+        &self,
+        writing: impl Future<Output = Result<T, ClientError>>,
+    ) -> Result<T, Error> {
+        self.metrics.writes.inc();
+        match tokio::time::timeout(self.patience, writing).await {
+            Ok(Ok(written)) => Ok(written),
+            Ok(Err(error)) if code(&error) == Some(409) => Err(Error::Changed),
+            Ok(Err(error)) => Err(Error::Refused(error.into())),
+            Err(_) => Err(Error::Late),
+        }
+    }
+}
+
+/// Whether a write with this result may still take effect.
+pub(super) fn is_uncertain(error: &Error) -> bool {
+    match error {
+        Error::Late => true,
+        // Anything but an answer of the API server, such as a connection that broke.
+        Error::Refused(error) => code(error).is_none_or(|code| code >= 500),
+        Error::Changed | Error::NotLeading => false,
+    }
+}
+
+fn code(error: &ClientError) -> Option<u16> {
+    match error {
+        ClientError::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+fn scale_patch(version: Option<&str>, size: u32) -> Json {
+    let mut patch = json!({"spec": {"replicas": size}});
+    if let Some(version) = version {
+        patch["metadata"] = json!({"resourceVersion": version});
+    }
+    patch
+}
+
+fn shown(kind: &ApiResource, object: &DynamicObject) -> Written {
+    Written {
+        kind: kind.kind.clone(),
+        name: object.metadata.name.clone().unwrap_or_default(),
+        version: number(object.metadata.resource_version.as_deref()),
+    }
+}
+
+pub(super) fn number(version: Option<&str>) -> u64 {
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0)
+}
+
+/// What scales a component of a graph in its place.
+fn adapters() -> ApiResource {
+    kind(
+        "nvidia.com",
+        "v1alpha1",
+        "DynamoGraphDeploymentScalingAdapter",
+        "dynamographdeploymentscalingadapters",
+    )
+}
+
+pub(super) fn deployments() -> ApiResource {
+    kind("apps", "v1", "Deployment", "deployments")
+}
+
+/// Now, to the second, as the API server keeps it.
+pub(super) fn now() -> Timestamp {
+    let now = Timestamp::now();
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}

@@ -1,0 +1,124 @@
+//! Everything that the controller remembers about one update, so that one removal forgets the update.
+//!
+//! Nothing in it needs to survive a restart: such state is in the status of the update.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::ControllerSettings;
+use super::backoff::Backoffs;
+use super::dry_run::DryRun;
+use super::last_valid::LastValid;
+use super::observer::Asked;
+use super::parsed::ParsedUpdate;
+use super::verdict::Judge;
+use crate::k8s::Object;
+use crate::resource::{AnalysisSpec, Problems};
+use crate::rollout::{Judged, Timestamp, Trial};
+
+type Parsed = Result<Arc<ParsedUpdate>, Arc<Problems>>;
+
+/// An update that this replica knows.
+#[derive(Default)]
+pub(super) struct Tracked {
+    /// The object that was last written, which the watch may not have delivered yet.
+    pub latest: Option<Object>,
+    /// The object that was last parsed, and the result.
+    parsed: Option<(Object, Parsed)>,
+    /// The last valid spec.
+    pub valid: Option<LastValid>,
+    /// When the status was last written.
+    pub told: Option<Instant>,
+    /// Whether its `SplitContested` Event was emitted, but not recorded in the status yet.
+    pub is_contested: bool,
+    /// Its state in a dry run, which keeps none in the cluster.
+    pub dry: Option<DryRun>,
+    pub backoffs: Backoffs,
+    judge: Option<Judge>,
+}
+
+impl Tracked {
+    /// The newest known version of the update, of which the watch has `found`: it may lag behind the controller's own writes.
+    pub fn newest(&mut self, found: &Object) -> Object {
+        let newest = self.latest.take().filter(|latest| {
+            version(latest) > version(found) && latest.metadata.uid == found.metadata.uid
+        });
+        self.latest.clone_from(&newest);
+        newest.unwrap_or_else(|| Arc::clone(found))
+    }
+
+    /// Parses the update, unless that was done.
+    ///
+    /// # Errors
+    /// Everything that is wrong with its spec.
+    pub fn parse(&mut self, object: &Object, settings: &ControllerSettings) -> Parsed {
+        let is_known = |known: &Object| {
+            let (known, object) = (&known.metadata, &object.metadata);
+            known.uid == object.uid
+                && known.resource_version == object.resource_version
+                && known.resource_version.is_some()
+        };
+        if let Some((known, result)) = &self.parsed
+            && is_known(known)
+        {
+            return result.clone();
+        }
+        let result = ParsedUpdate::read(object, settings);
+        let result = result.map(Arc::new).map_err(Arc::new);
+        self.parsed = Some((Arc::clone(object), result.clone()));
+        result
+    }
+
+    /// Judges new by what the proxies have `asked`, if it is analysed.
+    pub fn judge(
+        &mut self,
+        parsed: &ParsedUpdate,
+        trial: &Trial,
+        asked: &[Asked],
+        wall: Timestamp,
+    ) -> Option<Judged> {
+        let rules = parsed.spec.analysis.as_ref().map(AnalysisSpec::rules);
+        let begun = rules.filter(|_| trial.since > Timestamp::default());
+        let Some(rules) = begun else {
+            self.judge = None;
+            return None;
+        };
+        let now = Instant::now();
+        let known = self.judge.take().filter(|judge| judge.is_of(trial, &rules));
+        self.judge = known.or_else(|| Judge::begin(trial, rules, asked, (now, wall)));
+        Some(self.judge.as_mut()?.look(trial, asked, now))
+    }
+
+    /// Remembers the spec of a valid update.
+    pub fn note_valid(&mut self, object: &Object) {
+        self.valid = Some(LastValid {
+            uid: object.metadata.uid.clone(),
+            generation: object.metadata.generation.unwrap_or(0),
+            spec: object.data["spec"].clone(),
+        });
+    }
+
+    /// The last valid spec of this object (same uid): as seen by this process, or as an earlier controller recorded it in the
+    /// status. The recorded one contains the split after the losses since.
+    pub fn last_valid(&self, object: &Object) -> Option<LastValid> {
+        let (status, _) = super::parsed::status(object);
+        let uid = &object.metadata.uid;
+        let seen = self.valid.as_ref().filter(|valid| valid.uid == *uid);
+        match (seen, status.last_valid) {
+            (Some(seen), Some(noted)) if noted.generation < seen.generation => Some(seen.clone()),
+            (_, Some(noted)) => Some(LastValid {
+                uid: uid.clone(),
+                generation: noted.generation,
+                spec: noted.spec,
+            }),
+            (seen, None) => seen.cloned(),
+        }
+    }
+}
+
+fn version(object: &Object) -> u64 {
+    let version = object.metadata.resource_version.as_deref();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or(0)
+}

@@ -1,0 +1,269 @@
+//! Judges new by the counts of an update's proxies. [`crate::rollout`] decides what follows from a verdict.
+
+use std::time::{Duration, Instant};
+
+use super::observer::{Answer, Asked};
+use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Report, Rules};
+use crate::rollout::{Judged, Timestamp, Trial, Verdict};
+
+/// A comparison of old and new since new is tried.
+#[derive(Debug)]
+pub(super) struct Judge {
+    trial: Timestamp,
+    rules: Rules,
+    began: Instant,
+    /// The time before `began` that the comparison covers, because the proxies remember it.
+    past: Duration,
+    accumulator: Accumulator,
+    whole: Memory,
+    /// The comparison since the split is at the present step.
+    step: Option<(Timestamp, Memory)>,
+}
+
+impl Judge {
+    /// Whether it judges this trial by these rules.
+    pub fn is_of(&self, trial: &Trial, rules: &Rules) -> bool {
+        self.trial == trial.since && self.rules == *rules
+    }
+
+    /// Begins with what the proxies remember of the trial, so that a controller that starts anew finds what another one had
+    /// found. `None` while a proxy may still answer.
+    pub fn begin(
+        trial: &Trial,
+        rules: Rules,
+        asked: &[Asked],
+        (now, wall): (Instant, Timestamp),
+    ) -> Option<Self> {
+        if asked.iter().any(|one| matches!(one.answer, Answer::NotYet)) {
+            return None;
+        }
+        let remembered = |since: Timestamp| -> Vec<Vec<(Duration, Counts)>> {
+            let long = wall.since(since);
+            let each = asked.iter().filter_map(|one| one.past(now));
+            each.map(|past| past.into_iter().filter(|(age, _)| *age <= long).collect())
+                .collect()
+        };
+        let past = remembered(trial.since);
+        let oldest = past.iter().flatten().map(|(age, _)| *age).max();
+        let mut whole = Memory::default();
+        analysis::replay(&mut whole, &rules, past);
+        let step = trial.at_step_since.map(|since| {
+            let mut memory = Memory::default();
+            analysis::replay(&mut memory, &rules, remembered(since));
+            (since, memory)
+        });
+        let mut accumulator = Accumulator::default();
+        let remembered = asked.iter().filter_map(Asked::first_reading);
+        accumulator.since_last(remembered, oldest.unwrap_or_default());
+        Some(Self {
+            trial: trial.since,
+            rules,
+            began: now,
+            past: oldest.unwrap_or_default(),
+            accumulator,
+            whole,
+            step,
+        })
+    }
+
+    /// Takes in what the proxies have counted by `now`.
+    pub fn look(&mut self, trial: &Trial, asked: &[Asked], now: Instant) -> Judged {
+        let at = self.past + now.saturating_duration_since(self.began);
+        let readings = asked.iter().filter_map(Asked::reading);
+        let counts = self.accumulator.since_last(readings, at);
+        let whole = self.whole.look(&self.rules, counts.clone(), at);
+        if self.step.as_ref().map(|(since, _)| *since) != trial.at_step_since {
+            let begin = |since| (since, Memory::default());
+            self.step = trial.at_step_since.map(begin);
+        }
+        let rules = &self.rules;
+        let step = self.step.as_mut();
+        let step = step.map(|(_, memory)| memory.look(rules, counts, at));
+        let (verdict, sentence) = verdict(whole, step, asked);
+        Judged {
+            trial: self.trial,
+            step: trial.at_step_since,
+            verdict,
+            sentence,
+        }
+    }
+}
+
+/// New fails by all that was seen in its trial. It passes by what was seen since the split is at the present step, and if
+/// every proxy has told.
+fn verdict(whole: Report, step: Option<Report>, asked: &[Asked]) -> (Verdict, String) {
+    if matches!(whole.verdict, analysis::Verdict::Fail(_)) {
+        return (Verdict::Fail, whole.sentence());
+    }
+    let report = step.unwrap_or(whole);
+    let silent: Vec<String> = asked.iter().filter_map(Asked::silence).collect();
+    let silence = match silent.first() {
+        _ if asked.is_empty() => "No proxy can be compared.".to_owned(),
+        None => String::new(),
+        Some(first) => {
+            let (count, all) = (silent.len(), asked.len());
+            format!("{count} of {all} proxies cannot be compared: {first}.")
+        }
+    };
+    let has_passed = report.verdict == analysis::Verdict::Pass;
+    match (has_passed, silence.is_empty()) {
+        (true, true) => (Verdict::Pass, report.sentence()),
+        (true, false) => (Verdict::Inconclusive, silence),
+        (false, true) => (Verdict::Inconclusive, report.sentence()),
+        (false, false) => {
+            let sentence = format!("{} {silence}", report.sentence());
+            (Verdict::Inconclusive, sentence)
+        }
+    }
+}
+
+impl Asked {
+    fn reading(&self) -> Option<Reading> {
+        match &self.answer {
+            Answer::Told(compared) => compared.counts.as_ref().ok()?.reading(&self.name),
+            Answer::NotYet | Answer::Silent(_) => None,
+        }
+    }
+
+    /// What it had counted when it was first asked.
+    fn first_reading(&self) -> Option<Reading> {
+        match &self.answer {
+            Answer::Told(compared) => compared.past.as_ref()?.1.reading(&self.name),
+            Answer::NotYet | Answer::Silent(_) => None,
+        }
+    }
+
+    /// What it had counted at several times, and how long ago that is, oldest first.
+    fn past(&self, now: Instant) -> Option<Vec<(Duration, Counts)>> {
+        let Answer::Told(compared) = &self.answer else {
+            return None;
+        };
+        let (at, past) = compared.past.as_ref()?;
+        let since = now.saturating_duration_since(*at);
+        let counts = past.past().into_iter();
+        Some(counts.map(|(age, counts)| (age + since, counts)).collect())
+    }
+
+    fn silence(&self) -> Option<String> {
+        match &self.answer {
+            Answer::Told(_) if self.reading().is_some() => None,
+            Answer::Told(_) => Some(format!("{} does not say which process it is", self.name)),
+            Answer::NotYet => Some(format!("{} has not answered yet", self.name)),
+            Answer::Silent(why) => Some(format!("{} {why}", self.name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::analysis::{Side, Stratum};
+    use crate::controller::comparisons::Compared;
+    use crate::state_api::v1;
+
+    const WALL: Timestamp = Timestamp::from_unix_millis(1_700_000_000_000);
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    /// What a proxy had counted: seconds ago, requests of both sides, and those that new failed.
+    fn comparison(counts: &[(i64, [u64; 2], u64)]) -> Arc<v1::Comparison> {
+        let side = |started, failed| Side {
+            started,
+            ended: started,
+            decided: started,
+            failed,
+            ..Side::default()
+        };
+        let duration = |seconds| prost_types::Duration { seconds, nanos: 0 };
+        let counts = counts.iter().map(|(age, [old, new], failed)| {
+            let stratum = Stratum {
+                class: "chat".into(),
+                size: 1,
+            };
+            let sides = [side(*old, 0), side(*new, *failed)];
+            v1::Counts::new(duration(*age), &Counts([(stratum, sides)].into()))
+        });
+        Arc::new(v1::Comparison {
+            process: Some(v1::Process {
+                started: Some(prost_types::Timestamp::default()),
+                uptime: Some(duration(500)),
+                ..Default::default()
+            }),
+            counts: counts.collect(),
+        })
+    }
+
+    fn asked(name: &str, answer: Answer) -> Asked {
+        Asked {
+            name: name.to_owned(),
+            answer,
+        }
+    }
+
+    fn told(counts: [u64; 2], failed: u64, past: Option<(Instant, Arc<v1::Comparison>)>) -> Asked {
+        let counts = Ok(comparison(&[(0, counts, failed)]));
+        asked("a", Answer::Told(Compared { counts, past }))
+    }
+
+    fn trial(ago: u64) -> Trial {
+        Trial {
+            since: Timestamp::from_unix_millis(WALL.unix_millis() - ago * 1000),
+            ..Trial::default()
+        }
+    }
+
+    #[test]
+    fn one_that_starts_anew_finds_what_the_proxies_remember_of_this_trial_and_no_more() {
+        let now = Instant::now();
+        let past = comparison(&[(120, [0, 0], 0), (60, [900, 100], 50), (0, [1800, 200], 50)]);
+        let proxies = [told([1800, 200], 50, Some((now, past)))];
+        for (ago, expected) in [(300, Verdict::Fail), (90, Verdict::Inconclusive)] {
+            let trial = trial(ago);
+            let judge = Judge::begin(&trial, Rules::default(), &proxies, (now, WALL));
+            let judged = judge.unwrap().look(&trial, &proxies, now);
+            assert_eq!(judged.verdict, expected, "{ago}: {}", judged.sentence);
+            assert_eq!(judged.trial, trial.since);
+        }
+        let waits = [asked("a", Answer::NotYet)];
+        assert!(Judge::begin(&trial(1), Rules::default(), &waits, (now, WALL)).is_none());
+    }
+
+    #[test]
+    fn nothing_passes_while_a_proxy_tells_nothing_and_a_failure_needs_no_answer_of_all() {
+        let now = Instant::now();
+        let mut trial = trial(0);
+        let begun = |proxies: &[Asked]| {
+            Judge::begin(&self::trial(0), Rules::default(), proxies, (now, WALL)).unwrap()
+        };
+        let silent = || asked("b", Answer::Silent("is too old to be compared".to_owned()));
+        let nobody = begun(&[]).look(&trial, &[], now);
+        assert_eq!(nobody.verdict, Verdict::Inconclusive);
+        for (others, failed, expected) in [
+            (vec![], 0, Verdict::Pass),
+            (vec![silent()], 0, Verdict::Inconclusive),
+            (vec![asked("b", Answer::NotYet)], 0, Verdict::Inconclusive),
+            (vec![silent()], 100, Verdict::Fail),
+        ] {
+            let mut judge = begun(&[told([0, 0], 0, None)]);
+            judge.look(&trial, &[told([0, 0], 0, None)], now);
+            let proxies = [vec![told([900, 300], failed, None)], others].concat();
+            let judged = judge.look(&trial, &proxies, now + seconds(10));
+            assert_eq!(judged.verdict, expected, "{}", judged.sentence);
+        }
+        // A step is passed by what was seen since.
+        let mut judge = begun(&[told([0, 0], 0, None)]);
+        judge.look(&trial, &[told([0, 0], 0, None)], now);
+        trial.at_step_since = Some(WALL.after(seconds(10)));
+        let proxies = [told([900, 300], 0, None)];
+        let judged = judge.look(&trial, &proxies, now + seconds(10));
+        assert_eq!(judged.verdict, Verdict::Inconclusive, "{}", judged.sentence);
+        assert_eq!(judged.step, trial.at_step_since);
+        let proxies = [told([1800, 600], 0, None)];
+        let judged = judge.look(&trial, &proxies, now + seconds(20));
+        assert_eq!(judged.verdict, Verdict::Pass, "{}", judged.sentence);
+    }
+}

@@ -1,0 +1,337 @@
+//! Scales the workers of one object. Each kind says in its own file where its sizes are and how they are written.
+//!
+//! Contains no rollout policy.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::{Value as Json, json};
+
+use super::object::{self, label, number, pod_has_ended, pod_is_ready};
+use super::{Cache, NotSynced, Workload, by_kind, pods};
+use crate::k8s::cache::Object;
+use crate::rollout::Role;
+
+/// How long a pod may take to end if it does not say.
+const GRACE: Duration = Duration::from_secs(30);
+/// The extended resource of GPUs.
+const GPU: &str = "nvidia.com/gpu";
+
+/// A kind of object whose workers can be scaled.
+pub trait Scaling: Sync {
+    /// The resource of the kind.
+    fn resource(&self) -> ApiResource;
+
+    /// The parts of `object` that have a size of their own. Most kinds have one.
+    fn parts(&self, object: &DynamicObject) -> Vec<Part> {
+        vec![Part {
+            role: object::named_role(object),
+            name: String::new(),
+            asked: number(object, "/spec/replicas").unwrap_or(1),
+            ready: number(object, "/status/readyReplicas").unwrap_or(0),
+            present: number(object, "/status/replicas").unwrap_or(0),
+        }]
+    }
+
+    /// The pods of one replica of `part`: their specs and how many of each.
+    fn replica<'a>(&self, object: &'a DynamicObject, part: &Part) -> Vec<(&'a Json, u32)>;
+
+    /// How the pods of `part` are found. `None` if only the status counts them.
+    fn pods(&self, object: &DynamicObject, part: &Part) -> Option<PodsOf>;
+
+    /// Which replicas go first.
+    fn removes(&self) -> RemovesFirst {
+        RemovesFirst::Last
+    }
+
+    /// How `part` gets another size.
+    fn resize(&self, _object: &DynamicObject, _part: &Part, size: u32) -> Resize {
+        Resize::Scale { name: None, size }
+    }
+}
+
+/// A part of an object that has a size of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub role: Role,
+    /// Its name in the object, if there are several.
+    pub name: String,
+    /// Replicas that are asked for.
+    pub asked: u32,
+    /// Ready replicas, by the status.
+    pub ready: u32,
+    /// Replicas that exist, by the status.
+    pub present: u32,
+}
+
+/// How the pods of a part are found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodsOf {
+    pub labels: BTreeMap<String, String>,
+    /// The label whose value the pods of one replica have in common, if a replica has several pods.
+    pub replica: Option<&'static str>,
+}
+
+/// Which replicas go first when a part shrinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemovesFirst {
+    /// Those that are not ready.
+    Unready,
+    /// Those with the highest ordinals, or nobody knows.
+    Last,
+}
+
+/// How a part gets another size.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Resize {
+    /// By the subresource `scale` of the object, or of the scaling adapter of this name.
+    Scale { name: Option<String>, size: u32 },
+    /// By a merge patch of the object.
+    Patch(Json),
+}
+
+/// One role of an object: what a rollout scales.
+#[derive(Clone, Debug)]
+pub struct Scaled {
+    pub object: Object,
+    pub part: Part,
+    /// Whether the status is of this `spec`.
+    pub observed: bool,
+    /// Replicas that exist and do not terminate.
+    pub present: u32,
+    /// Replicas that terminate.
+    pub terminating: u32,
+    /// Ready replicas.
+    pub ready: u32,
+    /// Since when each ready replica has been ready, if its pods are known.
+    pub ready_since: Option<Vec<Timestamp>>,
+    /// The GPUs of one replica.
+    pub gpus: u32,
+    /// How long a replica may take to end.
+    pub grace: Option<Duration>,
+    pub removes: RemovesFirst,
+}
+
+/// Why an object cannot be scaled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScalingError {
+    #[error(transparent)]
+    NotSynced(#[from] NotSynced),
+    #[error("there is no {0} {1}")]
+    Missing(String, String),
+    #[error("a {0} cannot be scaled")]
+    Kind(String),
+    #[error("{0} {1} has several components of {2} workers: name one object for each role")]
+    Ambiguous(String, String, Role),
+}
+
+/// What scales objects of a kind.
+#[must_use]
+pub fn of_kind(kind: &str) -> Option<&'static dyn Scaling> {
+    by_kind(kind).and_then(Workload::scaling)
+}
+
+/// The roles of an object.
+///
+/// # Errors
+/// If it is not there or not listed yet, or cannot be scaled.
+pub fn roles(
+    cache: &Cache,
+    namespace: &str,
+    kind: &str,
+    name: &str,
+) -> Result<BTreeMap<Role, Scaled>, ScalingError> {
+    let scaling = of_kind(kind).ok_or_else(|| ScalingError::Kind(kind.to_owned()))?;
+    let found = cache.one(&scaling.resource(), namespace, name)?;
+    let is_there = |object: &Object| object.metadata.deletion_timestamp.is_none();
+    let object = found
+        .filter(is_there)
+        .ok_or_else(|| ScalingError::Missing(kind.to_owned(), name.to_owned()))?;
+    let pods = cache.of(&pods::resource(), namespace)?;
+    let mut roles = BTreeMap::new();
+    for part in scaling.parts(&object) {
+        let role = part.role;
+        let scaled = scaled(scaling, &object, part, &pods);
+        if roles.insert(role, scaled).is_some() {
+            let (kind, name) = (kind.to_owned(), name.to_owned());
+            return Err(ScalingError::Ambiguous(kind, name, role));
+        }
+    }
+    Ok(roles)
+}
+
+fn scaled(scaling: &dyn Scaling, object: &Object, part: Part, pods: &[Object]) -> Scaled {
+    let replica = scaling.replica(object, &part);
+    let generation = object.metadata.generation;
+    let seen = object.data.pointer("/status/observedGeneration");
+    let seen = seen.and_then(Json::as_i64);
+    let of_part = scaling
+        .pods(object, &part)
+        .map(|of| Replicas::of(&of, pods));
+    let (present, terminating, ready) = match &of_part {
+        // Either may be the one that has come later.
+        Some(found) => (
+            found
+                .present
+                .max(part.present.saturating_sub(found.terminating)),
+            found.terminating,
+            (found.ready_since.len() as u32).min(part.ready),
+        ),
+        None => (part.present, 0, part.ready),
+    };
+    Scaled {
+        object: Object::clone(object),
+        // Some kinds do not say it, but every kind has a status once its controller has seen the object.
+        observed: match seen {
+            Some(_) => seen >= generation,
+            None => !object.data["status"].is_null(),
+        },
+        present,
+        terminating,
+        ready,
+        ready_since: of_part.map(|found| found.ready_since),
+        gpus: replica.iter().fold(0, |sum, (spec, count)| {
+            gpus(spec).saturating_mul(*count).saturating_add(sum)
+        }),
+        grace: replica.iter().map(|(spec, _)| grace(spec)).min(),
+        removes: scaling.removes(),
+        part,
+    }
+}
+
+/// The replicas that some pods make.
+struct Replicas {
+    present: u32,
+    terminating: u32,
+    ready_since: Vec<Timestamp>,
+}
+
+impl Replicas {
+    fn of(of: &PodsOf, pods: &[Object]) -> Self {
+        let mut replicas: BTreeMap<String, Vec<&Object>> = BTreeMap::new();
+        let is_meant = |pod: &&Object| object::is_selected(pod, &of.labels) && !pod_has_ended(pod);
+        for pod in pods.iter().filter(is_meant) {
+            let name = pod.metadata.name.as_deref().unwrap_or_default();
+            let replica = of.replica.and_then(|replica| label(pod, replica));
+            let replica = replica.unwrap_or(name).to_owned();
+            replicas.entry(replica).or_default().push(pod);
+        }
+        let ends =
+            |pods: &[&Object]| { pods.iter() }.any(|pod| pod.metadata.deletion_timestamp.is_some());
+        let terminating = replicas.values().filter(|pods| ends(pods)).count() as u32;
+        let ready_since = replicas.values().filter_map(|pods| {
+            let since = pods.iter().map(|pod| ready_since(pod));
+            since.collect::<Option<Vec<_>>>()?.into_iter().max()
+        });
+        Self {
+            present: replicas.len() as u32 - terminating,
+            terminating,
+            ready_since: ready_since.collect(),
+        }
+    }
+}
+
+/// Since when a pod has been ready, if it is.
+fn ready_since(pod: &DynamicObject) -> Option<Timestamp> {
+    if !pod_is_ready(pod) {
+        return None;
+    }
+    let conditions = pod.data.pointer("/status/conditions")?.as_array()?;
+    let ready = conditions
+        .iter()
+        .find(|condition| condition["type"] == "Ready")?;
+    let since = ready["lastTransitionTime"].as_str();
+    // One that does not say since when has been ready for long.
+    Some(
+        since
+            .and_then(|since| since.parse().ok())
+            .unwrap_or(Timestamp::UNIX_EPOCH),
+    )
+}
+
+/// The GPUs of a pod.
+fn gpus(spec: &Json) -> u32 {
+    let of = |container: &Json| {
+        let resources = &container["resources"];
+        let given = [&resources["limits"][GPU], &resources["requests"][GPU]];
+        let number = given.into_iter().find_map(|given| {
+            let text = given.as_str().and_then(|text| text.parse().ok());
+            given.as_u64().or(text)
+        });
+        u32::try_from(number.unwrap_or(0)).unwrap_or(u32::MAX)
+    };
+    let containers = spec["containers"].as_array().into_iter().flatten();
+    containers.map(of).fold(0, u32::saturating_add)
+}
+
+fn grace(spec: &Json) -> Duration {
+    let seconds = spec["terminationGracePeriodSeconds"].as_u64();
+    seconds.map_or(GRACE, Duration::from_secs)
+}
+
+/// The labels at `pointer`, which pods must have.
+pub(super) fn labels_at(object: &DynamicObject, pointer: &str) -> Option<BTreeMap<String, String>> {
+    let labels = object.data.pointer(pointer)?;
+    let labels: BTreeMap<String, String> = serde_json::from_value(labels.clone()).ok()?;
+    (!labels.is_empty()).then_some(labels)
+}
+
+/// The pods with the selector of a Deployment or StatefulSet.
+pub(super) fn pods_by_selector(object: &DynamicObject) -> Option<PodsOf> {
+    Some(PodsOf {
+        labels: labels_at(object, "/spec/selector/matchLabels")?,
+        replica: None,
+    })
+}
+
+/// The pod spec at `pointer`, once.
+pub(super) fn once<'a>(object: &'a DynamicObject, pointer: &str) -> Vec<(&'a Json, u32)> {
+    let spec = object.data.pointer(pointer).into_iter();
+    spec.map(|spec| (spec, 1)).collect()
+}
+
+impl Scaled {
+    /// How this role gets another size.
+    #[must_use]
+    pub fn resize(&self, kind: &str, size: u32) -> Option<Resize> {
+        Some(of_kind(kind)?.resize(&self.object, &self.part, size))
+    }
+
+    /// The `resourceVersion` that its numbers come from.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        self.object
+            .metadata
+            .resource_version
+            .as_deref()
+            .unwrap_or_default()
+    }
+
+    /// When `manager` set the size, if it was the last to do so.
+    #[must_use]
+    pub fn set_by(&self, manager: &str) -> Option<Timestamp> {
+        let entries = self.object.metadata.managed_fields.iter().flatten();
+        let mut ours = entries.filter(|entry| entry.manager.as_deref() == Some(manager));
+        let entry = ours.find(|entry| {
+            let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+            fields.is_some_and(|fields| owns(fields, &self.part))
+        })?;
+        entry.time.as_ref().map(|time| time.0)
+    }
+}
+
+/// Whether these fields have the size of `part` among them.
+fn owns(fields: &Json, part: &Part) -> bool {
+    let spec = &fields["f:spec"];
+    if part.name.is_empty() {
+        return !spec["f:replicas"].is_null();
+    }
+    let service = &spec["f:services"][format!("f:{}", part.name)];
+    let component = &spec["f:components"][format!("k:{}", json!({"name": part.name}))];
+    !service["f:replicas"].is_null() || !component["f:replicas"].is_null()
+}
+
+#[cfg(test)]
+mod tests;

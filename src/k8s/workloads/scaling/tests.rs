@@ -1,0 +1,155 @@
+//! What each kind says of its workers, and how their size is written.
+
+use std::sync::Arc;
+
+use super::*;
+
+fn object(object: Json) -> Object {
+    Arc::new(serde_json::from_value(object).unwrap())
+}
+
+fn pod(name: &str, labels: Json, ready: bool, ends: bool) -> Object {
+    let status = if ready { "True" } else { "False" };
+    let mut metadata = json!({"name": name, "labels": labels});
+    if ends {
+        metadata["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    object(json!({"metadata": metadata, "status": {"conditions": [
+        {"type": "Ready", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"},
+    ]}}))
+}
+
+fn of(kind: &str, given: Json, pods: &[Object]) -> Vec<Scaled> {
+    let scaling = of_kind(kind).unwrap();
+    let object = object(given);
+    let parts = scaling.parts(&object).into_iter();
+    parts
+        .map(|part| scaled(scaling, &object, part, pods))
+        .collect()
+}
+
+fn template(gpus: u32) -> Json {
+    json!({"metadata": {"labels": {"app": "w"}}, "spec": {
+        "terminationGracePeriodSeconds": 600,
+        "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}, {}],
+    }})
+}
+
+fn deployment() -> Json {
+    json!({
+        "metadata": {"name": "w", "generation": 2},
+        "spec": {"replicas": 3, "selector": {"matchLabels": {"app": "w"}}, "template": template(8)},
+        "status": {"observedGeneration": 2, "replicas": 3, "readyReplicas": 3},
+    })
+}
+
+#[test]
+fn a_deployment_is_counted_by_its_pods_and_its_status() {
+    let labels = || json!({"app": "w"});
+    let pods = [
+        pod("a", labels(), true, false),
+        pod("b", labels(), true, true),
+        pod("c", labels(), false, false),
+        pod("d", json!({"app": "other"}), true, false),
+    ];
+    let found = of("Deployment", deployment(), &pods);
+    let one = &found[0];
+    assert_eq!((one.part.role, one.part.asked), (Role::Worker, 3));
+    // The status says more than the pods of which two are left.
+    assert_eq!((one.present, one.terminating, one.ready), (2, 1, 1));
+    assert_eq!((one.gpus, one.grace), (8, Some(Duration::from_secs(600))));
+    assert!(one.observed && one.removes == RemovesFirst::Unready);
+    let resize = Resize::Scale {
+        name: None,
+        size: 4,
+    };
+    assert_eq!(one.resize("Deployment", 4), Some(resize));
+    let mut edited = deployment();
+    edited["metadata"]["generation"] = json!(3);
+    assert!(!of("Deployment", edited, &pods)[0].observed);
+}
+
+#[test]
+fn a_replica_of_several_pods_is_ready_when_all_of_them_are() {
+    let labels = |group: &str| json!({"leaderworkerset.sigs.k8s.io/name": "w", "leaderworkerset.sigs.k8s.io/group-index": group});
+    let pods = [
+        pod("a", labels("0"), true, false),
+        pod("b", labels("0"), true, false),
+        pod("c", labels("1"), true, false),
+        pod("d", labels("1"), false, false),
+        pod("e", labels("2"), true, false),
+        pod("f", labels("2"), true, true),
+    ];
+    let set = json!({
+        "metadata": {"name": "w"},
+        "spec": {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": template(4)}},
+        "status": {"replicas": 2, "readyReplicas": 2},
+    });
+    let one = &of("LeaderWorkerSet", set, &pods)[0];
+    assert_eq!((one.present, one.terminating, one.ready), (2, 1, 1));
+    assert_eq!((one.gpus, one.removes), (12, RemovesFirst::Last));
+}
+
+#[test]
+fn a_graph_has_a_size_for_each_role() {
+    let graph = json!({
+        "metadata": {"name": "g"},
+        "spec": {"services": {
+            "Frontend": {"componentType": "frontend", "replicas": 1},
+            "P": {"componentType": "worker", "subComponentType": "prefill", "replicas": 4},
+            "D": {"componentType": "worker", "subComponentType": "decode", "replicas": 2},
+        }},
+        "status": {"components": {"P": {"replicas": 4, "readyReplicas": 3}, "D": {"replicas": 2, "availableReplicas": 2}}},
+    });
+    let found = of("DynamoGraphDeployment", graph, &[]);
+    let told = found
+        .iter()
+        .map(|one| (one.part.role, one.part.asked, one.part.ready));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [(Role::Prefill, 4, 3), (Role::Decode, 2, 2)]
+    );
+    let resize = found[0].resize("DynamoGraphDeployment", 5);
+    let patch = json!({"spec": {"services": {"P": {"replicas": 5}}}});
+    assert_eq!(resize, Some(Resize::Patch(patch)));
+    let mut components = json!([
+        {"name": "Frontend", "type": "frontend"},
+        {"name": "W", "type": "worker", "replicas": 2},
+        {"name": "A", "type": "prefill", "replicas": 1, "scalingAdapter": {}},
+    ]);
+    let graph = json!({"metadata": {"name": "g"}, "spec": {"components": components}});
+    let found = of("DynamoGraphDeployment", graph, &[]);
+    let resize = found[0].resize("DynamoGraphDeployment", 3);
+    components[1]["replicas"] = json!(3);
+    let patch = json!({"spec": {"components": components}});
+    assert_eq!(resize, Some(Resize::Patch(patch)));
+    let adapter = Resize::Scale {
+        name: Some("g-a".to_owned()),
+        size: 3,
+    };
+    assert_eq!(found[1].resize("DynamoGraphDeployment", 3), Some(adapter));
+}
+
+#[test]
+fn who_set_the_size_last_is_its_owner() {
+    let mut given = deployment();
+    given["metadata"]["managedFields"] = json!([
+        {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:template": {}}}},
+        {"manager": "us", "subresource": "scale", "time": "2026-01-01T00:00:09Z", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
+    ]);
+    let one = &of("Deployment", given, &[])[0];
+    let at = "2026-01-01T00:00:09Z".parse().ok();
+    assert_eq!((one.set_by("us"), one.set_by("kubectl")), (at, None));
+}
+
+#[test]
+fn every_kind_that_a_rollout_can_name_can_be_scaled() {
+    for kind in crate::resource::SCALED_KINDS {
+        assert!(of_kind(kind).is_some(), "{kind}");
+    }
+    let scaled = super::super::ALL
+        .iter()
+        .filter(|kind| kind.scaling().is_some());
+    assert_eq!(scaled.count(), crate::resource::SCALED_KINDS.len());
+    assert!(of_kind("Pod").is_none());
+}

@@ -1,0 +1,113 @@
+//! The `DynamoRollout` as users write it: a managed update, which also scales both generations.
+//!
+//! The doc comments are what `kubectl explain` prints. Does not depend on how a rollout is decided or carried out.
+
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "clippy takes the columns that `kubectl get` shows for one attribute given again"
+)]
+
+mod amount;
+mod file;
+mod handover;
+mod problems;
+pub(super) mod rules;
+#[cfg(feature = "kube")]
+pub mod status;
+mod strategy;
+mod traffic;
+mod workers;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "kube")]
+use self::status::DynamoRolloutStatus;
+pub use self::{
+    amount::{Amount, AmountSpec},
+    file::{RolloutManifest, load_rollout, rollout_schema},
+    handover::{ClientsSpec, HandoverSpec, Intent, RetireSpec},
+    strategy::StrategySpec,
+    traffic::TrafficSpec,
+    workers::{FrontendsSpec, SCALED_KINDS, SideSpec, WorkloadSpec},
+};
+use super::{rules as shared, spec::AnalysisSpec, spec::StepSpec};
+
+/// The kind of the resource.
+pub const ROLLOUT_KIND: &str = "DynamoRollout";
+
+/// A managed update from an old generation of frontends and workers to a new one.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(
+    feature = "kube",
+    derive(kube::CustomResource),
+    kube(
+        group = "nvidia.com",
+        version = "v1alpha1",
+        kind = "DynamoRollout",
+        namespaced,
+        shortname = "dro",
+        status = "DynamoRolloutStatus",
+        derive = "PartialEq",
+        doc = "A managed update: an old generation of workers is scaled down and a new one up, and the traffic moves with them. A controller with `--rollouts` carries it out.",
+        printcolumn = r#"{"name": "Phase", "type": "string", "jsonPath": ".status.phase", "description": "Where the rollout stands"}"#,
+        printcolumn = r#"{"name": "Old", "type": "string", "jsonPath": ".status.source.workers", "description": "Ready and wanted workers of the old generation"}"#,
+        printcolumn = r#"{"name": "New", "type": "string", "jsonPath": ".status.target.workers", "description": "Ready and wanted workers of the new generation"}"#,
+        printcolumn = r#"{"name": "Split", "type": "integer", "jsonPath": ".status.split.percent", "description": "The share of requests that goes to the new generation, in percent"}"#,
+        printcolumn = r#"{"name": "Verdict", "type": "string", "jsonPath": ".status.analysis.verdict", "priority": 1, "description": "What the analysis says of the new generation"}"#,
+        printcolumn = r#"{"name": "GPUs", "type": "integer", "jsonPath": ".status.gpus.used", "priority": 1, "description": "The GPUs of both generations, with those of pods that terminate"}"#,
+        printcolumn = r#"{"name": "Waiting For", "type": "string", "jsonPath": ".status.message", "description": "What happens now and what is waited for"}"#,
+        printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#
+    )
+)]
+#[schemars(extend("x-kubernetes-validations" = rules::spec()))]
+pub struct DynamoRolloutSpec {
+    /// The workers of the old generation. Cannot be changed while the rollout is under way.
+    pub source: SideSpec,
+
+    /// The workers of the new generation. Their objects must exist, with any number of replicas, including 0.
+    pub target: SideSpec,
+
+    /// The frontends of both generations.
+    pub frontends: FrontendsSpec,
+
+    /// The Service that clients connect to. With `handover.clients: Automatic`, the controller makes it select the new frontends
+    /// at the end.
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
+    pub client_service: String,
+
+    /// The speed and the resource limits of the rollout.
+    #[serde(default)]
+    pub strategy: StrategySpec,
+
+    /// How much worse than the old generation the new one may be, and what happens if it is worse; `{}` uses the defaults.
+    /// Without it, the new generation is not judged. With `onFailure: RollBack`, the new generation is scaled down again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub analysis: Option<AnalysisSpec>,
+
+    /// The sizes of the new generation at which the rollout stops for a while, in percent of its full size, in increasing order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16), extend("x-kubernetes-validations" = shared::steps()))]
+    pub steps: Vec<StepSpec>,
+
+    /// What the rollout should do now. `Run` moves to the new generation. `Hold` changes neither sizes nor split, except that
+    /// requests leave a generation that cannot serve. `Promote` moves to the new generation without analysis and steps. `Abort`
+    /// goes back to the old generation.
+    #[serde(default)]
+    pub intent: Intent,
+
+    /// What happens once the new generation serves everything.
+    #[serde(default)]
+    pub handover: HandoverSpec,
+
+    /// What proxies do with the requests of this rollout.
+    #[serde(default)]
+    pub traffic: TrafficSpec,
+
+    /// Go back to a revision, also after the rollout has ended: 1 is its old generation. Nothing by
+    /// default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1))]
+    pub undo_to: Option<i64>,
+}

@@ -1,0 +1,107 @@
+//! Tests which manifests are refused, and the defaults of the others.
+
+use super::*;
+use crate::resource::rollout::{AmountSpec, Intent};
+
+const HEAD: &str =
+    "apiVersion: nvidia.com/v1alpha1\nkind: DynamoRollout\nmetadata: {name: chat}\nspec:\n";
+const SIDES: &str =
+    "  source: {kind: Deployment, name: v1}\n  target: {kind: Deployment, name: v2}\n";
+const FRONTENDS: &str =
+    "  frontends: {source: v1-frontend, target: v2-frontend, service: v2-frontend}\n";
+const CLIENTS: &str = "  clientService: chat\n";
+
+fn problems_of(text: &str) -> String {
+    match load_rollout(text) {
+        Ok(manifest) => panic!("taken: {manifest:?}"),
+        Err(problems) => problems.to_string(),
+    }
+}
+
+#[test]
+fn a_minimal_rollout_has_the_defaults_of_the_strategy() {
+    let manifest = load_rollout(&[HEAD, SIDES, FRONTENDS, CLIENTS].concat()).unwrap();
+    let spec = &manifest.spec;
+    assert_eq!(manifest.identity.name.as_deref(), Some("chat"));
+    assert_eq!(spec.strategy.max_surge, AmountSpec::Count(1));
+    assert_eq!(spec.strategy.ready_timeout_seconds, 1800);
+    assert_eq!((spec.intent, spec.frontends.port), (Intent::Run, 8000));
+    let json = serde_json::to_value(spec).unwrap();
+    assert_eq!(DynamoRolloutSpec::read(&json).as_ref(), Ok(spec));
+}
+
+#[test]
+fn every_problem_is_told_with_its_line() {
+    let text = [
+        HEAD,
+        "  source: {kind: Deployment}\n",
+        "  target: {roles: {decoder: {kind: Deployment, name: v2}}, replicas: 2}\n",
+        FRONTENDS,
+        CLIENTS,
+        "  strategy: {maxSurge: 0, maxUnavailable: \"0%\"}\n",
+        "  steps: [{percent: 50}, {percent: 25}]\n",
+        "  traffic: {drain: {moveAfterSeconds: 1}}\n",
+    ];
+    let told = problems_of(&text.concat());
+    for expected in [
+        "line 5: spec.source: name one object by kind and name",
+        "line 6: spec.target.replicas: beside roles",
+        "line 6: spec.target.roles.decoder: roles are prefill, decode and worker",
+        "line 9: spec.strategy: maxSurge and maxUnavailable must not both be 0",
+        "line 10: spec.steps[1].percent: each step must have a higher percent",
+        "line 11: spec.traffic.drain.moveAfterSeconds: moves streams to the other generation",
+    ] {
+        assert!(told.contains(expected), "{expected}\n{told}");
+    }
+}
+
+#[test]
+fn an_amount_that_is_none_is_refused_as_the_api_server_does() {
+    for (amount, expected) in [
+        (
+            "\"101%\"",
+            "must be a whole number of at least 0, or a percentage",
+        ),
+        (
+            "-1",
+            "must be a whole number of at least 0, or a percentage",
+        ),
+        ("true", "must be a number or a percentage, is true"),
+        ("1.5", "must be a number or a percentage, is 1.5"),
+    ] {
+        let strategy = format!("  strategy: {{maxSurge: {amount}}}\n");
+        let told = problems_of(&[HEAD, SIDES, FRONTENDS, CLIENTS, &strategy].concat());
+        assert!(
+            told.contains(&format!("line 9: spec.strategy.maxSurge: {expected}")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn the_same_workers_or_frontends_on_both_sides_are_refused() {
+    let text = [
+        HEAD,
+        "  source: {kind: Deployment, name: v1}\n  target: {kind: Deployment, name: v1}\n",
+        "  frontends: {source: f, target: f, service: f}\n",
+        CLIENTS,
+    ];
+    let told = problems_of(&text.concat());
+    assert!(
+        told.contains("source and target are the same workers"),
+        "{told}"
+    );
+    assert!(
+        told.contains("frontends.source and frontends.target are the same"),
+        "{told}"
+    );
+}
+
+#[test]
+fn what_is_missing_or_of_another_kind_is_told() {
+    let told = problems_of(&[HEAD, SIDES, CLIENTS].concat());
+    assert!(told.contains("spec.frontends: is required"), "{told}");
+    let text = [HEAD, SIDES, FRONTENDS, CLIENTS].concat();
+    let told = problems_of(&text.replace("DynamoRollout", "DynamoUpdateConfig"));
+    assert!(told.contains("kind: must be DynamoRollout"), "{told}");
+}

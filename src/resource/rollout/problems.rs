@@ -1,0 +1,86 @@
+//! Problems of a rollout beyond types and bounds; the API server rejects the same through [`super::rules`].
+
+use super::{DynamoRolloutSpec, SideSpec, WorkloadSpec, rules};
+use crate::resource::{
+    problems::{Problem, Problems},
+    validate,
+};
+
+/// Reports every problem that the schema cannot express.
+pub(super) fn judge(spec: &DynamoRolloutSpec, problems: &mut Problems) {
+    side("spec.source", &spec.source, problems);
+    side("spec.target", &spec.target, problems);
+    let mut report = |path: &str, message: &str| problems.push(Problem::new(path, message));
+    if shares_workers(&spec.source, &spec.target) {
+        report("spec.target", rules::SAME_WORKERS);
+    }
+    if spec.frontends.source == spec.frontends.target {
+        report("spec.frontends.target", rules::SAME_FRONTENDS);
+    }
+    let strategy = &spec.strategy;
+    for (field, amount) in [
+        ("maxSurge", &strategy.max_surge),
+        ("maxUnavailable", &strategy.max_unavailable),
+    ] {
+        if amount.read().is_none() {
+            report(&format!("spec.strategy.{field}"), rules::AMOUNT);
+        }
+    }
+    if strategy.max_surge.is_none() && strategy.max_unavailable.is_none() {
+        report("spec.strategy", rules::NO_ROOM);
+    }
+    for (path, name) in [
+        ("spec.frontends.source", &spec.frontends.source),
+        ("spec.frontends.target", &spec.frontends.target),
+        ("spec.frontends.service", &spec.frontends.service),
+        ("spec.clientService", &spec.client_service),
+    ] {
+        validate::object_name(path, name, problems);
+    }
+    validate::steps(&spec.steps, problems);
+    let traffic = &spec.traffic;
+    let mut found = Problems::default();
+    validate::affinity(&traffic.affinity, &mut found);
+    let failover = validate::failover(&traffic.failover, &mut found);
+    validate::drain(&traffic.drain, failover.continuation.mode, &mut found);
+    if let Some(probe) = &traffic.probe {
+        validate::probe(probe, &mut found);
+    }
+    for mut problem in found.into_iter() {
+        problem.path = problem.path.replacen("spec.", "spec.traffic.", 1);
+        problems.push(problem);
+    }
+}
+
+/// Whether both sides have the same object.
+fn shares_workers(one: &SideSpec, other: &SideSpec) -> bool {
+    let is_one = one.name.is_some() && one.name == other.name && one.kind == other.kind;
+    let mut roles = one.roles.iter();
+    let is_same = |(role, workload): (&String, &WorkloadSpec)| {
+        let other = other.roles.get(role);
+        other.is_some_and(|other| other.name == workload.name && other.kind == workload.kind)
+    };
+    is_one || roles.any(is_same)
+}
+
+fn side(path: &str, side: &SideSpec, problems: &mut Problems) {
+    let is_one = side.kind.is_some() && side.name.is_some();
+    let is_none = side.kind.is_none() && side.name.is_none();
+    let by_role = !side.roles.is_empty();
+    if is_one == by_role || is_none != by_role {
+        problems.push(Problem::new(path, rules::SIDE));
+    }
+    if by_role && side.replicas.is_some() {
+        problems.push(Problem::new(format!("{path}.replicas"), rules::REPLICAS));
+    }
+    if let Some(name) = &side.name {
+        validate::object_name(&format!("{path}.name"), name, problems);
+    }
+    for (role, workload) in &side.roles {
+        let path = format!("{path}.roles.{role}");
+        if !["prefill", "decode", "worker"].contains(&&**role) {
+            problems.push(Problem::new(&path, rules::ROLES));
+        }
+        validate::object_name(&format!("{path}.name"), &workload.name, problems);
+    }
+}

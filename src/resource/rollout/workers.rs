@@ -1,0 +1,86 @@
+//! Which objects a rollout scales, and which frontends serve with them.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::rules;
+use crate::resource::rules as shared;
+
+/// The kinds of objects that a rollout can scale.
+pub const SCALED_KINDS: [&str; 7] = [
+    "Deployment",
+    "StatefulSet",
+    "LeaderWorkerSet",
+    "PodClique",
+    "PodCliqueScalingGroup",
+    "ModelServing",
+    "DynamoGraphDeployment",
+];
+
+/// The workers of a generation: one object, or one for each role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = rules::side()))]
+pub struct SideSpec {
+    /// The kind of the object that owns the workers. In a `DynamoGraphDeployment`, each worker component is a role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = SCALED_KINDS))]
+    pub kind: Option<String>,
+    /// The name of the object that owns the workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
+    pub name: Option<String>,
+    /// How many replicas make the generation whole. By default the number that the old generation has when the rollout is
+    /// accepted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub replicas: Option<u32>,
+    /// Instead of `kind` and `name`: the object of each role (`prefill`, `decode` or `worker`). The
+    /// roles keep their proportion.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 3), extend("x-kubernetes-validations" = rules::roles()))]
+    pub roles: BTreeMap<String, WorkloadSpec>,
+}
+
+/// The object that owns the workers of one role.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadSpec {
+    /// The kind of the object.
+    #[schemars(extend("enum" = SCALED_KINDS))]
+    pub kind: String,
+    /// The name of the object.
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
+    pub name: String,
+    /// How many replicas of this role make the generation whole. By default the number that the old generation has when the
+    /// rollout is accepted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub replicas: Option<u32>,
+}
+
+/// The frontends of both generations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FrontendsSpec {
+    /// The frontends of the old generation, whose proxies split the requests: the name of a
+    /// `DynamoGraphDeployment` or, failing that, of a Deployment.
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
+    pub source: String,
+    /// The frontends of the new generation, named in the same way.
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
+    pub target: String,
+    /// The Service of the new generation's frontends, to which the old frontends forward requests.
+    #[schemars(length(min = 1, max = 253), extend("x-kubernetes-validations" = shared::object_name()))]
+    pub service: String,
+    /// The port of that Service. Default 8000.
+    #[serde(default = "port")]
+    #[schemars(range(min = 1, max = 65_535))]
+    pub port: u16,
+}
+
+const fn port() -> u16 {
+    8000
+}
