@@ -1,12 +1,16 @@
-//! The command line: its subcommands. The arguments of each are validated in a file of their own.
+//! The command line and its subcommands. The arguments of each subcommand are validated in a separate file.
 
 mod check;
 mod cluster;
 mod controller;
 mod examples;
 mod inject;
+mod manifest_file;
 mod parse;
+mod plan;
 mod proxy;
+mod rollout;
+mod simulate;
 mod status;
 mod verbs;
 mod verdict;
@@ -22,7 +26,10 @@ use crate::telemetry::log::Level;
 pub use self::check::CheckArgs;
 pub use self::controller::ControllerArgs;
 pub use self::inject::{InjectArgs, RbacArgs, UninjectArgs};
+pub use self::plan::PlanArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
+pub use self::rollout::{RolloutArgs, RolloutCommand};
+pub use self::simulate::SimulateArgs;
 pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};
 pub use self::verdict::JudgeArgs;
@@ -43,24 +50,32 @@ pub enum Command {
     /// Split requests between an old and a new generation of frontends
     #[command(after_help = examples::PROXY)]
     Proxy(Box<ProxyArgs>),
-    /// Keep the split of every DynamoUpdateConfig of a cluster where the ready workers are
+    /// Keep the split of every DynamoUpdateConfig in a cluster in step with the ready workers
     #[command(after_help = examples::CONTROLLER)]
     Controller(Box<ControllerArgs>),
-    /// Validate plan files without running them; prints every problem with its field and line
+    /// Validate plan files without running them, and print every problem with its field and line
     Check(CheckArgs),
-    /// Print the definition of the DynamoUpdateConfig resource, to be applied to a cluster
+    /// Print the resource definitions, to be applied to a cluster
     #[command(after_help = examples::CRD)]
     Crd,
-    /// Add crossfade to the manifest of a frontend as a sidecar: prints the manifest, and explains what changed
+    /// Add crossfade to the manifest of a frontend as a sidecar: print the manifest, and explain what changed
     Inject(Box<InjectArgs>),
-    /// Take out of a manifest again what inject put into it
+    /// Remove from a manifest what inject added
     Uninject(UninjectArgs),
-    /// Print what the service account of a pod with a sidecar must be allowed, to be applied to its namespace
+    /// Print the permissions that the service account of a pod with a sidecar needs, to be applied to its namespace
     Rbac(RbacArgs),
-    /// Show the main job on this machine: two model servers, the real proxy, a load, a fade from 0 to 100 %
+    /// Create the next generation, to run next to the current one: print the objects to apply and a DynamoRollout, from the
+    /// current and the edited manifests
+    #[command(after_help = examples::PLAN)]
+    Plan(PlanArgs),
+    /// Predict the duration and cost of a DynamoRollout by running its decisions on modelled workers and load. Exit status: 0 if
+    /// it ends, 1 if it never does
+    #[command(after_help = examples::SIMULATE)]
+    Simulate(Box<SimulateArgs>),
+    /// Show a fade from 0 to 100 % on this machine: two model servers, the real proxy, and load
     #[command(after_help = examples::DEMO)]
     Demo(DemoArgs),
-    /// Show an update: phase, split, both generations, each proxy, what happened
+    /// Show an update: its phase, split, generations, proxies, and Events
     #[command(after_help = examples::STATUS)]
     Status(StatusArgs),
     /// Compare new with old on the same traffic: is new good enough? Exit status: 0 yes, 1 no, 3 no verdict
@@ -75,9 +90,15 @@ pub enum Command {
     /// Let the split of an update follow its workers again
     #[command(after_help = examples::RESUME)]
     Resume(EditArgs),
-    /// Send everything of an update to new though old has workers, and let old drain; `resume` takes that back
+    /// Send all requests of an update to new although old has workers, and drain old; `resume` undoes this
     #[command(after_help = examples::DRAIN_OLD)]
     DrainOld(EditArgs),
+    /// Try the new generation of an update again after it has failed the analysis
+    #[command(after_help = examples::RETRY)]
+    Retry(EditArgs),
+    /// Show a DynamoRollout: phase, step, what it waits for, both generations; its verbs say what it is to do
+    #[command(after_help = examples::ROLLOUT)]
+    Rollout(Box<RolloutArgs>),
     /// Print completions of this command line for a shell, or for kubectl
     #[command(after_help = examples::COMPLETIONS)]
     Completions(CompletionsArgs),
@@ -86,10 +107,10 @@ pub enum Command {
     Man(ManArgs),
     /// Print the version of this program
     Version(VersionArgs),
-    /// Tell the proxy on this machine to drain, as SIGTERM does, but to stay until it gets that signal: a preStop hook
+    /// Drain the proxy on this machine, as SIGTERM does, but keep it running until it gets that signal; for preStop hooks
     #[command(after_help = examples::DRAIN)]
     Drain(DrainArgs),
-    /// Change what the proxy on this machine logs, until it ends
+    /// Change the log level of the proxy on this machine, until it ends
     #[command(after_help = examples::LOG_LEVEL)]
     LogLevel(LogLevelArgs),
 }
@@ -147,19 +168,22 @@ mod tests {
     fn the_command_line_is_consistent_and_every_flag_of_the_proxy_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
-        // Arguments of commands that a user types are no settings.
+        // Arguments of commands that a user types are not settings.
         let by_hand = [
             "check",
             "set",
             "pause",
             "resume",
             "drain-old",
+            "retry",
             "completions",
             "man",
             "version",
             "inject",
             "uninject",
             "rbac",
+            "plan",
+            "simulate",
         ];
         for sub in command
             .get_subcommands()

@@ -1,18 +1,19 @@
 //! crossfade moves live LLM traffic from an old generation of frontends to a new one without losing a stream.
 //!
-//! This page is the architecture: the modules, the path of a request through them, and the rules of the code. The README and
-//! `docs/` describe how to run it.
+//! This page describes the architecture: the modules, the path of a request through them, and the rules of the code. The README
+//! and `docs/` describe how to run crossfade.
 //!
 //! # Rooms by floor
 //!
-//! A room is a top-level module. It uses only rooms on lower floors; `tests/contracts/architecture.rs` checks the code
-//! against this table. The pure rooms (analysis, continuation, error_chain, failover, http1, latency, memory, printable,
-//! rollout, split, sse) have no clock, randomness, task, socket, file, log or metric: `now` and random draws are arguments.
+//! A room is a top-level module. A room uses only rooms on lower floors; `tests/contracts/architecture.rs` checks the code
+//! against this table. The pure rooms (analysis, continuation, error_chain, failover, http1, latency, memory, printable, rollout,
+//! scaling, simulation, split, sse) have no clock, randomness, task, socket, file, log or metric: `now` and random draws are
+//! arguments.
 //!
 //! | floor | room | responsibility |
 //! | --- | --- | --- |
 //! | 11 | [`cli`] | command-line arguments and their validation |
-//! | 10 | [`app`] | assembles the processes; the only room that knows all others |
+//! | 10 | [`app`] | assembles the processes; the only room that uses all others |
 //! | 9 | [`discovery`] | sources of plans and addresses, and the single writer that turns them into snapshots |
 //! | 8 | [`config`] | static settings of a proxy process, from flags and environment |
 //! | 7 | [`downstream`] | connections of clients: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
@@ -20,21 +21,25 @@
 //! | 6 | [`proxy`] | from a request to its response: assignment, attempts, relay, outcome |
 //! | 5 | [`controller`] | keeps the split of every update in a cluster in step with the capacity |
 //! | 5 | [`snapshot`] | the plan in force with its pools, replaced atomically |
-//! | 4 | [`pages`] | what all admin ports share: responses, quotas, the live page and its history |
+//! | 4 | [`pages`] | the shared parts of all admin ports: responses, quotas, the live page and its history |
 //! | 4 | [`status`] | reads and edits an update from a user's machine |
 //! | 4 | [`upstream`] | the pool of a generation: endpoints, connections, sending one attempt |
-//! | 3 | [`guard`] | the header by which a request is never forwarded twice for one update |
+//! | 3 | [`guard`] | the header that prevents forwarding a request twice for one update |
 //! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, ownership of workers |
+//! | 3 | [`managed_update`] | a `DynamoRollout` in terms of `scaling` |
+//! | 3 | [`simulation`] | predicts the duration and cost of a managed update by running its decisions on a modelled cluster |
 //! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions and client |
-//! | 3 | [`tls`] | TLS configurations that are reloaded when their files change |
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
-//! | 2 | [`resource`] | `DynamoUpdateConfig` as users write it, and the plan that it stands for |
+//! | 2 | [`resource`] | `DynamoUpdateConfig` and `DynamoRollout` as users write them, and the plan that an update defines |
+//! | 2 | [`scaling`] | how a managed update scales both generations, one action at a time |
 //! | 2 | [`telemetry`] | metrics, access lines, logs, traces |
 //! | 1 | [`analysis`] | compares new with old on the same traffic: pass, fail or inconclusive |
-//! | 1 | [`continuation`] | whether a stream that breaks is continued by another server, and how the two are joined |
+//! | 1 | [`continuation`] | whether another server continues a broken stream, and how the two parts are joined |
 //! | 1 | [`demo`] | two model servers, load and a live view around a proxy that is passed in |
 //! | 1 | [`failover`] | whether a failed request is retried, and on which target |
-//! | 1 | [`rollout`] | from the capacity of both generations to the split, and the end of an update |
+//! | 1 | [`next_generation`] | creates the manifests of the next generation from the current and the edited ones |
+//! | 1 | [`rollout`] | decides the split from the capacity of both generations, and the end of an update |
+//! | 1 | [`tls`] | TLS configurations that are reloaded when their files change |
 //! | 1 | [`transport`] | TCP and TLS streams as one type; HTTP/2 bodies; deadlines |
 //! | 0 | [`error_chain`] | an error and its causes, in one line |
 //! | 0 | [`files`] | small files named by users, read with a limit and replaced atomically |
@@ -47,56 +52,55 @@
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`sse`] | event streams: framing, one file per API family, outcomes |
 //!
-//! A module is `foo.rs` beside `foo/`. Decisions are pure functions. Code at an edge translates (bytes, YAML, protobuf) and
-//! is total or returns a typed error. Code that acts (socket, clock, task, metric) contains no policy: it gathers inputs,
+//! A module is `foo.rs` beside `foo/`. Decisions are pure functions. Code at an edge translates (bytes, YAML, protobuf) and is
+//! total or returns a typed error. Code that acts (on a socket, clock, task or metric) contains no policy: it gathers inputs,
 //! calls a decision and matches on the result.
 //!
 //! # The life of a request
 //!
-//! 1. `downstream::accept` accepts on the thread's own listener. `downstream::h1` or `downstream::h2` reads a head, or refuses
-//!    it, and passes the request to `proxy`, which the tower layer calls too.
-//! 2. `proxy::service` loads the snapshot once. The request keeps it to its end, whatever plan comes.
+//! 1. `downstream::accept` accepts on the thread's own listener. `downstream::h1` or `downstream::h2` reads a head, or rejects
+//!    it, and passes the request to `proxy`, which the tower layer also calls.
+//! 2. `proxy::service` loads the snapshot once. The request keeps it to its end, even if the plan changes.
 //! 3. `proxy::route` classifies the request, `guard` checks whether it has been forwarded before, and `proxy::attributes` reads
-//!    session, pinned worker and override.
+//!    the session, the pinned worker and the override.
 //! 4. [`split::assign`] returns a generation *and the reason*, with one atomic operation.
-//! 5. `proxy::exchange` opens the record of the exchange: a guard object that from now on travels in the response body.
+//! 5. `proxy::exchange` opens the record of the exchange: a guard object that later travels in the response body.
 //! 6. `proxy::attempt` sends the request to a target. If that fails, [`failover::next_target`] decides where to retry, if
-//!    anywhere, and the retry budget whether it may.
+//!    anywhere, and the retry budget decides whether to.
 //! 7. The response head goes to the client at once. `proxy::body` relays the body while [`sse`] reads along. Events without
-//!    content are held for some seconds; until the first content the whole request can still be retried.
-//! 8. The first content commits the response: the kept request body is released, and from here on bytes only pass through. If
-//!    the plan continues streams, the body stays and [`continuation`] collects the text. When such a stream breaks,
-//!    `proxy::continuing` asks other servers for the rest, under the plan then in force.
+//!    content are held for a few seconds; until the first content, the whole request can still be retried.
+//! 8. The first content commits the response: the kept request body is released, and all further bytes only pass through. If the
+//!    plan enables continuation, the body is kept and [`continuation`] collects the text. When such a stream breaks,
+//!    `proxy::continuing` asks other servers for the rest, under the plan that is then in force.
 //! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once: metrics,
 //!    access line, open streams and, if enabled, spans.
 //!
-//! A plan takes another path: `discovery::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
-//! and stores a snapshot. A refused plan changes nothing and is reported in log, metric and `/plan`.
+//! A plan takes another path: `discovery::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools and
+//! stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
 //!
 //! # The hot path
 //!
 //! Each thread has its own current-thread runtime, listener (`SO_REUSEPORT`) and idle connections, and serves a request on the
 //! thread that accepted it. With HTTP/1.1 on both sides, the response body polls the upstream connection itself: between the
-//! upstream's read and the client's write there is no task and no channel, and data that ends at an event boundary is passed
-//! on without a copy. (Each HTTP/2 connection has a task.) A request costs one snapshot load and one atomic operation for the
-//! split; metric handles are resolved in advance. After the first content an event costs a scan for its end and a few
-//! comparisons. Access lines are collected per thread and queued together for a single writing thread, and dropped if they do
-//! not fit. A thread that has many heads or small slices to write reads everything available before the first write
-//! (`transport::batching`). Time in which the process stood still does not count against a peer's deadline
-//! (`transport::deadline`). Tracing costs one check of an `Option` while it is off. While it is on, it costs ids at the start
-//! and an attempt to queue a span at the end.
+//! upstream's read and the client's write there is no task and no channel, and data that ends at an event boundary is passed on
+//! without a copy. (Each HTTP/2 connection has a task.) A request costs one snapshot load and one atomic operation for the split;
+//! metric handles are resolved in advance. After the first content, an event costs a scan for its end and a few comparisons.
+//! Access lines are collected per thread and queued together for a single writing thread, and dropped if they do not fit. A
+//! thread that has many heads or small slices to write reads everything available before the first write (`transport::batching`).
+//! Time in which the process stood still does not count against a peer's deadline (`transport::deadline`). Tracing costs one
+//! check of an `Option` while it is off. While it is on, it costs ids at the start and an attempt to queue a span at the end.
 //!
 //! # Rules
 //!
-//! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow, it goes quiet. What
-//!   does alter a stream (holding half an event, a late retry or a continuation with rewritten ids, a final error event) is a
-//!   policy in `proxy::body`.
-//! - Do not invent an end: no `[DONE]` that no model server sent, no clean close after a cut.
-//! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a
-//!   continuation loads the one in force, since the one of the request may be hours old.
+//! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow them, it stops
+//!   reporting. Whatever does alter a stream (holding half an event, a late retry or a continuation with rewritten ids, a final
+//!   error event) is a policy in `proxy::body`.
+//! - Do not fake an end: no `[DONE]` that no model server sent, no clean close after a cut.
+//! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a continuation
+//!   loads the snapshot in force, because that of the request may be hours old.
 //! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
 //! - Do not restart the split with a new plan: its accumulator lives outside the snapshot.
-//! - Do not retry a request after content was sent (what may then be asked is for [`continuation`] to say), after its body was
+//! - Do not retry a request after content was sent (from then on, [`continuation`] decides what may be sent), after its body was
 //!   released, or on a generation of weight 0 (except old, until it drains).
 //! - Do not label a metric with anything that a client or a plan can choose, or log a header value or a prompt.
 //! - Do not panic except for a broken invariant, with `expect("why it cannot be")`.
@@ -143,13 +147,19 @@ pub mod inject;
 pub mod k8s;
 pub mod latency;
 pub mod lifecycle;
+pub mod managed_update;
 pub mod memory;
+#[cfg(feature = "cli")]
+pub mod next_generation;
 pub mod pages;
 pub mod printable;
 pub mod proxy;
 pub mod request_body;
 pub mod resource;
 pub mod rollout;
+pub mod scaling;
+#[cfg(feature = "cli")]
+pub mod simulation;
 pub mod snapshot;
 pub mod split;
 pub mod sse;

@@ -10,12 +10,14 @@ use crossfade::admin::client;
 use crossfade::app::{self, Ended, commands};
 use crossfade::cli::{
     Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ProxyArgs,
+    RolloutArgs,
 };
 use crossfade::demo::DemoArgs;
 use crossfade::printable::printable_lines;
 use crossfade::resource;
 use crossfade::status::Verb;
 use crossfade::telemetry::{access, log};
+use k8s_openapi::jiff::Timestamp;
 
 // Chosen by measurement: see benches/README.md.
 #[global_allocator]
@@ -33,6 +35,8 @@ fn main() -> ExitCode {
         Command::Inject(args) => Ok(args.run()),
         Command::Uninject(args) => Ok(args.run()),
         Command::Rbac(args) => Ok(args.run()),
+        Command::Plan(args) => Ok(args.run()),
+        Command::Simulate(args) => Ok(args.run()),
         Command::Demo(args) => demo(&args),
         Command::Drain(args) => drain(&args),
         Command::LogLevel(args) => log_level(&args),
@@ -42,6 +46,8 @@ fn main() -> ExitCode {
         Command::Pause(args) => edit(&args, Verb::Pause),
         Command::Resume(args) => edit(&args, Verb::Resume),
         Command::DrainOld(args) => edit(&args, Verb::DrainOld),
+        Command::Retry(args) => edit(&args, Verb::Retry(Timestamp::now())),
+        Command::Rollout(args) => rollout(*args),
         Command::Completions(args) => Ok(args.print()),
         Command::Version(args) => Ok(args.run()),
         Command::Man(args) => args.write().context("cannot write the manual"),
@@ -91,6 +97,21 @@ fn log_level(args: &LogLevelArgs) -> anyhow::Result<ExitCode> {
 
 fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
     Ok(commands::edit(&args.name, &args.choice(), args.yes, verb)?)
+}
+
+fn rollout(args: RolloutArgs) -> anyhow::Result<ExitCode> {
+    match &args.verb {
+        Some(command) => {
+            let (edit, verb) = command.parts();
+            Ok(commands::edit_rollout(
+                &edit.name,
+                &edit.choice(),
+                edit.yes,
+                verb,
+            )?)
+        }
+        None => Ok(commands::rollout(args.options())?),
+    }
 }
 
 fn crd() -> ExitCode {

@@ -9,6 +9,7 @@ mod json;
 mod lag;
 mod port_forward;
 mod proxies;
+mod rollout;
 mod text;
 mod verdict;
 mod wanted;
@@ -17,13 +18,14 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
 
-pub use change::{Change, Verb};
+pub use change::{Change, Section, Verb};
 pub use cluster::{Choice, Cluster};
 pub use colour::coloured;
 pub use format::printable;
-pub use json::{json, json_list, yaml};
+pub use json::{json, json_list, rollout_json, rollouts_json, yaml};
 pub use proxies::Proxies;
-pub use text::{list, text};
+pub use rollout::RolloutVerb;
+pub use text::{list, rollout as rollout_text, rollouts as rollout_list, text};
 pub use verdict::{Compared, Judge, Judgement};
 
 use crate::resource::DynamoUpdateConfig;
@@ -33,7 +35,7 @@ use crate::state_api::v1;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "cannot load a kubeconfig (`crossfade status --proxy HOST:PORT` asks proxies without a cluster)"
+        "cannot load a kubeconfig (`crossfade status` and `crossfade judge` ask proxies without a cluster with `--proxy HOST:PORT`)"
     )]
     Config(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The API server refused, with this message.
@@ -51,6 +53,21 @@ pub enum Error {
     },
     #[error("no update found in namespace {0}")]
     NoUpdate(String),
+    #[error(
+        "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` shows those there are"
+    )]
+    NoSuchUpdate { name: String, namespace: String },
+    #[error("no rollout found in namespace {0}")]
+    NoRollout(String),
+    #[error(
+        "there is no rollout {name} in namespace {namespace}; `kubectl get dro --all-namespaces` shows those there are"
+    )]
+    NoSuchRollout { name: String, namespace: String },
+    #[error(
+        "cannot {what}: the cluster has no resource definition of updates; install it with `crossfade crd | kubectl apply -f -` \
+         or the chart crossfade-crds"
+    )]
+    NoDefinition { what: String },
     #[error("there are {0} updates in namespace {1}: name one of them")]
     SeveralUpdates(usize, String),
     #[error("{0} has been changed in the meantime: check its new state and run the command again")]
@@ -65,6 +82,10 @@ fn api(what: &str) -> impl FnOnce(kube::Error) -> Error + use<> {
             what,
             message: status.message,
         },
+        // Of an unknown resource the API server says nothing more.
+        kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
+            Error::NoDefinition { what }
+        }
         kube::Error::Api(status) => Error::Refused {
             what,
             message: status.message,
@@ -124,6 +145,16 @@ pub struct Report {
 }
 
 impl Report {
+    /// The verdict on new: that of the controller, or else that of proxies that judge by themselves, of which `all` is the total.
+    fn verdict(&self, all: Option<&v1::State>) -> Option<v1::Analysis> {
+        let of_controller = self.update.as_ref().and_then(|update| {
+            let status = update.status.as_ref()?;
+            status.verdict(update.metadata.generation)
+        });
+        let of_proxies = || all?.verdict().cloned();
+        of_controller.map(Into::into).or_else(of_proxies)
+    }
+
     /// The states of the proxies that answered.
     pub fn states(&self) -> impl Iterator<Item = &v1::State> {
         self.proxies

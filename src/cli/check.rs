@@ -1,4 +1,4 @@
-//! `crossfade check`: the plan files that a person names, and in which form they are judged.
+//! `crossfade check`: the plan files to check, and the form of the report.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub struct CheckArgs {
     /// Plan files: `DynamoUpdateConfig` manifests; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The form of what is printed
+    /// Output format
     #[arg(short, long, value_name = "FORM", default_value = "text")]
     output: CheckForm,
 }
@@ -33,7 +33,7 @@ enum CheckForm {
 }
 
 impl CheckArgs {
-    /// Judges every file, and prints what is wrong with it.
+    /// Checks every file, and prints its problems.
     #[must_use]
     pub fn run(&self) -> ExitCode {
         let judged: Vec<_> = self.files.iter().map(|path| (path, judge(path))).collect();
@@ -61,7 +61,7 @@ impl CheckArgs {
                 text
             }
         };
-        // A reader that has gone, as `head` does, is no error.
+        // It is not an error if the reader has gone, as with `head`.
         let _ = io::stdout().write_all(&text);
         let all_good = judged
             .iter()
@@ -70,7 +70,7 @@ impl CheckArgs {
     }
 }
 
-/// What is said of a file, or why it cannot be read.
+/// The result for a file, or why it cannot be read.
 fn judge(path: &Path) -> Result<Report, Problems> {
     let text = match path == Path::new("-") {
         true => standard_input(),
@@ -81,7 +81,7 @@ fn judge(path: &Path) -> Result<Report, Problems> {
 
 fn standard_input() -> Result<String, Problems> {
     let mut bytes = Vec::new();
-    // One more than a file may have, which is told as it is of a file.
+    // One byte more than allowed, so that the size is reported as for a file.
     let limited = io::stdin().lock().take(MAX_BYTES as u64 + 1);
     let read = { limited }.read_to_end(&mut bytes);
     read.map_err(|error| Problems::one("", format!("cannot be read: {error}")))?;

@@ -24,7 +24,7 @@ pub struct ClusterChoice {
 /// The same, before the subcommand.
 #[derive(Clone, Debug, Default, Args)]
 #[command(
-    next_help_heading = "Options of status, judge, set, pause, resume and drain-old, also accepted after them"
+    next_help_heading = "Options of status, judge, set, pause, resume, drain-old, retry and rollout, also accepted after them"
 )]
 pub struct Early {
     /// The namespace of the update
@@ -44,7 +44,7 @@ pub struct Early {
 }
 
 impl ClusterChoice {
-    /// Fills in what was given before the subcommand and not after it. `given` are the subcommand's own arguments.
+    /// Fills in flags that were given before the subcommand and not after it. `given` are the subcommand's own arguments.
     pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
         fn settle<T>(own: &mut Option<T>, early: Option<T>, is_typed: bool) {
             if early.is_some() && !is_typed {

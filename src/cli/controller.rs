@@ -27,9 +27,12 @@ pub struct ControllerArgs {
     /// Manage the updates of all namespaces
     #[arg(long, env = "CROSSFADE_ALL_NAMESPACES", value_parser = BoolishValueParser::new())]
     all_namespaces: bool,
-    /// Write nothing; print what would be done
+    /// Print the actions instead of writing anything
     #[arg(long, env = "CROSSFADE_DRY_RUN", value_parser = BoolishValueParser::new())]
     dry_run: bool,
+    /// Carry out every DynamoRollout, which scales workers; needs the role of deploy/rollout in each namespace
+    #[arg(long, env = "CROSSFADE_ROLLOUTS", value_parser = BoolishValueParser::new())]
+    rollouts: bool,
     /// Address for metrics, health checks and the live page of all proxies
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9465", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
@@ -44,7 +47,7 @@ pub struct ControllerArgs {
     /// Namespace of the Lease [default: that of --namespace]
     #[arg(long, env = "CROSSFADE_LEASE_NAMESPACE", value_name = "NAME")]
     lease_namespace: Option<String>,
-    /// How long a leader that has died keeps the others from leading
+    /// Time after which another replica takes over from a dead leader
     #[arg(long, env = "CROSSFADE_LEASE_SECONDS", default_value_t = 15, value_name = "DURATION", value_parser = lease)]
     lease_seconds: u64,
     /// Label selector of the pods with an update's proxies, where `{source}` stands for its sourceDeployment [default: the
@@ -59,7 +62,7 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     proxy_port: String,
-    /// Name of the old frontends' own port in their pods, which is asked for their models
+    /// Name of the old frontends' own port in their pods, to request their models
     #[arg(
         long,
         env = "CROSSFADE_FRONTEND_PORT",
@@ -67,17 +70,17 @@ pub struct ControllerArgs {
         value_name = "NAME"
     )]
     frontend_port: String,
-    /// Additional host name under which the admin port answers, beside addresses, localhost and names of the cluster
+    /// Additional host name that the admin port accepts, besides addresses, localhost and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
     /// Allow updates to name any target, not only Services of their namespace
     #[arg(long, env = "CROSSFADE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     allow_any_target: bool,
-    /// Take for granted that nothing in another namespace leads to frontends of --namespace: no route, no Service and no
-    /// update. Without it, a controller of one namespace reports that old can be deleted only if it may read all namespaces
+    /// Assume that nothing in another namespace routes to frontends of --namespace: no route, no Service and no update. Without
+    /// it, a controller of one namespace reports that old can be deleted only if it may read all namespaces
     #[arg(long, env = "CROSSFADE_ASSUME_ISOLATED_NAMESPACE", conflicts_with = "all_namespaces", value_parser = BoolishValueParser::new())]
     assume_isolated_namespace: bool,
-    /// How long no client must have sent a request to old's frontends before old can be deleted
+    /// Time without client requests to old's frontends before old can be deleted
     #[arg(long, env = "CROSSFADE_QUIET_PERIOD", default_value = "10", value_name = "DURATION", value_parser = seconds_or_none)]
     quiet_period: Duration,
     /// The cluster domain
@@ -128,6 +131,7 @@ impl ControllerArgs {
             admin: self.admin,
             admin_hosts: Hosts::new(&self.cluster_domain, self.admin_host),
             dry_run: self.dry_run,
+            rollouts: self.rollouts,
             lease: self.lease_name,
             lease_namespace: self.lease_namespace,
             lease_length: Duration::from_secs(self.lease_seconds),

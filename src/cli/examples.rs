@@ -1,4 +1,4 @@
-//! What stands below the help of a verb: command lines to copy. A test holds each of them against the command line.
+//! The examples below the help of a command: command lines to copy. A test parses each of them.
 
 pub(super) const PROXY: &str = "\
 Examples:
@@ -14,6 +14,18 @@ Examples:
 pub(super) const CRD: &str = "\
 Examples:
   crossfade crd | kubectl apply -f -";
+
+pub(super) const PLAN: &str = "\
+Examples:
+  crossfade plan --from chat.yaml --to chat-edited.yaml >next.yaml
+  crossfade plan --from chat.yaml --to chat-edited.yaml | kubectl diff -f -
+  git show HEAD:chat.yaml | crossfade plan --from - --to chat.yaml --client-service chat | kubectl apply -f -";
+
+pub(super) const SIMULATE: &str = "\
+Examples:
+  crossfade simulate -f rollout.yaml -f workers.yaml --startup 4m --stream-p99 9m --rate 40
+  crossfade simulate -f rollout.yaml --replicas prefill=4,decode=2 --gpus 8 --startup 4m --stream-p99 9m --rate 40 --max-surge 100%
+  crossfade simulate -f rollout.yaml --replicas 8 --startup 4m --stream-p99 9m --rate 40 --continuation on -o svg >rollout.svg";
 
 pub(super) const DEMO: &str = "\
 Examples:
@@ -49,6 +61,38 @@ Examples:
 pub(super) const DRAIN_OLD: &str = "\
 Examples:
   crossfade drain-old my-update";
+
+pub(super) const RETRY: &str = "\
+Examples:
+  crossfade retry my-update
+  crossfade retry my-update -n inference --yes";
+
+pub(super) const ROLLOUT: &str = "\
+Examples:
+  crossfade rollout
+  crossfade rollout chat -n inference --watch
+  crossfade rollout pause chat
+  crossfade rollout undo chat --yes";
+
+pub(super) const ROLLOUT_PAUSE: &str = "\
+Examples:
+  crossfade rollout pause chat";
+
+pub(super) const ROLLOUT_RESUME: &str = "\
+Examples:
+  crossfade rollout resume chat";
+
+pub(super) const ROLLOUT_PROMOTE: &str = "\
+Examples:
+  crossfade rollout promote chat";
+
+pub(super) const ROLLOUT_ABORT: &str = "\
+Examples:
+  crossfade rollout abort chat -n inference --yes";
+
+pub(super) const ROLLOUT_UNDO: &str = "\
+Examples:
+  crossfade rollout undo chat";
 
 pub(super) const COMPLETIONS: &str = "\
 Examples:

@@ -1,23 +1,20 @@
-//! `crossfade inject`, `uninject` and `rbac`: what a person says, the manifest they name, and what is printed.
+//! `crossfade inject`, `uninject` and `rbac`: their arguments, their input and their output.
 
-use std::io::{self, IsTerminal, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use similar::TextDiff;
 
+use super::manifest_file::{WRONG, read};
 use super::parse::{path_prefix, seconds};
-use crate::files;
-use crate::inject::{self, Error, MAX_BYTES, Options, Report};
+use crate::inject::{self, Error, Options, Report};
 use crate::printable::{printable, printable_lines};
 
-/// The status of what cannot be done because of what was given.
-const WRONG: u8 = 2;
-
-/// The image that goes with this program, where whoever built it has said so.
-const IMAGE: Option<&str> = option_env!("CROSSFADE_DEFAULT_IMAGE");
+/// The image that matches this program, if it was set at build time.
+pub(super) const IMAGE: Option<&str> = option_env!("CROSSFADE_DEFAULT_IMAGE");
 
 #[derive(Debug, Args)]
 pub struct ManifestArgs {
@@ -27,7 +24,7 @@ pub struct ManifestArgs {
     /// Explain only, and print no manifests
     #[arg(long)]
     dry_run: bool,
-    /// Print what changes as a unified diff instead of the manifests
+    /// Print the changes as a unified diff instead of the manifests
     #[arg(long, conflicts_with = "dry_run")]
     diff: bool,
 }
@@ -42,19 +39,19 @@ Examples:
 pub struct InjectArgs {
     #[command(flatten)]
     manifest: ManifestArgs,
-    /// The image of crossfade [default: the one that was released with this program]
+    /// The crossfade image [default: the one that was released with this program]
     #[arg(long, env = "CROSSFADE_IMAGE", value_name = "IMAGE")]
     image: Option<String>,
     /// Add a plain container, for Kubernetes before 1.33, instead of a native sidecar
     #[arg(long)]
     plain_container: bool,
-    /// The container of the frontend, where it is not found by itself
+    /// The container of the frontend, if it is not found automatically
     #[arg(long, value_name = "NAME")]
     frontend_container: Option<String>,
-    /// The port on which the frontend listens, where it is no known server
+    /// The port on which the frontend listens, if it is not a known server
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// The argument by which the frontend is told its port, such as `--port`
+    /// The argument that sets the frontend's port, such as `--port`
     #[arg(
         long,
         value_name = "FLAG",
@@ -62,13 +59,13 @@ pub struct InjectArgs {
         conflicts_with = "port_env"
     )]
     port_arg: Option<String>,
-    /// The environment variable by which it is told its port, such as `PORT`
+    /// The environment variable that sets the frontend's port, such as `PORT`
     #[arg(long, value_name = "NAME")]
     port_env: Option<String>,
-    /// The path by which the frontend says that it is alive; adds probes where there are none
+    /// The health check path of the frontend; adds probes if there are none
     #[arg(long, value_name = "PATH", value_parser = path_prefix)]
     health: Option<String>,
-    /// The name by which updates mean these pods (`spec.sourceDeployment`) [default: their label, or the object's name]
+    /// The name by which updates refer to these pods (`spec.sourceDeployment`) [default: their label, or the object's name]
     #[arg(long, value_name = "NAME")]
     deployment: Option<String>,
     /// How long open streams have to end when a pod is deleted [default: 870]
@@ -95,13 +92,13 @@ Examples:
   crossfade rbac default | kubectl apply -f -
   crossfade rbac my-graph-k8s-service-discovery | kubectl apply -n inference -f -")]
 pub struct RbacArgs {
-    /// The service account of the pods with a sidecar; without it, one of its own is made
+    /// The service account of the pods with a sidecar; without it, a separate one is created
     #[arg(value_name = "ACCOUNT", value_parser = super::parse::object_name)]
     account: Option<String>,
 }
 
 impl InjectArgs {
-    /// Prints the manifests with crossfade, and on standard error what was done.
+    /// Prints the manifests with crossfade, and an explanation on standard error.
     #[must_use]
     pub fn run(&self) -> ExitCode {
         let options = Options {
@@ -122,7 +119,7 @@ impl InjectArgs {
 }
 
 impl UninjectArgs {
-    /// Prints the manifests without crossfade, and on standard error what was done.
+    /// Prints the manifests without crossfade, and an explanation on standard error.
     #[must_use]
     pub fn run(&self) -> ExitCode {
         self.manifest.run(|text| {
@@ -136,10 +133,10 @@ impl UninjectArgs {
 }
 
 impl RbacArgs {
-    /// Prints the role of a sidecar, and who has it.
+    /// Prints the role of a sidecar and its binding.
     #[must_use]
     pub fn run(&self) -> ExitCode {
-        // A reader that has gone, as `head` does, is no error.
+        // It is not an error if the reader has gone, as with `head`.
         let _ = io::stdout().write_all(inject::rbac(self.account.as_deref()).as_bytes());
         ExitCode::SUCCESS
     }
@@ -148,7 +145,7 @@ impl RbacArgs {
 impl ManifestArgs {
     fn run(&self, edit: impl Fn(&str) -> Result<Report, Error>) -> ExitCode {
         let name = printable(self.file.display()).to_string();
-        let text = match self.read() {
+        let text = match read(&self.file) {
             Ok(text) => text,
             Err(message) => {
                 eprintln!("crossfade: {name}: {message}");
@@ -169,29 +166,6 @@ impl ManifestArgs {
         }
     }
 
-    fn read(&self) -> Result<String, String> {
-        let bytes = if self.file == Path::new("-") {
-            if io::stdin().is_terminal() {
-                eprintln!("reading manifests from standard input");
-            }
-            let mut bytes = Vec::new();
-            let limited = io::stdin()
-                .lock()
-                .take(MAX_BYTES as u64 + 1)
-                .read_to_end(&mut bytes);
-            limited.map_err(|error| error.to_string())?;
-            bytes
-        } else {
-            files::read(&self.file, MAX_BYTES as u64).map_err(|error| {
-                match std::error::Error::source(&error) {
-                    Some(source) => format!("{error}: {source}"),
-                    None => error.to_string(),
-                }
-            })?
-        };
-        String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
-    }
-
     fn print(&self, before: &str, after: &str) -> ExitCode {
         let shown = if self.dry_run {
             String::new()
@@ -204,7 +178,7 @@ impl ManifestArgs {
         };
         let mut out = io::stdout().lock();
         match out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
-            // A reader that has gone, as `head` does, is no error.
+            // It is not an error if the reader has gone, as with `head`.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 eprintln!("crossfade: cannot write: {error}");
                 ExitCode::FAILURE

@@ -1,4 +1,4 @@
-//! Value parsers of flags, beyond what the types themselves parse.
+//! Value parsers for flags whose types cannot parse themselves.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use http::header::{
 use http::uri::PathAndQuery;
 
 use crate::guard::GUARD;
-use crate::resource::Host;
+use crate::resource::{AmountSpec, Host};
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let hint = "give IP:PORT, [IPv6]:PORT, HOST:PORT or :PORT";
@@ -28,7 +28,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| hint.to_owned())
 }
 
-/// The admin port of a proxy, as `host:port` or as the URL of its page. Empty text stays empty: it ends a list.
+/// The admin port of a proxy, as `host:port` or as the URL of its page. Empty text stays empty, because it ends a list.
 pub(super) fn admin_port(text: &str) -> Result<String, String> {
     let hint = "use HOST:PORT or http://HOST:PORT/";
     if text.is_empty() {
@@ -62,7 +62,7 @@ pub(super) fn path_prefix(text: &str) -> Result<String, String> {
     }
 }
 
-/// A header that only carries the generation. One that HTTP, gateways or this proxy use would be forged or lost.
+/// A header that only carries the generation. A header that HTTP, gateways or this proxy use would be forged or lost.
 pub(super) fn override_header(text: &str) -> Result<HeaderName, String> {
     let name: HeaderName = text
         .parse()
@@ -170,6 +170,23 @@ fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
     }
 }
 
+/// `simulate --rate`.
+pub(super) fn rate(text: &str) -> Result<f64, String> {
+    number(text, 0.001, 1_000_000.0)
+}
+
+/// An amount, such as 1 or `25%`.
+pub(super) fn amount(text: &str) -> Result<AmountSpec, String> {
+    let amount = match text.parse() {
+        Ok(count) => AmountSpec::Count(count),
+        Err(_) => AmountSpec::Percent(text.to_owned()),
+    };
+    match amount.read() {
+        Some(_) => Ok(amount),
+        None => Err("is no number of at least 0 and no percentage from 0% to 100%".to_owned()),
+    }
+}
+
 /// `--hold`, within the bounds of `failover.holdSeconds`.
 pub(super) fn hold(text: &str) -> Result<f64, String> {
     between(text, 0.0, 86_400.0)
@@ -185,7 +202,7 @@ pub(super) fn probe_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.1, 86_400.0).map(Duration::from_secs_f64)
 }
 
-/// The interval of comments, which every waiting client gets, so not too short.
+/// The interval of comments. It must not be too short, because every waiting client gets them.
 pub(super) fn comment_interval(text: &str) -> Result<Duration, String> {
     between(text, 0.01, 86_400.0).map(Duration::from_secs_f64)
 }
@@ -225,7 +242,7 @@ fn whole_seconds(text: &str, least: u64, most: u64) -> Result<u64, String> {
     }
 }
 
-/// A whole percentage. Who wants a fraction learns how to say it.
+/// A whole percentage. The error for a fraction explains the alternative.
 pub(super) fn percent(text: &str) -> Result<u8, String> {
     let bare = text.strip_suffix('%').unwrap_or(text);
     match (bare.parse::<u8>(), bare.parse::<f64>()) {
@@ -240,7 +257,7 @@ pub(super) fn percent(text: &str) -> Result<u8, String> {
     }
 }
 
-/// The weights by which new gets `percent` of the requests, to a hundredth of a percent.
+/// The weights that give new `percent` of the requests, to a hundredth of a percent.
 fn ratio(percent: f64) -> String {
     let new = (percent * 100.0).round() as u32;
     let (mut a, mut b) = (new, 10_000);
@@ -265,12 +282,12 @@ pub(super) fn host_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Can this be in the name of an object, or in the value of a label?
+/// Whether the text can be in the name of an object or in the value of a label.
 fn is_of_a_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')
 }
 
-/// The name of an object of a cluster. A pod gets an empty one from a label that it lacks.
+/// The name of an object in a cluster. The error for an empty name mentions that a pod gets one from a missing label.
 pub(super) fn object_name(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("is empty: does the pod have the label that it is taken from?".to_owned()),

@@ -33,10 +33,10 @@ pub struct ProxyArgs {
     /// Address for clients
     #[arg(long, env = "CROSSFADE_LISTEN", default_value = "0.0.0.0:8000", value_name = "ADDR", value_parser = address)]
     listen: SocketAddr,
-    /// Address for metrics, health checks and the plan in force; nothing there can change the split
+    /// Address for metrics, health checks and the plan in force; it cannot change the split
     #[arg(long, env = "CROSSFADE_ADMIN", default_value = "127.0.0.1:9464", value_name = "ADDR", value_parser = address)]
     admin: SocketAddr,
-    /// Additional host name under which the admin port answers, beside addresses, localhost and names of the cluster
+    /// Additional host name that the admin port accepts, besides addresses, localhost and names of the cluster
     #[arg(long, env = "CROSSFADE_ADMIN_HOST", value_name = "NAME", value_delimiter = ',', value_parser = host_name)]
     admin_host: Vec<String>,
     /// The old generation: host:port, http://… or https://…; repeat the flag or separate values by commas
@@ -77,7 +77,7 @@ pub struct ProxyArgs {
         value_delimiter = ','
     )]
     old_peers: Vec<Target>,
-    /// Directory that keeps the last good plan across restarts
+    /// Directory that keeps the last good plan, and whether new was rolled back, across restarts
     #[arg(long, env = "CROSSFADE_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
     /// Number of threads, each with its own listener and connections [default: one per core]
@@ -117,7 +117,7 @@ pub struct ProxyArgs {
 }
 
 impl ProxyArgs {
-    /// Checks what the flags mean together.
+    /// Checks combinations of flags.
     ///
     /// # Errors
     /// A message that names the flag.
@@ -245,7 +245,7 @@ impl ProxyArgs {
         })
     }
 
-    /// Builds the resource that a plan file would hold, so that both are validated alike.
+    /// Builds the resource that a plan file would contain, so that both are validated alike.
     fn plan_source(&self) -> PlanSource {
         if let Some(path) = &self.plan {
             return PlanSource::File(path.clone());

@@ -1,4 +1,4 @@
-//! The arguments of the commands that edit an update, and of those that describe the command line: completions and manual.
+//! The arguments of the commands that edit an update, and of those that print completions and the manual.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, CommandFactory, Error, FromArgMatches};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use super::cluster::ClusterChoice;
+use super::cluster::{ClusterChoice, Early};
 use super::parse::percent;
 use super::{Cli, Command};
 use crate::printable::{is_unsafe, printable_lines};
@@ -21,7 +21,7 @@ const PLUGIN: &str = "kubectl-crossfade";
 
 #[derive(Debug, Args)]
 pub struct EditArgs {
-    /// The update
+    /// The update, or the rollout
     pub name: String,
     #[command(flatten)]
     cluster: ClusterChoice,
@@ -45,7 +45,7 @@ pub struct CompletionsArgs {
     pub shell: Completed,
 }
 
-/// Who completes the command line.
+/// The target of the completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Completed {
     Bash,
@@ -87,13 +87,17 @@ impl Cli {
             Command::Status(args) => args.settle(early, given)?,
             Command::Judge(args) => args.settle(early, given)?,
             Command::Set(args) => args.edit.cluster.after(early, given),
-            Command::Pause(args) | Command::Resume(args) | Command::DrainOld(args) => {
+            Command::Pause(args)
+            | Command::Resume(args)
+            | Command::DrainOld(args)
+            | Command::Retry(args) => {
                 args.cluster.after(early, given);
             }
+            Command::Rollout(args) => args.after(early, given),
             _ => {
                 if let Some(flag) = early.first() {
                     let message = format!(
-                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume and drain-old\n"
+                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume, drain-old, retry and rollout\n"
                     );
                     return Err(Error::raw(ErrorKind::ArgumentConflict, message));
                 }
@@ -107,8 +111,8 @@ impl Cli {
     }
 }
 
-/// Prints the help that was asked for, or what is wrong with the command line, and ends the process. An error repeats parts
-/// of the command line and of variables, so it is escaped if these would control a terminal.
+/// Prints the requested help, or the error in the command line, and ends the process. An error repeats parts of the command line
+/// and of variables, so it is escaped if these would control a terminal.
 fn exit(error: &Error) -> ! {
     let arguments = std::env::args_os();
     let variables =
@@ -122,6 +126,11 @@ fn exit(error: &Error) -> ! {
 }
 
 impl EditArgs {
+    /// Takes over what was given before the subcommand.
+    pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
+        self.cluster.after(early, given);
+    }
+
     /// The cluster and namespace.
     #[must_use]
     pub fn choice(&self) -> Choice {

@@ -24,30 +24,31 @@ pub struct JudgeArgs {
     proxy: Vec<String>,
     #[command(flatten)]
     cluster: ClusterChoice,
-    /// Look for this long from now on, or until new fails, instead of at the last five minutes
+    /// Compare for this long, starting now, or until new fails, instead of using the last five minutes
     #[arg(long = "for", env = "CROSSFADE_FOR", value_name = "DURATION", value_parser = seconds)]
     wait: Option<Duration>,
-    /// Time between two looks
+    /// Time between two comparisons
     #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
     interval: Duration,
-    /// Time that the figures cover [default: analysis.windowSeconds of the update, else 5m]
+    /// Period that the figures cover [default: analysis.windowSeconds of the update, else 5m]
     #[arg(long, env = "CROSSFADE_WINDOW", value_name = "DURATION", value_parser = window)]
     window: Option<Duration>,
-    /// Requests that each side must have begun in that time for a pass [default: analysis.minSamples of the update, else 200]
+    /// Number of requests that each side must have begun in that period for a pass [default: analysis.minSamples of the update,
+    /// else 200]
     #[arg(long, env = "CROSSFADE_MIN_SAMPLES", value_name = "NUMBER", value_parser = count)]
     min_samples: Option<usize>,
     /// By how many percentage points new's share of failed requests may exceed old's
     /// [default: analysis.maxFailureRateIncreasePercent of the update, else 0.5]
     #[arg(long, env = "CROSSFADE_MAX_FAILURE_RATE_INCREASE", value_name = "POINTS", value_parser = increase)]
     max_failure_rate_increase: Option<f64>,
-    /// How many times as long as with old the first token may take [default: analysis.ttftP95Ratio of the update, else 1.25]
+    /// How many times as long as old's the first token of new may take [default: analysis.ttftP95Ratio of the update, else 1.25]
     #[arg(long, env = "CROSSFADE_TTFT_RATIO", value_name = "RATIO", value_parser = margin)]
     ttft_ratio: Option<f64>,
-    /// The same for gaps between tokens and for the time per token [default: analysis.gapP99Ratio of the update, else 1.25]
+    /// The same ratio for the gaps between tokens and the time per token [default: analysis.gapP99Ratio of the update, else 1.25]
     #[arg(long, env = "CROSSFADE_GAP_RATIO", value_name = "RATIO", value_parser = margin)]
     gap_ratio: Option<f64>,
-    /// One minus the probability of ever failing a new side that keeps to the margins
-    /// [default: analysis.confidence of the update, else 0.99]
+    /// One minus the probability of ever failing a new generation that stays within the margins [default: analysis.confidence of
+    /// the update, else 0.99]
     #[arg(long, env = "CROSSFADE_CONFIDENCE", value_name = "SHARE", value_parser = confidence)]
     confidence: Option<f64>,
     /// Output format

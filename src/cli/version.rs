@@ -1,4 +1,4 @@
-//! `crossfade version`: which program this is, and which interfaces it speaks.
+//! `crossfade version`: the version of this program and of its interfaces.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ Examples:
   crossfade version
   crossfade version -o json")]
 pub struct VersionArgs {
-    /// The form of what is printed
+    /// Output format
     #[arg(short, long, value_name = "FORM", default_value = "text")]
     output: VersionForm,
 }
@@ -41,7 +41,7 @@ impl VersionArgs {
                 format!("{value:#}\n")
             }
         };
-        // A reader that has gone, as `head` does, is no error.
+        // It is not an error if the reader has gone, as with `head`.
         let _ = io::stdout().write_all(text.as_bytes());
         ExitCode::SUCCESS
     }

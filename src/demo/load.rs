@@ -1,7 +1,6 @@
 //! The clients of the demo: many concurrent streams in a closed loop with think time.
 //!
-//! They have a thread of their own, so that drawing does not distort their measurements, and know nothing of the proxy but
-//! its address.
+//! They run on a separate thread, so that drawing does not distort their measurements, and only know the proxy's address.
 
 mod client;
 mod counts;

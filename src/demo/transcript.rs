@@ -1,4 +1,4 @@
-//! The text of each generation. From a text alone a client tells which generation it came from and whether a word is
+//! The text of each generation. A client can tell from the text alone which generation it came from and whether a word is
 //! missing. Pure.
 
 use std::iter::Cycle;

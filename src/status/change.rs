@@ -1,10 +1,12 @@
-//! The edits that a user makes to an update. They are shown before they are made.
+//! The edits that a user makes to an update. They are shown before they are applied.
 
 use std::fmt;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value as Json, json};
 
-use crate::resource::DynamoUpdateConfigSpec;
+use crate::resource::status::AnalysisVerdict;
+use crate::resource::{DynamoUpdateConfig, DynamoUpdateConfigSpec, RETRIED_AT};
 
 /// What the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,11 +19,14 @@ pub enum Verb {
     Resume,
     /// Sends everything to new and lets old drain.
     DrainOld,
+    /// Tries a new generation again that has failed the analysis. Asked for at this time.
+    Retry(Timestamp),
 }
 
-/// One field of the `spec` that changes.
+/// One field that changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
+    pub section: Section,
     pub field: &'static str,
     /// Null if absent.
     pub from: Json,
@@ -30,17 +35,33 @@ pub struct Change {
     pub why: &'static str,
 }
 
+/// Where a field is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    Spec,
+    Annotations,
+}
+
 impl Verb {
-    /// The changes that it makes to `spec`; empty if there is nothing to change.
+    /// The changes that it makes to an update; empty if there is nothing to change.
     #[must_use]
-    pub fn changes(self, spec: &DynamoUpdateConfigSpec) -> Vec<Change> {
+    pub fn changes(self, update: &DynamoUpdateConfig) -> Vec<Change> {
+        match self {
+            Self::Retry(at) => retry(update, at).into_iter().collect(),
+            verb => verb.of_spec(&update.spec),
+        }
+    }
+
+    fn of_spec(self, spec: &DynamoUpdateConfigSpec) -> Vec<Change> {
         let paused = |to: bool, why| Change {
+            section: Section::Spec,
             field: "paused",
             from: json!(spec.paused),
             to: json!(to),
             why,
         };
         let drain_old = |to: bool, why| Change {
+            section: Section::Spec,
             field: "drainOld",
             from: json!(spec.drain_old),
             to: json!(to),
@@ -49,12 +70,14 @@ impl Verb {
         let wanted = match self {
             Self::Split(percent) => vec![
                 Change {
+                    section: Section::Spec,
                     field: "trafficSplitPercent",
                     from: json!(spec.traffic_split_percent),
                     to: json!(percent),
                     why: "",
                 },
                 Change {
+                    section: Section::Spec,
                     field: "weights",
                     from: json!(spec.weights),
                     to: Json::Null,
@@ -65,6 +88,7 @@ impl Verb {
                     "so that the controller does not change the split; undo with `resume`",
                 ),
             ],
+            Self::Retry(_) => Vec::new(),
             Self::Pause => vec![paused(true, "the controller holds the split")],
             Self::Resume => vec![
                 paused(false, "the split follows the workers again"),
@@ -92,7 +116,7 @@ impl Verb {
         let percent = match self {
             Self::Split(percent) => percent,
             Self::DrainOld => 100,
-            Self::Pause | Self::Resume => return None,
+            Self::Pause | Self::Resume | Self::Retry(_) => return None,
         };
         (percent > cap).then(|| {
             format!("warning: maxTrafficSplitPercent is {cap}, so new gets no more than {cap} %")
@@ -107,7 +131,10 @@ impl fmt::Display for Change {
             value => value.to_string(),
         };
         let (from, to) = (value(&self.from), value(&self.to));
-        write!(f, "spec.{}: {from} -> {to}", self.field)?;
+        match self.section {
+            Section::Spec => write!(f, "spec.{}: {from} -> {to}", self.field)?,
+            Section::Annotations => write!(f, "annotation {}: {from} -> {to}", self.field)?,
+        }
         match self.why {
             "" => Ok(()),
             why => write!(f, "   ({why})"),
@@ -118,12 +145,34 @@ impl fmt::Display for Change {
 /// The changes as a JSON merge patch (RFC 7396) of the edit of the resource that was shown: `version` is its
 /// `metadata.resourceVersion`.
 pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
-    let fields = changes
-        .iter()
-        .map(|change| (change.field.to_owned(), change.to.clone()));
-    json!({
-        "metadata": {"resourceVersion": version},
-        "spec": fields.collect::<Map<_, _>>(),
+    let of = |section| -> Map<String, Json> {
+        let changes = changes.iter().filter(|change| change.section == section);
+        changes
+            .map(|change| (change.field.to_owned(), change.to.clone()))
+            .collect()
+    };
+    let mut patch = json!({"metadata": {"resourceVersion": version}});
+    let (spec, annotations) = (of(Section::Spec), of(Section::Annotations));
+    if !spec.is_empty() {
+        patch["spec"] = spec.into();
+    }
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = annotations.into();
+    }
+    patch
+}
+
+/// The annotation by which the controller knows that a person wants another try, if new has failed.
+fn retry(update: &DynamoUpdateConfig, at: Timestamp) -> Option<Change> {
+    let analysis = update.status.as_ref()?.analysis.as_ref()?;
+    let annotations = update.metadata.annotations.as_ref();
+    let failed = analysis.verdict == AnalysisVerdict::Fail;
+    failed.then(|| Change {
+        section: Section::Annotations,
+        field: RETRIED_AT,
+        from: json!(annotations.and_then(|notes| notes.get(RETRIED_AT))),
+        to: json!(at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()),
+        why: "new gets requests and is judged again, from the first step on",
     })
 }
 
@@ -131,9 +180,14 @@ pub(super) fn patch(changes: &[Change], version: Option<&str>) -> Json {
 mod tests {
     use super::*;
     use crate::resource::WeightsSpec;
+    use crate::resource::status::{AnalysisStatus, DynamoUpdateConfigStatus};
+
+    fn changes(verb: Verb, spec: &DynamoUpdateConfigSpec) -> Vec<Change> {
+        verb.changes(&DynamoUpdateConfig::new("u", spec.clone()))
+    }
 
     fn shown(verb: Verb, spec: &DynamoUpdateConfigSpec) -> Vec<String> {
-        let changes = verb.changes(spec);
+        let changes = changes(verb, spec);
         changes.iter().map(Change::to_string).collect()
     }
 
@@ -142,7 +196,7 @@ mod tests {
         let mut spec = DynamoUpdateConfigSpec::to("new:8000");
         spec.traffic_split_percent = Some(25);
         spec.weights = Some(WeightsSpec { old: 3, new: 1 });
-        let changes = Verb::Split(40).changes(&spec);
+        let changes = changes(Verb::Split(40), &spec);
         assert_eq!(
             shown(Verb::Split(40), &spec),
             [
@@ -157,6 +211,35 @@ mod tests {
                 "metadata": {"resourceVersion": "7"},
                 "spec": {"trafficSplitPercent": 40, "weights": null, "paused": true},
             })
+        );
+    }
+
+    #[test]
+    fn another_try_is_asked_for_by_an_annotation_and_only_after_a_failure() {
+        let at: Timestamp = "2026-01-02T03:04:05.678Z".parse().unwrap();
+        let spec = DynamoUpdateConfigSpec::to("new:8000");
+        let mut update = DynamoUpdateConfig::new("u", spec);
+        assert_eq!(Verb::Retry(at).changes(&update), []);
+        for (verdict, count) in [(AnalysisVerdict::Pass, 0), (AnalysisVerdict::Fail, 1)] {
+            update.status = Some(DynamoUpdateConfigStatus {
+                analysis: Some(AnalysisStatus {
+                    verdict,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            });
+            assert_eq!(Verb::Retry(at).changes(&update).len(), count);
+        }
+        let changes = Verb::Retry(at).changes(&update);
+        let shown = changes[0].to_string();
+        let expected = r#"annotation crossfade/retried-at: none -> "2026-01-02T03:04:05Z"   ("#;
+        assert!(shown.starts_with(expected), "{shown}");
+        assert_eq!(
+            patch(&changes, Some("7")),
+            json!({"metadata": {
+                "resourceVersion": "7",
+                "annotations": {"crossfade/retried-at": "2026-01-02T03:04:05Z"},
+            }})
         );
     }
 

@@ -1,4 +1,4 @@
-//! An update in a cluster: the resource, its Events and its proxies' answers.
+//! An update in a cluster: the resource, its Events and the responses of its proxies.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -8,12 +8,15 @@ use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ListParams, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::ObjectMeta;
-use kube::{Client, Config};
+use kube::core::{NamespaceResourceScope, ObjectMeta};
+use kube::{Client, Config, Resource};
+use serde::de::DeserializeOwned;
 
-use super::{Compared, Error, EventRecord, Report, Verb, api, change, port_forward};
+use super::{
+    Change, Compared, Error, EventRecord, Report, RolloutVerb, Verb, api, change, port_forward,
+};
 use crate::error_chain::error_chain;
-use crate::resource::DynamoUpdateConfig;
+use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 
 /// The field manager of the edits.
 const WRITER: &str = "crossfade-cli";
@@ -21,6 +24,15 @@ const WRITER: &str = "crossfade-cli";
 const ATTEMPTS: u32 = 10;
 const CONNECT: Duration = Duration::from_secs(5);
 const READ: Duration = Duration::from_secs(20);
+
+/// A resource that is shown and edited.
+trait Edited:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + Debug
+{
+}
+
+impl Edited for DynamoUpdateConfig {}
+impl Edited for DynamoRollout {}
 
 /// Which cluster and namespace, as kubectl's users name them.
 #[derive(Clone, Debug, Default)]
@@ -68,9 +80,28 @@ impl Cluster {
     /// # Errors
     /// [`Error::Api`].
     pub async fn updates(&self) -> Result<Vec<DynamoUpdateConfig>, Error> {
-        let list = self.resources().list(&ListParams::default()).await;
-        let list = list.map_err(api("list the updates"))?;
-        Ok(list.items)
+        self.list("list the updates").await
+    }
+
+    /// All rollouts of the namespace, by name.
+    ///
+    /// # Errors
+    /// [`Error::Api`].
+    pub async fn rollouts(&self) -> Result<Vec<DynamoRollout>, Error> {
+        self.list("list the rollouts").await
+    }
+
+    /// The rollout of this name.
+    ///
+    /// # Errors
+    /// When there is none, or it cannot be read.
+    pub async fn rollout(&self, name: &str) -> Result<DynamoRollout, Error> {
+        let none = Error::NoSuchRollout {
+            name: name.to_owned(),
+            namespace: self.namespace.clone(),
+        };
+        self.get(name, &format!("read the rollout {name}"), none)
+            .await
     }
 
     /// The only update of the namespace.
@@ -89,10 +120,14 @@ impl Cluster {
     /// The update of this name.
     ///
     /// # Errors
-    /// [`Error::Api`].
+    /// When there is none, or it cannot be read.
     pub async fn update(&self, name: &str) -> Result<DynamoUpdateConfig, Error> {
-        let found = self.resources().get(name).await;
-        found.map_err(api(&format!("read the update {name}")))
+        let none = Error::NoSuchUpdate {
+            name: name.to_owned(),
+            namespace: self.namespace.clone(),
+        };
+        self.get(name, &format!("read the update {name}"), none)
+            .await
     }
 
     /// A report on an update: the resource, then its proxies' answers, as far as permissions allow.
@@ -155,30 +190,68 @@ impl Cluster {
     /// # Errors
     /// [`Error::Conflict`] if the changes would now be different ones, else [`Error::Api`].
     pub async fn apply(&self, shown: &DynamoUpdateConfig, verb: Verb) -> Result<(), Error> {
-        let name = shown.metadata.name.as_deref().unwrap_or_default();
-        let changes = verb.changes(&shown.spec);
+        let changes = |update: &DynamoUpdateConfig| verb.changes(update);
+        self.edit(shown, changes, "update", Self::update).await
+    }
+
+    /// The same for a rollout.
+    ///
+    /// # Errors
+    /// As for [`Self::apply`].
+    pub async fn apply_to_rollout(
+        &self,
+        shown: &DynamoRollout,
+        verb: RolloutVerb,
+    ) -> Result<(), Error> {
+        let changes = |rollout: &DynamoRollout| verb.changes(rollout);
+        self.edit(shown, changes, "rollout", Self::rollout).await
+    }
+
+    async fn edit<K: Edited>(
+        &self,
+        shown: &K,
+        changes_to: impl Fn(&K) -> Vec<Change>,
+        kind: &str,
+        read: impl AsyncFn(&Self, &str) -> Result<K, Error>,
+    ) -> Result<(), Error> {
+        let name = shown.meta().name.as_deref().unwrap_or_default();
+        let changes = changes_to(shown);
         let parameters = PatchParams {
             field_manager: Some(WRITER.into()),
             ..PatchParams::default()
         };
-        let mut version = shown.metadata.resource_version.clone();
+        let mut version = shown.meta().resource_version.clone();
         for _ in 0..ATTEMPTS {
             let patch = Patch::Merge(change::patch(&changes, version.as_deref()));
-            match self.resources().patch(name, &parameters, &patch).await {
+            match self.resources::<K>().patch(name, &parameters, &patch).await {
                 Ok(_) => return Ok(()),
                 Err(kube::Error::Api(status)) if status.code == 409 => {}
-                Err(error) => return Err(api(&format!("change the update {name}"))(error)),
+                Err(error) => return Err(api(&format!("change the {kind} {name}"))(error)),
             }
-            let now = self.update(name).await?;
-            if now.metadata.uid != shown.metadata.uid || verb.changes(&now.spec) != changes {
+            let now = read(self, name).await?;
+            if now.meta().uid != shown.meta().uid || changes_to(&now) != changes {
                 break;
             }
-            version = now.metadata.resource_version;
+            version = now.meta().resource_version.clone();
         }
         Err(Error::Conflict(name.into()))
     }
 
-    fn resources(&self) -> Api<DynamoUpdateConfig> {
+    async fn list<K: Edited>(&self, what: &str) -> Result<Vec<K>, Error> {
+        let list = self.resources().list(&ListParams::default()).await;
+        list.map(|list| list.items).map_err(api(what))
+    }
+
+    /// The resource of this name, or `none` if there is none.
+    async fn get<K: Edited>(&self, name: &str, what: &str, none: Error) -> Result<K, Error> {
+        let found = self.resources().get(name).await;
+        found.map_err(|error| match error {
+            kube::Error::Api(status) if status.code == 404 && status.details.is_some() => none,
+            error => api(what)(error),
+        })
+    }
+
+    fn resources<K: Edited>(&self) -> Api<K> {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
@@ -206,10 +279,11 @@ async fn config(choice: &Choice) -> Result<Config, Error> {
             config.map_err(wrong)
         }
         (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(wrong),
-        (None, None) => {
-            let config = Config::infer().await;
-            config.map_err(|error| Error::Config(error.into()))
-        }
+        (None, None) => match Config::from_kubeconfig(&options).await {
+            Ok(config) => Ok(config),
+            // A pod has none. Elsewhere, that this is no pod is not what is wrong.
+            Err(error) => Config::incluster().map_err(|_| wrong(error)),
+        },
     }
 }
 

@@ -1,6 +1,6 @@
-//! A look in colour: names of lines in bold, and what is well or not in green, yellow or red.
+//! A report in colour: names of lines in bold, good and bad values in green, yellow or red.
 //!
-//! Takes the text for people as it is, and adds nothing to it but codes of a terminal (ECMA-48 SGR).
+//! Takes the plain text as it is, and adds only terminal codes (ECMA-48 SGR).
 
 /// Where what is said of a thing begins: as in `text`.
 const COLUMN: usize = 12;

@@ -1,7 +1,7 @@
 //! Formats text, numbers and bars for a terminal.
 //!
-//! Text from outside (messages, names, problems) may hold anything, so it is escaped: it must not move the cursor or reverse
-//! a line.
+//! Text from outside (messages, names, problems) may contain anything, so it is escaped: it must not move the cursor or reverse a
+//! line.
 
 /// Width of a bar of the split, in cells. With it the line of the observed split fits 80 columns.
 pub(super) const BAR: usize = 12;

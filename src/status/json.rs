@@ -1,4 +1,4 @@
-//! A report for programs: JSON and YAML with the same content.
+//! A report for programs, in JSON or in YAML with the same content.
 
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::lag::{Lag, lag};
 use super::{EventRecord, Other, ProxyAnswer, Report};
 use crate::printable::printable_lines;
-use crate::resource::DynamoUpdateConfig;
 use crate::resource::status::Promise;
+use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 use crate::state_api::total;
 
 /// Everything in the report: the resource without `metadata.managedFields`, the state of each proxy, and their total.
@@ -40,7 +40,7 @@ pub fn json(report: &Report) -> Value {
         "update": report.update.as_deref().map(|update| known(update, report.at.unwrap_or(Timestamp::MAX))),
         "secondsSinceEdit": report.since_edit.map(|time| time.as_secs_f64()),
         "origin": report.origin,
-        "total": total(report.states()).map(|state| state.to_json()),
+        "total": total(report.states()).map(|all| all.to_json_judged(report.verdict(Some(&all)).as_ref())),
         "proxies": report.proxies.iter().map(proxy).collect::<Vec<_>>(),
         "others": report.others.iter().map(other).collect::<Vec<_>>(),
         "events": report.events.iter().map(event).collect::<Vec<_>>(),
@@ -81,6 +81,25 @@ pub fn json_list(updates: &[DynamoUpdateConfig]) -> Value {
         known(&update, Timestamp::now())
     });
     json!({"updates": updates.collect::<Vec<_>>()})
+}
+
+/// A rollout without `metadata.managedFields`.
+#[must_use]
+pub fn rollout_json(rollout: &DynamoRollout) -> Value {
+    json!({"rollout": without_managers(rollout)})
+}
+
+/// Several rollouts.
+#[must_use]
+pub fn rollouts_json(rollouts: &[DynamoRollout]) -> Value {
+    let rollouts = rollouts.iter().map(without_managers);
+    json!({"rollouts": rollouts.collect::<Vec<_>>()})
+}
+
+fn without_managers(rollout: &DynamoRollout) -> Value {
+    let mut rollout = rollout.clone();
+    rollout.metadata.managed_fields = None;
+    json!(rollout)
 }
 
 /// The same as YAML.

@@ -1,4 +1,4 @@
-//! Asks the proxies of a namespace for their state, through ports that the API server forwards.
+//! Asks the proxies of a namespace for their state, through ports forwarded by the API server.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Pod;

@@ -1,4 +1,4 @@
-//! Asks proxies at known addresses, all at the same time, over connections that are kept between reports.
+//! Asks proxies at known addresses concurrently, over connections that are kept between reports.
 
 use std::time::Duration;
 

@@ -1,17 +1,19 @@
-//! A report for people, as plain text for a terminal, without escape sequences.
+//! A report for users, as plain text for a terminal, without escape sequences.
 
 mod recent;
+mod rollout;
 mod rows;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
+pub use self::rollout::{rollout, rollouts};
 use super::Report;
 use super::format::{count, percent, printable, share};
 use super::wanted::{of_spec, wanted};
 use crate::resource::status::{DynamoUpdateConfigStatus, Promise, condition};
 use crate::resource::{DynamoUpdateConfig, is_lifted};
-use crate::state_api::{assess, total, v1};
+use crate::state_api::{assess, judged, total, v1};
 
 const SMALL_BAR: usize = 8;
 /// The answered share of new is shown beside the assigned one from this difference on.
@@ -24,10 +26,16 @@ const COLUMN: usize = 12;
 pub fn text(report: &Report) -> String {
     let mut page = Page(String::new());
     let all = total(report.states());
-    page.head(report);
-    if let Some(all) = &all {
-        page.line("summary", &assess(all).text);
+    page.title(report);
+    let verdict = report.verdict(all.as_ref());
+    let summary = match &all {
+        Some(all) => Some(assess(all, verdict.as_ref())),
+        None => verdict.as_ref().map(judged),
+    };
+    if let Some(summary) = summary {
+        page.line("summary", &summary.text);
     }
+    page.head(report);
     page.line("figures", &report.origin);
     page.split(report, all.as_ref());
     page.sides(report, all.as_ref());
@@ -83,7 +91,7 @@ impl Page {
         self.0.push('\n');
     }
 
-    fn head(&mut self, report: &Report) {
+    fn title(&mut self, report: &Report) {
         let Some(update) = &report.update else {
             return;
         };
@@ -96,6 +104,12 @@ impl Page {
             name.unwrap_or_default()
         );
         self.line("update", &named);
+    }
+
+    fn head(&mut self, report: &Report) {
+        let Some(update) = &report.update else {
+            return;
+        };
         if update.spec.paused == Some(true) {
             self.line(
                 "paused",
@@ -118,8 +132,12 @@ impl Page {
         }
         match &update.status {
             Some(status) => {
-                self.phase(status, meta.generation);
-                self.promises(status, meta.generation, report.at.unwrap_or(Timestamp::MAX));
+                self.phase(status, update.metadata.generation);
+                self.promises(
+                    status,
+                    update.metadata.generation,
+                    report.at.unwrap_or(Timestamp::MAX),
+                );
             }
             None => self.line("phase", "unknown: no controller has written a status"),
         }

@@ -1,5 +1,6 @@
-//! Asks proxies what both generations did, and judges new by it.
+//! Asks proxies for their counts of both generations, and judges new by them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -28,7 +29,7 @@ pub struct Judge {
 #[derive(Clone, Debug)]
 pub struct Judgement {
     pub report: Report,
-    /// Of the proxies: how many were asked, and what is to be said of those that told nothing.
+    /// Of the processes: how many were asked, and what is to be said of those that told nothing.
     asked: usize,
     silent: Vec<String>,
 }
@@ -46,24 +47,40 @@ impl Judge {
     /// Judges what the proxies remember of the last minutes.
     #[must_use]
     pub fn past(&mut self, answers: &[Compared]) -> Judgement {
-        let past = answers.iter().filter_map(comparison);
+        let answers = distinct(answers);
+        let past = answers.iter().copied().filter_map(comparison);
         let past = past.map(|(_, told)| {
             let counts = told.counts.iter();
             counts.map(|counts| (age(counts), counts.read())).collect()
         });
         let report = analysis::replay(&mut self.memory, &self.rules, past.collect());
-        judgement(report, answers)
+        judgement(report, &answers)
     }
 
     /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look.
     #[must_use]
     pub fn look(&mut self, answers: &[Compared], now: Duration) -> Judgement {
-        let readings = answers.iter().filter_map(comparison);
+        let answers = distinct(answers);
+        let readings = answers.iter().copied().filter_map(comparison);
         let readings = readings.filter_map(|(name, told)| reading(name, told));
         let counts = self.accumulator.since_last(readings, now);
         let report = self.memory.look(&self.rules, counts, now);
-        judgement(report, answers)
+        judgement(report, &answers)
     }
+}
+
+/// One answer of each process: it may have been asked at two addresses, and must not count twice.
+fn distinct(answers: &[Compared]) -> Vec<&Compared> {
+    let mut seen = BTreeSet::new();
+    let is_first = |asked: &&Compared| {
+        let process = comparison(asked).and_then(|(_, told)| told.process.as_ref());
+        let started = process.and_then(|process| Some((&*process.name, process.started?)));
+        seen.insert(match started {
+            Some((host, at)) => Err((host.to_owned(), at.seconds, at.nanos)),
+            None => Ok(asked.name.clone()),
+        })
+    };
+    answers.iter().filter(is_first).collect()
 }
 
 fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
@@ -94,7 +111,7 @@ fn reading(name: &str, told: &v1::Comparison) -> Option<Reading> {
     })
 }
 
-fn judgement(report: Report, answers: &[Compared]) -> Judgement {
+fn judgement(report: Report, answers: &[&Compared]) -> Judgement {
     let silent = answers.iter().filter_map(|asked| match &asked.answer {
         Ok(Some(_)) => None,
         Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
@@ -114,11 +131,24 @@ impl Judgement {
         self.silent.len() < self.asked
     }
 
-    fn sentence(&self) -> String {
-        if self.has_data() {
-            return self.report.sentence();
+    /// The name of the verdict. What a proxy that tells nothing has seen of new may be bad, so there is no pass without its answer.
+    #[must_use]
+    pub fn verdict(&self) -> &'static str {
+        match &self.report.verdict {
+            Verdict::Pass if !self.silent.is_empty() => Verdict::INCONCLUSIVE,
+            verdict => verdict.as_str(),
         }
-        "No proxy could be asked.".to_owned()
+    }
+
+    fn sentence(&self) -> String {
+        if !self.has_data() {
+            return "No proxy could be asked.".to_owned();
+        }
+        if self.verdict() != self.report.verdict.as_str() {
+            let (silent, asked) = (self.silent.len(), self.asked);
+            return format!("{silent} of {asked} proxies cannot be compared.");
+        }
+        self.report.sentence()
     }
 
     fn row_verdict(&self, row: &Row) -> &'static str {
@@ -147,7 +177,7 @@ impl Judgement {
     /// The verdict and the figures, for people.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("{}: {}\n\n", self.report.verdict.as_str(), self.sentence());
+        let mut text = format!("{}: {}\n\n", self.verdict(), self.sentence());
         text += &line(["", "old", "new", "difference", "confidence", "verdict"]);
         for row in self.rows() {
             let [old, new] = row.figures;
@@ -189,7 +219,7 @@ impl Judgement {
             })
         });
         json!({
-            "verdict": self.report.verdict.as_str(),
+            "verdict": self.verdict(),
             "text": self.sentence(),
             "coversSeconds": self.report.covers.as_secs_f64(),
             "metrics": rows.collect::<Vec<_>>(),
@@ -217,6 +247,7 @@ mod tests {
             let side = |started, failed| Side {
                 started: started * share,
                 ended: started * share,
+                decided: started * share,
                 failed: failed * share,
                 ..Side::default()
             };
@@ -289,6 +320,65 @@ mod tests {
         assert_eq!(look(0, 5000, 4000).report.verdict.as_str(), "inconclusive");
         let judged = look(5, 5300, 4000);
         assert_eq!(judged.report.verdict, Verdict::Pass, "{}", judged.text());
+    }
+
+    #[test]
+    fn nothing_passes_without_the_answer_of_every_proxy() {
+        let good = || told([900, 300], 0, 500, &[(60, 0), (0, 1)]);
+        let ok = || answer("a", Ok(Some(good())));
+        for (other, verdict, sentence) in [
+            (None, "pass", "New keeps to the margins."),
+            (
+                Some(Err("cannot be reached".to_owned())),
+                "inconclusive",
+                "1 of 2 proxies cannot be compared.",
+            ),
+            (
+                Some(Ok(None)),
+                "inconclusive",
+                "1 of 2 proxies cannot be compared.",
+            ),
+        ] {
+            let other = other.map(|other| answer("b", other));
+            let answers: Vec<_> = [ok()].into_iter().chain(other).collect();
+            let judged = Judge::new(Rules::default()).past(&answers);
+            assert_eq!(judged.verdict(), verdict);
+            assert_eq!(judged.json()["text"], sentence);
+            let text = judged.text();
+            assert!(
+                text.starts_with(&format!("{verdict}: {sentence}\n")),
+                "{text}"
+            );
+        }
+    }
+
+    /// `localhost` and `127.0.0.1`, say.
+    #[test]
+    fn a_process_that_is_asked_at_two_addresses_counts_once() {
+        let past = [(60, 0), (0, 1)];
+        let of = |name: &str, host: &str| {
+            let mut told = told([900, 150], 0, 500, &past);
+            told.process.as_mut().unwrap().name = host.to_owned();
+            answer(name, Ok(Some(told)))
+        };
+        for (second, begun) in [("host", 150), ("other", 300)] {
+            let answers = [of("a", "host"), of("b", second)];
+            let judged = Judge::new(Rules::default()).past(&answers).json();
+            assert_eq!(judged["metrics"][0]["samples"]["new"], begun, "{judged}");
+            let mut judge = Judge::new(Rules::default());
+            let _ = judge.look(&[], Duration::ZERO);
+            let mut young = answers.clone();
+            for asked in &mut young {
+                let told = asked.answer.as_mut().unwrap().as_mut().unwrap();
+                let uptime = prost_types::Duration {
+                    seconds: 1,
+                    nanos: 0,
+                };
+                told.process.as_mut().unwrap().uptime = Some(uptime);
+            }
+            let judged = judge.look(&young, Duration::from_secs(5)).json();
+            assert_eq!(judged["metrics"][0]["samples"]["new"], begun, "{judged}");
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! The wanted split, and a remark if it is not the one that was asked for.
+//! The wanted split, and a remark if it differs from the requested one.
 //!
-//! What is in force takes precedence: that of the proxies, then that of the controller, then the edit itself.
+//! The split in force takes precedence: that of the proxies, then that of the controller, then the edit itself.
 
 use super::Report;
 use super::format::percent;

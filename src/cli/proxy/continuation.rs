@@ -1,4 +1,4 @@
-//! The arguments of `crossfade proxy` about streams that outlive the server that began them.
+//! The arguments of `crossfade proxy` for continuing streams on another server.
 
 use clap::Args;
 use clap::builder::BoolishValueParser;
@@ -13,7 +13,7 @@ const MAX_TEXT_BYTES: u64 = 1 << 26;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Continuation (not with a plan file or a cluster, which set these)")]
 pub(super) struct ContinuationArgs {
-    /// Where a stream that breaks after its first content is continued [default: off]
+    /// Which frontends may continue a stream that breaks after its first content [default: off]
     #[arg(
         long,
         env = "CROSSFADE_CONTINUATION",
@@ -21,7 +21,7 @@ pub(super) struct ContinuationArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation: Option<ContinuationMode>,
-    /// Longest text of a stream that is kept for a continuation, in bytes [default: 262144]
+    /// Longest text of a stream that is kept for continuation, in bytes [default: 262144]
     #[arg(
         long,
         env = "CROSSFADE_CONTINUATION_MAX_TEXT_BYTES",
@@ -39,11 +39,11 @@ pub(super) struct ContinuationArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) continuation_max_per_stream: Option<u32>,
-    /// Do not mark the place in a stream where another server goes on by an SSE comment
+    /// Do not mark the place in a stream where another server takes over with an SSE comment
     #[arg(long, env = "CROSSFADE_NO_CONTINUATION_COMMENT", conflicts_with_all = ["plan", "kube"], value_parser = BoolishValueParser::new())]
     pub(super) no_continuation_comment: bool,
-    /// Move streams off old that are still open so long after all requests go to new; needs --continuation any-generation
-    /// [default: never]
+    /// Time after which open streams are moved off old once all requests go to new; needs --continuation any-generation [default:
+    /// never]
     #[arg(
         long,
         env = "CROSSFADE_MOVE_AFTER",
@@ -52,7 +52,7 @@ pub(super) struct ContinuationArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) move_after: Option<f64>,
-    /// Streams that are moved off old per second at most [default: 10]
+    /// Maximum number of streams that are moved off old per second [default: 10]
     #[arg(
         long,
         env = "CROSSFADE_MOVE_RATE",

@@ -1,4 +1,4 @@
-//! The arguments of `crossfade proxy` beyond addresses and split, by the sections of its help.
+//! The arguments of `crossfade proxy` other than addresses and split, grouped as in its help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,7 +34,7 @@ pub(super) struct ClusterArgs {
     /// The namespace of the DynamoUpdateConfig [default: $POD_NAMESPACE, or that of the pod or kubeconfig]
     #[arg(long, env = "CROSSFADE_KUBE_NAMESPACE", value_name = "NAME")]
     kube_namespace: Option<String>,
-    /// Allow it to name any target, not only Services of its namespace
+    /// Allow the DynamoUpdateConfig to name any target, not only Services of its namespace
     #[arg(long, env = "CROSSFADE_KUBE_ALLOW_ANY_TARGET", value_parser = BoolishValueParser::new())]
     kube_allow_any_target: bool,
     /// Balance over the addresses behind the target's Service by load; needs permission to watch EndpointSlices
@@ -127,7 +127,7 @@ pub(super) struct PolicyArgs {
         conflicts_with_all = ["plan", "kube"]
     )]
     pub(super) gap_timeout: Option<f64>,
-    /// How long events without content are held so that the request can still be retried [default: 5]
+    /// Time for which events without content are held so that the request can still be retried [default: 5]
     #[arg(
         long,
         env = "CROSSFADE_HOLD",
@@ -161,7 +161,7 @@ pub(super) struct LimitArgs {
         default_value_t = 268_435_456
     )]
     pub(super) max_body_bytes: u64,
-    /// Most concurrent requests; more get a 503 with Retry-After
+    /// Maximum number of concurrent requests; more get a 503 with Retry-After
     #[arg(
         long,
         env = "CROSSFADE_MAX_REQUESTS",
@@ -170,10 +170,10 @@ pub(super) struct LimitArgs {
         value_parser = count
     )]
     pub(super) max_requests: usize,
-    /// Most client connections; more are closed at once
+    /// Maximum number of client connections; more are closed at once
     #[arg(long, env = "CROSSFADE_MAX_CONNECTIONS", value_name = "N", default_value_t = 100_000, value_parser = count)]
     pub(super) max_connections: usize,
-    /// Memory for everything that is held of requests and responses, in bytes
+    /// Memory for all held parts of requests and responses, in bytes
     #[arg(
         long,
         env = "CROSSFADE_REPLAY_BUDGET_BYTES",
@@ -181,22 +181,23 @@ pub(super) struct LimitArgs {
         default_value_t = 268_435_456
     )]
     pub(super) replay_budget_bytes: usize,
-    /// Time that a request head may take
+    /// Time limit for receiving a request head
     #[arg(long, env = "CROSSFADE_HEAD_TIMEOUT", value_name = "DURATION", default_value = "10", value_parser = seconds)]
     pub(super) head_timeout: Duration,
-    /// Time that a client's connection may rest between two requests
+    /// Time for which a client's connection may be idle between two requests
     #[arg(long, env = "CROSSFADE_IDLE_TIMEOUT", value_name = "DURATION", default_value = "90", value_parser = seconds)]
     pub(super) idle_timeout: Duration,
-    /// Time that a request body may pause while more of it is wanted; for all of one up to 64 KiB. Beyond it 408
+    /// Time for which a request body may pause while more of it is expected, or for a body of up to 64 KiB its total time; then
+    /// 408
     #[arg(long, env = "CROSSFADE_BODY_TIMEOUT", value_name = "DURATION", default_value = "60", value_parser = seconds)]
     pub(super) body_timeout: Duration,
-    /// Time that a client may read nothing of what it is sent; then its connection is reset
+    /// Time for which a client may read nothing of its response; then its connection is reset
     #[arg(long, env = "CROSSFADE_WRITE_TIMEOUT", value_name = "DURATION", default_value = "300", value_parser = seconds)]
     pub(super) write_timeout: Duration,
-    /// Time that nothing may pass either way after an upgrade (WebSocket)
+    /// Time without data in either direction after an upgrade (WebSocket)
     #[arg(long, env = "CROSSFADE_TUNNEL_IDLE_TIMEOUT", value_name = "DURATION", default_value = "3600", value_parser = seconds)]
     pub(super) tunnel_idle_timeout: Duration,
-    /// Send a client that hears nothing for so long an SSE comment, between events [default: off]
+    /// Send an SSE comment, between events, to a client that has received nothing for this time [default: off]
     #[arg(long, env = "CROSSFADE_KEEP_ALIVE_COMMENTS", value_name = "DURATION", value_parser = comment_interval)]
     pub(super) keep_alive_comments: Option<Duration>,
 }
@@ -204,13 +205,13 @@ pub(super) struct LimitArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Model servers")]
 pub(super) struct UpstreamArgs {
-    /// Time that a connection may take
+    /// Time limit for opening a connection
     #[arg(long, env = "CROSSFADE_CONNECT_TIMEOUT", value_name = "DURATION", default_value = "2", value_parser = seconds)]
     pub(super) connect_timeout: Duration,
-    /// Time that a response head may take [default: off]
+    /// Time limit for a response head [default: off]
     #[arg(long, env = "CROSSFADE_UPSTREAM_HEAD_TIMEOUT", value_name = "DURATION", value_parser = seconds)]
     pub(super) upstream_head_timeout: Option<Duration>,
-    /// HTTP version towards model servers; auto is HTTP/1.1, or with TLS what ALPN selects
+    /// HTTP version for model servers; auto is HTTP/1.1, or with TLS the one that ALPN selects
     #[arg(
         long,
         env = "CROSSFADE_UPSTREAM_PROTOCOL",
@@ -237,7 +238,7 @@ pub(super) struct UpstreamArgs {
         requires = "upstream_cert"
     )]
     pub(super) upstream_key: Option<PathBuf>,
-    /// Greatest age of a connection to a name, behind which there may be several servers; 0 is no limit
+    /// Maximum age of a connection to a host name, behind which there may be several servers; 0 is no limit
     #[arg(long, env = "CROSSFADE_UPSTREAM_MAX_AGE", value_name = "DURATION", default_value = "60", value_parser = seconds_or_none)]
     pub(super) upstream_max_age: Duration,
     /// Maximum number of exchanges on such a connection; 0 is no limit
@@ -248,7 +249,7 @@ pub(super) struct UpstreamArgs {
         default_value_t = 16
     )]
     pub(super) upstream_max_exchanges: u32,
-    /// Ask each endpoint this often whether /v1/models lists a model [default: off]
+    /// Interval at which each endpoint is probed for a model in /v1/models [default: off]
     #[arg(long, env = "CROSSFADE_PROBE_INTERVAL", value_name = "DURATION", value_parser = probe_interval)]
     pub(super) probe_interval: Option<Duration>,
 }
@@ -285,7 +286,8 @@ pub(super) struct TlsArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Traces")]
 pub(super) struct TraceArgs {
-    /// Send OpenTelemetry spans of all exchanges to this collector, by OTLP over gRPC [default: off, or $OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Send OpenTelemetry spans of all exchanges to this collector, by OTLP over gRPC, or over HTTP if OTEL_EXPORTER_OTLP_PROTOCOL is
+    /// `http/protobuf` [default: off, or $OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, env = "CROSSFADE_OTLP_ENDPOINT", value_name = "URL")]
     pub(super) otlp_endpoint: Option<Endpoint>,
 }
@@ -293,10 +295,10 @@ pub(super) struct TraceArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Shutdown and logs")]
 pub(super) struct LifeArgs {
-    /// After SIGTERM: how long it still takes requests, not ready, until the word is out
+    /// After SIGTERM: how long requests are still accepted while /readyz fails
     #[arg(long, env = "CROSSFADE_SETTLE", value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
     pub(super) settle: Duration,
-    /// After that: how long open streams may still run, before they are ended with an error event
+    /// After that: how long open streams may continue before they are ended with an error event
     #[arg(long, env = "CROSSFADE_DRAIN", value_name = "DURATION", default_value = "3600", value_parser = seconds_or_none)]
     pub(super) drain: Duration,
     /// error, warn, info, debug, trace, or target=level,…
@@ -318,7 +320,7 @@ pub(super) struct LifeArgs {
     /// Write no access lines
     #[arg(long, env = "CROSSFADE_NO_ACCESS_LOG", value_parser = BoolishValueParser::new())]
     pub(super) no_access_log: bool,
-    /// Leave the addresses of clients out of access lines
+    /// Omit the addresses of clients from access lines
     #[arg(long, env = "CROSSFADE_NO_CLIENT_ADDRESS", value_parser = BoolishValueParser::new())]
     pub(super) no_client_address: bool,
 }

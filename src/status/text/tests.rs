@@ -249,3 +249,58 @@ fn what_holds_an_update_is_told() {
         list(&[report.update.unwrap().as_ref().clone()])
     );
 }
+
+#[test]
+fn the_verdict_on_new_comes_first() {
+    let judged = |text: &str| v1::Analysis {
+        verdict: "inconclusive".into(),
+        text: text.into(),
+        rolled_back: false,
+    };
+    let weights = v1::Weights { old: 3, new: 1 };
+    let state = v1::State {
+        ready: true,
+        plan: Some(v1::Plan {
+            weights: Some(weights),
+            analysis: Some(judged("Said by a proxy.")),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let object = |observed| {
+        serde_json::json!({
+            "metadata": {"name": "u", "namespace": "n", "generation": 5},
+            "spec": {"newFrontendService": "new:8000"},
+            "status": {"phase": "Progressing", "observedGeneration": observed,
+                       "analysis": {"verdict": "Fail", "message": "New fails 3.0 %.", "rolledBack": true}},
+        })
+    };
+    let failed = "New has failed and was rolled back: New fails 3.0 %.";
+    let unknown = "It is not known yet whether new is good enough: Said by a proxy. New takes 25.0 % of the requests.";
+    let answers = |state| ProxyAnswer {
+        name: "a".into(),
+        state,
+    };
+    for (update, answer, line, told) in [
+        (Some(object(5)), Ok(state.clone()), 1, failed),
+        // The status may be about another new.
+        (Some(object(4)), Ok(state.clone()), 1, unknown),
+        (None, Ok(state), 0, unknown),
+        (Some(object(5)), Err("cannot be reached".into()), 1, failed),
+    ] {
+        let is_told = answer.is_ok();
+        let report = Report {
+            update: update.map(|update| serde_json::from_value(update).unwrap()),
+            proxies: vec![answers(answer)],
+            ..Report::default()
+        };
+        let text = text(&report);
+        let shown = text.lines().nth(line).unwrap();
+        assert_eq!(shown, format!("summary     {told}"), "{text}");
+        let json = crate::status::json(&report);
+        assert!(
+            !is_told || json["total"]["standing"]["text"] == told,
+            "{json}"
+        );
+    }
+}

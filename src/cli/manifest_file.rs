@@ -1,0 +1,46 @@
+//! Reads manifests from files or standard input.
+
+use std::io::{self, IsTerminal, Read};
+use std::path::Path;
+
+use crate::files;
+use crate::inject::MAX_BYTES;
+
+/// The exit status if the input makes the operation impossible.
+pub(super) const WRONG: u8 = 2;
+
+/// The text of a file; `-` is standard input.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let bytes = if path == Path::new("-") {
+        if io::stdin().is_terminal() {
+            eprintln!("reading manifests from standard input");
+        }
+        let mut bytes = Vec::new();
+        let limited = io::stdin()
+            .lock()
+            .take(MAX_BYTES as u64 + 1)
+            .read_to_end(&mut bytes);
+        limited.map_err(|error| error.to_string())?;
+        bytes
+    } else {
+        files::read(path, MAX_BYTES as u64).map_err(|error| {
+            match std::error::Error::source(&error) {
+                Some(source) => format!("{error}: {source}"),
+                None => error.to_string(),
+            }
+        })?
+    };
+    decode(bytes)
+}
+
+fn decode(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|error| {
+        let bytes = error.as_bytes();
+        if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+            return "is UTF-16, as PowerShell writes it: save it as UTF-8".to_owned();
+        }
+        let before = &bytes[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        format!("line {line} is not UTF-8: save the file as UTF-8")
+    })
+}

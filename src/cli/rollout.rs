@@ -1,0 +1,103 @@
+//! The arguments of `crossfade rollout` and of its verbs.
+
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgMatches, Args, Subcommand};
+
+use super::cluster::{ClusterChoice, Early};
+use super::examples;
+use super::parse::seconds;
+use super::verbs::EditArgs;
+use crate::app::commands::{Form, RolloutOptions};
+use crate::status::RolloutVerb;
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+pub struct RolloutArgs {
+    #[command(subcommand)]
+    pub verb: Option<RolloutCommand>,
+    /// The rollout [default: the only one in the namespace; if there are several, all are listed]
+    name: Option<String>,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+    /// Repeat until interrupted
+    #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
+    watch: bool,
+    /// Time between two looks
+    #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+    /// Output format
+    #[arg(
+        short,
+        long,
+        env = "CROSSFADE_OUTPUT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    output: Form,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RolloutCommand {
+    /// Change neither sizes nor split, except that requests leave a generation that cannot serve
+    #[command(after_help = examples::ROLLOUT_PAUSE)]
+    Pause(EditArgs),
+    /// Go forward by the strategy
+    #[command(after_help = examples::ROLLOUT_RESUME)]
+    Resume(EditArgs),
+    /// Go forward without analysis and steps
+    #[command(after_help = examples::ROLLOUT_PROMOTE)]
+    Promote(EditArgs),
+    /// Go back to the old generation
+    #[command(after_help = examples::ROLLOUT_ABORT)]
+    Abort(EditArgs),
+    /// Go back to the old generation, also after the rollout has ended
+    #[command(after_help = examples::ROLLOUT_UNDO)]
+    Undo(EditArgs),
+}
+
+impl RolloutCommand {
+    /// What is asked for, and of which rollout.
+    #[must_use]
+    pub const fn parts(&self) -> (&EditArgs, RolloutVerb) {
+        match self {
+            Self::Pause(args) => (args, RolloutVerb::Pause),
+            Self::Resume(args) => (args, RolloutVerb::Resume),
+            Self::Promote(args) => (args, RolloutVerb::Promote),
+            Self::Abort(args) => (args, RolloutVerb::Abort),
+            Self::Undo(args) => (args, RolloutVerb::Undo),
+        }
+    }
+
+    fn args_mut(&mut self) -> &mut EditArgs {
+        match self {
+            Self::Pause(args)
+            | Self::Resume(args)
+            | Self::Promote(args)
+            | Self::Abort(args)
+            | Self::Undo(args) => args,
+        }
+    }
+}
+
+impl RolloutArgs {
+    /// Takes over what was given before the subcommand. `given` are the subcommand's own arguments.
+    pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
+        match (&mut self.verb, given.subcommand()) {
+            (Some(verb), Some((_, given))) => verb.args_mut().after(early, given),
+            _ => self.cluster.after(early, given),
+        }
+    }
+
+    /// The options of a look.
+    #[must_use]
+    pub fn options(self) -> RolloutOptions {
+        RolloutOptions {
+            name: self.name,
+            cluster: self.cluster.choice(),
+            every: self.watch.then_some(self.interval),
+            form: self.output,
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! `crossfade simulate`: the arguments about workers and load, the input files, and the output.
+
+mod sizes;
+mod workers;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use self::sizes::{PerRole, per_role};
+use self::workers::{Stated, Workers};
+use super::manifest_file::{WRONG, read};
+use super::parse::{amount, rate, seconds, seconds_or_none};
+use crate::inject::{Manifest, manifests};
+use crate::managed_update::{self, Accepted};
+use crate::printable::{printable, printable_lines, write_json_pretty};
+use crate::resource::{AmountSpec, DrainSpec, ROLLOUT_KIND, RolloutManifest, load_rollout};
+use crate::scaling::Settings;
+use crate::simulation::{self, Ended, MAX_REPLICAS, Moves, Report, Samples, Scenario};
+
+/// How long the proxies take to apply a split, and an idle worker takes to terminate.
+const APPLY: Duration = Duration::from_secs(2);
+const STOP: Duration = Duration::from_secs(5);
+/// The default of the controller's `--quiet-period`.
+const QUIET: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub struct SimulateArgs {
+    /// The DynamoRollout, and the manifests of its workers, which define their number, GPUs and grace period; repeat the flag for
+    /// more files; `-` is standard input
+    #[arg(short, long = "file", value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Time from the start of a worker until it is ready
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    startup: Duration,
+    /// Time within which 99 of 100 streams end
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
+    stream_p99: Duration,
+    /// Requests per second
+    #[arg(long, value_name = "NUMBER", value_parser = rate)]
+    rate: f64,
+    /// Replicas that make a generation whole, such as 4 or prefill=4,decode=2 [default: those in the files]
+    #[arg(long, value_name = "NUMBER", value_parser = per_role)]
+    replicas: Option<PerRole>,
+    /// GPUs per worker, such as 8 or prefill=4,decode=8 [default: those in the files, else 1]
+    #[arg(long, value_name = "NUMBER", value_parser = per_role)]
+    gpus: Option<PerRole>,
+    /// terminationGracePeriodSeconds of the workers [default: the one in the files, else the length of the longest stream]
+    #[arg(long, value_name = "DURATION", value_parser = seconds_or_none)]
+    grace: Option<Duration>,
+    /// Time after which a ready worker gets requests
+    #[arg(long, value_name = "DURATION", default_value = "5", value_parser = seconds_or_none)]
+    stable: Duration,
+    /// What if: maxSurge, as a number or a percentage
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    max_surge: Option<AmountSpec>,
+    /// What if: maxUnavailable, as a number or a percentage
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
+    max_unavailable: Option<AmountSpec>,
+    /// What if: whether another worker continues a stream when its own worker terminates
+    #[arg(long, value_name = "WHETHER")]
+    continuation: Option<Switch>,
+    /// Output format
+    #[arg(short, long, value_name = "FORM", default_value = "text")]
+    output: Form,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+    Svg,
+}
+
+impl SimulateArgs {
+    /// Simulates the rollout and prints the result: status 0 if it ends, 1 if it never does, 2 if the input cannot be simulated.
+    #[must_use]
+    pub fn run(&self) -> ExitCode {
+        let scenario = match self.scenario() {
+            Ok(scenario) => scenario,
+            Err(message) => {
+                eprintln!("crossfade: {}", printable_lines(message));
+                return ExitCode::from(WRONG);
+            }
+        };
+        let report = simulation::run(&scenario);
+        let ends = matches!(report.ended, Ended::At(_));
+        let mut out = io::stdout().lock();
+        match out
+            .write_all(&self.printed(&report))
+            .and_then(|()| out.flush())
+        {
+            // It is not an error if the reader has gone, as with `head`.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                eprintln!("crossfade: cannot write: {error}");
+                ExitCode::from(WRONG)
+            }
+            _ => ExitCode::from(u8::from(!ends)),
+        }
+    }
+
+    fn printed(&self, report: &Report) -> Vec<u8> {
+        match self.output {
+            Form::Text => simulation::text(report).into_bytes(),
+            Form::Svg => simulation::svg(report).into_bytes(),
+            Form::Json => {
+                let mut text = Vec::new();
+                let json = simulation::json(report);
+                write_json_pretty(&mut text, &json).expect("a Vec takes every write");
+                text.push(b'\n');
+                text
+            }
+        }
+    }
+
+    fn scenario(&self) -> Result<Scenario, String> {
+        let mut rollouts = Vec::new();
+        let mut objects = Vec::new();
+        for path in &self.files {
+            let name = printable(path.display()).to_string();
+            let text = read(path).map_err(|message| format!("{name}: {message}"))?;
+            let manifests = manifests(&text).map_err(|error| format!("{name}: {error}"))?;
+            for manifest in manifests {
+                match manifest
+                    .objects
+                    .iter()
+                    .any(|object| object["kind"] == ROLLOUT_KIND)
+                {
+                    true => rollouts.push(rollout(&name, &manifest)?),
+                    false => objects.extend(manifest.objects),
+                }
+            }
+        }
+        let [rollout] = &mut rollouts[..] else {
+            let count = rollouts.len();
+            return Err(format!(
+                "the files must hold exactly one {ROLLOUT_KIND}; they hold {count}"
+            ));
+        };
+        let workers = Workers::of(&rollout.spec, &objects);
+        let stated = Stated {
+            replicas: self.replicas.as_ref(),
+            gpus: self.gpus.as_ref(),
+        };
+        let accepted = workers.accepted(&rollout.spec, stated)?;
+        let settings = self.settings(rollout, &accepted)?;
+        Ok(Scenario {
+            settings,
+            startup: self.startup,
+            stable: self.stable,
+            apply: APPLY,
+            stop: STOP,
+            grace: self.grace(&workers),
+            analysis: rollout.spec.analysis.as_ref().map(|analysis| Samples {
+                count: analysis.min_samples.into(),
+                window: Duration::from_secs(analysis.window_seconds.into()),
+            }),
+            quiet: QUIET,
+            rate: self.rate,
+            stream_p99: self.stream_p99,
+            chooses: workers.can_be_chosen,
+            moves: moves(&rollout.spec.traffic.drain),
+        })
+    }
+
+    /// The settings of the rollout, with the overrides from the command line.
+    fn settings(
+        &self,
+        rollout: &mut RolloutManifest,
+        accepted: &Accepted,
+    ) -> Result<Settings, String> {
+        let strategy = &mut rollout.spec.strategy;
+        if let Some(surge) = &self.max_surge {
+            strategy.max_surge = surge.clone();
+        }
+        if let Some(unavailable) = &self.max_unavailable {
+            strategy.max_unavailable = unavailable.clone();
+        }
+        if strategy.max_surge.is_none() && strategy.max_unavailable.is_none() {
+            return Err("maxSurge and maxUnavailable must not both be 0".to_owned());
+        }
+        let settings = managed_update::settings(&rollout.spec, accepted, false);
+        let mut settings = settings.ok_or("a generation has no workers to move")?;
+        if settings.shape.units() > MAX_REPLICAS {
+            return Err(format!(
+                "more than {MAX_REPLICAS} replicas are not simulated"
+            ));
+        }
+        if let Some(continuation) = self.continuation {
+            settings.strategy.continuation = continuation == Switch::On;
+        }
+        Ok(settings)
+    }
+
+    /// By default, workers have all the time that they need.
+    fn grace(&self, workers: &Workers) -> Duration {
+        let longest = 2 * self.stream_p99;
+        self.grace.or(workers.grace).unwrap_or_else(|| {
+            eprintln!(
+                "assumed: terminationGracePeriodSeconds {}, as long as the longest stream; state it by --grace, or give the manifests of the workers",
+                longest.as_secs()
+            );
+            longest
+        })
+    }
+}
+
+fn moves(drain: &DrainSpec) -> Option<Moves> {
+    Some(Moves {
+        after: Duration::try_from_secs_f64(drain.move_after_seconds?).ok()?,
+        rate: drain.move_rate.into(),
+    })
+}
+
+/// The rollout in a document, with problems at the lines of the whole text.
+fn rollout(name: &str, manifest: &Manifest<'_>) -> Result<RolloutManifest, String> {
+    let text = "\n".repeat(manifest.line) + manifest.text;
+    load_rollout(&text).map_err(|problems| {
+        let lines = problems.iter().map(|problem| format!("{name}: {problem}"));
+        lines.collect::<Vec<_>>().join("\n")
+    })
+}

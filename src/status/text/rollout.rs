@@ -1,0 +1,312 @@
+//! A rollout for people: where it stands, what it waits for, and both generations.
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::super::format::percent;
+use super::Page;
+use crate::resource::rollout_status::{DynamoRolloutStatus, SideStatus};
+use crate::resource::{DynamoRollout, Intent, SideSpec};
+
+/// One rollout, with its progress and both generations.
+#[must_use]
+pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
+    let mut page = Page(String::new());
+    let meta = &rollout.metadata;
+    let text = |text: &Option<String>| text.clone().unwrap_or_default();
+    let edit = meta.generation.unwrap_or_default();
+    let named = format!(
+        "{} in namespace {}, edit {edit}",
+        text(&meta.name),
+        text(&meta.namespace)
+    );
+    page.line("rollout", &named);
+    if let Some(asked) = asked(rollout) {
+        page.line("intent", asked);
+    }
+    let Some(status) = &rollout.status else {
+        page.line(
+            "phase",
+            "unknown: no controller with --rollouts has written a status",
+        );
+        return page.0;
+    };
+    if let Some(phase) = status.phase {
+        page.line("phase", phase.as_str());
+    }
+    if let Some(message) = &status.message {
+        page.line("", message);
+    }
+    let seen = status.observed_generation;
+    if let Some(seen) = seen.filter(|seen| meta.generation.is_some_and(|edit| *seen < edit)) {
+        page.line(
+            "",
+            &format!("as of edit {seen}: the controller has not observed edit {edit} yet"),
+        );
+    }
+    page.progress(status, now);
+    page.generations(rollout, status);
+    page.rollout_conditions(status);
+    page.0
+}
+
+/// What its owner asks for, unless that is to go forward.
+fn asked(rollout: &DynamoRollout) -> Option<&'static str> {
+    match (rollout.spec.intent, rollout.spec.undo_to) {
+        (Intent::Hold, _) => Some("Hold; `crossfade rollout resume` goes on"),
+        (_, Some(_)) => Some("back to the old generation (undoTo)"),
+        (Intent::Abort, _) => Some("Abort: back to the old generation"),
+        (Intent::Promote, _) => Some("Promote: forward without analysis and steps"),
+        (Intent::Run, None) => None,
+    }
+}
+
+/// A list of rollouts, one per line.
+#[must_use]
+pub fn rollouts(rollouts: &[DynamoRollout]) -> String {
+    let mut page = Page(String::new());
+    let row = |[name, phase, old, new, split]: [&str; 5]| {
+        format!("{name:<32} {phase:<12} {old:>9} {new:>9} {split:>7}")
+    };
+    page.put(0, &row(["NAME", "PHASE", "OLD", "NEW", "SPLIT"]));
+    for rollout in rollouts {
+        let status = rollout.status.clone().unwrap_or_default();
+        let workers = |side: &Option<SideStatus>| {
+            let side = side.as_ref().and_then(|side| side.workers.clone());
+            side.unwrap_or_else(|| "-".to_owned())
+        };
+        let name = rollout.metadata.name.as_deref().unwrap_or_default();
+        let split = status
+            .split
+            .map(|split| percent(f64::from(split.percent) / 100.0));
+        page.put(
+            0,
+            &row([
+                name,
+                status.phase.map_or("-", |phase| phase.as_str()),
+                &workers(&status.source),
+                &workers(&status.target),
+                split.as_deref().unwrap_or("-"),
+            ]),
+        );
+    }
+    page.0
+}
+
+/// How long ago, for people.
+fn since(then: Timestamp, now: Timestamp) -> String {
+    let seconds = now.duration_since(then).as_secs().max(0);
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
+    }
+}
+
+impl Page {
+    fn progress(&mut self, status: &DynamoRolloutStatus, now: Timestamp) {
+        if let Some(step) = status.step {
+            let units =
+                { status.accepted.as_ref() }.map(|accepted| format!(" of {}", accepted.units));
+            let said = format!(
+                "new has {}{} units, old {}; new is to have {} next",
+                step.new,
+                units.unwrap_or_default(),
+                step.old,
+                step.next
+            );
+            self.line("step", &said);
+        }
+        for (place, wait) in status.waiting_for.iter().enumerate() {
+            let name = if place == 0 { "waits for" } else { "" };
+            self.line(
+                name,
+                &format!("{}, for {}", wait.what, since(wait.since.0, now)),
+            );
+        }
+        if let Some(split) = &status.split {
+            let share = split.exact().map(|exact| exact.share_of_new());
+            let share = percent(share.unwrap_or(f64::from(split.percent) / 100.0));
+            self.line("split", &format!("{share} of the requests go to new"));
+        }
+        if let Some(analysis) = &status.analysis {
+            self.line(
+                "verdict",
+                &format!("{:?}: {}", analysis.verdict, analysis.message),
+            );
+        }
+        if let Some(gpus) = &status.gpus {
+            self.line(
+                "GPUs",
+                &format!("{} in use, {} at most so far", gpus.used, gpus.peak),
+            );
+        }
+    }
+
+    /// The roles of both generations.
+    fn generations(&mut self, rollout: &DynamoRollout, status: &DynamoRolloutStatus) {
+        let none = SideStatus::default();
+        let sides = [
+            (
+                "old",
+                &rollout.spec.source,
+                status.source.as_ref().unwrap_or(&none),
+            ),
+            (
+                "new",
+                &rollout.spec.target,
+                status.target.as_ref().unwrap_or(&none),
+            ),
+        ];
+        self.gap();
+        let row = |cells: [&str; 6]| {
+            let [side, object, spec, ready, terminating, streams] = cells;
+            format!("{side:<12}{object:<32} {spec:>5} {ready:>6} {terminating:>12} {streams:>8}")
+        };
+        self.put(
+            0,
+            &row(["", "WORKERS", "SPEC", "READY", "TERMINATING", "STREAMS"]),
+        );
+        for (name, spec, side) in sides {
+            let streams = side.open_streams.map(|open| open.to_string());
+            let streams = streams.unwrap_or_else(|| "-".to_owned());
+            if side.roles.is_empty() {
+                self.put(0, &row([name, &object(spec, ""), "-", "-", "-", &streams]));
+            }
+            for (place, (role, workers)) in side.roles.iter().enumerate() {
+                let is_first = place == 0;
+                let object = match object(spec, role) {
+                    object if side.roles.len() > 1 => format!("{role}: {object}"),
+                    object => object,
+                };
+                self.put(
+                    0,
+                    &row([
+                        if is_first { name } else { "" },
+                        &object,
+                        &workers.spec.to_string(),
+                        &workers.ready.to_string(),
+                        &workers.terminating.to_string(),
+                        if is_first { &streams } else { "" },
+                    ]),
+                );
+            }
+        }
+    }
+
+    fn rollout_conditions(&mut self, status: &DynamoRolloutStatus) {
+        if status.conditions.is_empty() {
+            return;
+        }
+        self.gap();
+        for (place, condition) in status.conditions.iter().enumerate() {
+            let name = if place == 0 { "conditions" } else { "" };
+            let said = format!(
+                "{} {} ({})",
+                condition.type_, condition.status, condition.reason
+            );
+            let is_said =
+                condition.message.is_empty() || status.message.as_ref() == Some(&condition.message);
+            self.line(
+                name,
+                &match is_said {
+                    true => said,
+                    false => format!("{said}: {}", condition.message),
+                },
+            );
+        }
+    }
+}
+
+/// The object of a role, as kubectl names it.
+fn object(side: &SideSpec, role: &str) -> String {
+    let (kind, name) = match side.roles.get(role) {
+        Some(workload) => (Some(&workload.kind), Some(&workload.name)),
+        None => (side.kind.as_ref(), side.name.as_ref()),
+    };
+    match (kind, name) {
+        (Some(kind), Some(name)) => format!("{kind}/{name}"),
+        _ => side
+            .roles
+            .values()
+            .map(|workload| &*workload.name)
+            .collect::<Vec<_>>()
+            .join(", "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::resource::read_rollout_status;
+
+    fn example() -> DynamoRollout {
+        serde_json::from_value(json!({
+            "apiVersion": "nvidia.com/v1alpha1",
+            "kind": "DynamoRollout",
+            "metadata": {"name": "chat", "namespace": "inference", "generation": 3},
+            "spec": {
+                "source": {"roles": {
+                    "prefill": {"kind": "Deployment", "name": "p1"},
+                    "decode": {"kind": "Deployment", "name": "d1"},
+                }},
+                "target": {"kind": "DynamoGraphDeployment", "name": "chat-2"},
+                "frontends": {"source": "f1", "target": "f2", "service": "f2"},
+                "clientService": "chat",
+                "intent": "Hold",
+            },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_look_tells_what_is_known_and_what_is_not() {
+        let mut rollout_of = example();
+        let now: Timestamp = "2026-01-02T03:14:05Z".parse().unwrap();
+        let text = rollout(&rollout_of, now);
+        assert_eq!(
+            text,
+            "rollout     chat in namespace inference, edit 3\n\
+             intent      Hold; `crossfade rollout resume` goes on\n\
+             phase       unknown: no controller with --rollouts has written a status\n"
+        );
+        let (status, lost) = read_rollout_status(&json!({
+            "observedGeneration": 2,
+            "phase": "Progressing",
+            "message": "grows new",
+            "step": {"old": 3, "new": 2, "next": 3},
+            "waitingFor": [{"what": "new to be ready: 1 of 2 units are", "since": "2026-01-02T03:04:05Z"}],
+            "split": {"percent": 33, "weights": {"old": 2, "new": 1}},
+            "analysis": {"verdict": "Pass", "message": "as good as old"},
+            "gpus": {"used": 40, "peak": 48},
+            "source": {"roles": {"prefill": {"spec": 3, "ready": 3}, "decode": {"spec": 2, "ready": 1, "terminating": 1}}, "openStreams": 12},
+            "target": {"roles": {"worker": {"spec": 2, "ready": 1}}},
+            "conditions": [{"type": "Ready", "status": "False", "reason": "Progressing", "message": "grows new", "lastTransitionTime": "2026-01-02T03:04:05Z"}],
+        }));
+        assert_eq!(lost, [""; 0]);
+        rollout_of.status = Some(status);
+        let text = rollout(&rollout_of, now);
+        for expected in [
+            "phase       Progressing\n            grows new\n            as of edit 2: the controller has not observed edit 3 yet\n",
+            "step        new has 2 units, old 3; new is to have 3 next\n",
+            "waits for   new to be ready: 1 of 2 units are, for 10 min\n",
+            "split       33.3 % of the requests go to new\n",
+            "verdict     Pass: as good as old\n",
+            "GPUs        40 in use, 48 at most so far\n",
+            "old         decode: Deployment/d1                2      1            1       12\n",
+            "            prefill: Deployment/p1               3      3            0\n",
+            "new         DynamoGraphDeployment/chat-2         2      1            0        -\n",
+            "conditions  Ready False (Progressing)\n",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
+        let list = rollouts(&[rollout_of]);
+        assert!(
+            list.contains(
+                "chat                             Progressing          -         -    33 %\n"
+            ),
+            "{list}"
+        );
+    }
+}
