@@ -1,14 +1,17 @@
-//! What the admin ports of proxies and of controllers share: responses, quotas, and the live page with its stream.
+//! The shared parts of the admin ports of proxies and controllers: responses, quotas, and the live page with its stream.
 
 mod connections;
 mod history;
 mod hosts;
 mod live;
 mod quota;
+mod requests;
+mod routes;
+mod stalls;
 
 use bytes::Bytes;
-use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
-use http::{Method, Response, StatusCode};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
 use http_body_util::Full;
 use tonic::body::Body;
 
@@ -17,6 +20,9 @@ pub use history::{Counters, History, Sample};
 pub use hosts::Hosts;
 pub use live::LivePage;
 pub use quota::{Peer, Quota, QuotaGuard};
+pub use requests::{Requests, TooMany};
+pub use routes::Routes;
+pub use stalls::{Stall, Stalls};
 
 /// A response of an admin port.
 pub type Answer = Response<Body>;
@@ -33,12 +39,6 @@ impl From<Refusal> for Answer {
     fn from(Refusal { status, why }: Refusal) -> Self {
         text(status, &format!("{why}\n"))
     }
-}
-
-/// Is this a read-only method?
-#[must_use]
-pub fn reads(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// A page of this content type that must not be cached.
@@ -63,19 +63,4 @@ pub fn text(status: StatusCode, body: &str) -> Answer {
     let mut answer = page("text/plain; charset=utf-8", body.to_owned());
     *answer.status_mut() = status;
     answer
-}
-
-/// The response to a method other than `methods`.
-#[must_use]
-pub fn not_allowed(methods: &'static str) -> Answer {
-    let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n");
-    let methods = HeaderValue::from_static(methods);
-    answer.headers_mut().insert(ALLOW, methods);
-    answer
-}
-
-/// The response to an unknown path.
-#[must_use]
-pub fn not_found() -> Answer {
-    text(StatusCode::NOT_FOUND, "no such page: see /\n")
 }

@@ -9,9 +9,12 @@ mod total;
 #[rustfmt::skip]
 pub mod v1;
 
-pub use assessment::{Assessment, Level, assess};
+pub use assessment::{Assessment, Level, assess, judged};
 pub use client::{Client, Error, StateStream};
 pub use total::total;
+
+#[cfg(feature = "kube")]
+use crate::resource::status::AnalysisStatus;
 
 /// The descriptors of `proto/crossfade/v1` and of what it imports, a `google.protobuf.FileDescriptorSet`: for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!("state_api/v1.binpb");
@@ -21,6 +24,23 @@ impl v1::State {
     #[must_use]
     pub fn resource(&self) -> Option<&v1::Resource> {
         self.plan.as_ref()?.resource.as_ref()
+    }
+
+    /// The verdict on new, if the proxy judges it by itself.
+    #[must_use]
+    pub fn verdict(&self) -> Option<&v1::Analysis> {
+        self.plan.as_ref()?.analysis.as_ref()
+    }
+}
+
+#[cfg(feature = "kube")]
+impl From<&AnalysisStatus> for v1::Analysis {
+    fn from(status: &AnalysisStatus) -> Self {
+        Self {
+            verdict: status.verdict.as_str().to_owned(),
+            text: status.message.clone(),
+            rolled_back: status.rolled_back,
+        }
     }
 }
 

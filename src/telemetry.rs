@@ -1,4 +1,4 @@
-//! What the process tells about itself: metrics, access lines, logs, traces.
+//! Observability: metrics, access lines, logs, traces.
 
 pub mod access;
 pub mod latency;

@@ -1,11 +1,11 @@
-//! The stream of a proxy's live page: its state, repeatedly, each time with the samples since the last one. The first has
-//! all samples that are kept.
+//! The stream of a proxy's live page: its state, repeatedly, each time with the samples since the last one. The first message
+//! contains all samples that are kept.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::{Stream, stream};
-use http::Request;
+use http::{Extensions, HeaderMap};
 use serde_json::{Value, json};
 
 use super::Admin;
@@ -35,9 +35,14 @@ impl Live {
         self.history.push(Sample::of(&state, SystemTime::now()));
     }
 
-    /// The response to a request for the page or its stream; `None` to any other request.
-    pub(super) fn answer<B>(&self, request: &Request<B>) -> Option<Answer> {
-        self.page.answer(request, |_| Ok(self.states()))
+    /// The page, if a browser asks for it.
+    pub(super) fn document_for(&self, headers: &HeaderMap) -> Option<Answer> {
+        self.page.document_for(headers)
+    }
+
+    /// The response to a request with these extensions for the page's stream.
+    pub(super) fn stream(&self, extensions: &Extensions) -> Answer {
+        self.page.stream(extensions, self.states())
     }
 
     fn states(&self) -> impl Stream<Item = Value> + Send + use<> {

@@ -1,11 +1,11 @@
-//! `/plan`: the plan in force, since when and from where, and the last refused plan since then.
+//! `/plan`: the plan in force, its age and its source, and the last plan that was rejected since then.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
 use super::Admin;
-use crate::continuation::Mode;
+use crate::continuation::{Mode, Probe};
 use crate::failover::Target;
 use crate::printable::write_json_pretty;
 use crate::snapshot::Snapshot;
@@ -60,10 +60,10 @@ pub fn render(admin: &Admin) -> Vec<u8> {
         "spec": snapshot.manifest.as_ref().map(|manifest| &manifest.spec),
         "withoutEffect": snapshot.manifest.as_ref().map(|manifest| &manifest.without_effect),
         "movingStreams": admin.snapshots.moving(),
-        "analysis": admin.status.analysis.load().as_ref().as_ref().map(|report| json!({
-            "verdict": report.verdict.as_str(),
-            "text": report.sentence(),
-            "rolledBack": plan.failed_analysis.is_some(),
+        "analysis": admin.status.judged(plan).map(|judged| json!({
+            "verdict": judged.verdict,
+            "text": judged.text,
+            "rolledBack": judged.rolled_back,
         })),
         "endpoints": endpoints(&snapshot),
         "lastRejection": rejection,
@@ -79,8 +79,8 @@ fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
     let now = Instant::now();
     let continues = snapshot.plan.failover.continuation.mode != Mode::Off;
     // What was proven under an earlier plan may be out of date.
-    let capabilities = move |endpoint: &Endpoint| {
-        let capabilities = endpoint.capabilities(now).into_iter();
+    let capabilities = move |endpoint: &Endpoint, probe| {
+        let capabilities = endpoint.capabilities(probe, now).into_iter();
         let capabilities = capabilities
             .map(|(model, capability)| (model.to_string(), Value::from(capability.as_str())));
         continues.then(|| Value::Object(capabilities.collect()))
@@ -95,7 +95,8 @@ fn endpoints(snapshot: &Snapshot) -> Vec<Value> {
                         Target::New => "new",
                         Target::Peers => "peers",
                     },
-                    "continuation": capabilities(endpoint),
+                    "continuation": capabilities(endpoint, Probe::Chat),
+                    "messagesContinuation": capabilities(endpoint, Probe::Messages),
                     "address": endpoint.address.to_string(),
                     "tls": endpoint.server_name.is_some(),
                     "healthy": endpoint.is_healthy(now),

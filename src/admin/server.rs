@@ -1,12 +1,11 @@
 //! The server of the admin port: HTTP/1.1, and HTTP/2 with prior knowledge, for pages and gRPC.
 
-use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use http::Request;
+use http::{Request, Version};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,8 +19,9 @@ use super::Admin;
 use super::grpc::Grpc;
 use super::live::Live;
 use super::local::Local;
+use super::routes::routes;
 use crate::lifecycle::Phase;
-use crate::pages::{Answer, Connections, Peer, limited};
+use crate::pages::{Answer, Connections, Peer, Requests, Routes, Stalls, TooMany, limited};
 use crate::transport::accept::AcceptErrors;
 
 /// Timeout for a request's head, and for the first bytes of a connection.
@@ -29,7 +29,7 @@ const HEAD: Duration = Duration::from_secs(10);
 /// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Most concurrent requests of one HTTP/2 connection: far more than the watches of one peer, so that it can still ask.
-const STREAMS: u32 = 128;
+const STREAMS: u32 = 32;
 /// Interval and timeout of pings to an HTTP/2 client.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(10));
 
@@ -86,13 +86,26 @@ struct AdminService {
     admin: Admin,
     grpc: Grpc,
     live: Live,
+    routes: Routes,
+    requests: Requests,
+}
+
+/// The other side of an admin connection.
+#[derive(Clone)]
+struct Caller {
+    /// `None` on the local socket.
+    peer: Option<IpAddr>,
+    stalls: Stalls,
 }
 
 impl AdminService {
     fn new(admin: Admin) -> Self {
+        let live = Live::new(&admin);
         Self {
             grpc: Grpc::new(&admin),
-            live: Live::new(&admin),
+            routes: routes(admin.clone(), live.clone()),
+            live,
+            requests: Requests::default(),
             admin,
         }
     }
@@ -103,10 +116,12 @@ impl AdminService {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let begun = Arc::new(AtomicBool::new(false));
+        let stalls = Stalls::default();
         let service = service_fn(|request| {
             begun.store(true, Ordering::Relaxed);
-            let service = self.clone();
-            async move { Ok::<_, Infallible>(service.answer(request, peer).await) }
+            let (service, stalls) = (self.clone(), stalls.clone());
+            let caller = Caller { peer, stalls };
+            async move { service.answer(request, caller).await }
         });
         let mut builder = auto::Builder::new(TokioExecutor::new());
         builder
@@ -124,6 +139,7 @@ impl AdminService {
         // Hyper's timeout for a head begins only once it knows the HTTP version.
         let mut late = std::pin::pin!(tokio::time::sleep(patience));
         let mut ending = std::pin::pin!(self.admin.lifecycle.reached(Phase::Ending));
+        let mut stalled = std::pin::pin!(stalls.overdue());
         let (mut watches, mut lives) = (true, true);
         let ended = loop {
             tokio::select! {
@@ -133,6 +149,9 @@ impl AdminService {
                     if !begun.load(Ordering::Relaxed) {
                         return tracing::debug!(?peer, "closed an admin connection without a request");
                     }
+                }
+                () = stalled.as_mut() => {
+                    return tracing::debug!(?peer, "closed an admin connection with a response that was left unread");
                 }
                 () = ending.as_mut(), if lives => {
                     lives = false;
@@ -145,19 +164,32 @@ impl AdminService {
         }
     }
 
-    async fn answer(&self, mut request: Request<Incoming>, peer: Option<IpAddr>) -> Answer {
+    /// A request beyond the limits is not even refused: its stream is reset, and over HTTP/1.1 its connection closed.
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        Caller { peer, stalls }: Caller,
+    ) -> Result<Answer, TooMany> {
         if let Some(peer) = peer {
-            if let Some(refusal) = self.admin.hosts.refusal(&request) {
-                return refusal;
-            }
             request.extensions_mut().insert(Peer::from(peer));
         }
+        let is_http2 = request.version() == Version::HTTP_2;
+        let shares = self.requests.take(&request)?;
+        let refusal = peer.and_then(|_| self.admin.hosts.refusal(&request));
+        let answer = match refusal {
+            Some(refusal) => refusal,
+            None => self.answer_admitted(request).await,
+        };
+        // Over HTTP/1.1 a write waits, and has a limit of its own.
+        let stall = is_http2.then(|| stalls.begin(Instant::now()));
+        Ok(shares.until_sent(answer, stall))
+    }
+
+    async fn answer_admitted(&self, request: Request<Incoming>) -> Answer {
         if Grpc::is_meant_by(&request) {
             self.grpc.answer(request).await
-        } else if let Some(answer) = self.live.answer(&request) {
-            answer
         } else {
-            self.admin.answer(request, peer.is_none()).await
+            self.routes.answer(request).await
         }
     }
 }

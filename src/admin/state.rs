@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use prost_types::Timestamp;
 
-use super::{Admin, observed, proofs};
+use super::{Admin, endpoints, proofs};
+use crate::continuation::Capability;
 use crate::snapshot::{Snapshot, Status};
 use crate::split::{Generation, Reason};
 use crate::sse::Outcome;
@@ -77,7 +78,7 @@ impl Admin {
     pub(super) fn figures(&self, ready: bool) -> v1::State {
         let snapshot = self.snapshots.load();
         let metrics = &self.metrics;
-        let [old, new] = observed(&snapshot, &self.status).endpoints;
+        let [old, new] = endpoints(&snapshot, Instant::now());
         let recent = metrics.recent(Instant::now());
         v1::State {
             time: Some(Timestamp::from(SystemTime::now())),
@@ -121,9 +122,11 @@ impl Admin {
         let mode = snapshot.plan.failover.continuation.mode;
         let count = |count| u32::try_from(count).unwrap_or(u32::MAX);
         let [old, new] = proofs(snapshot).map(|proofs| v1::Proofs {
-            supported: count(proofs.supported),
-            unsupported: count(proofs.unsupported),
-            unknown: count(proofs.unknown),
+            supported: count(proofs.count(Capability::Supported)),
+            unsupported: count(proofs.count(Capability::Unsupported)),
+            unknown: count(
+                proofs.count(Capability::Unknown) + proofs.count(Capability::Unauthorized),
+            ),
         });
         v1::Continuations {
             mode: v1::ContinuationMode::from(mode).into(),
@@ -167,16 +170,11 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         remarks: status.remarks.load().to_vec(),
         earlier_requests_that_may_reach_old: None,
         new_targets: plan.new.iter().map(ToString::to_string).collect(),
-        analysis: status
-            .analysis
-            .load()
-            .as_ref()
-            .as_ref()
-            .map(|report| v1::Analysis {
-                verdict: report.verdict.as_str().to_owned(),
-                text: report.sentence(),
-                rolled_back: plan.failed_analysis.is_some(),
-            }),
+        analysis: status.judged(plan).map(|judged| v1::Analysis {
+            verdict: judged.verdict.to_owned(),
+            text: judged.text,
+            rolled_back: judged.rolled_back,
+        }),
     }
 }
 

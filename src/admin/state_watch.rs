@@ -1,4 +1,4 @@
-//! A watch of the state: read at once, at every new plan and phase, and at least once per interval.
+//! A watch of the state: reads it at once, after every change of plan or phase, and at least once per interval.
 
 use std::time::Duration;
 

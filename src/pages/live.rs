@@ -1,4 +1,4 @@
-//! The live page for browsers: one document without any other file, and the stream of states that it renders.
+//! The live page for browsers: a single self-contained document, and the stream of states that it renders.
 //!
 //! It shows only the states, never anything from a request, and can change nothing. Its policy (W3C Content Security Policy
 //! 3) allows its own script and style by their hashes and nothing else.
@@ -14,13 +14,13 @@ use http::header::{
     ACCEPT, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, REFERRER_POLICY, VARY,
     X_CONTENT_TYPE_OPTIONS,
 };
-use http::{HeaderMap, Request, StatusCode};
+use http::{Extensions, HeaderMap, StatusCode};
 use http_body::Frame;
 use http_body_util::StreamBody;
 use serde_json::Value;
 use tonic::body::Body;
 
-use super::{Answer, Quota, QuotaGuard, Refusal, not_allowed, page, reads};
+use super::{Answer, Quota, Refusal, page};
 
 const HTML: &str = include_str!("live/live.html");
 const STYLE: &str = include_str!("live/live.css");
@@ -73,26 +73,39 @@ impl LivePage {
     /// How often a page gets a state.
     pub const INTERVAL: Duration = Duration::from_secs(1);
 
-    /// The response to a request for the page (`/`, from browsers) or its stream (`/live`); `None` to any other request.
-    /// `states` returns the states for the stream of this query, or why there are none.
-    pub fn answer<B, S>(
+    /// The document, if it is a browser that asks: curl and the like accept anything, and get text.
+    #[must_use]
+    pub fn document_for(&self, headers: &HeaderMap) -> Option<Answer> {
+        let mut accepted = headers.get_all(ACCEPT).iter();
+        let is_a_browser = accepted.any(|value| {
+            let value = value.to_str();
+            value.is_ok_and(|value| value.contains("text/html"))
+        });
+        is_a_browser.then(|| self.document())
+    }
+
+    /// The response to a request with these extensions for a stream of `states`, as server-sent events (WHATWG HTML §9.2).
+    pub fn stream(
         &self,
-        request: &Request<B>,
-        states: impl FnOnce(Option<&str>) -> Result<S, Refusal>,
-    ) -> Option<Answer>
-    where
-        S: Stream<Item = Value> + Send + 'static,
-    {
-        let reads = reads(request.method());
-        match request.uri().path() {
-            "/" if reads && is_a_browser(request.headers()) => Some(self.document()),
-            "/live" if reads => Some(match states(request.uri().query()) {
-                Ok(states) => self.stream(self.readers.take(request.extensions()), states),
-                Err(refusal) => refusal.into(),
-            }),
-            "/live" => Some(not_allowed("GET, HEAD")),
-            _ => None,
-        }
+        extensions: &Extensions,
+        states: impl Stream<Item = Value> + Send + 'static,
+    ) -> Answer {
+        let Some(reader) = self.readers.take(extensions) else {
+            let why = "too many pages are open".to_owned();
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return Refusal { status, why }.into();
+        };
+        let events = states.map(move |state| {
+            // Held while the stream is open.
+            let _ = &reader;
+            let event = format!("data: {state}\nretry: {RETRY}\n\n");
+            Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
+        });
+        let mut answer = page("text/event-stream", Bytes::new());
+        *answer.body_mut() = Body::new(StreamBody::new(events));
+        let nosniff = HeaderValue::from_static("nosniff");
+        answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
+        answer
     }
 
     fn document(&self) -> Answer {
@@ -110,37 +123,6 @@ impl LivePage {
         ]);
         answer
     }
-
-    /// Server-sent events (WHATWG HTML §9.2).
-    fn stream(
-        &self,
-        share: Option<QuotaGuard>,
-        states: impl Stream<Item = Value> + Send + 'static,
-    ) -> Answer {
-        let Some(share) = share else {
-            let why = "too many pages are open".to_owned();
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            return Refusal { status, why }.into();
-        };
-        let events = states.map(move |state| {
-            // Held while the stream is open.
-            let _ = &share;
-            let event = format!("data: {state}\nretry: {RETRY}\n\n");
-            Ok::<_, Infallible>(Frame::data(Bytes::from(event)))
-        });
-        let mut answer = page("text/event-stream", Bytes::new());
-        *answer.body_mut() = Body::new(StreamBody::new(events));
-        let nosniff = HeaderValue::from_static("nosniff");
-        answer.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, nosniff);
-        answer
-    }
-}
-
-/// Does it ask for a page? Browsers ask for `text/html`; curl and the like accept anything and get text.
-fn is_a_browser(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(ACCEPT).iter();
-    let mut accepted = accepted.filter_map(|value| value.to_str().ok());
-    accepted.any(|value| value.contains("text/html"))
 }
 
 /// The hash of this text in a policy.
@@ -154,19 +136,6 @@ mod tests {
     use futures_util::stream;
 
     use super::*;
-
-    fn ask(page: &LivePage, method: &str, path: &str, accept: &str) -> Option<u16> {
-        let request = Request::builder().method(method).uri(path);
-        let request = request.header("accept", accept).body(()).unwrap();
-        let answer = page.answer(&request, |query| match query {
-            None => Ok(stream::pending::<Value>()),
-            Some(_) => Err(Refusal {
-                status: StatusCode::BAD_REQUEST,
-                why: "no".to_owned(),
-            }),
-        });
-        answer.map(|answer| answer.status().as_u16())
-    }
 
     #[test]
     fn the_document_holds_style_and_script_once_and_refers_to_nothing_outside() {
@@ -193,27 +162,21 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_gets_the_page_and_everyone_else_what_was_there_before() {
+    fn only_a_browser_gets_the_page() {
         let page = LivePage::default();
-        let html = "text/html,application/xml;q=0.9";
-        assert_eq!(ask(&page, "GET", "/", html), Some(200));
-        assert_eq!(ask(&page, "GET", "/?update=a/b", html), Some(200));
-        assert_eq!(ask(&page, "GET", "/", "*/*"), None);
-        assert_eq!(ask(&page, "POST", "/", html), None);
-        assert_eq!(ask(&page, "GET", "/plan", html), None);
-        let stream = "text/event-stream";
-        assert_eq!(ask(&page, "GET", "/live", stream), Some(200));
-        assert_eq!(ask(&page, "GET", "/live?wrong", stream), Some(400));
-        assert_eq!(ask(&page, "PUT", "/live", "*/*"), Some(405));
+        let gets = |accept: &'static str| {
+            let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
+            page.document_for(&headers).is_some()
+        };
+        assert!(gets("text/html,application/xml;q=0.9"));
+        assert!(!gets("*/*"));
+        assert!(page.document_for(&HeaderMap::new()).is_none());
     }
 
     #[test]
     fn there_is_a_limit_to_open_pages_and_a_closed_one_makes_room() {
         let page = LivePage::default();
-        let open = || {
-            let share = page.readers.take(&http::Extensions::new());
-            page.stream(share, stream::pending())
-        };
+        let open = || page.stream(&Extensions::new(), stream::pending());
         let mut opened: Vec<Answer> = (0..READERS_OF_ONE).map(|_| open()).collect();
         assert!(opened.iter().all(|answer| answer.status() == 200));
         assert_eq!(open().status(), 503);

@@ -32,11 +32,12 @@ struct Limits {
     held: Mutex<HashMap<Option<Peer>, usize>>,
 }
 
-/// One unit of a quota, returned on drop.
+/// Units of a quota, returned on drop.
 #[derive(Debug)]
 pub struct QuotaGuard {
     of: Quota,
     peer: Option<Peer>,
+    units: usize,
 }
 
 impl Quota {
@@ -50,17 +51,24 @@ impl Quota {
     /// A unit for the peer of a request with these extensions; `None` if a limit is reached.
     #[must_use]
     pub fn take(&self, extensions: &http::Extensions) -> Option<QuotaGuard> {
+        self.take_many(extensions, 1)
+    }
+
+    /// Like [`Quota::take`], for several units.
+    #[must_use]
+    pub fn take_many(&self, extensions: &http::Extensions, units: usize) -> Option<QuotaGuard> {
         let peer = extensions.get::<Peer>().copied();
         let mut held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = held.values().sum();
         let own = held.get(&peer).copied().unwrap_or_default();
-        if all >= self.0.all || own >= self.0.each {
+        if all + units > self.0.all || own + units > self.0.each {
             return None;
         }
-        held.insert(peer, own + 1);
+        held.insert(peer, own + units);
         Some(QuotaGuard {
             of: self.clone(),
             peer,
+            units,
         })
     }
 }
@@ -70,7 +78,7 @@ impl Drop for QuotaGuard {
         let held = &self.of.0.held;
         let mut held = held.lock().unwrap_or_else(PoisonError::into_inner);
         match held.get_mut(&self.peer) {
-            Some(count) if *count > 1 => *count -= 1,
+            Some(count) if *count > self.units => *count -= self.units,
             _ => drop(held.remove(&self.peer)),
         }
     }

@@ -24,9 +24,9 @@ pub enum Error {
     /// It has reached its limit of watches: try again later, or read once.
     #[error("has too many watches")]
     TooManyWatches,
-    /// It does not support `crossfade.v1`.
+    /// It does not support `crossfade.v1`, or does not speak gRPC at all.
     #[error("is not the admin port (by default 9464) of a crossfade of this version")]
-    Unsupported(#[source] Box<Status>),
+    Unsupported,
     #[error("responded with an error")]
     Refused(#[source] Box<Status>),
 }
@@ -34,7 +34,8 @@ pub enum Error {
 impl From<Status> for Error {
     fn from(status: Status) -> Self {
         match status.code() {
-            Code::Unimplemented => Self::Unsupported(status.into()),
+            // No admin port says Internal: tonic does, of a response that is no gRPC.
+            Code::Unimplemented | Code::Internal => Self::Unsupported,
             Code::ResourceExhausted => Self::TooManyWatches,
             // Its connection broke: tonic creates these for transport errors.
             Code::Unavailable | Code::Unknown => Self::Unreachable(status.into()),

@@ -1,7 +1,9 @@
 //! Converts our types to messages. Total: a value too large for its field becomes the largest that fits.
 
+use std::time::Duration;
+
 use super::v1;
-use crate::analysis::{Counts, MAX_STRATA, Side, Stratum};
+use crate::analysis::{Counts, MAX_STRATA, Reading, Side, Stratum};
 use crate::continuation::Mode;
 use crate::lifecycle::Phase;
 use crate::resource::{Identity, Problem};
@@ -115,6 +117,7 @@ impl From<&Side> for v1::Sample {
             first_event: Some((&side.first_event).into()),
             gap: Some((&side.gap).into()),
             time_per_token: Some((&side.per_token).into()),
+            decided: Some(side.decided),
         }
     }
 }
@@ -125,6 +128,8 @@ impl From<&v1::Sample> for Side {
             |times: &Option<v1::Latencies>| times.as_ref().map(Sketch::from).unwrap_or_default();
         Self {
             started: sample.started,
+            // Of an older proxy it is not known.
+            decided: sample.decided.unwrap_or(sample.started),
             ended: sample.ended,
             failed: sample.failed,
             first_event: times(&sample.first_event),
@@ -168,6 +173,34 @@ impl v1::Counts {
     }
 }
 
+impl v1::Comparison {
+    /// The counts of now, of the proxy `name`; `None` if it does not say which process it is.
+    #[must_use]
+    pub fn reading(&self, name: &str) -> Option<Reading> {
+        let process = self.process.as_ref()?;
+        let started = process.started?;
+        let counts = self.counts.last();
+        Some(Reading {
+            proxy: name.to_owned(),
+            process: format!("{}.{}", started.seconds, started.nanos),
+            uptime: duration(process.uptime?),
+            counts: counts.map_or_else(Default::default, v1::Counts::read),
+        })
+    }
+
+    /// What was counted at several times, and how long ago that is, oldest first.
+    #[must_use]
+    pub fn past(&self) -> Vec<(Duration, Counts)> {
+        let age = |counts: &v1::Counts| counts.age.map(duration).unwrap_or_default();
+        let past = self.counts.iter();
+        past.map(|counts| (age(counts), counts.read())).collect()
+    }
+}
+
+fn duration(duration: prost_types::Duration) -> Duration {
+    Duration::try_from(duration).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,7 +209,8 @@ mod tests {
     fn counts_survive_the_wire_and_what_is_made_up_is_bounded() {
         let side = |started| Side {
             started,
-            ended: started,
+            decided: started - 1,
+            ended: started - 2,
             failed: 1,
             first_event: Sketch::new([(40, 7)], 5),
             gap: Sketch::new([(41, 7)], 6),
@@ -195,6 +229,10 @@ mod tests {
         );
         let sent = v1::Counts::new(prost_types::Duration::default(), &counts);
         assert_eq!(sent.read(), counts);
+        let mut older = sent;
+        older.strata[0].new.as_mut().unwrap().decided = None;
+        let [_, new] = &older.read().0[&stratum("chat", 3)];
+        assert_eq!((new.started, new.decided), (6, 6));
         let many = (0..1000).map(|number| v1::Stratum {
             class: number.to_string(),
             body_size: u32::MAX,

@@ -288,6 +288,9 @@ pub struct Sample {
     /// Of each stream with known usage, its time per token.
     #[prost(message, optional, tag = "6")]
     pub time_per_token: ::core::option::Option<Latencies>,
+    /// Those that are over, or whose response has begun with content: it is known how they go. Unknown if absent.
+    #[prost(uint64, optional, tag = "7")]
+    pub decided: ::core::option::Option<u64>,
 }
 /// Numbers of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

@@ -151,6 +151,7 @@ pub struct Metrics {
     plan_age: Gauge,
     source_lost: Gauge,
     conflicts: IntGauge,
+    analysis: IntGaugeVec,
     endpoints: IntGaugeVec,
     capability: IntGaugeVec,
     moving: IntGauge,

@@ -1,7 +1,7 @@
-//! What both generations did per kind of request, for the comparison of both ([`analysis`](crate::analysis)).
+//! Counts of both generations per kind of request, for comparing them ([`analysis`](crate::analysis)).
 //!
-//! A record is made when the first request of its stratum comes. All records together take at most 1.3 MB, and what is remembered
-//! of the last minutes at most six times as much, if the latencies are spread over the whole scale.
+//! A record is created with the first request of its stratum. All records together take at most 1.3 MB, and the record of the
+//! last minutes takes at most six times as much, if the latencies are spread over the whole scale.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::latency::Histogram;
-use crate::analysis::{Counts, Side, Stratum};
+use crate::analysis::{Counts, Outcomes, Side, Stratum, Tally};
 use crate::split::Generation;
 use crate::sse::Api;
 
@@ -36,6 +36,7 @@ pub fn size_class(bytes: Option<u64>) -> u8 {
 #[derive(Default)]
 pub struct Record {
     started: AtomicU64,
+    decided: AtomicU64,
     ended: AtomicU64,
     failed: AtomicU64,
     first_event: Histogram,
@@ -49,12 +50,20 @@ impl Record {
         self.started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A first attempt is over.
-    pub fn ended(&self, failed: bool) {
-        self.ended.fetch_add(1, Ordering::Relaxed);
+    /// The response to a first attempt begins with content.
+    pub fn answered(&self) {
+        self.decided.fetch_add(1, Ordering::Release);
+    }
+
+    /// A first attempt is over. `answered` says whether its response had begun with content.
+    pub fn ended(&self, failed: bool, answered: bool) {
         if failed {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
+        if !answered {
+            self.decided.fetch_add(1, Ordering::Release);
+        }
+        self.ended.fetch_add(1, Ordering::Release);
     }
 
     /// The time from the attempt to its first event.
@@ -72,14 +81,39 @@ impl Record {
         self.per_token.observe(time);
     }
 
-    fn side(&self) -> Side {
-        // Read in this order, so that no failure is seen without its request.
-        let failed = self.failed.load(Ordering::Relaxed);
-        let ended = self.ended.load(Ordering::Relaxed);
-        Side {
+    fn tally(&self) -> Tally {
+        let (tally, _) = self.read();
+        tally
+    }
+
+    /// The counts, and how many are decided.
+    fn read(&self) -> (Tally, u64) {
+        // Read in this order: all that is known of a request that is over is seen with it, and no failure without its request.
+        let ended = self.ended.load(Ordering::Acquire);
+        let decided = self.decided.load(Ordering::Acquire);
+        let failed = self.failed.load(Ordering::Relaxed).min(decided);
+        let ended = ended.max(failed);
+        let started = self.started.load(Ordering::Relaxed);
+        let tally = Tally {
             failed,
-            ended: ended.max(failed),
-            started: self.started.load(Ordering::Relaxed).max(ended),
+            ended,
+            started: started.max(ended).max(decided),
+        };
+        (tally, decided)
+    }
+
+    fn side(&self) -> Side {
+        let (tally, decided) = self.read();
+        let Tally {
+            started,
+            ended,
+            failed,
+        } = tally;
+        Side {
+            started,
+            decided,
+            ended,
+            failed,
             first_event: self.first_event.sketch(),
             gap: self.gap.sketch(),
             per_token: self.per_token.sketch(),
@@ -113,10 +147,21 @@ impl Strata {
     /// Everything that was counted since the process started.
     #[must_use]
     pub fn counts(&self) -> Counts {
+        Counts(self.each(Record::side).collect())
+    }
+
+    /// How the requests that were counted ended.
+    #[must_use]
+    pub fn outcomes(&self) -> Outcomes {
+        Outcomes(self.each(Record::tally).collect())
+    }
+
+    /// What is `read` from both records of each stratum that has one.
+    fn each<T: Default>(&self, read: fn(&Record) -> T) -> impl Iterator<Item = (Stratum, [T; 2])> {
         let kinds = Api::ALL
             .into_iter()
             .flat_map(|class| (0..SIZES).map(move |size| (class, size)));
-        let strata = kinds.enumerate().filter_map(|(kind, (class, size))| {
+        kinds.enumerate().filter_map(move |(kind, (class, size))| {
             let [old, new] = [&self.records[0], &self.records[1]].map(|side| side[kind].get());
             if old.is_none() && new.is_none() {
                 return None;
@@ -125,10 +170,9 @@ impl Strata {
                 class: class.as_str().into(),
                 size: u8::try_from(size).unwrap_or(u8::MAX),
             };
-            let sides = [old, new].map(|side| side.map(|side| side.side()).unwrap_or_default());
+            let sides = [old, new].map(|side| side.map(|side| read(side)).unwrap_or_default());
             Some((stratum, sides))
-        });
-        Counts(strata.collect())
+        })
     }
 
     /// Remembers the counts, if the last ones are a minute old.
@@ -185,7 +229,9 @@ mod tests {
         let record = strata.record(Generation::New, Api::Chat, 2);
         record.started();
         record.started();
-        record.ended(true);
+        record.started();
+        record.ended(true, false);
+        record.answered();
         record.first_event(Duration::from_millis(30));
         strata.record(Generation::Old, Api::Other, 0).started();
         let Counts(counts) = strata.counts();
@@ -195,10 +241,15 @@ mod tests {
         };
         let [old, new] = of("chat", 2);
         assert_eq!(*old, Side::default());
-        assert_eq!((new.started, new.ended, new.failed), (2, 1, 1));
+        assert_eq!((new.started, new.ended, new.failed), (3, 1, 1));
+        assert_eq!(new.decided, 2, "the third one is in flight");
+        record.ended(true, true);
+        let [_, new] = strata.counts().total();
+        assert_eq!((new.decided, new.ended, new.failed), (2, 2, 2));
         assert_eq!(new.first_event.count(), 1);
         assert_eq!(of("other", 0)[0].started, 1);
         assert_eq!(counts.len(), 2);
+        assert_eq!(strata.outcomes(), Outcomes::from(&strata.counts()));
     }
 
     #[test]

@@ -6,6 +6,11 @@
 
 mod context;
 mod endpoint;
+#[cfg(feature = "otlp")]
+mod exporter;
+#[cfg(not(feature = "otlp"))]
+mod no_exporter;
+mod protocol;
 mod queue;
 mod settings;
 mod span;
@@ -23,6 +28,7 @@ use opentelemetry_sdk::trace::{
 pub use self::context::TRACEPARENT;
 use self::context::{Parent, TRACESTATE};
 pub use self::endpoint::{BadEndpoint, Endpoint};
+pub use self::protocol::Protocol;
 pub use self::queue::Counts;
 use self::queue::SpanQueue;
 pub use self::settings::{Error, Settings};
@@ -45,7 +51,7 @@ impl Tracer {
     pub fn start(settings: &Settings, counts: Counts) -> Result<Arc<Self>, Error> {
         let queue = SpanQueue::open(settings, counts)?;
         let sampler = settings.sampler.clone();
-        tracing::info!(endpoint = %settings.endpoint, ?sampler, "sending traces");
+        tracing::info!(url = settings.url()?, protocol = %settings.protocol, ?sampler, "sending traces");
         Ok(Arc::new(Self { sampler, queue }))
     }
 

@@ -265,6 +265,13 @@ impl Default for Metrics {
                 "crossfade_plan_conflicts",
                 "Updates of this deployment without effect because another one takes precedence",
             )),
+            analysis: by_generation.add(IntGaugeVec::new(
+                Opts::new(
+                    "crossfade_analysis_verdict",
+                    "1 for the verdict on new, if this proxy judges it by itself; absent without an analysis",
+                ),
+                &["verdict"],
+            )),
             endpoints: by_generation.add(IntGaugeVec::new(
                 Opts::new("crossfade_pool_endpoints", "Known endpoints by health"),
                 &["generation", "state"],
@@ -272,9 +279,9 @@ impl Default for Metrics {
             capability: by_generation.add(IntGaugeVec::new(
                 Opts::new(
                     "crossfade_continuation_capability",
-                    "Endpoints, each for each model, by whether they have proven that they can continue a text; 0 while the plan continues no stream",
+                    "Endpoints, each for each model, by whether they have proven that they can continue a text, by the API that asks for it; 0 while the plan continues no stream",
                 ),
-                &["generation", "state"],
+                &["generation", "api", "state"],
             )),
             moving: by_generation.add(IntGauge::new(
                 "crossfade_moving_streams",

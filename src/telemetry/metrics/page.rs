@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use prometheus::{Encoder, TextEncoder};
 
 use super::Metrics;
-use crate::continuation::Capability;
+use crate::analysis::Verdict;
+use crate::continuation::{Capability, Probe};
 use crate::memory::{Budget, Purpose};
 use crate::split::Generation;
 
@@ -23,6 +24,8 @@ pub struct Observed {
     pub source_lost: Duration,
     /// Updates without effect because another one takes precedence.
     pub conflicts: usize,
+    /// The name of the verdict on new, if there is one.
+    pub verdict: Option<&'static str>,
     /// Healthy and all endpoints, per generation.
     pub endpoints: [(usize, usize); 2],
     /// What the endpoints have proven about continuations, per generation.
@@ -34,18 +37,18 @@ pub struct Observed {
 /// How many endpoints, for how many models, can continue a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proofs {
-    pub supported: usize,
-    pub unsupported: usize,
-    pub unknown: usize,
+    counts: [[usize; Capability::ALL.len()]; Probe::ALL.len()],
 }
 
 impl Proofs {
-    pub fn add(&mut self, capability: Capability) {
-        match capability {
-            Capability::Supported => self.supported += 1,
-            Capability::Unsupported => self.unsupported += 1,
-            Capability::Unknown => self.unknown += 1,
-        }
+    pub fn add(&mut self, probe: Probe, capability: Capability) {
+        self.counts[probe as usize][capability as usize] += 1;
+    }
+
+    /// By either API.
+    #[must_use]
+    pub fn count(&self, capability: Capability) -> usize {
+        self.counts.iter().map(|of| of[capability as usize]).sum()
     }
 }
 
@@ -70,18 +73,25 @@ impl Metrics {
         self.source_lost.set(observed.source_lost.as_secs_f64());
         self.conflicts
             .set(i64::try_from(observed.conflicts).unwrap_or(i64::MAX));
+        match observed.verdict {
+            Some(verdict) => {
+                for name in Verdict::NAMES {
+                    let shown = self.analysis.with_label_values(&[name]);
+                    shown.set(i64::from(name == verdict));
+                }
+            }
+            None => self.analysis.reset(),
+        }
         let shown = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         self.moving.set(shown(observed.moving));
         for generation in Generation::ALL {
             let proofs = observed.proofs[generation.index()];
-            for (capability, count) in [
-                (Capability::Supported, proofs.supported),
-                (Capability::Unsupported, proofs.unsupported),
-                (Capability::Unknown, proofs.unknown),
-            ] {
-                self.capability
-                    .with_label_values(&[generation.as_str(), capability.as_str()])
-                    .set(shown(count));
+            for probe in Probe::ALL {
+                for capability in Capability::ALL {
+                    let labels = [generation.as_str(), probe.as_str(), capability.as_str()];
+                    let count = proofs.counts[probe as usize][capability as usize];
+                    self.capability.with_label_values(&labels).set(shown(count));
+                }
             }
             let side = self.side(generation);
             side.open_streams.set(side.open.load(Ordering::Relaxed));

@@ -1,34 +1,59 @@
 //! The address of a collector, as given by users.
 
-use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
+
+use super::protocol::Protocol;
 
 /// Why a text is no [`Endpoint`]. It does not repeat the text, which may contain a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadEndpoint(&'static str);
 
-/// A collector's address for OTLP over gRPC: `http://host:port` or `https://…`.
+/// Where OTLP over HTTP takes spans, below the address of a collector.
+const TRACES: &str = "/v1/traces";
+
+/// A collector's address: `http://host[:port][/path]` or `https://…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint(String);
+pub struct Endpoint {
+    /// Scheme, host and port.
+    root: String,
+    path: Option<String>,
+}
 
 impl Endpoint {
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// The URL that spans are sent to. Over HTTP, an address without a path stands for the collector, one with a path for the
+    /// URL itself.
+    pub(super) fn url(&self, protocol: Protocol) -> Result<String, BadEndpoint> {
+        match (protocol, &self.path) {
+            (Protocol::Grpc, None) => Ok(self.root.clone()),
+            (Protocol::Grpc, Some(_)) => Err(BadEndpoint(
+                "a path belongs to OTLP over HTTP: set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf, or leave the path out and \
+                 use the gRPC port, usually 4317",
+            )),
+            (Protocol::HttpProtobuf, None) => Ok(format!("{}{TRACES}", self.root)),
+            (Protocol::HttpProtobuf, Some(path)) => Ok(format!("{}{path}", self.root)),
+        }
+    }
+
+    /// The URL of spans below this address, as of `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    pub(super) fn below(mut self) -> Self {
+        self.path = self
+            .path
+            .map(|path| format!("{}{TRACES}", path.trim_end_matches('/')));
+        self
+    }
+
+    /// This very URL, as of `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`.
+    pub(super) fn exact(mut self) -> Self {
+        self.path.get_or_insert_with(|| "/".to_owned());
+        self
     }
 
     #[cfg(feature = "otlp")]
     pub(super) fn is_tls(&self) -> bool {
-        self.0.starts_with("https")
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        self.root.starts_with("https")
     }
 }
 
@@ -50,15 +75,16 @@ impl FromStr for Endpoint {
         if authority != host && uri.port_u16().is_none_or(|port| port == 0) {
             return Err(form);
         }
-        if uri
-            .path_and_query()
-            .is_some_and(|path| path.as_str() != "/")
-        {
+        if uri.query().is_some() {
             return Err(BadEndpoint(
-                "a path belongs to OTLP over HTTP; use the gRPC port, usually 4317",
+                "a query is not supported; set keys in OTEL_EXPORTER_OTLP_HEADERS",
             ));
         }
-        Ok(Self(format!("{scheme}://{authority}")))
+        let path = Some(uri.path()).filter(|path| !matches!(*path, "" | "/"));
+        Ok(Self {
+            root: format!("{scheme}://{authority}"),
+            path: path.map(str::to_owned),
+        })
     }
 }
 
@@ -66,8 +92,12 @@ impl FromStr for Endpoint {
 mod tests {
     use super::*;
 
+    fn url(text: &str, protocol: Protocol) -> Result<String, BadEndpoint> {
+        text.parse::<Endpoint>()?.url(protocol)
+    }
+
     #[test]
-    fn an_endpoint_is_a_url_without_path_or_password() {
+    fn an_endpoint_of_grpc_is_a_url_without_path_or_password() {
         for (text, expected) in [
             ("http://a:4317", Some("http://a:4317")),
             ("https://a.example", Some("https://a.example")),
@@ -88,15 +118,42 @@ mod tests {
             ("http://a:4317?x=y", None),
             ("http://me:secret@a:4317", None),
         ] {
-            let endpoint: Result<Endpoint, _> = text.parse();
-            assert_eq!(
-                endpoint.as_ref().ok().map(Endpoint::as_str),
-                expected,
-                "{text}"
-            );
-            if let Err(error) = endpoint {
+            let url = url(text, Protocol::Grpc);
+            assert_eq!(url.as_deref().ok(), expected, "{text}");
+            if let Err(error) = url {
                 assert!(!error.to_string().contains("secret"));
             }
+        }
+    }
+
+    #[test]
+    fn an_endpoint_of_http_is_a_collector_or_with_a_path_the_url_of_its_traces() {
+        for (text, expected) in [
+            ("http://a:4318", Some("http://a:4318/v1/traces")),
+            ("http://a:4318/", Some("http://a:4318/v1/traces")),
+            ("https://a/otlp/v1/traces", Some("https://a/otlp/v1/traces")),
+            ("http://[::1]:4318/x/", Some("http://[::1]:4318/x/")),
+            ("http://a:4318/v1/traces?key=secret", None),
+            ("http://me:secret@a:4318/v1/traces", None),
+            ("a:4318/v1/traces", None),
+        ] {
+            let url = url(text, Protocol::HttpProtobuf);
+            assert_eq!(url.as_deref().ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_of_all_signals_names_the_collector_and_the_one_of_traces_the_url() {
+        for (text, below, exact) in [
+            ("http://a:1", "http://a:1/v1/traces", "http://a:1/"),
+            ("http://a:1/", "http://a:1/v1/traces", "http://a:1/"),
+            ("http://a:1/b", "http://a:1/b/v1/traces", "http://a:1/b"),
+            ("http://a:1/b/", "http://a:1/b/v1/traces", "http://a:1/b/"),
+        ] {
+            let endpoint: Endpoint = text.parse().expect("an endpoint");
+            let url = |endpoint: Endpoint| endpoint.url(Protocol::HttpProtobuf);
+            assert_eq!(url(endpoint.clone().below()).as_deref(), Ok(below));
+            assert_eq!(url(endpoint.exact()).as_deref(), Ok(exact));
         }
     }
 }

@@ -8,10 +8,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use opentelemetry::KeyValue;
-#[cfg(feature = "otlp")]
-use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig};
-#[cfg(feature = "otlp")]
-use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
@@ -20,6 +16,10 @@ use opentelemetry_sdk::trace::{
 };
 use prometheus::IntCounter;
 
+#[cfg(feature = "otlp")]
+use super::exporter::{self, LastFailure};
+#[cfg(not(feature = "otlp"))]
+use super::no_exporter::{self as exporter, LastFailure};
 use super::settings::{Error, Settings};
 
 /// Log interval of failed exports.
@@ -58,8 +58,10 @@ impl SpanQueue {
             size: settings.queue,
             counts,
         });
+        let (exporter, failure) = exporter::build(settings)?;
         let exporter = Counted {
-            exporter: exporter(settings)?,
+            exporter,
+            failure,
             room: Arc::clone(&room),
             said: Mutex::new(None),
         };
@@ -106,6 +108,7 @@ impl Room {
 #[derive(Debug)]
 struct Counted<E> {
     exporter: E,
+    failure: LastFailure,
     room: Arc<Room>,
     /// When a failure was last logged; `None` while exports succeed. Only the exporting thread locks it.
     said: Mutex<Option<Instant>>,
@@ -113,6 +116,7 @@ struct Counted<E> {
 
 impl<E> Counted<E> {
     fn tell(&self, result: &OTelSdkResult) {
+        let cause = self.failure.take();
         let Ok(mut said) = self.said.lock() else {
             return;
         };
@@ -124,7 +128,7 @@ impl<E> Counted<E> {
             }
             (Err(_), Some(last)) if last.elapsed() < REMIND => {}
             (Err(error), _) => {
-                tracing::warn!(%error, "cannot export spans; they are dropped, requests are not affected");
+                tracing::warn!(%error, cause, "cannot export spans; they are dropped, requests are not affected");
                 *said = Some(Instant::now());
             }
         }
@@ -155,40 +159,6 @@ impl<E: SpanExporter> SpanExporter for Counted<E> {
     fn set_resource(&mut self, resource: &Resource) {
         self.exporter.set_resource(resource);
     }
-}
-
-/// Without the feature there is no exporter.
-#[cfg(not(feature = "otlp"))]
-#[derive(Debug)]
-enum Otlp {}
-
-#[cfg(not(feature = "otlp"))]
-impl SpanExporter for Otlp {
-    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
-        match *self {}
-    }
-}
-
-#[cfg(not(feature = "otlp"))]
-fn exporter(_: &Settings) -> Result<Otlp, Error> {
-    Err(Error::NoExporter)
-}
-
-/// OTLP over gRPC. The library reads headers and the timeout from the environment.
-#[cfg(feature = "otlp")]
-fn exporter(settings: &Settings) -> Result<Otlp, Error> {
-    let endpoint = &settings.endpoint;
-    let mut builder = Otlp::builder()
-        .with_tonic()
-        .with_endpoint(endpoint.as_str());
-    if endpoint.is_tls() {
-        let tls = match &settings.authorities {
-            None => ClientTlsConfig::new().with_native_roots(),
-            Some(pem) => ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)),
-        };
-        builder = builder.with_tls_config(tls);
-    }
-    builder.build().map_err(Error::Exporter)
 }
 
 /// The resource attributes. The environment takes precedence.

@@ -3,17 +3,23 @@
 //!
 //! An invalid value is an error at startup, never a silent default. An empty variable counts as absent.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
 #[cfg(feature = "otlp")]
 use opentelemetry_otlp::ExporterBuildError;
 use opentelemetry_sdk::trace::Sampler;
 
 use super::endpoint::{BadEndpoint, Endpoint};
-use crate::files;
+use super::protocol::Protocol;
+use crate::tls::{self, ClientFiles, Files};
 
 /// Default size of the span queue, as of `OTEL_BSP_MAX_QUEUE_SIZE`.
 const QUEUE: usize = 2048;
+/// Default time for a batch, as of `OTEL_EXPORTER_OTLP_TIMEOUT`.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How errors name the flag.
+const FLAG: &str = "--otlp-endpoint";
 
 /// Variables with the same meaning: the one for traces overrides the one for all signals.
 const ENDPOINT: [&str; 2] = [
@@ -31,6 +37,18 @@ const COMPRESSION: [&str; 2] = [
 const CERTIFICATE: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
+];
+const CLIENT_CERTIFICATE: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+];
+const CLIENT_KEY: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+];
+const LIMIT: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+    "OTEL_EXPORTER_OTLP_TIMEOUT",
 ];
 
 /// Why tracing cannot be configured.
@@ -54,13 +72,19 @@ pub enum Error {
         value: String,
         wanted: &'static str,
     },
-    #[error("{variable}: cannot read {}", path.display())]
+    #[error("{variable} names no file of certificates")]
     Certificate {
         variable: &'static str,
-        path: PathBuf,
         #[source]
-        source: std::io::Error,
+        source: tls::Error,
     },
+    #[error("{given} is set, but not {missing}: a client certificate needs its key")]
+    Alone {
+        given: &'static str,
+        missing: &'static str,
+    },
+    #[error("the certificates for the collector cannot be used")]
+    Tls(#[from] tls::Error),
     #[cfg(not(feature = "otlp"))]
     #[error("this build of crossfade cannot export traces: it lacks the feature `otlp`")]
     NoExporter,
@@ -73,27 +97,51 @@ pub enum Error {
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub(super) endpoint: Endpoint,
+    /// What set the endpoint.
+    named: &'static str,
+    pub(super) protocol: Protocol,
     pub(super) sampler: Sampler,
     /// `service.name`, if the environment sets it.
     pub(super) service: Option<String>,
+    /// Whom to trust, instead of the system's authorities, and what to show.
     #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
-    /// Authorities to trust instead of the system's (PEM).
-    pub(super) authorities: Option<Vec<u8>>,
+    pub(super) tls: ClientFiles,
+    /// Time for a batch.
+    #[cfg_attr(not(feature = "otlp"), allow(dead_code, reason = "the exporter's"))]
+    pub(super) timeout: Duration,
     /// Size of the span queue.
     pub(super) queue: usize,
 }
 
 impl Settings {
-    /// All spans to `endpoint`, except those of traces that their callers do not sample.
+    /// All spans to `endpoint` by OTLP over gRPC, except those of traces that their callers do not sample.
     #[must_use]
     pub fn new(endpoint: Endpoint) -> Self {
         Self {
             endpoint,
+            named: FLAG,
+            protocol: Protocol::Grpc,
             sampler: parent_based(Sampler::AlwaysOn),
             service: None,
-            authorities: None,
+            tls: ClientFiles::default(),
+            timeout: TIMEOUT,
             queue: QUEUE,
         }
+    }
+
+    /// The same over this protocol.
+    #[must_use]
+    pub fn with_protocol(self, protocol: Protocol) -> Self {
+        Self { protocol, ..self }
+    }
+
+    /// The URL that spans are sent to.
+    pub(super) fn url(&self) -> Result<String, Error> {
+        let url = self.endpoint.url(self.protocol);
+        url.map_err(|source| Error::Endpoint {
+            variable: self.named,
+            source,
+        })
     }
 
     /// The settings from a flag and the environment; `None` if tracing is off. `variable` looks up a variable.
@@ -113,23 +161,30 @@ impl Settings {
         if exporter.is_some_and(|exporter| exporter == "none") {
             return Ok(None);
         }
-        let endpoint = match flag {
-            Some(flag) => Some(flag),
-            None => endpoint(&variable)?,
-        };
-        let Some(endpoint) = endpoint else {
+        if flag.is_none() && first(&variable, &ENDPOINT).is_none() {
             return Ok(None);
+        }
+        let protocol = protocol(&variable)?;
+        let (named, endpoint) = match flag {
+            Some(flag) => (FLAG, flag),
+            None => match endpoint(&variable, protocol)? {
+                Some(found) => found,
+                None => return Ok(None),
+            },
         };
-        choice(&variable, &PROTOCOL, &["grpc"])?;
         choice(&variable, &COMPRESSION, &["none"])?;
-        let authorities = first(&variable, &CERTIFICATE);
-        Ok(Some(Self {
+        let settings = Self {
+            named,
+            protocol,
             sampler: sampler(&variable)?,
             service: variable("OTEL_SERVICE_NAME"),
-            authorities: authorities.map(read).transpose()?,
+            tls: tls(&variable)?,
+            timeout: timeout(&variable)?,
             queue: queue(&variable)?,
             ..Self::new(endpoint)
-        }))
+        };
+        settings.url()?;
+        Ok(Some(settings))
     }
 }
 
@@ -142,21 +197,39 @@ fn first(
     names.find_map(|name| Some((*name, variable(name)?)))
 }
 
-fn endpoint(variable: &impl Fn(&str) -> Option<String>) -> Result<Option<Endpoint>, Error> {
+fn protocol(variable: &impl Fn(&str) -> Option<String>) -> Result<Protocol, Error> {
+    let known = [Protocol::Grpc, Protocol::HttpProtobuf];
+    let names = known.map(|known| known.to_string());
+    let names = names.each_ref().map(String::as_str);
+    let chosen = choice(variable, &PROTOCOL, &names)?;
+    let chosen = chosen.and_then(|name| known.into_iter().find(|known| known.to_string() == name));
+    Ok(chosen.unwrap_or_default())
+}
+
+/// The endpoint that the environment names, and the variable that does.
+fn endpoint(
+    variable: &impl Fn(&str) -> Option<String>,
+    protocol: Protocol,
+) -> Result<Option<(&'static str, Endpoint)>, Error> {
     let Some((variable, value)) = first(variable, &ENDPOINT) else {
         return Ok(None);
     };
-    let endpoint = value.trim().parse();
+    let endpoint = value.trim().parse::<Endpoint>();
     let endpoint = endpoint.map_err(|source| Error::Endpoint { variable, source })?;
-    Ok(Some(endpoint))
+    let endpoint = match protocol {
+        Protocol::Grpc => endpoint,
+        Protocol::HttpProtobuf if variable == ENDPOINT[0] => endpoint.exact(),
+        Protocol::HttpProtobuf => endpoint.below(),
+    };
+    Ok(Some((variable, endpoint)))
 }
 
 /// The choice of the first of these variables that is set, among `known`.
-fn choice(
+fn choice<'a>(
     variable: &impl Fn(&str) -> Option<String>,
     names: &[&'static str],
-    known: &[&'static str],
-) -> Result<Option<&'static str>, Error> {
+    known: &[&'a str],
+) -> Result<Option<&'a str>, Error> {
     let Some((variable, value)) = first(variable, names) else {
         return Ok(None);
     };
@@ -224,18 +297,49 @@ fn queue(variable: &impl Fn(&str) -> Option<String>) -> Result<usize, Error> {
         })
 }
 
-/// Largest certificate file that is read, in bytes.
-const MAX_CERTIFICATES: u64 = 1024 * 1024;
+fn timeout(variable: &impl Fn(&str) -> Option<String>) -> Result<Duration, Error> {
+    let Some((variable, value)) = first(variable, &LIMIT) else {
+        return Ok(TIMEOUT);
+    };
+    let limit = value.trim().parse().ok();
+    limit
+        .filter(|limit| (1..=3_600_000).contains(limit))
+        .map(Duration::from_millis)
+        .ok_or(Error::Number {
+            variable,
+            value,
+            wanted: "a number of milliseconds from 1 to 3600000",
+        })
+}
 
-fn read((variable, path): (&'static str, String)) -> Result<Vec<u8>, Error> {
-    files::read(Path::new(&path), MAX_CERTIFICATES).map_err(|error| Error::Certificate {
-        variable,
-        path: path.into(),
-        source: match error {
-            files::Error::Read(source) => source,
-            error => std::io::Error::other(error),
-        },
-    })
+/// The files of certificates, each of which can be read.
+fn tls(variable: &impl Fn(&str) -> Option<String>) -> Result<ClientFiles, Error> {
+    let file = |names: &[&'static str; 2]| {
+        let Some((variable, path)) = first(variable, names) else {
+            return Ok(None);
+        };
+        let path = PathBuf::from(path);
+        match tls::read(&path) {
+            Ok(_) => Ok(Some((variable, path))),
+            Err(source) => Err(Error::Certificate { variable, source }),
+        }
+    };
+    let alone = |given, missing: &[&'static str; 2]| Error::Alone {
+        given,
+        missing: missing[1],
+    };
+    let ca = file(&CERTIFICATE)?.map(|(_, path)| path);
+    let identity = match (file(&CLIENT_CERTIFICATE)?, file(&CLIENT_KEY)?) {
+        (None, None) => None,
+        (Some((_, certificate)), Some((_, key))) => Some((certificate, key)),
+        (Some((given, _)), None) => return Err(alone(given, &CLIENT_KEY)),
+        (None, Some((given, _))) => return Err(alone(given, &CLIENT_CERTIFICATE)),
+    };
+    let files = ClientFiles { ca, identity };
+    if files != ClientFiles::default() {
+        files.load()?;
+    }
+    Ok(files)
 }
 
 #[cfg(test)]
@@ -261,7 +365,7 @@ mod tests {
 
     fn endpoint_of(flag: Option<&str>, variables: &[(&str, &str)]) -> Option<String> {
         let settings = read(flag, variables).expect("good");
-        settings.map(|settings| settings.endpoint.to_string())
+        settings.map(|settings| settings.url().expect("good"))
     }
 
     #[test]
@@ -279,6 +383,56 @@ mod tests {
             endpoint_of(Some(HERE), &[all, traces]).as_deref(),
             Some(HERE)
         );
+    }
+
+    #[test]
+    fn over_http_a_variable_of_all_signals_names_the_collector_and_the_one_of_traces_the_url() {
+        let [traces, all] = ENDPOINT;
+        let http = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+        for (flag, variables, expected) in [
+            (Some("http://a:1"), vec![http], "http://a:1/v1/traces"),
+            (Some("http://a:1/x"), vec![http], "http://a:1/x"),
+            (
+                None,
+                vec![http, (all, "http://a:1")],
+                "http://a:1/v1/traces",
+            ),
+            (
+                None,
+                vec![http, (all, "http://a:1/x/")],
+                "http://a:1/x/v1/traces",
+            ),
+            (None, vec![http, (traces, "http://a:1")], "http://a:1/"),
+            (None, vec![http, (traces, "http://a:1/x")], "http://a:1/x"),
+        ] {
+            let url = endpoint_of(flag, &variables);
+            assert_eq!(url.as_deref(), Some(expected), "{flag:?} {variables:?}");
+        }
+    }
+
+    #[test]
+    fn the_protocol_of_traces_overrides_that_of_all_signals() {
+        let [traces, all] = PROTOCOL;
+        let protocol = |variables: &[(&str, &str)]| {
+            let settings = read(Some(HERE), variables).expect("good");
+            settings.expect("traces are on").protocol
+        };
+        assert_eq!(protocol(&[]), Protocol::Grpc);
+        assert_eq!(protocol(&[(all, "http/protobuf")]), Protocol::HttpProtobuf);
+        assert_eq!(
+            protocol(&[(all, "http/protobuf"), (traces, "grpc")]),
+            Protocol::Grpc
+        );
+    }
+
+    #[test]
+    fn what_other_programs_are_told_does_not_matter_while_traces_are_off() {
+        let variables = [
+            (PROTOCOL[1], "http/json"),
+            (COMPRESSION[1], "gzip"),
+            (LIMIT[1], "10s"),
+        ];
+        assert_eq!(endpoint_of(None, &variables), None);
     }
 
     #[test]
@@ -338,8 +492,29 @@ mod tests {
             ("OTEL_TRACES_SAMPLER_ARG", "NaN", "0 to 1"),
             ("OTEL_TRACES_SAMPLER_ARG", "half", "0 to 1"),
             ("OTEL_TRACES_EXPORTER", "zipkin", "otlp, none"),
-            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "grpc"),
-            ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json", "grpc"),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "HTTP/PROTOBUF", "grpc"),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+                "http/json",
+                "http/protobuf",
+            ),
+            ("OTEL_EXPORTER_OTLP_TIMEOUT", "10s", "1 to 3600000"),
+            ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "0", "1 to 3600000"),
+            (
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+                "/no/such/file",
+                "/no/such/file",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY",
+                "/etc/passwd",
+                "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+            ),
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "http://collector:4318/v1/traces",
+                "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+            ),
             ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "none"),
             (
                 "OTEL_EXPORTER_OTLP_CERTIFICATE",

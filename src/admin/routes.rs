@@ -1,0 +1,155 @@
+//! The paths of a proxy's admin port, apart from gRPC.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{FromRef, Request, State};
+use axum::routing::{get, put};
+use http::header::ORIGIN;
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt, Limited};
+
+use super::live::Live;
+use super::{Admin, plan_page};
+use crate::lifecycle::Phase;
+use crate::pages::{Answer, Peer, Routes, metrics, page, text};
+use crate::telemetry::log;
+
+/// Timeout for a request's body.
+const BODY: Duration = Duration::from_secs(10);
+
+/// How long `/drained` waits for a drain to begin. The caller and whoever begins the drain learn of the pod's end at the same
+/// time, but on a busy node it takes seconds to start a program in a container, and a caller that is answered too early ends
+/// with streams open. Without a drain, a hung frontend that is restarted waits this long too: half of its grace period.
+const DRAIN_BEGINS: Duration = Duration::from_secs(15);
+
+const ABOUT: &str = "crossfade: /metrics, /livez, /readyz, /plan, /drained, /live, a page for browsers, gRPC crossfade.v1; \
+                     `crossfade drain` and `crossfade log-level` in the same container\n";
+
+#[derive(Clone)]
+struct Shown {
+    admin: Admin,
+    live: Live,
+}
+
+impl FromRef<Shown> for Admin {
+    fn from_ref(shown: &Shown) -> Self {
+        shown.admin.clone()
+    }
+}
+
+impl FromRef<Shown> for Live {
+    fn from_ref(shown: &Shown) -> Self {
+        shown.live.clone()
+    }
+}
+
+pub(super) fn routes(admin: Admin, live: Live) -> Routes {
+    let paths = Router::new()
+        .route("/", get(about))
+        .route("/live", get(stream))
+        .route("/metrics", get(exposition))
+        .route("/livez", get(async || text(StatusCode::OK, "alive\n")))
+        .route("/readyz", get(readiness))
+        .route("/plan", get(plan))
+        .route("/drained", get(drained))
+        .route("/drain", put(drain))
+        .route("/log-level", put(set_log_level))
+        .with_state(Shown { admin, live });
+    Routes::new(paths)
+}
+
+async fn about(State(live): State<Live>, headers: HeaderMap) -> Answer {
+    let document = live.document_for(&headers);
+    document.unwrap_or_else(|| text(StatusCode::OK, ABOUT))
+}
+
+async fn stream(State(live): State<Live>, request: Request) -> Answer {
+    live.stream(request.extensions())
+}
+
+async fn exposition(State(admin): State<Admin>) -> Answer {
+    metrics(admin.metrics.render(&admin.observed()))
+}
+
+async fn readiness(State(admin): State<Admin>) -> Answer {
+    let why = match admin.lifecycle.phase() {
+        _ if admin.is_ready().await => return text(StatusCode::OK, "ready\n"),
+        Phase::Ready => "cannot reach any model server",
+        phase => phase.as_str(),
+    };
+    text(
+        StatusCode::SERVICE_UNAVAILABLE,
+        &format!("not ready: {why}\n"),
+    )
+}
+
+async fn plan(State(admin): State<Admin>) -> Answer {
+    page("application/json", plan_page::render(&admin))
+}
+
+/// Begins a drain like SIGTERM, but the process stays until it gets that signal.
+async fn drain(State(admin): State<Admin>, request: Request) -> Answer {
+    if let Some(refusal) = from_a_browser(&request) {
+        return refusal;
+    }
+    if !is_local(&request) {
+        return forbidden("crossfade drain");
+    }
+    admin.lifecycle.advance(Phase::Settling);
+    text(StatusCode::OK, "draining\n")
+}
+
+/// Responds once the last stream has ended. A model server beside this process must not end before.
+async fn drained(State(admin): State<Admin>) -> Answer {
+    let begun = admin.lifecycle.reached(Phase::Settling);
+    if tokio::time::timeout(DRAIN_BEGINS, begun).await.is_err() {
+        return text(StatusCode::CONFLICT, "not draining\n");
+    }
+    admin.lifecycle.until_drained().await;
+    text(StatusCode::OK, "drained\n")
+}
+
+async fn set_log_level(request: Request) -> Answer {
+    if let Some(refusal) = from_a_browser(&request) {
+        return refusal;
+    }
+    let is_local = is_local(&request);
+    let body = Limited::new(request.into_body(), 1024).collect();
+    let Ok(body) = tokio::time::timeout(BODY, body).await else {
+        return text(StatusCode::REQUEST_TIMEOUT, "timed out reading the level\n");
+    };
+    let Ok(body) = body else {
+        return text(StatusCode::PAYLOAD_TOO_LARGE, "the level is too long\n");
+    };
+    let level = String::from_utf8_lossy(&body.to_bytes()).parse::<log::Level>();
+    match level {
+        Err(error) => text(StatusCode::BAD_REQUEST, &format!("{error}\n")),
+        Ok(_) if !is_local => forbidden("crossfade log-level"),
+        Ok(level) => match log::set_level(&level) {
+            Ok(()) => text(StatusCode::OK, "set\n"),
+            Err(error) => text(StatusCode::CONFLICT, &format!("{error}\n")),
+        },
+    }
+}
+
+/// Did it come over the local socket? Clients over TCP are peers.
+fn is_local(request: &Request) -> bool {
+    request.extensions().get::<Peer>().is_none()
+}
+
+/// A stranger's page may be open on this machine, and DNS rebinding can make the browser take it for ours. Browsers send an
+/// origin with every PUT.
+fn from_a_browser(request: &Request) -> Option<Answer> {
+    let has_origin = request.headers().contains_key(ORIGIN);
+    has_origin.then(|| text(StatusCode::FORBIDDEN, "not allowed from a browser\n"))
+}
+
+/// The response to a client over TCP, where a forwarded port or a relay looks like this machine.
+fn forbidden(verb: &str) -> Answer {
+    let hint = format!(
+        "not over the network, nor over a forwarded port: run `{verb}` in the same container (kubectl exec), or send SIGTERM to \
+         end the process\n"
+    );
+    text(StatusCode::FORBIDDEN, &hint)
+}

@@ -1,0 +1,101 @@
+//! Responses that wait for their client. A client of HTTP/2 that gives no room for a response holds it although it reads the
+//! connection, so no write waits for it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a response may wait for its client.
+const LONGEST: Duration = Duration::from_secs(30);
+/// How often the responses of a connection are looked at.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// The responses of one connection that wait for their client. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Stalls(Arc<Mutex<Waiting>>);
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: u64,
+    since: HashMap<u64, Instant>,
+}
+
+/// A response of the connection.
+#[derive(Debug)]
+pub struct Stall {
+    of: Stalls,
+    id: u64,
+}
+
+impl Stalls {
+    /// A response that is not sent yet.
+    #[must_use]
+    pub fn begin(&self, now: Instant) -> Stall {
+        let mut waiting = self.lock();
+        let id = waiting.next;
+        waiting.next += 1;
+        waiting.since.insert(id, now);
+        let of = self.clone();
+        Stall { of, id }
+    }
+
+    /// Whether a response has waited for too long.
+    #[must_use]
+    pub fn is_overdue(&self, now: Instant) -> bool {
+        let waiting = self.lock();
+        let mut since = waiting.since.values();
+        since.any(|since| now.saturating_duration_since(*since) >= LONGEST)
+    }
+
+    /// Returns once a response has waited for too long.
+    pub async fn overdue(&self) {
+        while !self.is_overdue(Instant::now()) {
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Stall {
+    /// The client has room: the response does not wait for it.
+    pub fn taken(&self) {
+        self.of.lock().since.remove(&self.id);
+    }
+
+    /// A piece is handed on: the next one waits for the client.
+    pub fn waits(&self, now: Instant) {
+        self.of.lock().since.insert(self.id, now);
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        self.taken();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_response_is_overdue_only_while_it_waits_for_its_client() {
+        let (stalls, now) = (Stalls::default(), Instant::now());
+        let late = now + LONGEST;
+        let stall = stalls.begin(now);
+        assert!(!stalls.is_overdue(now) && stalls.is_overdue(late));
+        // What is not there yet is not the client's fault.
+        stall.taken();
+        assert!(!stalls.is_overdue(late));
+        stall.waits(late);
+        assert!(!stalls.is_overdue(late) && stalls.is_overdue(late + LONGEST));
+        let other = stalls.begin(late + LONGEST);
+        drop(stall);
+        assert!(!stalls.is_overdue(late + LONGEST));
+        drop(other);
+        assert!(stalls.lock().since.is_empty());
+    }
+}

@@ -1,0 +1,169 @@
+//! Compares both generations by what they did in the last minutes, for plans without an analysis. Pure.
+//!
+//! The page looks every second, at few requests after a start. So what it says of new has to be certain: of all requests that
+//! failed (or were slow), too many must have been new's. If both sides were equal, each of them would be new's with a probability
+//! that is new's share of all requests; the Chernoff bound limits how probable so many are then.
+
+use super::{Side, percent, seconds};
+use crate::latency::{Scale, Sketch};
+
+/// New needs attention if its error ratio exceeds old's by this much, and is at least twice as high.
+const MORE_ERRORS: f64 = 0.01;
+/// New needs attention if its p95 exceeds this multiple of old's, and by this many seconds.
+const SLOWER: f64 = 1.25;
+const NOTICEABLE: f64 = 0.005;
+/// The streams that each side must have for a comparison of latencies.
+const STREAMS: u64 = 200;
+/// With equal sides, the probability of an attention by chance is at most one minus this.
+const CERTAIN: f64 = 0.9999;
+
+/// In what respect new is worse than old.
+pub(super) fn worse([old, new]: &[Side; 2]) -> Option<String> {
+    let slower = |latency: fn(&Side) -> &Sketch| slower([old, new], latency);
+    if let Some([before, now]) = fails_more([old, new]) {
+        return Some(format!(
+            "New fails more requests than old: {} and {} in the last 5 minutes.",
+            percent(now),
+            percent(before)
+        ));
+    }
+    let (what, [before, now]) = None
+        .or_else(|| {
+            Some((
+                "is slower to the first token",
+                slower(|side| &side.first_event)?,
+            ))
+        })
+        .or_else(|| Some(("has longer gaps between tokens", slower(|side| &side.gap)?)))?;
+    Some(format!(
+        "New {what} than old: p95 {} and {} in the last 5 minutes.",
+        seconds(now),
+        seconds(before)
+    ))
+}
+
+/// The error ratios of both sides, if new's is certainly higher.
+fn fails_more([old, new]: [&Side; 2]) -> Option<[f64; 2]> {
+    let [before, now] = [old.errors?, new.errors?];
+    let ended = [old, new].map(|side| side.ended as f64);
+    let is_worse = now > before + MORE_ERRORS && now > 2.0 * before;
+    let failed = [before * ended[0], now * ended[1]];
+    (is_worse && are_too_many_of_new(failed, ended)).then_some([before, now])
+}
+
+/// The p95 of both sides, if new's is certainly higher.
+fn slower([old, new]: [&Side; 2], latency: fn(&Side) -> &Sketch) -> Option<[f64; 2]> {
+    let streams = [old, new].map(|side| side.first_event.count());
+    let values = [old, new].map(latency);
+    if streams
+        .iter()
+        .chain(&values.map(Sketch::count))
+        .any(|count| *count < STREAMS)
+    {
+        return None;
+    }
+    let [before, now] = [values[0].quantile(0.95)?, values[1].quantile(0.95)?];
+    let bucket = values[0].quantile_bucket(0.95)?;
+    let bound = Scale::index((Scale::lower(bucket + 1) * SLOWER * 1e9) as u64);
+    // The values of a stream are not independent, so they count as one.
+    let independent = [0, 1].map(|side| streams[side].min(values[side].count()) as f64);
+    let slow = [values[0].count_above(bucket), values[1].count_above(bound)];
+    let slow =
+        [0, 1].map(|side| independent[side] * slow[side] as f64 / values[side].count() as f64);
+    let is_worse = now > SLOWER * before && now > before + NOTICEABLE;
+    (is_worse && are_too_many_of_new(slow, independent)).then_some([before, now])
+}
+
+/// Whether so many of the cases (failures, slow requests) of both sides cannot be new's by chance.
+fn are_too_many_of_new(cases: [f64; 2], of: [f64; 2]) -> bool {
+    let all = cases[0] + cases[1];
+    let (share, expected) = (cases[1] / all, of[1] / (of[0] + of[1]));
+    let divergence = |share: f64, expected: f64| match share > 0.0 {
+        true => share * (share / expected).ln(),
+        false => 0.0,
+    };
+    let divergence = divergence(share, expected) + divergence(1.0 - share, 1.0 - expected);
+    share > expected && all * divergence > -(1.0 - CERTAIN).ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(ended: u64, failed: u64, times: &[(u64, u64)], gaps_each: u64) -> Side {
+        let sketch = |scale: u64| {
+            let index = |millis: u64| Scale::index(millis * 1_000_000);
+            let counts = times
+                .iter()
+                .map(|(millis, count)| (index(*millis), count * scale));
+            Sketch::new(counts, 0)
+        };
+        Side {
+            name: "",
+            ended,
+            errors: Some(failed as f64 / ended as f64),
+            first_event: if gaps_each > 0 {
+                Sketch::new([(10, times.iter().map(|(_, count)| count).sum())], 0)
+            } else {
+                sketch(1)
+            },
+            gap: sketch(gaps_each),
+        }
+    }
+
+    #[test]
+    fn new_fails_more_only_if_that_is_not_chance() {
+        for (old, new, is_worse) in [
+            ((1000, 3), (1000, 40), true),
+            ((80, 0), (80, 20), true),
+            ((1000, 0), (60, 4), true),
+            ((1000, 0), (60, 2), false),
+            ((60, 0), (60, 5), false),
+            ((1000, 30), (1000, 40), false),
+            ((100_000, 100), (100_000, 900), false),
+            ((60, 60), (60, 60), false),
+            ((60, 0), (60, 60), true),
+            ((60, 0), (60, 0), false),
+        ] {
+            let sides = [old, new].map(|(ended, failed)| side(ended, failed, &[], 0));
+            let worse = worse(&sides);
+            assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
+        }
+    }
+
+    #[test]
+    fn new_is_slower_only_if_people_could_notice_it_and_it_is_not_chance() {
+        let few = [(3, 76), (4, 4)];
+        for (old, new, is_worse) in [
+            (vec![(300, 500)], vec![(400, 500)], true),
+            (vec![(300, 500)], vec![(370, 500)], false),
+            // A millisecond, whatever the ratio and however many.
+            (vec![(3, 100_000)], vec![(4, 100_000)], false),
+            // A busy machine.
+            (few.to_vec(), vec![(3, 70), (40, 10)], false),
+            (vec![(30, 199)], vec![(400, 1000)], false),
+            (vec![(30, 1000)], vec![(400, 199)], false),
+            (vec![(30, 200)], vec![(400, 200)], true),
+            // The tails of 200 values differ by chance.
+            (vec![(30, 191), (100, 9)], vec![(30, 187), (100, 13)], false),
+            (vec![(30, 191), (100, 9)], vec![(30, 140), (100, 60)], true),
+        ] {
+            let sides = [&old, &new].map(|times| side(1000, 0, times, 0));
+            let worse = worse(&sides);
+            assert_eq!(worse.is_some(), is_worse, "{old:?} {new:?}: {worse:?}");
+            assert!(worse.is_none_or(|text| text.starts_with("New is slower to the first token")));
+        }
+    }
+
+    /// All gaps of a stream may be long for one cause.
+    #[test]
+    fn gaps_weigh_no_more_than_their_streams() {
+        let of = |slow| side(1000, 0, &[(20, 250 - slow), (80, slow)], 100);
+        assert_eq!(worse(&[of(12), of(14)]), None);
+        let text = worse(&[of(12), of(60)]).unwrap();
+        assert!(
+            text.starts_with("New has longer gaps between tokens than old: p95 8"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,182 @@
+//! How a split stands, in a sentence.
+
+use super::*;
+
+/// A side whose `ended` exchanges had `failed` failures and a first token after `millis`.
+fn side(ended: u64, failed: u64, millis: u64) -> Option<v1::Generation> {
+    let latencies = Sketch::new(
+        [(
+            crate::telemetry::latency::Scale::index(millis * 1_000_000),
+            ended,
+        )],
+        0,
+    );
+    Some(v1::Generation {
+        last_five_minutes: Some(v1::Recent {
+            outcomes: Some(v1::Outcomes {
+                completed: ended - failed,
+                failed,
+                ..Default::default()
+            }),
+            first_event: Some((&latencies).into()),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+fn state(new: u32, sides: [Option<v1::Generation>; 2]) -> v1::State {
+    let [old, fresh] = sides;
+    v1::State {
+        phase: v1::Phase::Ready.into(),
+        ready: true,
+        plan: Some(v1::Plan {
+            weights: Some(v1::Weights {
+                old: 100 - new,
+                new,
+            }),
+            ..Default::default()
+        }),
+        old,
+        new: fresh,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn the_sentence_says_how_it_stands_and_why() {
+    let good = || [side(1000, 1, 300), side(500, 1, 310)];
+    let mut off = state(5, good());
+    off.assigned_last_minute = Some(v1::Requests { old: 10, new: 90 });
+    let mut unreachable = state(5, good());
+    unreachable.ready = false;
+    let mut refused = state(5, good());
+    refused.plan.as_mut().unwrap().refusal = Some(v1::Refusal::default());
+    for (state, level, begins) in [
+        (
+            state(25, good()),
+            Level::Good,
+            "New takes 25.0 % of the requests. Old: 0.1 % errors, first token p95",
+        ),
+        (
+            state(0, [side(1000, 1, 300), None]),
+            Level::Good,
+            "Old takes all requests. Old: 0.1 % errors",
+        ),
+        (
+            state(5, [side(1000, 1, 300), side(49, 0, 300)]),
+            Level::NotEnoughData,
+            "New takes 5.0 % of the requests. Not enough data: new ended 49",
+        ),
+        (
+            state(5, [side(0, 0, 1), None]),
+            Level::NotEnoughData,
+            "New takes 5.0 % of the requests. No request ended",
+        ),
+        (
+            state(25, [side(1000, 3, 300), side(1000, 40, 300)]),
+            Level::Attention,
+            "New fails more requests than old: 4.0 % and 0.3 %",
+        ),
+        (
+            state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
+            Level::Attention,
+            "Old fails 10.0 %",
+        ),
+        (
+            state(25, [side(1000, 0, 300), side(1000, 0, 400)]),
+            Level::Attention,
+            "New is slower to the first token than old: p95 400 ms and",
+        ),
+        (off, Level::Attention, "New gets 90.0 % of the requests"),
+        (unreachable, Level::Attention, "Not ready"),
+        (refused, Level::Attention, "A newer plan was refused"),
+    ] {
+        let assessment = assess(&state, None);
+        assert_eq!(assessment.level, level, "{}", assessment.text);
+        assert!(assessment.text.starts_with(begins), "{}", assessment.text);
+    }
+}
+
+#[test]
+fn the_verdict_of_an_analysis_comes_first_and_replaces_the_comparison_by_figures() {
+    let verdict = |verdict: &str, rolled_back| v1::Analysis {
+        verdict: verdict.into(),
+        text: "Because.".into(),
+        rolled_back,
+    };
+    let good = || [side(1000, 1, 300), side(500, 1, 310)];
+    let slower = || [side(1000, 1, 300), side(500, 1, 400)];
+    let fails_more = || [side(1000, 3, 300), side(1000, 40, 300)];
+    let mut unreachable = state(5, good());
+    unreachable.ready = false;
+    for (state, verdict, level, text) in [
+        (
+            state(0, good()),
+            verdict("fail", true),
+            Level::Attention,
+            "New has failed and was rolled back: Because.",
+        ),
+        (
+            state(25, good()),
+            verdict("fail", false),
+            Level::Attention,
+            "New has failed: Because.",
+        ),
+        (
+            state(25, slower()),
+            verdict("pass", false),
+            Level::Good,
+            "New is good enough: Because. New takes 25.0 % of the requests.",
+        ),
+        (
+            state(25, fails_more()),
+            verdict("inconclusive", false),
+            Level::NotEnoughData,
+            "It is not known yet whether new is good enough: Because. New takes 25.0 % of the requests.",
+        ),
+        // Nothing is left to compare.
+        (
+            state(100, good()),
+            verdict("inconclusive", false),
+            Level::Good,
+            "New takes all requests. New: 0.2 % errors, first token p95 312 ms.",
+        ),
+        (
+            state(25, [side(1000, 100, 300), side(1000, 100, 300)]),
+            verdict("pass", false),
+            Level::Attention,
+            "Old fails 10.0 % of its requests in the last 5 minutes.",
+        ),
+        (
+            unreachable,
+            verdict("pass", false),
+            Level::Attention,
+            "Not ready: cannot reach any model server.",
+        ),
+    ] {
+        let assessment = assess(&state, Some(&verdict));
+        assert_eq!((assessment.level, &*assessment.text), (level, text));
+    }
+}
+
+#[test]
+fn the_observed_split_is_not_compared_with_a_plan_that_is_younger_than_its_minute() {
+    let at = |seconds| Some(prost_types::Timestamp { seconds, nanos: 0 });
+    let mut off = state(67, [side(1000, 1, 300), side(1000, 1, 300)]);
+    off.assigned_last_minute = Some(v1::Requests { old: 42, new: 58 });
+    off.plan.as_mut().unwrap().since = at(1000);
+    for (now, level) in [(1059, Level::Good), (1060, Level::Attention)] {
+        off.time = at(now);
+        let assessment = assess(&off, None);
+        assert_eq!(assessment.level, level, "{}", assessment.text);
+    }
+}
+
+#[test]
+fn a_proxy_that_says_nothing_of_its_last_minutes_is_not_called_good() {
+    let mut old = state(25, [None, None]);
+    old.old = Some(v1::Generation::default());
+    old.new = Some(v1::Generation::default());
+    assert_eq!(assess(&old, None).level, Level::NotEnoughData);
+}
