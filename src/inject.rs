@@ -1,12 +1,13 @@
-//! Adds crossfade to manifests of Kubernetes as a sidecar, and takes it out again: text in, text and an explanation out.
+//! Adds crossfade to Kubernetes manifests as a sidecar, and removes it again: text in, text and an explanation out.
 //!
-//! Edits bytes, not a tree that is written anew, so that comments, quotes, order and style stay. Whatever is changed is kept
-//! in an annotation of the pod, by which the original comes back byte for byte. Must not know where the text comes from.
+//! Edits bytes instead of reserializing a tree, so that comments, quotes, order and style stay. Every change is recorded in an
+//! annotation of the pod, so that the original can be restored byte for byte. Does not depend on the source of the text.
 
 mod cut;
 mod documents;
 mod edit;
 mod emit;
+mod manifests;
 mod options;
 mod path;
 mod pod;
@@ -22,6 +23,7 @@ mod workload;
 
 use std::fmt;
 
+pub use self::manifests::{Manifest, manifests, yaml};
 pub use self::options::Options;
 use self::path::Path;
 pub use self::rbac::rbac;
@@ -29,7 +31,7 @@ pub use self::record::ANNOTATION;
 use self::run::Run;
 
 /// The largest text that is taken, in bytes.
-pub const MAX_BYTES: usize = 64 << 20;
+pub const MAX_BYTES: usize = 16 << 20;
 
 /// What became of a text.
 #[derive(Debug)]
@@ -145,6 +147,19 @@ impl Refused {
         let message = message.into();
         Self { place, message }
     }
+}
+
+/// Whether an object makes pods of frontends of Dynamo.
+#[must_use]
+pub fn is_dynamo_frontend(object: &serde_json::Value) -> bool {
+    let is_frontend = |found: workload::Found| match found {
+        workload::Found::Workload(workload) => {
+            let chosen = pod::choose(object, &workload, &Options::default());
+            matches!(chosen, Ok(Some(frontend)) if frontend.server == server::Server::Dynamo)
+        }
+        _ => false,
+    };
+    workload::find(object).into_iter().any(is_frontend)
 }
 
 /// Adds crossfade to every frontend in `text`, by default with `image`. What has one already gets it anew.

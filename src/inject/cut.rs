@@ -1,4 +1,4 @@
-//! Edits of a text by ranges of bytes, and what lines they touch.
+//! Edits of a text by byte ranges, and the lines that they touch.
 
 use std::ops::Range;
 

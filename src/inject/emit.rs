@@ -1,4 +1,4 @@
-//! Writes values as YAML in the style of the text around them, or as JSON where that is flow style.
+//! Writes values as YAML in the style of the surrounding text, or as JSON if that is in flow style.
 
 use serde_json::Value as Json;
 

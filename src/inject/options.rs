@@ -1,4 +1,4 @@
-//! What a person asks of an injection.
+//! The options of an injection.
 
 use serde::{Deserialize, Serialize};
 

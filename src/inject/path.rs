@@ -1,5 +1,5 @@
-//! Ways to values: from the root of a document, and as they stand in a record, which must still lead there after others have
-//! written the document anew.
+//! Paths to values: from the root of a document, and in a record, where they must remain valid after other tools have rewritten
+//! the document.
 
 use serde_json::Value as Json;
 

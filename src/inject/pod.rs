@@ -1,4 +1,4 @@
-//! Decides what changes in one pod, and has it written.
+//! Decides what changes in one pod, and applies the changes.
 
 mod choose;
 mod identity;
@@ -11,8 +11,8 @@ pub(super) use self::choose::choose;
 
 use super::edit::Editor;
 use super::path::{Path, below};
-use super::server::{Move, Server, Told, relocate, speaks_tls, variable};
-use super::sidecar::{self, NAME, Sidecar};
+use super::server::{Move, Server, Told, host, relocate, speaks_tls, variable};
+use super::sidecar::{self, HostPort, NAME, Sidecar};
 use super::workload::Workload;
 use super::{Note, Options, Refused};
 
@@ -47,7 +47,7 @@ struct Ports {
     /// Where clients connect.
     port: u16,
     name: String,
-    host_port: Option<u64>,
+    host_port: Option<HostPort>,
     /// Where the frontend listens, and its name.
     behind: u16,
     behind_name: &'static str,
@@ -63,6 +63,7 @@ impl<'i> Injection<'i, '_> {
         let ports = self.ports(&container)?;
         self.relocate(&container, &ports)?;
         self.declare(&container, &ports)?;
+        self.scraped(&ports);
         self.probes(&container, &ports)?;
         self.hooks(&container, &ports)?;
         let drain = self.options.drain.unwrap_or(sidecar::DRAIN);
@@ -103,7 +104,10 @@ impl<'i> Injection<'i, '_> {
             ));
         }
         if self.spec()["hostNetwork"] == true {
-            self.note.warn("hostNetwork: its ports are those of the node, the admin port as well, which no NetworkPolicy closes");
+            self.note.warn(
+                "hostNetwork: its ports are those of the node, the admin port as well, which no NetworkPolicy closes; clients can go \
+                 around crossfade there, so an update never says that old can be deleted",
+            );
         }
         if self.spec()["automountServiceAccountToken"] == false {
             self.note.warn("automountServiceAccountToken is false: crossfade cannot see updates until it is true or removed");
@@ -162,6 +166,12 @@ impl<'i> Injection<'i, '_> {
 
     /// Names the frontend's port, and leaves its old name to crossfade.
     fn declare(&mut self, container: &Json, ports: &Ports) -> Result<(), Refused> {
+        if ports.behind_name != FRONTEND {
+            self.note.warn(format!(
+                "the name '{FRONTEND}' is taken: start the controller with --frontend-port {}",
+                ports.behind_name
+            ));
+        }
         let list = self.of(&["ports"]);
         let Some(index) = ports.entry else {
             return self.editor.push(
@@ -169,6 +179,22 @@ impl<'i> Injection<'i, '_> {
                 json!({"name": ports.behind_name, "containerPort": ports.behind}),
             );
         };
+        if let Some(host_port) = &ports.host_port
+            && self.spec()["hostNetwork"] != true
+        {
+            // The frontend has none, or clients could go around crossfade. What stands within a list is not taken out alone.
+            let mut entries = container["ports"].clone();
+            entries[index]["name"] = ports.behind_name.into();
+            entries[index]["containerPort"] = ports.behind.into();
+            if let Some(entry) = entries[index].as_object_mut() {
+                entry.retain(|key, _| key != "hostPort" && key != "hostIP");
+            }
+            self.note.tell(format!(
+                "port {} of the node leads to crossfade instead of the frontend",
+                host_port.port
+            ));
+            return self.editor.set(&list, entries);
+        }
         let entry = below(&list, [index]);
         let (from, to) = (ports.port.to_string(), ports.behind.to_string());
         // The name first: by it the others are found again.
@@ -179,15 +205,9 @@ impl<'i> Injection<'i, '_> {
         }
         self.editor
             .swap(&below(&entry, ["containerPort"]), &from, &to)?;
-        if let Some(host_port) = ports.host_port {
-            self.editor
-                .swap(&below(&entry, ["hostPort"]), &host_port.to_string(), &to)?;
-        }
-        if ports.behind_name != FRONTEND {
-            self.note.warn(format!(
-                "the name '{FRONTEND}' is taken: start the controller with --frontend-port {}",
-                ports.behind_name
-            ));
+        if let Some(host_port) = &ports.host_port {
+            let was = host_port.port.to_string();
+            self.editor.swap(&below(&entry, ["hostPort"]), &was, &to)?;
         }
         Ok(())
     }
@@ -223,7 +243,8 @@ impl<'i> Injection<'i, '_> {
             deployment: &deployment,
             port: ports.port,
             port_name: &ports.name,
-            host_port: ports.host_port,
+            host_port: ports.host_port.as_ref(),
+            ipv6: self.is_on_ipv6(),
             frontend: ports.behind,
             admin: ports.admin,
             drain,

@@ -1,4 +1,4 @@
-//! What the service account of a pod with a sidecar must be allowed, as deploy/base has it.
+//! The permissions that the service account of a pod with a sidecar needs, as in deploy/base.
 
 const RBAC: &str = include_str!("../../deploy/base/rbac.yaml");
 const OWN: &str = "crossfade-sidecar";

@@ -1,5 +1,5 @@
-//! What an injection changed in a pod, kept in an annotation of the pod, so that it can be taken back. Its paths go from the
-//! object that makes the pods; items of lists stand in them as `[name]` or `[#index]`.
+//! The changes of an injection to a pod, recorded in an annotation of the pod so that they can be undone. Paths start at the
+//! object that creates the pods; list items appear in them as `[name]` or `[#index]`.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,10 +1,10 @@
-//! Goes through the documents of a text: finds what makes pods of frontends, has it edited, and gathers what is to be told.
+//! Processes the documents of a text: finds the objects that create pods of frontends, edits them, and collects the explanation.
 
 mod record;
 
 use serde_json::Value as Json;
 
-use self::record::{annotate, image_of, line, prove, start};
+use self::record::{annotate, image_of, line, prove, start, template_hint};
 use super::documents::{Document, content, split};
 use super::edit::Editor;
 use super::pod::{Injection, choose};
@@ -73,7 +73,7 @@ impl Run {
         let unreadable = |error: tree::Unreadable| Error::Unreadable {
             document: self.document,
             line: line(document, error.at),
-            message: error.message,
+            message: error.message + template_hint(document.text, error.at),
         };
         let Some(tree) = Tree::read(document.text).map_err(unreadable)? else {
             return Ok(None);

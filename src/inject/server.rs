@@ -5,7 +5,7 @@ mod port;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
-pub(super) use self::port::{Move, Told, relocate};
+pub(super) use self::port::{Move, Told, host, relocate};
 
 /// The servers that are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

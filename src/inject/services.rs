@@ -1,4 +1,4 @@
-//! Tells what becomes of the Services that lead to injected pods.
+//! Explains what happens to the Services that route to injected pods.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,4 @@
-//! The sidecar's container, as deploy/sidecar has it.
+//! The sidecar's container, as in deploy/sidecar.
 
 use serde_json::{Value as Json, json};
 
@@ -19,11 +19,20 @@ pub(super) struct Sidecar<'a> {
     /// Where clients connect, with its name and the port on the node, if it had one.
     pub port: u16,
     pub port_name: &'a str,
-    pub host_port: Option<u64>,
+    pub host_port: Option<&'a HostPort>,
+    /// Whether the frontend listens on IPv6, as in a cluster without IPv4.
+    pub ipv6: bool,
     /// Where the frontend listens now.
     pub frontend: u16,
     pub admin: u16,
     pub drain: u64,
+}
+
+/// A port of the node that leads to a container.
+pub(super) struct HostPort {
+    pub port: u64,
+    /// The node's address, if not all of them.
+    pub ip: Option<String>,
 }
 
 /// The least grace period of the pod, in seconds.
@@ -38,10 +47,15 @@ impl Sidecar<'_> {
             container["restartPolicy"] = "Always".into();
         }
         let variable = |name: &str, value: String| json!({"name": name, "value": value});
+        let (all, local) = match self.ipv6 {
+            // It takes IPv4 as well.
+            true => ("[::]", "[::1]"),
+            false => ("0.0.0.0", "127.0.0.1"),
+        };
         container["env"] = json!([
-            variable("CROSSFADE_LISTEN", format!("0.0.0.0:{}", self.port)),
-            variable("CROSSFADE_OLD", format!("127.0.0.1:{}", self.frontend)),
-            variable("CROSSFADE_ADMIN", format!("0.0.0.0:{}", self.admin)),
+            variable("CROSSFADE_LISTEN", format!("{all}:{}", self.port)),
+            variable("CROSSFADE_OLD", format!("{local}:{}", self.frontend)),
+            variable("CROSSFADE_ADMIN", format!("{all}:{}", self.admin)),
             variable("CROSSFADE_KUBE", "true".to_owned()),
             variable("CROSSFADE_KUBE_DEPLOYMENT", self.deployment.to_owned()),
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
@@ -53,7 +67,10 @@ impl Sidecar<'_> {
         ]);
         let mut port = json!({"name": self.port_name, "containerPort": self.port});
         if let Some(host_port) = self.host_port {
-            port["hostPort"] = host_port.into();
+            port["hostPort"] = host_port.port.into();
+            if let Some(ip) = &host_port.ip {
+                port["hostIP"] = ip.as_str().into();
+            }
         }
         container["ports"] = json!([port, {"name": NAME, "containerPort": self.admin}]);
         container["readinessProbe"] = json!({
@@ -74,7 +91,7 @@ impl Sidecar<'_> {
         container["volumeMounts"] = json!([{"name": NAME, "mountPath": "/var/lib/crossfade"}]);
         container["resources"] = json!({
             "requests": {"cpu": "500m", "memory": "128Mi"},
-            "limits": {"memory": "640Mi"},
+            "limits": {"memory": "1024Mi"},
         });
         container["securityContext"] = json!({
             "runAsNonRoot": true,

@@ -1,6 +1,6 @@
-//! Reads one YAML document (JSON is that too) into a tree that knows which bytes of the text each value stands in.
+//! Reads one YAML document (which includes JSON) into a tree in which each value has its byte range in the text.
 //!
-//! Must not know what the document says.
+//! Does not depend on the meaning of the document.
 
 mod reader;
 

@@ -1,4 +1,4 @@
-//! Takes an injection back: by its record, whoever has written the document since.
+//! Undoes an injection from its record, whichever tool has written the document since.
 
 mod replaced;
 

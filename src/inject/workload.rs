@@ -1,4 +1,4 @@
-//! Finds what makes pods of frontends in a document, and where each part of the pod stands there.
+//! Finds the objects in a document that create pods of frontends, and the position of each part of the pod.
 
 use serde_json::Value as Json;
 

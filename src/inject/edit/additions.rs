@@ -1,4 +1,4 @@
-//! Edits that add: to what is in the document, or to what was added before.
+//! Edits that add values: to the document, or to a value that was added before.
 
 use serde_json::{Map, Value as Json};
 

@@ -1,4 +1,4 @@
-//! Where the members of mappings and lists stand.
+//! The positions of the members of mappings and lists.
 
 use crate::inject::cut;
 use crate::inject::tree::{Node, Value};

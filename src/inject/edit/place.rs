@@ -1,4 +1,4 @@
-//! Finds the bytes where what is added goes, and writes it in the style of what stands there.
+//! Finds the position for an addition, and writes it in the style of its surroundings.
 
 use serde_json::Value as Json;
 

@@ -1,4 +1,4 @@
-//! By what an update finds a pod, and what its service account must be allowed.
+//! How an update identifies a pod, and which permissions the pod's service account needs.
 
 use super::super::Refused;
 use super::super::path::below;

@@ -1,8 +1,10 @@
-//! The ports of a pod, once crossfade stands before its frontend.
+//! The ports of a pod with crossfade in front of its frontend.
 
 use serde_json::Value as Json;
 
-use super::{ADMIN, BEHIND, FRONTEND, Injection, NAME, Ports, Refused, relocate};
+use super::{
+    ADMIN, BEHIND, FRONTEND, HostPort, Injection, NAME, Ports, Refused, below, host, relocate,
+};
 
 impl Injection<'_, '_> {
     pub(super) fn ports(&self, container: &Json) -> Result<Ports, Refused> {
@@ -60,12 +62,48 @@ impl Injection<'_, '_> {
         let taken = name == FRONTEND || is_named(FRONTEND);
         Ok(Ports {
             port,
-            host_port: own.and_then(|own| own["hostPort"].as_u64()),
+            host_port: own.and_then(|own| {
+                Some(HostPort {
+                    port: own["hostPort"].as_u64().filter(|port| *port > 0)?,
+                    ip: own["hostIP"].as_str().map(str::to_owned),
+                })
+            }),
             behind: free(BEHIND)?,
             behind_name: if taken { "frontend-http" } else { FRONTEND },
             admin: free(ADMIN)?,
             entry,
             name,
         })
+    }
+
+    /// Does the frontend listen on IPv6? One that listens elsewhere than crossfade asks is told of.
+    pub(super) fn is_on_ipv6(&mut self) -> bool {
+        let Some(host) = host(self.container()) else {
+            return false;
+        };
+        match host.trim_matches(['[', ']']) {
+            "::" | "::1" => return true,
+            "0.0.0.0" | "127.0.0.1" | "localhost" => {}
+            _ => self.note.warn(format!(
+                "it listens on '{host}', but crossfade asks it at 127.0.0.1: have it listen on 0.0.0.0, or on :: in a cluster \
+                 with IPv6 alone"
+            )),
+        }
+        false
+    }
+
+    /// Tells of an annotation by which Prometheus would now ask crossfade for the metrics of the frontend.
+    pub(super) fn scraped(&mut self, ports: &Ports) {
+        let place = below(&self.workload.annotations, ["prometheus.io/port"]);
+        let Some(Json::String(scraped)) = self.editor.get(&place) else {
+            return;
+        };
+        if *scraped == ports.port.to_string() {
+            self.note.warn(format!(
+                "prometheus.io/port: {scraped} leads to crossfade now: set it to {} for the metrics of the frontend, or to {} \
+                 for those of crossfade",
+                ports.behind, ports.admin
+            ));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Probes and hooks of the frontend, once crossfade stands before it.
+//! The probes and hooks of a frontend with crossfade in front of it.
 
 use serde_json::{Value as Json, json};
 

@@ -1,4 +1,4 @@
-//! Writes down what was changed, and proves that it can be taken back.
+//! Records the changes, and proves that they can be undone.
 
 use serde_json::Value as Json;
 
@@ -66,6 +66,21 @@ pub(super) fn start(tree: &Tree<'_>, path: &Path) -> usize {
     let depths = (0..=path.len()).rev();
     let mut nodes = depths.filter_map(|depth| path::node(&tree.root, &path[..depth]).ok()?);
     nodes.next().map_or(0, |node| node.span.start)
+}
+
+/// What to do about a line that looks like one of a template.
+pub(super) fn template_hint(text: &str, at: usize) -> &'static str {
+    let lines = text.split('\n').scan(0, |end, line| {
+        *end += line.len() + 1;
+        Some((*end, line))
+    });
+    let mut lines = lines.skip_while(|(end, _)| *end <= at);
+    match lines.next() {
+        Some((_, line)) if line.contains("{{") => {
+            "; a template must be rendered first, for example by helm template"
+        }
+        _ => "",
+    }
 }
 
 /// The line of the whole text in which a byte of a document stands.

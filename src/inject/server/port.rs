@@ -1,4 +1,4 @@
-//! Finds on which port a server listens, and how to have it listen on another one.
+//! Finds the port that a server listens on, and how to change it.
 
 use serde_json::Value as Json;
 
@@ -76,19 +76,62 @@ struct Given {
 impl Given {
     fn moved(self, container: &Json, told: Option<u16>, to: u16) -> Result<(u16, Move), String> {
         let bare = self.value.trim_matches(['"', '\'']);
-        let name = bare
-            .trim_start_matches('$')
-            .trim_matches(['{', '}', '(', ')']);
-        if bare.starts_with('$') {
-            return by_variable(container, name, told, to);
-        }
-        let port = bare
-            .parse()
-            .map_err(|_| format!("its port '{bare}' is no number"))?;
-        agree(port, told)?;
-        let to = self.whole.replacen(bare, &to.to_string(), 1);
+        let port = match Reference::of(bare) {
+            None => bare,
+            Some(Reference {
+                name,
+                default: Some(default),
+            }) if variable(container, name).is_none() && container["envFrom"].is_null() => default,
+            Some(Reference { name, .. }) => return by_variable(container, name, told, to),
+        };
+        let (number, moved) = moved(port, to).ok_or(format!("its port '{bare}' is no number"))?;
+        agree(number, told)?;
+        let new = bare.replacen(port, &moved, 1);
+        let to = self.whole.replacen(bare, &new, 1);
         let (path, from) = (self.path, self.whole);
-        Ok((port, Move::Swap { path, from, to }))
+        Ok((number, Move::Swap { path, from, to }))
+    }
+}
+
+/// A variable in a command line: `$NAME`, `${NAME}`, `$(NAME)` or `${NAME:-DEFAULT}`.
+struct Reference<'t> {
+    name: &'t str,
+    default: Option<&'t str>,
+}
+
+impl<'t> Reference<'t> {
+    fn of(text: &'t str) -> Option<Self> {
+        let inner = text.strip_prefix('$')?.trim_matches(['{', '}', '(', ')']);
+        let end = inner.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let (name, rest) = inner.split_at(end.unwrap_or(inner.len()));
+        let default = rest.strip_prefix(":-").or(rest.strip_prefix('-'));
+        Some(Self { name, default })
+    }
+}
+
+/// The port in `PORT`, `:PORT` or `HOST:PORT`, and the same text with the port `to`.
+fn moved(text: &str, to: u16) -> Option<(u16, String)> {
+    let at = text.rfind(':').map_or(0, |colon| colon + 1);
+    let port = text[at..].parse().ok()?;
+    Some((port, format!("{}{to}", &text[..at])))
+}
+
+/// The address on which a server is told to listen, if it is.
+pub(in crate::inject) fn host(container: &Json) -> Option<String> {
+    let flags = ["--host", "--http-host"].into_iter();
+    let given = flags.filter_map(|flag| in_arguments(container, flag)?.ok());
+    let mut values = given.map(|given| given.value.trim_matches(['"', '\'']).to_owned());
+    let told = values.next();
+    let of_variable = |name: &str| {
+        let (_, variable) = variable(container, name)?;
+        Some(variable["value"].as_str()?.to_owned())
+    };
+    match told {
+        Some(told) => Some(match Reference::of(&told) {
+            Some(Reference { name, .. }) => of_variable(name).unwrap_or(told),
+            None => told,
+        }),
+        None => of_variable("DYN_HTTP_HOST"),
     }
 }
 
@@ -114,12 +157,11 @@ fn by_variable(
     };
     let (index, variable) = variable(container, name).ok_or_else(unknown)?;
     let value = variable["value"].as_str().ok_or_else(unknown)?;
-    let port = value
-        .parse()
-        .map_err(|_| format!("the variable {name} is no port: '{value}'"))?;
+    let (port, moved) =
+        moved(value, to).ok_or(format!("the variable {name} is no port: '{value}'"))?;
     agree(port, told)?;
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
-    let (from, to) = (value.to_owned(), to.to_string());
+    let (from, to) = (value.to_owned(), moved);
     Ok((port, Move::Swap { path, from, to }))
 }
 

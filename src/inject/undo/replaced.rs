@@ -1,4 +1,4 @@
-//! Gives back values that an injection replaced as a whole.
+//! Restores values that an injection replaced as a whole.
 
 use std::collections::BTreeSet;
 
