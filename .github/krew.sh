@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The manifest of the plugin `kubectl crossfade` for Krew, for the archives of a release in a directory.
+# The manifest of the plugin `kubectl crossfade` for Krew, for the archives of a release in a directory. It has the platforms that
+# a release has archives for, which is Linux: the program also compiles for macOS (make macos), but no release is tested there.
 #
 # usage: krew.sh TAG REPOSITORY DIRECTORY   (REPOSITORY is OWNER/NAME on GitHub)
 set -euo pipefail
@@ -19,6 +20,7 @@ spec:
     Adds the sidecar to manifests (inject) and takes it out again (uninject).
     Updates are resources of kind DynamoUpdateConfig.
   caveats: |
+    For Linux only. On macOS, build it from source: make install.
     The cluster needs the resource definition and the controller:
     https://github.com/$repository/blob/$tag/docs/install.md
   platforms:
