@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Records `crossfade demo` in a terminal of 100 columns as an animated picture (docs/demo.svg).
+
+usage: record-demo.py BINARY OUT.svg
+
+Needs the package pyte. Run it on a machine that does nothing else: what a client notices is in the picture.
+"""
+
+import html
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from fcntl import ioctl
+
+import pyte
+
+COLUMNS, ROWS = 100, 34
+FRAMES, LAST = 12, 3  # pictures, and for how many of them the last one stays
+WIDTH, HEIGHT, MARGIN = 8, 17, 12
+COLORS = {
+    "red": "#ff7b72", "green": "#7ee787", "brown": "#e3b341", "yellow": "#e3b341", "blue": "#79c0ff",
+    "magenta": "#d2a8ff", "cyan": "#76e3ea", "brightblack": "#8b949e", "black": "#8b949e", "white": "#f0f6fc",
+}
+
+
+def run(program):
+    """Yields the screen, as lines of (text, color) runs, about four times a second, and at the end."""
+    child, terminal = pty.fork()
+    if child == 0:
+        os.environ["TERM"] = "xterm-256color"
+        os.environ.pop("NO_COLOR", None)
+        os.execv(program, [program, "demo"])
+    ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    screen = pyte.Screen(COLUMNS, ROWS)
+    stream = pyte.ByteStream(screen)
+    due = time.monotonic()
+    while True:
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                data = os.read(terminal, 65536)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            # pyte has no alternate screen: what follows it is shown on an empty one.
+            before, left, after = data.partition(b"\x1b[?1049l")
+            stream.feed(before)
+            if left:
+                screen.reset()
+                stream.feed(after)
+        if time.monotonic() >= due:
+            due += 0.25
+            yield lines(screen)
+    os.waitpid(child, 0)
+    yield lines(screen)
+
+
+def lines(screen):
+    shown = []
+    for row in range(ROWS):
+        runs = []
+        for column in range(COLUMNS):
+            cell = screen.buffer[row][column]
+            color = COLORS.get(cell.fg, f"#{cell.fg}" if len(cell.fg) == 6 and cell.fg != "default" else None)
+            if runs and runs[-1][1] == color:
+                runs[-1][0] += cell.data
+            else:
+                runs.append([cell.data, color])
+        while runs and not runs[-1][0].rstrip():
+            runs.pop()
+        shown.append(tuple((text, color) for text, color in runs))
+    return tuple(shown)
+
+
+def picture(frames):
+    """An SVG in which each line appears for as long as it stays the same."""
+    count = len(frames) + LAST
+    seconds = 1.2 * count
+    spans = {}
+    for row in range(ROWS):
+        begin = 0
+        for frame in range(1, len(frames) + 1):
+            if frame == len(frames) or frames[frame][row] != frames[begin][row]:
+                end = count if frame == len(frames) else frame
+                if frames[begin][row]:
+                    spans.setdefault((begin, end), []).append((row, frames[begin][row]))
+                begin = frame
+    width, height = COLUMNS * WIDTH + 2 * MARGIN, ROWS * HEIGHT + 2 * MARGIN
+    style, body = [], []
+    for begin, end in spans:
+        name = f"f{begin}_{end}"
+        first, last = (f"{100 * at / count:.3f}%" for at in (begin, end))
+        # Without animation, the last picture shows.
+        style.append(f".{name}{{visibility:{'visible' if end == count else 'hidden'}}}")
+        if (begin, end) != (0, count):
+            steps = f"0%{{visibility:{'hidden' if begin else 'visible'}}}"
+            steps += f"{first}{{visibility:visible}}" if begin else ""
+            steps += f"{last}{{visibility:hidden}}100%{{visibility:hidden}}" if end != count else "100%{visibility:visible}"
+            style.append(f"@keyframes {name}{{{steps}}}")
+            style.append(f"@media(prefers-reduced-motion:no-preference){{.{name}{{animation:{name} {seconds}s steps(1) infinite}}}}")
+    for (begin, end), rows in spans.items():
+        body.append(f'<g class="f{begin}_{end}">')
+        for row, runs in rows:
+            y = MARGIN + (row + 0.8) * HEIGHT
+            text = "".join(
+                f'<tspan fill="{color}">{html.escape(run)}</tspan>' if color else html.escape(run) for run, color in runs
+            )
+            body.append(f'<text x="{MARGIN}" y="{y:.1f}">{text.rstrip()}</text>')
+        body.append("</g>")
+    label = "crossfade demo in a terminal: the split goes from 0 to 100 % under load, and survives a killed upstream"
+    font = '13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{label}">\n<style>text{{white-space:pre;font:{font};fill:#d8dee6}}{"".join(style)}</style>\n'
+        f'<rect width="{width}" height="{height}" rx="8" fill="#12161c"/>\n' + "\n".join(body) + "\n</svg>\n"
+    )
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    seen = list(run(sys.argv[1]))
+    step = (len(seen) - 1) / (FRAMES - 1)
+    frames = [seen[round(number * step)] for number in range(FRAMES)]
+    with open(sys.argv[2], "w", encoding="utf-8") as file:
+        file.write(picture(frames))
+    print("\n".join("".join(run for run, _ in line).rstrip() for line in seen[-1]))
+
+
+if __name__ == "__main__":
+    main()
