@@ -5,6 +5,7 @@ SHELL := bash
 .NOTPARALLEL:
 
 # Tools from crates.io, in these versions, installed under $(TOOLS).
+CARGO_ABOUT := 0.9.3
 CARGO_DENY := 0.20.2
 CARGO_FUZZ := 0.13.2
 CARGO_MACHETE := 0.9.2
@@ -35,7 +36,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 .PHONY: test
 test: prepare fmt workflows clippy features unit deny unused ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
-	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit, make macos"
+	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit, make macos, make image"
 
 .PHONY: test-fast
 test-fast: fmt ## what needs nothing but Rust: unit, proxy, command line and contracts; under three minutes when compiled
@@ -71,7 +72,7 @@ macos: ## that the program compiles on macOS, where people run status and kubect
 
 .PHONY: unit
 unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them
-	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --no-fail-fast
+	CROSSFADE_BIN="$(TARGET)/release/crossfade" tests/all.sh
 
 .PHONY: proto
 proto: ## make the code of proto/ anew, after a change there
@@ -84,6 +85,16 @@ reference: ## write docs/reference.md anew, after a change of flags, fields or m
 .PHONY: analysis-table
 analysis-table: ## the table of docs/analysis.md anew, after a change of src/analysis; minutes
 	cargo test --locked --release --lib analysis::tests::table -- --ignored --nocapture
+
+.PHONY: scaling-laws
+scaling-laws: ## the laws of a managed update over a million looks at an adverse cluster, after a change of src/scaling; a minute
+	cargo test --locked --release --lib scaling::tests::simulator -- --ignored
+
+.PHONY: image
+image: build ## the last stage of the Dockerfile around target/release/crossfade, built and run without a registry; needs buildah
+	@tests/prepare.sh cargo-about=$(CARGO_ABOUT)
+	PATH="$(TOOLS)/bin:$$PATH" cargo about generate --locked about.hbs --output-file "$(TARGET)/THIRD-PARTY.txt"
+	tests/image.sh "$(TARGET)/release/crossfade" "$(TARGET)/THIRD-PARTY.txt" "$(TARGET)/crossfade-image.tar"
 
 PREFIX ?= /usr/local
 .PHONY: install

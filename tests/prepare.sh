@@ -88,8 +88,14 @@ tool() { # tool NAME VERSION
     return
   fi
   echo "installing $1 $2 in $tools"
+  local features=()
+  if [ "$1" = cargo-about ]; then
+    features=(--features cli)
+    # It compares every file with every license, which takes minutes without the optimizer.
+    local -x CARGO_PROFILE_DEV_OPT_LEVEL=2
+  fi
   # A debug build takes a minute where a release build takes many, and is quick enough.
-  CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --force \
+  CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --force "${features[@]}" \
     --root "$tools" --version "$2" "$1"
 }
 

@@ -1,6 +1,8 @@
 //! The controller beside a real API server, with real proxies that follow what it writes. Pods and other objects are written
 //! by the tests, as there is nobody else to make them.
 
+mod analysis;
+mod attempts;
 mod end;
 mod faults;
 mod frontends;
@@ -12,5 +14,6 @@ mod kinds;
 mod live_page;
 mod promises;
 mod questions;
+mod rollouts;
 mod rules;
 mod stage;

@@ -23,5 +23,6 @@ mod deploy;
 mod inject;
 mod monitoring;
 mod network_policy;
+mod plan;
 mod resource;
 mod status;

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ const UPDATE: &str = r#"
 apiVersion: nvidia.com/v1alpha1
 kind: DynamoUpdateConfig
 metadata: {name: good}
-spec: {sourceDeployment: dgd-old, newFrontendService: "new:8000", trafficSplitPercent: 0}
+spec: {sourceDeployment: dgd-old, newFrontendService: "new:8000", trafficSplitPercent: 0, analysis: {}}
 ---
 apiVersion: nvidia.com/v1alpha1
 kind: DynamoUpdateConfig
@@ -119,10 +119,7 @@ fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
 /// A Prometheus that scrapes the proxy, the controller, and itself, as one that has other things to watch.
 fn prometheus(proxy: SocketAddr, controller: SocketAddr, folder: &Path) -> (Running, SocketAddr) {
     let config = folder.join("prometheus.yaml");
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let free = Port::for_good();
     let mut scrape = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{:?}]\nscrape_configs:\n",
         file("alerts.yaml")

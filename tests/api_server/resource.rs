@@ -1,5 +1,7 @@
 //! The resource as a real API server takes it, and a proxy that follows it there.
 
+mod rollouts;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -74,6 +76,7 @@ impl Server {
             "wait",
             "--for=condition=Established",
             "crd/dynamoupdateconfigs.nvidia.com",
+            "crd/dynamorollouts.nvidia.com",
             "--timeout=30s",
         ];
         server.good(&established, "");
@@ -347,6 +350,35 @@ fn wrong_of_requests() -> Vec<(Value, &'static str)> {
         (
             json!({"analysis": {"onFailure": "Panic"}}),
             "supported values: \"Hold\", \"RollBack\"",
+        ),
+        (
+            json!({"steps": [{"percent": 0}]}),
+            "should be greater than or equal to 1",
+        ),
+        (
+            json!({"steps": [{"percent": 101}]}),
+            "should be less than or equal to 100",
+        ),
+        (json!({"steps": [{"holdSeconds": 1}]}), "Required value"),
+        (
+            json!({"steps": [{"percent": 5, "holdSeconds": -1}]}),
+            "should be greater than or equal to 0",
+        ),
+        (
+            json!({"steps": [{"percent": 5, "holdSeconds": 604_801}]}),
+            "should be less than or equal to 604800",
+        ),
+        (
+            json!({"steps": [{"percent": 25}, {"percent": 5}]}),
+            "each step must have a higher percent than the one before it",
+        ),
+        (
+            json!({"steps": [{"percent": 5}, {"percent": 5}]}),
+            "each step must have a higher percent than the one before it",
+        ),
+        (
+            json!({"steps": (1..18).map(|percent| json!({"percent": percent})).collect::<Vec<_>>()}),
+            "must have at most 16 items",
         ),
         (
             json!({"probe": {"model": ""}}),
@@ -682,7 +714,7 @@ fn explain_reads_well() {
     );
     let status = server.good(&["explain", "dynamoupdateconfig.status"], "");
     assert!(
-        status.contains("safeToDeleteOld\t<boolean>") && status.contains("What happens now"),
+        status.contains("safeToDeleteOld\t<boolean>") && status.contains("A message for users"),
         "{status}"
     );
 }

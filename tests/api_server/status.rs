@@ -1,5 +1,7 @@
 //! `crossfade status` and the verbs beside it, on a real API server.
 
+mod rollout;
+
 use std::io::Write;
 use std::process::Stdio;
 
@@ -22,7 +24,11 @@ impl Server {
             .kubectl(&["wait", "--for=condition=Established", crd]);
         // Then it may still be about to make room for the first of them.
         eventually("the resource can be listed", async || {
-            server.0.try_kubectl(&["get", "duc"], "").status.success()
+            server
+                .0
+                .try_kubectl(&["get", "duc,dro"], "")
+                .status
+                .success()
         })
         .await;
         server
@@ -125,6 +131,31 @@ metadata: {name: little-of-little}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: little}
 subjects: [{kind: ServiceAccount, name: little, namespace: default}]
 "#;
+
+#[tokio::test]
+async fn what_is_missing_in_a_cluster_is_named_with_what_to_do() {
+    let cluster = Cluster::api_server();
+    let server = Server(cluster);
+    for args in [
+        &["status"][..],
+        &["status", "a"],
+        &["set", "a", "--split", "5"],
+    ] {
+        let (status, text) = server.crossfade(args);
+        assert_eq!(status, Some(1), "{args:?}: {text}");
+        let said = "no resource definition of updates; install it with `crossfade crd | kubectl apply -f -`";
+        assert!(text.contains(said), "{args:?}: {text}");
+    }
+    drop(server);
+
+    let server = Server::start().await;
+    let (status, text) = server.crossfade(&["status", "a", "-n", "elsewhere"]);
+    assert_eq!(status, Some(1), "{text}");
+    assert!(
+        text.contains("no update a in namespace elsewhere"),
+        "{text}"
+    );
+}
 
 #[tokio::test]
 async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_change() {
@@ -357,7 +388,7 @@ async fn on_a_real_api_server_it_tells_the_status_and_the_verbs_show_what_they_c
     assert!(text.contains("first") && text.contains("second"), "{text}");
     let (code, text) = server.crossfade(&["status", "third"]);
     assert_eq!(code, Some(1));
-    assert!(text.contains("cannot read the update third"), "{text}");
+    assert!(text.contains("there is no update third"), "{text}");
     let (code, text) = server.crossfade(&["status", "--context", "nowhere"]);
     assert_eq!(code, Some(1), "{text}");
 }

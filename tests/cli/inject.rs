@@ -8,7 +8,7 @@ mod servers;
 use crossfade::inject::{Error, Options, inject, uninject};
 use serde_json::Value;
 
-use crate::manifests::{IMAGE, corpus, deployment, flat, injected, injected_with};
+use crate::manifests::{corpus, deployment, flat, injected, injected_with};
 
 #[test]
 fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_changes_nothing() {
@@ -30,6 +30,23 @@ fn what_was_injected_comes_out_again_byte_for_byte_and_a_second_injection_change
             assert_eq!(uninject(&text).unwrap().text, text, "{path:?}");
         }
     }
+}
+
+#[test]
+fn what_an_earlier_build_injected_comes_out_byte_for_byte_and_is_injected_as_today() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/corpus/");
+    let mut count = 0;
+    for entry in std::fs::read_dir(format!("{folder}injected")).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let original = std::fs::read_to_string(format!("{folder}inject/{name}")).unwrap();
+        let earlier = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(uninject(&earlier).unwrap().text, original, "{name}");
+        let today = injected(&original).unwrap().text;
+        assert_eq!(injected(&earlier).unwrap().text, today, "{name}");
+        count += 1;
+    }
+    assert!(count > 5);
 }
 
 #[test]

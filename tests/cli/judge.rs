@@ -1,7 +1,18 @@
 //! `crossfade judge` on running proxies between scripted servers: its verdict, its figures and its exit status.
 
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Empty;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpListener;
 
 use crate::rig::proxy::{program, run, said};
 use crate::rig::*;
@@ -121,13 +132,20 @@ async fn equal_sides_pass_and_without_enough_requests_there_is_no_verdict() {
             .contains("new began 100 requests"),
         "{judged}"
     );
-    // A proxy that does not answer is named, and the others are judged.
+    // A proxy that does not answer is named: new may have failed there.
     let some = format!("{both},127.0.0.1:9");
     let more = [&["--min-samples", "100"][..], &PATIENT].concat();
     let (judged, status) = judge(&some, &more);
-    assert_eq!(status, PASS, "{judged}");
+    assert_eq!(status, INCONCLUSIVE, "{judged}");
+    assert_eq!(judged["text"], "1 of 3 proxies cannot be compared.");
     let silent = judged["proxies"]["silent"].as_array().unwrap();
     assert!(silent.len() == 1 && silent[0].as_str().unwrap().starts_with("127.0.0.1:9: "));
+    // One process at two addresses counts once.
+    let twice = format!("{both},localhost:{}", one.admin.port());
+    let (judged, status) = judge(&twice, &more);
+    assert_eq!(status, PASS, "{judged}");
+    assert_eq!(judged["metrics"][0]["samples"]["new"], 100, "{judged}");
+    assert_eq!(judged["proxies"]["asked"], 2, "{judged}");
 }
 
 /// It waits for the verdict, and ends with it.
@@ -197,6 +215,52 @@ async fn a_new_generation_that_is_slower_to_the_first_token_is_found() {
             .starts_with("New's first token, p"),
         "{judged}"
     );
+}
+
+/// A proxy from before `Compare`: its gRPC server does not know the method.
+async fn older() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = async |_: Request<Incoming>| {
+        let head = Response::builder()
+            .header("content-type", "application/grpc")
+            .header("grpc-status", "12");
+        Ok::<_, Infallible>(head.body(Empty::<Bytes>::new()).unwrap())
+    };
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let server = http2::Builder::new(TokioExecutor::new());
+            let serving = server.serve_connection(TokioIo::new(stream), service_fn(answer));
+            tokio::spawn(serving);
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn an_older_proxy_and_one_that_hangs_are_named_and_nothing_passes() {
+    let older = older().await.to_string();
+    // The kernel accepts, and nobody reads.
+    let hangs = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let hangs = hangs
+        .local_addr()
+        .map(|at| (at.to_string(), hangs))
+        .unwrap();
+    for wait in [&[][..], &["--for", "1s"]] {
+        let both = format!("{older},{}", hangs.0);
+        let judging = tokio::task::spawn_blocking(move || judge(&both, wait));
+        let (judged, status) = judging.await.unwrap();
+        assert_eq!(status, INCONCLUSIVE, "{judged}");
+        assert_eq!(judged["text"], "No proxy could be asked.");
+        let silent = &judged["proxies"]["silent"];
+        assert_eq!(silent[0], format!("{older}: too old to be compared"));
+        let hung = silent[1].as_str().unwrap();
+        assert!(
+            hung.contains("is not the admin port") && hung.contains("or hangs"),
+            "{hung}"
+        );
+    }
 }
 
 #[test]

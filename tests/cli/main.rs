@@ -11,4 +11,7 @@ mod command_line;
 mod demo;
 mod inject;
 mod judge;
+mod plan;
+mod program;
+mod simulate;
 mod status;

@@ -335,7 +335,14 @@ async fn a_wrong_port_is_said_to_be_no_admin_port() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
     let proxy = Proxy::split(&old, &new, 5).await;
-    for address in [wrong.clone(), proxy.address.to_string()] {
+    // The client port of a proxy whose model server answers everything.
+    let any = Upstream::always(Script::new().json(200, "{}")).await;
+    let before_any = Proxy::before(&any, &[]).await;
+    for address in [
+        wrong.clone(),
+        proxy.address.to_string(),
+        before_any.address.to_string(),
+    ] {
         let output = run(&["status", "--proxy", &address]);
         let text = said(&output);
         assert_eq!(output.status.code(), Some(1), "{text}");
@@ -366,9 +373,11 @@ fn without_a_kubeconfig_the_error_says_how_to_do_without_a_cluster() {
         .unwrap();
     let text = said(&output);
     assert!(
-        text.contains("crossfade status --proxy HOST:PORT"),
+        text.contains("`crossfade status` and `crossfade judge` ask proxies without a cluster with `--proxy HOST:PORT`"),
         "{text}"
     );
+    assert!(text.contains("No such file"), "{text}");
+    assert_eq!(text.matches("/does/not/exist").count(), 1, "{text}");
 }
 
 #[tokio::test]

@@ -17,6 +17,12 @@ const STREAMS: usize = 20;
 const NAMESPACE: &str = "charts";
 const UPDATE: &str = "old-to-new";
 
+/// The definitions of the chart [`DEFINITION`].
+const DEFINITIONS: [&str; 2] = [
+    "crd/dynamoupdateconfigs.nvidia.com",
+    "crd/dynamorollouts.nvidia.com",
+];
+
 /// Takes away what other scenarios have left, which has no room beside this or was installed in another way.
 pub async fn bare(cluster: &Cluster) {
     let zero = [
@@ -31,8 +37,7 @@ pub async fn bare(cluster: &Cluster) {
     let controller = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/controller");
     let controller = controller.to_string_lossy();
     cluster.kubectl(&["delete", "--ignore-not-found", "-k", &controller]);
-    let definition = "crd/dynamoupdateconfigs.nvidia.com";
-    cluster.kubectl(&["delete", "--ignore-not-found", definition]);
+    cluster.kubectl(&[&["delete", "--ignore-not-found"][..], &DEFINITIONS].concat());
     within_patience("no pod is left", async || {
         let pods = cluster.get(&["pods", "--all-namespaces"]);
         pods["items"].as_array().expect("a list").is_empty()
@@ -46,7 +51,7 @@ pub async fn clear(cluster: &Cluster, namespace: &str) {
     for release in [CONTROLLER, DEFINITION] {
         helm.run(&["uninstall", release, "--namespace=crossfade", "--wait"]);
     }
-    cluster.kubectl(&["delete", "crd/dynamoupdateconfigs.nvidia.com"]);
+    cluster.kubectl(&[&["delete"][..], &DEFINITIONS].concat());
     // A namespace with pods is looked at again only after half of their grace periods.
     cluster.try_kubectl(&["delete", "dgd", "--all", "-n", namespace], "");
     cluster.kubectl(&["delete", "deployment", "--all", "-n", namespace]);

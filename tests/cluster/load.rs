@@ -1,9 +1,11 @@
 //! A load of real streams: each is read to its end and compared to the byte with what its generation says.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
@@ -123,7 +125,7 @@ impl Load {
 
 /// One stream after another, at least one.
 async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<Ended> {
-    let mut ended = Vec::new();
+    let (mut ended, start) = (Vec::new(), Instant::now());
     loop {
         state.undecided.fetch_add(1, Ordering::SeqCst);
         let began = state.phase.load(Ordering::SeqCst);
@@ -136,6 +138,8 @@ async fn client(address: SocketAddr, shape: Shape, state: Arc<State>) -> Vec<End
         // A task of its own, since a client that waits in vain panics.
         let outcome = tokio::spawn(stream(address, shape, move || drop(undecided))).await;
         let outcome = outcome.unwrap_or_else(|error| Err(error.to_string()));
+        let at = start.elapsed().as_secs_f64();
+        let outcome = outcome.map_err(|error| format!("{at:.1} s after the start: {error}"));
         state.open.fetch_sub(1, Ordering::Relaxed);
         ended.push((began, outcome));
         if state.stopped.load(Ordering::Relaxed) {
@@ -186,19 +190,34 @@ async fn stream(
     }
 }
 
-/// Asserts that none failed.
+/// Asserts that none failed; if some did, says of each kind of failure how many there were, and the first and the last.
 pub fn assert_all_well(ended: &[Ended]) {
-    let failed: Vec<_> = ended
-        .iter()
-        .filter_map(|(phase, outcome)| outcome.as_ref().err().map(|error| (phase, error)))
-        .collect();
+    let failed = ended.iter().filter_map(|(phase, outcome)| {
+        let (at, error) = outcome.as_ref().err()?.split_once(": ")?;
+        Some((error, at, *phase))
+    });
+    let mut kinds: BTreeMap<&str, Vec<(&str, usize)>> = BTreeMap::new();
+    for (error, at, phase) in failed {
+        kinds.entry(error).or_default().push((at, phase));
+    }
+    let count: usize = kinds.values().map(Vec::len).sum();
+    let told = kinds.iter().take(20).map(|(error, all)| {
+        let seconds = |at: &str| at.split(' ').next().and_then(|at| at.parse::<f64>().ok());
+        let mut times: Vec<f64> = all.iter().filter_map(|(at, _)| seconds(at)).collect();
+        times.sort_by(f64::total_cmp);
+        let (phase, last) = (all[0].1, times.last());
+        format!(
+            "{} from {:?} to {last:?} s, one in phase {phase}: {error}",
+            all.len(),
+            times.first()
+        )
+    });
+    let told: Vec<_> = told.collect();
     assert!(
-        failed.is_empty(),
-        "{} of {} streams failed; the first in phase {}: {}",
-        failed.len(),
+        count == 0,
+        "{count} of {} streams failed:\n{}",
         ended.len(),
-        failed[0].0,
-        failed[0].1
+        told.join("\n")
     );
 }
 

@@ -20,6 +20,9 @@ mod operator;
 #[allow(dead_code, reason = "only a way to ask is of use here")]
 mod pair;
 mod stage;
+#[path = "../dynamo/continuation/streams.rs"]
+#[allow(dead_code, reason = "the official client is not in the cluster")]
+mod streams;
 
 mod chronicle;
 mod rollout;
@@ -27,11 +30,13 @@ mod rollout;
 mod alias;
 mod charts;
 mod contest;
+mod continuation;
 mod ends;
 mod examples;
 mod fade;
 mod faults;
 mod looks;
+mod managed;
 mod rollout_fade;
 mod rollout_faults;
 mod rollout_halves;
@@ -39,6 +44,7 @@ mod rollout_hands;
 mod rollout_losses;
 mod rollout_three;
 mod spread;
+mod verdict;
 mod walkthroughs;
 mod without_api_server;
 

@@ -79,11 +79,13 @@ fn families_shown(metrics: &crate::rig::proxy::Metrics) -> Families {
 async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
     let old = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
-    let proxy = Proxy::split(&old, &new, 50).await;
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 1, "analysis: {}"));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
     for _ in 0..2 {
         proxy.chat().await;
     }
     proxy.outcomes("completed", 2).await;
+    proxy.counts("crossfade_analysis_verdict", &[], 1.0).await;
     let mut shown = families_shown(&proxy.metrics().await);
     let processes = shown.len();
     shown.retain(|name, _| !name.starts_with("process_"));
@@ -110,7 +112,7 @@ async fn the_table_of_metrics_is_what_the_metrics_page_shows() {
 
 #[test]
 fn the_closed_sets_of_labels_are_told() {
-    let causes = rows("when | then | without a fallback");
+    let causes = rows("when | then | without a fallback,");
     let causes = set(causes
         .iter()
         .flat_map(|row| code(row.get(3).unwrap_or(&""))));

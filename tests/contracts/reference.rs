@@ -92,14 +92,18 @@ fn arguments(command: &clap::Command, name: &str, out: &mut String) {
 }
 
 fn fields(out: &mut String) {
-    let crd = resource::crd();
-    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
-    for part in ["spec", "status"] {
-        let _ = writeln!(
-            out,
-            "\n## Fields of `{part}`\n\n| field | type | default | |\n| --- | --- | --- | --- |"
-        );
-        rows(&schema[part], part, out);
+    for (crd, of) in [
+        (resource::crd(), ""),
+        (resource::rollout_crd(), " of a `DynamoRollout`"),
+    ] {
+        let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"];
+        for part in ["spec", "status"] {
+            let _ = writeln!(
+                out,
+                "\n## Fields of `{part}`{of}\n\n| field | type | default | |\n| --- | --- | --- | --- |"
+            );
+            rows(&schema[part], part, out);
+        }
     }
 }
 
@@ -131,6 +135,7 @@ fn kind(field: &Value) -> String {
             format!("map to {}", self::kind(&field["additionalProperties"]))
         }
         (Some(kind), _) => kind.to_owned(),
+        (None, _) if field["x-kubernetes-int-or-string"] == true => "integer or string".to_owned(),
         (None, _) => "any".to_owned(),
     };
     let names = field["enum"].as_array().into_iter().flatten();
@@ -174,7 +179,11 @@ fn metrics(out: &mut String) {
         reason: Reason::Weighted,
     };
     metrics.ended(assignment, Api::Chat, Outcome::Completed);
-    let text = String::from_utf8(metrics.render(&Observed::default())).unwrap();
+    let observed = Observed {
+        verdict: Some("pass"),
+        ..Observed::default()
+    };
+    let text = String::from_utf8(metrics.render(&observed)).unwrap();
     let mut help = "";
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {

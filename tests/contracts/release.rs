@@ -161,6 +161,10 @@ fn tools_have_one_version_everywhere() {
     let names: BTreeSet<_> = versions.iter().map(|(name, _)| *name).collect();
     assert_eq!(names.len(), versions.len(), "{versions:?}");
     assert!(names.contains("cargo-auditable") && names.contains("cargo-about"));
+    let makefile = read("Makefile");
+    let about = versions.iter().find(|(name, _)| *name == "cargo-about");
+    let (_, version) = about.unwrap();
+    assert!(makefile.contains(&format!("CARGO_ABOUT := {version}\n")));
 }
 
 #[test]

@@ -1,15 +1,15 @@
-//! Streams whose worker or frontend dies after their first token go on from the other generation, to the word.
+//! Streams whose server dies, falls silent or is to be emptied go on from the other generation, to the word.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+mod load;
+mod relay;
+mod streams;
+mod thinking;
 
-use serde_json::Value;
-use tokio::sync::mpsc;
-
-use crate::dynamo::{Dynamo, MODEL};
+use crate::dynamo::Options;
 use crate::pair::{PROTOCOLS, Pair};
-use crate::rig::{Proxy, within};
+use crate::rig::{Family, PlanFile, Proxy, eventually, manifest};
+use relay::Relay;
+use streams::{Answer, Streams};
 
 const STREAMS: usize = 200;
 const WORDS: usize = 60;
@@ -21,8 +21,8 @@ const FLAGS: [&str; 4] = [
 ];
 
 /// What a server says that nobody interrupts.
-fn text() -> String {
-    let words: Vec<_> = (0..WORDS).map(|index| format!("w:{index}")).collect();
+fn text(words: usize) -> String {
+    let words: Vec<_> = (0..words).map(|index| format!("w:{index}")).collect();
     words.join(" ")
 }
 
@@ -31,94 +31,67 @@ fn prompt() -> String {
     format!("<<counted=1 words={WORDS} each_ms=300>>")
 }
 
-/// Streams of the official client library.
-struct Library {
-    lines: mpsc::UnboundedReceiver<String>,
-    child: Child,
-}
-
-impl Drop for Library {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Library {
-    async fn open(address: SocketAddr, count: usize, kind: &str) -> Self {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai/streams.py");
-        let url = format!("http://{address}");
-        let mut child = Command::new(Dynamo::install().python)
-            .arg(script)
-            .args([&url, MODEL, &count.to_string(), kind, &prompt()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the Python of the installation starts");
-        let stdout = child.stdout.take().expect("it is piped");
-        let (sender, mut lines) = mpsc::unbounded_channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
-        let begun = within("all streams begin", lines.recv()).await;
-        assert_eq!(begun.as_deref(), Some("begun"));
-        Self { lines, child }
-    }
-
-    /// Asserts that every stream is one whole answer.
-    async fn assert_whole(mut self, count: usize) {
-        let mut usages = Vec::new();
-        for _ in 0..count {
-            let line = within("a stream ends", self.lines.recv()).await;
-            let line = line.expect("each stream is told of");
-            let answer: Value = serde_json::from_str(&line).expect("JSON");
-            assert_eq!(answer["text"], text(), "{answer}");
-            assert_eq!(answer["ids"].as_array().map(Vec::len), Some(1), "{answer}");
-            assert_eq!(answer["finish"], "stop", "{answer}");
-            usages.push(answer["usage"].clone());
-        }
-        assert!(self.child.wait().expect("it ends").success());
-        usages.dedup();
-        let [usage] = &usages[..] else {
-            panic!("the counts differ: {usages:?}");
-        };
-        let count = |key: &str| usage[key].as_u64().expect("a number");
-        assert_eq!(
-            count("total_tokens"),
-            count("prompt_tokens") + count("completion_tokens")
-        );
-    }
-}
-
-/// Streams of chat and of completions through a proxy over each protocol, all of which began on old.
-async fn begin(proxies: &[Proxy; 2]) -> Vec<Library> {
-    let mut open = Vec::new();
-    for proxy in proxies {
-        for kind in ["chat", "completions"] {
-            open.push(Library::open(proxy.address, STREAMS / 4, kind).await);
-        }
-    }
-    open
-}
-
-async fn proxies(pair: &Pair) -> [Proxy; 2] {
+/// Proxies that speak each protocol to the model servers, with practically everything on old.
+async fn proxies(pair: &Pair, more: &[&str]) -> [Proxy; 2] {
     let mut proxies = Vec::new();
     for protocol in PROTOCOLS {
-        let flags = [&FLAGS[..], &["--upstream-protocol", protocol]].concat();
-        // Practically all of them begin on old.
+        let flags = [&FLAGS[..], &["--upstream-protocol", protocol], more].concat();
         proxies.push(pair.proxy(1, &flags).await);
     }
     proxies.try_into().ok().expect("two")
 }
 
-async fn assert_all_whole(open: Vec<Library>, proxies: &[Proxy; 2], cause: &str) {
-    for library in open {
-        library.assert_whole(STREAMS / 4).await;
+/// Streams of chat and of completions through both proxies, most of the official client and some over HTTP/2, all of which
+/// began on old.
+async fn begin(proxies: &[Proxy; 2]) -> Vec<Streams> {
+    let [one, two] = proxies;
+    let (one, two) = tokio::join!(begin_at(one), begin_at(two));
+    one.into_iter().chain(two).collect()
+}
+
+/// All at once, since a client program takes seconds to start.
+async fn begin_at(proxy: &Proxy) -> [Streams; 4] {
+    const MOST: usize = STREAMS / 5;
+    const SOME: usize = STREAMS / 20;
+    let (address, prompt) = (proxy.address, &prompt());
+    let raw = |family| Streams::raw(address, SOME, (family, true), prompt, "w:0");
+    let (a, b, c, d) = tokio::join!(
+        Streams::of_library(address, MOST, "chat", prompt),
+        Streams::of_library(address, MOST, "completions", prompt),
+        raw(Family::Chat),
+        raw(Family::Completions),
+    );
+    [a, b, c, d]
+}
+
+async fn answers(open: Vec<Streams>) -> Vec<Answer> {
+    let mut all = Vec::new();
+    for streams in open {
+        all.extend(streams.answers().await);
     }
+    all
+}
+
+/// Asserts that every stream is one whole answer.
+fn assert_whole(answers: &[Answer], words: usize) {
+    for answer in answers {
+        assert_eq!(answer.text, text(words), "{answer:?}");
+        assert!(answer.is_whole && answer.ids.len() == 1, "{answer:?}");
+        assert_eq!(answer.finish.as_deref(), Some("stop"), "{answer:?}");
+        let count = |index: usize| answer.usage[index].as_u64().expect("a number");
+        assert_eq!(count(2), count(0) + count(1), "{answer:?}");
+        assert_eq!(
+            count(1),
+            answers[0].usage[1].as_u64().unwrap(),
+            "{answer:?}"
+        );
+    }
+}
+
+/// Asserts that every stream of these proxies that began on old was continued, and counted as completed.
+async fn assert_continued(proxies: &[Proxy; 2], streams: usize, cause: &str) {
     for proxy in proxies {
-        proxy.outcomes("completed", STREAMS as u32 / 2).await;
+        proxy.outcomes("completed", streams as u32).await;
         let metrics = proxy.metrics().await;
         let continued =
             |labels: &[(&str, &str)]| metrics.sum("crossfade_continuations_total", labels);
@@ -126,19 +99,23 @@ async fn assert_all_whole(open: Vec<Library>, proxies: &[Proxy; 2], cause: &str)
             "crossfade_requests_total",
             &[("generation", "old"), ("outcome", "completed")],
         );
-        assert_eq!(
-            continued(&[("outcome", "continued"), ("reason", cause)]),
-            on_old
-        );
-        assert_eq!(continued(&[("outcome", "ended")]), 0.0);
+        let by_cause = [("outcome", "continued"), ("reason", cause)];
+        let of = metrics.of("crossfade_continuations_total");
+        assert_eq!(continued(&by_cause), on_old, "{of:?}");
+        assert_eq!(continued(&[("outcome", "ended")]), 0.0, "{of:?}");
         assert_eq!(metrics.sum("crossfade_open_streams", &[]), 0.0);
     }
+}
+
+async fn assert_all_whole(open: Vec<Streams>, proxies: &[Proxy; 2], cause: &str) {
+    assert_whole(&answers(open).await, WORDS);
+    assert_continued(proxies, STREAMS / 2, cause).await;
 }
 
 #[tokio::test]
 async fn a_worker_that_is_killed_cuts_no_stream() {
     let mut pair = Pair::start().await;
-    let proxies = proxies(&pair).await;
+    let proxies = proxies(&pair, &[]).await;
     let open = begin(&proxies).await;
     pair.old.kill_worker(0);
     assert_all_whole(open, &proxies, "error_event").await;
@@ -147,8 +124,112 @@ async fn a_worker_that_is_killed_cuts_no_stream() {
 #[tokio::test]
 async fn a_frontend_that_is_killed_cuts_no_stream() {
     let mut pair = Pair::start().await;
-    let proxies = proxies(&pair).await;
+    let proxies = proxies(&pair, &[]).await;
     let open = begin(&proxies).await;
     pair.old.kill_frontend();
     assert_all_whole(open, &proxies, "connection").await;
+}
+
+#[tokio::test]
+async fn connections_that_are_reset_cut_no_stream() {
+    let pair = Pair::start().await;
+    let relay = Relay::start(pair.old.address()).await;
+    let (old, new) = (relay.url(), pair.new.url());
+    let mut proxies = Vec::new();
+    for protocol in PROTOCOLS {
+        let both = ["--old", &old, "--new", &new, "--split", "1"];
+        let flags = ["--upstream-protocol", protocol];
+        proxies.push(Proxy::start(&[&both[..], &FLAGS, &flags].concat()).await);
+    }
+    let proxies: [Proxy; 2] = proxies.try_into().ok().expect("two");
+    let open = begin(&proxies).await;
+    relay.reset();
+    assert_all_whole(open, &proxies, "connection").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_falls_silent_cuts_no_stream() {
+    let pair = Pair::start().await;
+    // Longer than a pause of the machine, as all streams go on at once.
+    let proxies = proxies(&pair, &["--gap-timeout", "10s"]).await;
+    let open = begin(&proxies).await;
+    pair.old.pause_worker(0);
+    assert_all_whole(open, &proxies, "gap_timeout").await;
+}
+
+#[tokio::test]
+async fn an_error_about_the_request_is_not_answered_by_another_server() {
+    let pair = Pair::start().await;
+    let proxies = proxies(&pair, &[]).await;
+    let prompt = "<<counted=1 words=20>> <<for=old counted=1 words=20 raise_after=10>>";
+    let mut all = Vec::new();
+    for proxy in &proxies {
+        for family in [Family::Chat, Family::Completions] {
+            for is_h2 in [false, true] {
+                let way = (family, is_h2);
+                let streams = Streams::raw(proxy.address, STREAMS / 8, way, prompt, "w:0");
+                all.extend(streams.await.answers().await);
+            }
+        }
+    }
+    let (broken, whole): (Vec<_>, Vec<_>) = all.iter().partition(|answer| answer.has_error);
+    // Those few of the split that new answered.
+    assert!(whole.iter().all(|answer| answer.text == text(20)));
+    assert!(broken.iter().all(|answer| answer.text == text(10)));
+    assert!(broken.len() >= STREAMS - 4, "{}", broken.len());
+    let mut ended = 0.0;
+    for proxy in &proxies {
+        let metrics = proxy.metrics().await;
+        let labels = [("outcome", "ended"), ("reason", "request_error")];
+        ended += metrics.sum("crossfade_continuations_total", &labels);
+        let all = metrics.sum("crossfade_continuations_total", &[]);
+        assert_eq!(all, metrics.sum("crossfade_continuations_total", &labels));
+    }
+    assert_eq!(ended, broken.len() as f64);
+}
+
+#[tokio::test]
+async fn a_plan_that_moves_streams_empties_old_at_once_and_cuts_none() {
+    let pair = Pair::start().await;
+    let plan = |old, new| {
+        let more = "failover: {continuation: {mode: AnyGeneration}}\ndrain: {moveAfterSeconds: 0, moveRate: 200}";
+        manifest(&pair.new.url(), old, new, more)
+    };
+    let file = PlanFile::new(&plan(1, 0));
+    let (old, path) = (pair.old.url(), file.as_str());
+    let mut proxies = Vec::new();
+    for protocol in PROTOCOLS {
+        let flags = [
+            "--old",
+            &old,
+            "--plan",
+            &path,
+            "--upstream-protocol",
+            protocol,
+        ];
+        proxies.push(Proxy::start(&flags).await);
+    }
+    let proxies: [Proxy; 2] = proxies.try_into().ok().expect("two");
+    for proxy in &proxies {
+        let proven = [("state", "supported"), ("api", "chat")];
+        proxy
+            .counts("crossfade_continuation_capability", &proven, 2.0)
+            .await;
+    }
+    let open = begin(&proxies).await;
+    file.write(&plan(0, 1));
+    for proxy in &proxies {
+        let on_old = [("generation", "old")];
+        proxy.counts("crossfade_open_streams", &on_old, 0.0).await;
+        let metrics = proxy.metrics().await;
+        let on_new = metrics.sum("crossfade_open_streams", &[("generation", "new")]);
+        assert!(on_new > STREAMS as f64 / 4.0, "they go on: {on_new}");
+    }
+    eventually("old's requests are cancelled", async || {
+        let events = pair.old.events();
+        let cancelled = events.iter().filter(|line| line.starts_with("cancelled"));
+        cancelled.count() == STREAMS
+    })
+    .await;
+    assert_all_whole(open, &proxies, "planned_move").await;
 }

@@ -7,6 +7,7 @@ mod rig;
 #[path = "../support/dynamo.rs"]
 mod dynamo;
 
+mod analysis;
 mod bytes;
 mod cancel;
 mod clients;

@@ -16,6 +16,8 @@ worker:
     http_error=N   the engine refuses with this HTTP status
     counted=1      the words are `w:0 w:1 …` from every worker, and go on behind those that the
                    prompt has after the orders: so one worker continues what another began
+    thinks=N       N thoughts `t:0 t:1 …` before the words, between <think> and </think>; none before
+                   words that go on
     tag=WORD       names the request in the events file
 
 With --role it does one half of it: `prefill` reads the prompt and hands over who it is,
@@ -66,6 +68,8 @@ class Orders:
         if numbers.pop("counted", 0):
             said = re.findall(r"w:(\d+)", prompt.rsplit(">>", 1)[-1])
             self.name, self.begin = "w", int(said[-1]) + 1 if said else 0
+        self.thinks = 0 if self.begin else numbers.pop("thinks", 0)
+        numbers.pop("thinks", None)
         if numbers:
             raise ValueError(f"unknown orders: {sorted(numbers)}")
 
@@ -150,6 +154,10 @@ class Worker:
     def words(self, orders: Orders, request):
         """The engine outputs, one per word; the last one carries the finish reason."""
         left = (request.get("stop_conditions") or {}).get("max_tokens")
+        for index in range(orders.thinks):
+            begin, end = "<think>" * (index == 0), "</think>" * (index == orders.thinks - 1)
+            thought = f"{begin}{' ' if index else ''}t:{index}{end}"
+            yield {"token_ids": self.tokenizer.encode(thought).ids}
         for index in range(orders.begin, orders.words):
             ids = self.tokenizer.encode(f"{' ' if index else ''}{orders.name}:{index}").ids
             if left is not None and len(ids) > left:
@@ -178,6 +186,7 @@ async def main() -> None:
     parser.add_argument("--events", type=Path, required=True)
     parser.add_argument("--discovery-backend", default="file", help="file or kubernetes")
     parser.add_argument("--role", choices=ROLES, default="worker")
+    parser.add_argument("--reasoning-parser", help="by which the frontend tells thoughts from words")
     parser.add_argument("--ready-port", type=int, help="open once it is registered")
     args = parser.parse_args()
 
@@ -189,6 +198,9 @@ async def main() -> None:
     component = "backend" if args.role == "worker" else args.role
     endpoint = runtime.endpoint(f"{args.namespace}.{component}.generate")
     model_type, worker_type, needs = ROLES[args.role]
+    runtime_config = ModelRuntimeConfig()
+    if args.reasoning_parser:
+        runtime_config.reasoning_parser = args.reasoning_parser
     await register_model(
         ModelInput.Tokens,
         model_type,
@@ -197,7 +209,7 @@ async def main() -> None:
         args.model_name,
         worker_type=worker_type,
         needs=needs,
-        runtime_config=ModelRuntimeConfig(),
+        runtime_config=runtime_config,
         self_host_metadata=False,
         ignore_weights=True,
     )

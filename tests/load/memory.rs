@@ -71,6 +71,8 @@ async fn serve(mut stream: TcpStream, manner: Manner) {
     }
     if let Manner::Sends(beginning, count) = manner {
         let _ = stream.write_all(beginning.as_bytes()).await;
+        // What follows comes in reads of its own.
+        tokio::time::sleep(Duration::from_millis(5)).await;
         let piece = [b'x'; 16 * 1024];
         let mut left = usize::try_from(count).unwrap();
         while left > 0 {
@@ -375,6 +377,122 @@ async fn answers_that_clients_do_not_read_share_the_budget() {
     stage.gives_back().await;
 }
 
+/// A slice of a read buffer keeps the whole buffer alive, even an empty slice.
+#[tokio::test]
+async fn answers_at_rest_hold_nothing_of_what_was_passed_on() {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
+    const PASSED: u64 = 256 * 1024;
+    const COUNT: u64 = 1000;
+    let _machine = crate::alone().await;
+    let stage = Stage::set(Manner::Sends(HEAD, PASSED), &[]).await;
+    let mut open = Vec::new();
+    let mut body = vec![0; usize::try_from(PASSED).unwrap()];
+    // One after another, so that no buffer has the heads of many.
+    for _ in 0..COUNT {
+        let mut stream = TcpStream::connect(stage.proxy.address).await.unwrap();
+        stream.write_all(&sized(2, 2)).await.unwrap();
+        stream.read_exact(&mut body).await.unwrap();
+        open.push(stream);
+    }
+    stage.settled().await;
+    let held = stage.proxy.memory().saturating_sub(stage.before);
+    let most = COUNT * 16 * 1024;
+    assert!(held <= most, "{} KiB each", held / COUNT / 1024);
+    drop(open);
+    stage.gives_back().await;
+}
+
+/// What comes with the head of an answer is read before it is known whether the client reads.
+#[tokio::test]
+async fn answers_that_begin_with_their_head_and_are_not_read_share_the_budget() {
+    let _machine = crate::shared().await;
+    let head = "HTTP/1.1 200 OK\r\ncontent-length: 100000000\r\n\r\n";
+    let beginning: &'static str = format!("{head}{}", "x".repeat(200_000)).leak();
+    let stage = Stage::set(Manner::Sends(beginning, MIB), &[]).await;
+    let mut open = Vec::new();
+    for _ in 0..16 {
+        let settings = [(frames::INITIAL_WINDOW_SIZE, 0)];
+        let mut frames = Frames::connect(stage.proxy.address, &settings).await;
+        for stream in (1..2 * STREAMS).step_by(2) {
+            assert!(frames.request(stream, END_STREAM, "POST", CHAT).await);
+        }
+        open.push(frames);
+    }
+    let streams = u64::from(16 * STREAMS);
+    stage
+        .proxy
+        .counts("crossfade_open_streams", &[], streams as f64)
+        .await;
+    stage.settled().await;
+    stage.assert_bounded(16 + streams).await;
+    let metrics = stage.proxy.metrics().await;
+    let used = metrics.sum("crossfade_memory_bytes", &[("kind", "used")]);
+    // Beyond the budget: the reserve.
+    assert!(used <= (BUDGET + 16 * MIB) as f64, "{used}");
+    drop(open);
+    stage.gives_back().await;
+}
+
+/// Error events that are held back while servers that do not answer are asked for the rest of their streams.
+#[tokio::test]
+async fn error_events_that_are_held_back_share_the_budget() {
+    let _machine = crate::shared().await;
+    let large = format!(
+        "data: {{\"error\":{{\"message\":\"{}\",\"code\":503}}}}",
+        "x".repeat(900_000)
+    );
+    let large: &'static str = large.leak();
+    let breaks = move |request: &Received| {
+        if request.target == MODELS {
+            return models(&["tiny"]);
+        }
+        Script::by_body(move |request| {
+            let body = String::from_utf8_lossy(&request.body()).into_owned();
+            let is_set = |field: &str| body.contains(&format!("\"{field}\":true"));
+            match (
+                is_set("continue_final_message"),
+                is_set("add_generation_prompt"),
+            ) {
+                (true, true) => {
+                    let both = "Cannot set both `continue_final_message` and `add_generation_prompt` to True.";
+                    Script::new().json(400, &format!("{{\"message\":\"{both}\",\"code\":400}}"))
+                }
+                (true, false) => Script::new().hang(),
+                _ => Script::new()
+                    .sse()
+                    .event(
+                        r#"data: {"model":"tiny","choices":[{"index":0,"delta":{"content":"a"}}]}"#,
+                    )
+                    .event(large)
+                    .hang(),
+            }
+        })
+    };
+    let [old, new] = [Upstream::start(breaks).await, Upstream::start(breaks).await];
+    let (old_url, new_url) = (old.url(), new.url());
+    let flags = [
+        "--old",
+        &old_url,
+        "--new",
+        &new_url,
+        "--continuation",
+        "any-generation",
+    ];
+    let stage = Stage::set(Manner::ReadsOn, &flags).await;
+    let supported = [("api", "chat"), ("state", "supported")];
+    let proven = "crossfade_continuation_capability";
+    stage.proxy.counts(proven, &supported, 2.0).await;
+    let body = r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"a"}]}"#;
+    let head = format!(
+        "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let streams = stage.attack(200, |_| head.clone().into_bytes()).await;
+    assert!(stage.refused("event").await > 0.0);
+    drop((streams, old, new));
+    stage.gives_back().await;
+}
+
 #[tokio::test]
 async fn half_heads_share_the_budget() {
     let _machine = crate::shared().await;
@@ -483,6 +601,35 @@ async fn uploads_over_http2_share_the_budget() {
     stage.assert_bounded(64).await;
     uploads.abort_all();
     stage.gives_back().await;
+}
+
+/// The answers of the admin port are not charged: only so many are open at once.
+#[tokio::test]
+async fn answers_of_the_admin_port_that_are_not_read_are_few() {
+    let _machine = crate::shared().await;
+    for window in [0, 1] {
+        let stage = Stage::set(Manner::ReadsOn, &[]).await;
+        let mut open = Vec::new();
+        let fields = [
+            (":method", "GET"),
+            (":scheme", "http"),
+            (":path", "/metrics"),
+            (":authority", "localhost"),
+        ];
+        for _ in 0..100 {
+            let settings = [(frames::INITIAL_WINDOW_SIZE, window)];
+            let mut frames = Frames::connect(stage.proxy.admin, &settings).await;
+            for stream in (1..2 * STREAMS).step_by(2) {
+                let _ = frames.headers(stream, END_STREAM, &fields).await;
+            }
+            open.push(frames);
+        }
+        stage.settled().await;
+        let held = stage.proxy.memory().saturating_sub(stage.before);
+        assert!(held < 64 * MIB, "{} MiB at {window}", held / MIB);
+        drop(open);
+        stage.gives_back().await;
+    }
 }
 
 /// An address that takes no connection: its queue is full.

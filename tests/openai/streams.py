@@ -2,8 +2,9 @@
 
 usage: streams.py BASE_URL MODEL COUNT KIND PROMPT
 
-KIND is chat or completions. Prints `begun` once every stream has sent text, then one line of
-JSON for each: the text, the ids, the finish reason and the usage. A stream that breaks off
+KIND is chat or completions, or `thinking` for a chat whose thoughts are waited for instead of its
+text. Prints `begun` once every stream has sent text, then one line of JSON for each: the text,
+the reasoning, the ids, the finish reason and the counts of prompt, completion and both. A stream that breaks off
 ends the program with an exception.
 """
 
@@ -18,25 +19,30 @@ async def one(client: openai.AsyncOpenAI, model: str, kind: str, prompt: str, be
     # With counts in every chunk, so that they are known wherever a stream breaks.
     usage = {"include_usage": True, "continuous_usage_stats": True}
     options = {"model": model, "stream": True, "stream_options": usage}
-    if kind == "chat":
+    if kind != "completions":
         options["messages"] = [{"role": "user", "content": prompt}]
         stream = await client.chat.completions.create(**options)
     else:
         stream = await client.completions.create(**options, prompt=prompt)
-    text, ids, finish, usage = "", set(), None, None
+    text, reasoning, ids, finish, usage = "", "", set(), None, None
     async for chunk in stream:
         ids.add(chunk.id)
         for choice in chunk.choices:
-            text += (choice.delta.content if kind == "chat" else choice.text) or ""
+            if kind == "completions":
+                text += choice.text or ""
+            else:
+                text += choice.delta.content or ""
+                reasoning += getattr(choice.delta, "reasoning_content", None) or ""
             finish = choice.finish_reason or finish
         usage = chunk.usage or usage
-        if text and not begun.done():
+        if (reasoning if kind == "thinking" else text) and not begun.done():
             begun.set_result(None)
     return {
         "text": text,
+        "reasoning": reasoning,
         "ids": sorted(ids),
         "finish": finish,
-        "usage": usage and usage.model_dump(exclude_none=True),
+        "usage": usage and [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens],
     }
 
 

@@ -140,6 +140,58 @@ async fn it_leads_with_one_line_of_how_it_stands_and_why_then_rates_and_totals_o
 }
 
 #[tokio::test]
+async fn where_new_is_analysed_it_leads_with_the_verdict() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(|request: &Received| match request.header("x-ends") {
+        Some("refused") => status(500),
+        _ => chat_stream("new"),
+    })
+    .await;
+    let analysis = "analysis: {warmupSeconds: 0, minSamples: 20, ttftP95Ratio: 100, gapP99Ratio: 100, onFailure: RollBack}";
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 1, analysis));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    browser.open(&url(&proxy)).await;
+    for (ending, requests, says, level) in [
+        (
+            "well",
+            0,
+            "It is not known yet whether new is good enough: No request began",
+            "notEnoughData",
+        ),
+        (
+            "well",
+            4,
+            "New is good enough: New keeps to the margins. New takes 50.0 % of the requests.",
+            "good",
+        ),
+        (
+            "refused",
+            4,
+            "New has failed and was rolled back: New fails ",
+            "attention",
+        ),
+    ] {
+        until(says, async || {
+            for _ in 0..requests {
+                client::post(proxy.address, CHAT, &[("x-ends", ending)], STREAMING).await;
+            }
+            let text = browser.text("#standing").await;
+            text.starts_with(says).then_some(())
+        })
+        .await;
+        let class = browser
+            .value("document.querySelector('#standing').className")
+            .await;
+        assert_eq!(class, format!("wide {level}"));
+        browser.picture(&format!("verdict-{level}")).await;
+    }
+    assert_eq!(browser.complaints, [""; 0]);
+}
+
+#[tokio::test]
 async fn who_opens_it_late_sees_what_happened_before() {
     let Some(mut browser) = Browser::start().await else {
         return;
@@ -362,6 +414,7 @@ async fn a_picture_of_the_demo() {
     let (_, page) = first.split_once("live page ").expect(&first);
     std::thread::spawn(move || lines.for_each(drop));
     browser.open(page).await;
+    // What the picture shows is what happens meanwhile: the fade until shortly before its end.
     tokio::time::sleep(Duration::from_secs(48)).await;
     browser.looks(1100, "light").await;
     // It is drawn anew for each width.

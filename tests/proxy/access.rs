@@ -75,7 +75,7 @@ async fn a_request_without_a_usable_id_gets_one() {
 
 #[tokio::test]
 async fn the_proxys_own_answers_have_the_id_too_and_a_servers_own_is_kept() {
-    let nobody = Upstream::nobody().await;
+    let nobody = Upstream::nobody();
     let proxy = Proxy::start(&["--old", &format!("http://{nobody}")]).await;
     let headers = [(REQUEST_ID, "request-7")];
     let response = client::post(proxy.address, CHAT, &headers, STREAMING).await;

@@ -125,11 +125,11 @@ async fn nothing_is_asked_until_a_plan_continues_streams() {
 
 #[tokio::test]
 async fn a_server_that_comes_back_is_asked_again_before_it_counts() {
-    let old = Upstream::start(server(TINY, proof())).await;
+    let port = Port::take();
+    let old = Upstream::at(port.address, server(TINY, proof())).await;
     let proxy = Proxy::before(&old, &ON).await;
     let labels = |state| [("generation", "old"), ("state", state)];
     proxy.counts(CAPABILITY, &labels("supported"), 1.0).await;
-    let address = old.address;
     drop(old);
     eventually("the proof no longer counts", async || {
         assert_ne!(proxy.chat().await.status, 200);
@@ -137,7 +137,7 @@ async fn a_server_that_comes_back_is_asked_again_before_it_counts() {
         metrics.sum(CAPABILITY, &labels("unknown")) == 1.0
     })
     .await;
-    let _other = Upstream::again(address, server(TINY, healthy_reply())).await;
+    let _other = Upstream::at(port.address, server(TINY, healthy_reply())).await;
     proxy.counts(CAPABILITY, &labels("unsupported"), 1.0).await;
 }
 

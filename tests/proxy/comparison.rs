@@ -122,7 +122,7 @@ async fn each_failed_attempt_counts_once_whatever_failed_and_whoever_hears_of_it
 #[tokio::test]
 async fn a_connection_that_nobody_accepts_counts_against_its_generation() {
     let old = Upstream::start(healthy("old")).await;
-    let nobody = Upstream::nobody().await.to_string();
+    let nobody = Upstream::nobody().to_string();
     let args = ["--old", &old.url(), "--new", &nobody, "--split", "50"];
     let proxy = Proxy::start(&args).await;
     for _ in 0..10 {

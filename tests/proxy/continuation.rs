@@ -1,5 +1,8 @@
 //! Streams that break after their first content and are continued by another server.
 
+mod messages;
+mod silence;
+
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
@@ -401,19 +404,20 @@ async fn an_error_about_the_request_is_forwarded() {
         let old = Upstream::start(Counting::new("old", 20).breaking(5, how).handler()).await;
         let new = Upstream::start(Counting::new("new", 20).handler()).await;
         let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
-        let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
-        let seen = seen(&response);
-        assert_eq!(seen.text, words(5));
-        assert_eq!(
-            (seen.errors.len(), seen.dones),
-            (1, 1),
-            "{}",
-            response.text()
-        );
-        assert_eq!((asked(&new), response.end), (0, End::Clean), "{code}");
-        assert_counted(&proxy, "ended", "request_error").await;
-        proxy.outcomes("failed", 1).await;
+        assert_error_is_forwarded(&proxy, "request_error").await;
+        assert_eq!(asked(&new), 0, "{code}");
     }
+}
+
+/// Asserts that a stream that breaks with an error event ends with it and with what follows it.
+async fn assert_error_is_forwarded(proxy: &Proxy, reason: &str) {
+    let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
+    let seen = seen(&response);
+    let text = response.text();
+    assert_eq!((seen.text, response.end), (words(5), End::Clean), "{text}");
+    assert_eq!((seen.errors.len(), seen.dones), (1, 1), "{text}");
+    assert_counted(proxy, "ended", reason).await;
+    proxy.outcomes("failed", 1).await;
 }
 
 #[tokio::test]
@@ -427,18 +431,7 @@ async fn an_error_event_that_nobody_can_make_up_for_is_forwarded_with_what_follo
     let new = Upstream::always(status(503)).await;
     let old = Upstream::start(old.handler()).await;
     let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
-    let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
-    let seen = seen(&response);
-    assert_eq!(seen.text, words(5));
-    assert_eq!(
-        (seen.errors.len(), seen.dones),
-        (1, 1),
-        "{}",
-        response.text()
-    );
-    assert_eq!(response.end, End::Clean);
-    assert_counted(&proxy, "ended", "attempts_failed").await;
-    proxy.outcomes("failed", 1).await;
+    assert_error_is_forwarded(&proxy, "attempts_failed").await;
 }
 
 #[tokio::test]
@@ -647,4 +640,38 @@ async fn a_stream_on_new_is_continued_on_old_until_old_drains() {
     // The same server may go on, but old is not asked.
     assert_one(&response, 20, "draining");
     assert_eq!(asked(&old), before);
+}
+
+#[tokio::test]
+async fn a_server_that_needs_a_key_is_asked_what_it_can_do_with_that_of_the_client() {
+    const KEY: [(&str, &str); 1] = [("authorization", "Bearer k1")];
+    let server = |name| Counting {
+        key: Some("k1"),
+        ..Counting::new(name, 20)
+    };
+    let old = Upstream::start(server("old").breaking(5, Script::reset).handler()).await;
+    let new = Upstream::start(server("new").handler()).await;
+    let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
+    // The first stream makes its model known.
+    let response = client::post(proxy.address, CHAT, &KEY, asking(json!({}))).await;
+    assert_one(&response, 20, "asked in need");
+    let proof = |state| [("generation", "new"), ("api", "chat"), ("state", state)];
+    let capability = "crossfade_continuation_capability";
+    proxy.counts(capability, &proof("supported"), 1.0).await;
+    // Its own questions, without a key, take nothing back.
+    let response = client::post(proxy.address, CHAT, &KEY, asking(json!({}))).await;
+    assert_one(&response, 20, "known");
+    let questions = |key: bool| {
+        let mut all = new.requests();
+        all.retain(|received| {
+            received.method == "POST"
+                && received.header("x-crossfade-question").is_some()
+                && received.header("authorization").is_some() == key
+        });
+        all.len()
+    };
+    assert_eq!(questions(true), 1);
+    let other = [("authorization", "Bearer k2")];
+    let response = client::post(proxy.address, CHAT, &other, asking(json!({}))).await;
+    assert_eq!(response.status, 401);
 }

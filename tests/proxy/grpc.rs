@@ -478,7 +478,7 @@ async fn health_is_what_readyz_says() {
 
 #[tokio::test]
 async fn a_proxy_that_reaches_no_model_server_is_not_serving() {
-    let nobody = Upstream::nobody().await;
+    let nobody = Upstream::nobody();
     let proxy = Proxy::start(&["--old", &nobody.to_string()]).await;
     let channel = channel(&proxy).await;
     assert_eq!(
@@ -633,7 +633,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
         let error = connect(address, 1000).await.unwrap_err();
         assert!(matches!(error, Error::Address(_)), "{address:?}: {error:?}");
     }
-    let nobody = Upstream::nobody().await.to_string();
+    let nobody = Upstream::nobody().to_string();
     let error = connect(&nobody, 1000).await.unwrap_err();
     assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
 
@@ -652,7 +652,7 @@ async fn the_client_says_what_is_wrong_with_the_other_side() {
     let client = connect(&proxy.address.to_string(), 2000).await.unwrap();
     let error = client.get().await.unwrap_err();
     assert!(
-        matches!(error, Error::Refused(_) | Error::Unsupported(_)),
+        matches!(error, Error::Refused(_) | Error::Unsupported),
         "{error:?}"
     );
 }
@@ -670,4 +670,43 @@ async fn a_watch_that_names_no_interval_has_one() {
             .unwrap()
             .unwrap();
     }
+}
+
+#[tokio::test]
+async fn a_client_that_gives_no_room_for_responses_is_closed_and_others_get_theirs() {
+    let old = Upstream::start(healthy("old")).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    // As many as one host may have.
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        let io = tokio::net::TcpStream::connect(proxy.admin).await.unwrap();
+        let handshake = h2::client::Builder::new()
+            .initial_window_size(0)
+            .handshake::<_, bytes::Bytes>(io);
+        let (mut sender, connection) = handshake.await.unwrap();
+        let connection = tokio::spawn(connection);
+        let mut answers = Vec::new();
+        for _ in 0..32 {
+            let request = http::Request::get(format!("http://{}/metrics", proxy.admin));
+            let (answer, _) = sender
+                .send_request(request.body(()).unwrap(), true)
+                .unwrap();
+            answers.push(within("a head", answer).await.unwrap().into_body());
+        }
+        silent.push((connection, answers));
+    }
+    let asks = async || {
+        let mut client = Client::connect(proxy.admin).await;
+        client.send("GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await;
+        client.try_head().await
+    };
+    assert!(asks().await.is_err(), "none is left for this host");
+    let closed = async {
+        for (connection, _) in &mut silent {
+            let _ = connection.await;
+        }
+    };
+    let closed = tokio::time::timeout(Duration::from_secs(60), closed).await;
+    assert!(closed.is_ok(), "they keep what they have");
+    assert_eq!(asks().await.map(|head| head.status), Ok(200));
 }

@@ -1,7 +1,5 @@
 //! What crossfade has forwarded is not forwarded again by the same update, and nobody can pretend that it was.
 
-use std::net::TcpListener;
-
 use crate::rig::*;
 
 /// The marks of crossfade in what an upstream got.
@@ -14,11 +12,8 @@ fn marks(received: &Received) -> Vec<(String, String)> {
 #[tokio::test]
 async fn a_proxy_that_is_its_own_new_generation_serves_by_old() {
     let old = Upstream::start(healthy("old")).await;
-    let port = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
-    let (itself, old_url) = (port.to_string(), old.url());
+    let port = Port::take();
+    let (itself, old_url) = (port.address.to_string(), old.url());
     let proxy = Proxy::start(&[
         "--listen", &itself, "--old", &old_url, "--new", &itself, "--split", "100",
     ])

@@ -468,13 +468,13 @@ async fn a_client_that_leaves_a_stalled_upload_cancels_it() {
 
 #[tokio::test]
 async fn it_is_ready_only_once_a_model_server_listens() {
-    let nobody = Upstream::nobody().await;
+    let nobody = Upstream::nobody();
     let old = nobody.to_string();
     let proxy = Proxy::before_url(&old, &[]).await;
     for _ in 0..3 {
         assert_eq!(proxy.admin("/readyz").await.status, 503);
     }
-    let _old = Upstream::again(nobody, healthy("old")).await;
+    let _old = Upstream::at(nobody, healthy("old")).await;
     eventually("ready", async || proxy.admin("/readyz").await.status == 200).await;
     assert_eq!(proxy.chat().await.status, 200);
 }

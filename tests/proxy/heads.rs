@@ -1,6 +1,7 @@
 //! Request heads and bodies that two parsers could read differently: refused, with nothing forwarded and nothing repaired
 //! (RFC 9112).
 
+use crate::rig::frames::*;
 use crate::rig::*;
 
 /// The line and Host of a POST, to which header lines are added.
@@ -301,5 +302,50 @@ async fn unusual_but_valid_heads_are_served() {
             .await;
         let response = client.response().await;
         assert_eq!(response.text(), "old: GET /health", "{lines:?}");
+    }
+}
+
+/// The DATA of the response to a HEAD request over HTTP/2, after `act`.
+async fn content_over_http2(proxy: &Proxy, act: impl AsyncFnOnce()) -> Vec<u8> {
+    let mut frames = Frames::connect(proxy.address, &[]).await;
+    frames.request(1, END_STREAM, "HEAD", "/health").await;
+    act().await;
+    let (content, end) = frames.end_of(1).await;
+    assert_eq!(end.map(|frame| frame.kind), Some(HEADERS));
+    content
+}
+
+#[tokio::test]
+async fn a_head_request_gets_no_content_when_the_proxy_itself_answers() {
+    let head = |rest: &str| format!("HEAD /health HTTP/1.1\r\n{rest}\r\n");
+    let slow = Upstream::always(Script::new().hang()).await;
+    // Refused, answered by nobody, and unanswered when the drain ends.
+    for (old, request, status) in [
+        (slow.url(), head(""), 400),
+        (
+            format!("http://{}", Upstream::nobody()),
+            head("Host: a\r\nConnection: close\r\n"),
+            502,
+        ),
+        (slow.url(), head("Host: a\r\n"), 503),
+    ] {
+        let proxy = Proxy::before_url(&old, &["--drain", "0.5"]).await;
+        let mut client = Client::connect(proxy.address).await;
+        let before = slow.count();
+        client.send(&request).await;
+        if status == 502 {
+            assert_eq!(content_over_http2(&proxy, async || {}).await, b"");
+        }
+        if status == 503 {
+            let drain = async || {
+                slow.request(before + 2).await;
+                proxy.terminate();
+            };
+            assert_eq!(content_over_http2(&proxy, drain).await, b"");
+        }
+        let (bytes, _) = client.until_closed().await;
+        let text = String::from_utf8(bytes).unwrap();
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+        assert!(text.ends_with("\r\n\r\n"), "{text}");
     }
 }

@@ -121,13 +121,13 @@ async fn connections_to_the_upstream_are_used_again() {
 
 #[tokio::test]
 async fn a_connection_that_the_upstream_closed_while_idle_costs_no_request() {
-    let old = Upstream::start(healthy("old")).await;
+    let port = Port::take();
+    let old = Upstream::at(port.address, healthy("old")).await;
     let proxy = Proxy::before(&old, &[]).await;
     proxy.chat().await.assert_is(chat_text("old"));
     // The next server at that address knows nothing of the old connection.
-    let address = old.address;
     drop(old);
-    let old = Upstream::again(address, healthy("again")).await;
+    let old = Upstream::at(port.address, healthy("again")).await;
     proxy.chat().await.assert_is(chat_text("again"));
     assert_eq!(old.count(), 1);
 }

@@ -175,12 +175,12 @@ async fn an_early_answer_reaches_the_client() {
 
 #[tokio::test]
 async fn an_upstream_that_says_goodbye_loses_no_request() {
-    let old = Upstream::start(healthy("old")).await;
+    let port = Port::take();
+    let old = Upstream::at(port.address, healthy("old")).await;
     let proxy = Proxy::before(&old, &["--upstream-protocol", "http2"]).await;
     proxy.chat().await.assert_is(chat_text("old"));
-    let address = old.address;
     drop(old);
-    let _old = Upstream::again(address, healthy("again")).await;
+    let _old = Upstream::at(port.address, healthy("again")).await;
     proxy.chat().await.assert_is(chat_text("again"));
 }
 

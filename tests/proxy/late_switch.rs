@@ -130,7 +130,7 @@ async fn new_saves_what_old_fails_by_any_cause() {
 #[tokio::test]
 async fn a_generation_that_nobody_listens_for_is_saved_by_the_other() {
     for protocol in PROTOCOLS {
-        let nobody = Upstream::nobody().await.to_string();
+        let nobody = Upstream::nobody().to_string();
         let up = Upstream::start(healthy("up")).await;
         let plan = PlanFile::new(&manifest(&nobody, 1, 999_999_999, ""));
         let flags = ["--upstream-protocol", protocol];
@@ -385,7 +385,7 @@ async fn nothing_is_retried_on_a_generation_of_weight_0() {
     assert_eq!((response.status, response.text()), (503, status_text(503)));
     assert_eq!(new.count(), 0);
 
-    let nobody = Upstream::nobody().await.to_string();
+    let nobody = Upstream::nobody().to_string();
     let proxy = Proxy::start(&["--old", &nobody, "--new", &new.url(), "--split", "0"]).await;
     let response = proxy.chat().await;
     assert_eq!(response.status, 502);
@@ -445,7 +445,7 @@ async fn a_request_of_an_earlier_plan_is_told_of_for_as_long_as_it_may_still_go_
 #[tokio::test]
 async fn sibling_pods_are_a_failover_target_for_old() {
     let peers = Upstream::start(healthy("peers")).await;
-    let nobody = Upstream::nobody().await.to_string();
+    let nobody = Upstream::nobody().to_string();
     let peers_url = peers.url();
     let proxy = Proxy::before_url(&nobody, &["--old-peers", &peers_url]).await;
     let response = proxy.chat().await;

@@ -281,6 +281,28 @@ async fn a_client_that_connects_while_a_drain_begins_is_answered_or_refused_but_
 }
 
 #[tokio::test]
+async fn a_hangup_cuts_nothing() {
+    let gate = Gate::closed();
+    let old = Upstream::always(waiting(&gate).0).await;
+    let mut proxy = Proxy::before(&old, &["--settle", "0"]).await;
+    let (mut stream, _) = open(&proxy).await;
+    // Twice: the second SIGTERM would end it at once.
+    for _ in 0..2 {
+        proxy.signal(libc::SIGHUP);
+    }
+    eventually("it says that it heard it", async || {
+        proxy.lines().concat().contains("SIGHUP is ignored")
+    })
+    .await;
+    assert_eq!(proxy.admin("/readyz").await.status, 200);
+    gate.open();
+    stream.body().await;
+    assert_eq!(stream.end, Some(End::Clean));
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+}
+
+#[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let gate = Gate::closed();
     let old = Upstream::always(waiting(&gate).0).await;

@@ -228,7 +228,7 @@ async fn an_upstream_s_slow_head_is_a_504_where_that_is_limited() {
 
 #[tokio::test]
 async fn an_error_of_its_own_has_the_family_s_form() {
-    let nobody = Upstream::nobody().await.to_string();
+    let nobody = Upstream::nobody().to_string();
     let proxy = Proxy::start(&["--old", &nobody, "--new", &nobody, "--split", "50"]).await;
     for path in [CHAT, COMPLETIONS, RESPONSES, "/v1/embeddings"] {
         let response = client::post(proxy.address, path, &[], UNARY).await;

@@ -96,7 +96,7 @@ async fn one_side_failing_leaves_the_other_s_answer() {
 async fn both_sides_failing_is_an_error_that_names_them() {
     let (old, new) = (
         Upstream::always(Script::new().reset()).await,
-        Upstream::nobody().await,
+        Upstream::nobody(),
     );
     let (old, new) = (old.url(), new.to_string());
     let proxy = Proxy::start(&["--old", &old, "--new", &new, "--split", "50"]).await;

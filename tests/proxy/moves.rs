@@ -20,6 +20,8 @@ struct Counting {
     gate: Gate,
     /// Whether it refuses to continue, though it claimed that it could.
     refuses: bool,
+    /// Whether it waits for the gate before the first content of what it continues.
+    hesitates: bool,
     /// When it was asked to continue.
     asked: Arc<Mutex<Vec<Instant>>>,
 }
@@ -31,6 +33,7 @@ impl Counting {
             pause: WORDS,
             gate: Gate::closed(),
             refuses: false,
+            hesitates: false,
             asked: Arc::default(),
         }
     }
@@ -74,7 +77,7 @@ impl Counting {
             .sse()
             .event(&self.chunk(&json!({"role": "assistant", "content": ""}), None));
         for (own, word) in (from..WORDS).enumerate() {
-            if own == self.pause {
+            if own == self.pause || (own == 0 && continues && self.hesitates) {
                 script = script.wait(&self.gate);
             }
             script = script.event(&self.chunk(&json!({"content": format!("{word} ")}), None));
@@ -177,6 +180,36 @@ async fn a_silent_stream_moves_to_new_when_old_has_no_share_left() {
 }
 
 #[tokio::test]
+async fn a_moving_stream_is_on_old_until_it_has_joined_new() {
+    const OPEN: &str = "crossfade_open_streams";
+    let old = Counting::new("old").pausing_after(4).start().await;
+    let hesitating = Counting {
+        hesitates: true,
+        ..Counting::new("new")
+    };
+    let new = hesitating.start().await;
+    let file = PlanFile::new(&plan(&new, [1, 0], "moveAfterSeconds: 0"));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    proven(&proxy).await;
+    let (mut client, mut seen) = paused(&proxy, 4).await;
+    file.write(&plan(&new, [0, 1], "moveAfterSeconds: 0"));
+    eventually("new is asked for the rest", async || {
+        !hesitating.asked.lock().unwrap().is_empty()
+    })
+    .await;
+    // Until new has said something, old may have to go on.
+    let on = |metrics: &proxy::Metrics, side| metrics.sum(OPEN, &[("generation", side)]);
+    let metrics = proxy.metrics().await;
+    assert_eq!((on(&metrics, "old"), on(&metrics, "new")), (1.0, 0.0));
+    assert_eq!(metrics.sum(MOVING, &[]), 1.0);
+    hesitating.gate.open();
+    seen += &String::from_utf8(client.body().await).unwrap();
+    assert_eq!(content(&seen).0, unbroken(), "{seen}");
+    proxy.counts(MOVING, &[], 0.0).await;
+    proxy.counts(OPEN, &[], 0.0).await;
+}
+
+#[tokio::test]
 async fn streams_move_at_the_pace_of_the_plan() {
     const STREAMS: usize = 6;
     let old = Counting::new("old").pausing_after(2).start().await;
@@ -247,4 +280,32 @@ async fn an_order_to_move_is_told_in_advance_and_can_be_withdrawn() {
     assert_eq!(content(&seen).0, unbroken(), "{seen}");
     assert!(!seen.contains("crossfade continued"), "{seen}");
     proxy.counts(MOVED, &[], 0.0).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_new_does_not_go_on_with_in_time_stays_and_goes_on() {
+    let old = Counting::new("old").pausing_after(4);
+    let server = old.start().await;
+    let hesitating = Counting {
+        hesitates: true,
+        ..Counting::new("new")
+    };
+    let new = hesitating.start().await;
+    let file = PlanFile::new(&plan(&new, [1, 0], "moveAfterSeconds: 0"));
+    let proxy = Proxy::planned(&server, &file, &[]).await;
+    proven(&proxy).await;
+    let (mut client, mut seen) = paused(&proxy, 4).await;
+    file.write(&plan(&new, [0, 1], "moveAfterSeconds: 0"));
+    eventually("new is asked for the rest", async || {
+        !hesitating.asked.lock().unwrap().is_empty()
+    })
+    .await;
+    old.gate.open();
+    let from = Instant::now();
+    seen += &String::from_utf8(client.body().await).unwrap();
+    assert!(from.elapsed() < Duration::from_secs(40));
+    assert_eq!(content(&seen).0, unbroken(), "{seen}");
+    assert!(!seen.contains("crossfade continued"), "{seen}");
+    proxy.counts(MOVED, &[("outcome", "stayed")], 1.0).await;
+    proxy.outcomes("completed", 1).await;
 }

@@ -253,7 +253,7 @@ async fn open_streams_keep_the_plan_they_started_with() {
     client.head().await;
     let mut seen = client.until(events[1]).await;
     // To old, and the new servers are called otherwise: their pool is gone.
-    let nobody = Upstream::nobody().await.to_string();
+    let nobody = Upstream::nobody().to_string();
     file.replace(&manifest(&nobody, 1, 0, ""));
     proxy.counts("crossfade_plan_epoch", &[], 2.0).await;
     proxy.chat().await.assert_is(chat_text("old"));

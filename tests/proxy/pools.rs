@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::rig::*;
 use plan_file::{manifest, mostly_old};
-use tokio::net::TcpSocket;
 
 /// New is nowhere, and all goes to old.
 const ALL_OLD: [&str; 4] = ["--new", "127.0.0.1:9", "--split", "0"];
@@ -37,14 +36,6 @@ async fn endpoint(proxy: &Proxy, address: SocketAddr) -> serde_json::Value {
 
 async fn is_healthy(proxy: &Proxy, address: SocketAddr) -> bool {
     endpoint(proxy, address).await["healthy"] == true
-}
-
-/// An address that refuses connections and that nobody else can get.
-fn refusing() -> (TcpSocket, SocketAddr) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let address = socket.local_addr().unwrap();
-    (socket, address)
 }
 
 fn inferences(server: &Upstream) -> usize {
@@ -168,7 +159,7 @@ async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_c
  {
     let up = Upstream::start(healthy("old")).await;
     let new = Upstream::start(healthy("new")).await;
-    let (socket, dead) = refusing();
+    let dead = Upstream::nobody();
     let plan = mostly_old(&new, "");
     let (old, plan) = (format!("{},{dead}", up.url()), plan.as_str());
     let proxy = Proxy::start(&["--old", &old, "--plan", &plan]).await;
@@ -188,8 +179,7 @@ async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_c
     assert_eq!((up.count(), new.count()), (sent, 0));
     assert_eq!(proxy.recovered(&[]).await, 0.0);
 
-    drop(socket);
-    let back = Upstream::again(dead, healthy("old")).await;
+    let back = Upstream::at(dead, healthy("old")).await;
     eventually("it gets requests again", async || {
         let response = proxy.chat().await;
         assert_eq!((response.status, response.end), (200, End::Clean));
@@ -202,7 +192,7 @@ async fn a_server_that_refuses_connections_is_ejected_after_three_failures_and_c
 #[tokio::test]
 async fn no_request_fails_while_another_server_of_the_pool_can_be_reached() {
     let up = Upstream::start(healthy("old")).await;
-    let (_socket, dead) = refusing();
+    let dead = Upstream::nobody();
     let (a, b) = (up.url(), dead.to_string());
     let flags = ["--old", &a, "--old", &b, "--hold", "0"];
     let proxy = Proxy::start(&[&flags[..], &ALL_OLD].concat()).await;
@@ -425,7 +415,7 @@ async fn a_client_that_goes_away_does_not_eject() {
 
 #[tokio::test]
 async fn every_move_away_from_a_dead_generation_is_charged_to_the_retry_budget() {
-    let (_socket, dead) = refusing();
+    let dead = Upstream::nobody();
     let new = Upstream::start(healthy("new")).await;
     let lines = "failover: {retryBudgetPercent: 1}";
     let plan = mostly_old(&new, lines);

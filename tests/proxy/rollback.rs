@@ -40,6 +40,10 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
         "{text}"
     );
     assert_eq!(rolled["trafficSplitPercent"], 0);
+    let verdict = [("verdict", "fail")];
+    let metrics = proxy.metrics().await;
+    assert_eq!(metrics.sum("crossfade_analysis_verdict", &verdict), 1.0);
+    assert_eq!(metrics.sum("crossfade_analysis_verdict", &[]), 1.0);
     assert!(
         rolled["summary"]
             .as_str()
@@ -78,6 +82,105 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
 }
 
 #[tokio::test]
+async fn a_roll_back_survives_a_restart_until_the_plan_names_another_new() {
+    let old = Upstream::start(healthy("old")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let state = tempfile::tempdir().unwrap();
+    let flags = ["--state-dir", state.path().to_str().unwrap()];
+    let kept = state.path().join("rolled-back.json");
+    let file = PlanFile::new(&plan(&bad, (1, 1), ROLL_BACK));
+    let mut proxy = Proxy::planned(&old, &file, &flags).await;
+    let rolled = judged(&proxy, "it rolls back", |analysis| {
+        analysis["rolledBack"] == true
+    })
+    .await;
+    eventually("it is kept", async || kept.exists()).await;
+    proxy.signal(libc::SIGKILL);
+    assert_eq!(proxy.end().await, None);
+
+    // The plan's share may have been edited meanwhile.
+    file.write(&plan(&bad, (1, 9), ROLL_BACK));
+    let asked = bad.count();
+    let mut proxy = Proxy::planned(&old, &file, &flags).await;
+    for _ in 0..20 {
+        assert_eq!(proxy.chat().await.generation(), "old");
+    }
+    assert_eq!(bad.count(), asked);
+    let again = page(&proxy).await;
+    assert_eq!(again["analysis"], rolled["analysis"], "{again}");
+    assert_eq!(again["trafficSplitPercent"], 0);
+
+    // Not where old drains: it could not take the requests.
+    file.write(&plan(
+        &bad,
+        (1, 9),
+        &format!("{ROLL_BACK}\noldDraining: true"),
+    ));
+    until("the split is that of the plan", async || {
+        (page(&proxy).await["trafficSplitPercent"] == 90).then_some(())
+    })
+    .await;
+    file.write(&plan(&bad, (1, 9), ROLL_BACK));
+    proxy.serves("old").await;
+    assert!(kept.exists());
+
+    // Another new ends it, also for the next process.
+    let good = Upstream::start(healthy("new")).await;
+    file.write(&plan(&good, (0, 1), ROLL_BACK));
+    proxy.serves("new").await;
+    assert!(!kept.exists());
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+    let proxy = Proxy::planned(&old, &file, &flags).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+}
+
+/// Something was rolled back, and what cannot be known: old takes the requests.
+#[tokio::test]
+async fn if_what_was_kept_of_a_roll_back_is_damaged_new_gets_nothing_until_the_plan_names_another()
+{
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    for damaged in ["\0garbage{", "", "{}", "{\"new\": 3, \"why\": \"\"}"] {
+        let state = tempfile::tempdir().unwrap();
+        let flags = ["--state-dir", state.path().to_str().unwrap()];
+        let kept = state.path().join("rolled-back.json");
+        std::fs::write(&kept, damaged).unwrap();
+        let file = PlanFile::new(&plan(&new, (0, 1), ROLL_BACK));
+        let proxy = Proxy::planned(&old, &file, &flags).await;
+        assert_eq!(proxy.chat().await.generation(), "old", "{damaged:?}");
+        let analysis = &page(&proxy).await["analysis"];
+        assert_eq!(analysis["rolledBack"], true, "{analysis}");
+        let lines = proxy.lines();
+        let logged = lines.iter().any(|line| line.contains("rolled-back.json"));
+        assert!(logged, "{lines:?}");
+        let another = Upstream::start(healthy("new")).await;
+        file.write(&plan(&another, (0, 1), ROLL_BACK));
+        proxy.serves("new").await;
+        assert!(!kept.exists());
+    }
+}
+
+/// It may be of another new generation, from before an edit of the plan.
+#[tokio::test]
+async fn what_was_kept_of_another_new_is_forgotten() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let state = tempfile::tempdir().unwrap();
+    let flags = ["--state-dir", state.path().to_str().unwrap()];
+    let kept = state.path().join("rolled-back.json");
+    std::fs::write(
+        &kept,
+        r#"{"new": ["http://10.0.0.9:8000"], "why": "It was bad."}"#,
+    )
+    .unwrap();
+    let file = PlanFile::new(&plan(&new, (0, 1), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &flags).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    assert!(!kept.exists());
+}
+
+#[tokio::test]
 async fn if_it_is_to_hold_or_old_drains_the_split_stays() {
     for (more, weights, percent) in [
         ("analysis: {}", (1, 1), 50),
@@ -112,4 +215,6 @@ async fn without_an_analysis_nothing_is_judged() {
     let proxy = Proxy::split(&old, &new, 50).await;
     proxy.chat().await;
     assert_eq!(page(&proxy).await["analysis"], Value::Null);
+    let metrics = proxy.metrics().await;
+    assert!(!metrics.text.contains("crossfade_analysis_verdict"));
 }

@@ -76,7 +76,7 @@ async fn shares(flags: &[&str], lanes: usize, enough: impl Fn(usize) -> bool) ->
         servers.push(Upstream::start(healthy("new")).await);
     }
     let service = Service::before(&servers[0]).await;
-    let (old, new) = (Upstream::nobody().await.to_string(), service.url());
+    let (old, new) = (Upstream::nobody().to_string(), service.url());
     let mut args = vec!["--old", &old, "--new", &new, "--split", "100"];
     args.extend(flags);
     let proxy = Proxy::start(&args).await;

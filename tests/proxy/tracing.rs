@@ -1,7 +1,7 @@
 //! OpenTelemetry traces: off by default; when they are on, what a real collector gets of an exchange, what model servers are
 //! told, and that nothing about a collector can harm the traffic.
 
-use crate::rig::collector::Span;
+use crate::rig::collector::{Receiver, Span};
 use crate::rig::plan_file::{mostly_new, mostly_old};
 use crate::rig::proxy::{run, run_with_env};
 use crate::rig::tls::Authority;
@@ -10,13 +10,15 @@ use axum::Router;
 use axum::routing::post;
 use crossfade::app;
 use crossfade::config::{Config, PlanSource};
-use crossfade::telemetry::trace::Settings;
+use crossfade::telemetry::trace::{Protocol, Settings};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CALLER: &str = "b7ad6b7169203331";
 
 /// So that a test need not wait five seconds for the first batch.
 const SOON: (&str, &str) = ("OTEL_BSP_SCHEDULE_DELAY", "30");
+
+const OVER_HTTP: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
 
 fn traceparent(flags: &str) -> String {
     format!("00-{TRACE}-{CALLER}-{flags}")
@@ -397,6 +399,80 @@ async fn the_variables_of_opentelemetry_switch_it_on_and_name_the_service() {
 }
 
 #[tokio::test]
+async fn a_collector_gets_the_same_spans_over_http() {
+    let receiver = Receiver {
+        protocol: "http",
+        tls: None,
+    };
+    let Some(collector) = Collector::start_as(receiver, "127.0.0.1:0").await else {
+        return;
+    };
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, base) = (old.url(), collector.url());
+    let exact = format!("{base}/v1/traces");
+    let of_traces = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/protobuf");
+    let grpc = ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc");
+    for (n, env) in [
+        vec![OVER_HTTP, ("CROSSFADE_OTLP_ENDPOINT", &base)],
+        vec![OVER_HTTP, ("CROSSFADE_OTLP_ENDPOINT", &exact)],
+        vec![OVER_HTTP, ("OTEL_EXPORTER_OTLP_ENDPOINT", &base)],
+        vec![
+            of_traces,
+            grpc,
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", &exact),
+        ],
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let env = [&env[..], &[SOON]].concat();
+        let proxy = Proxy::start_with_env(&["--old", &old_url], &env).await;
+        ask(&proxy, &[("traceparent", &traceparent("01"))]).await;
+        let spans = collector.exchanges(n + 1).await;
+        let (server, attempts) = exchange(&spans[spans.len() - 2..], TRACE);
+        assert_eq!(server.parent, CALLER, "{env:?}");
+        assert_eq!(server.attribute("crossfade.outcome"), "completed");
+        assert_eq!(server.resource["service.name"], "crossfade");
+        assert_eq!(told(&old.last())[1], attempts[0].id);
+        let exported = [("result", "exported")];
+        proxy.counts("crossfade_spans_total", &exported, 2.0).await;
+    }
+}
+
+#[tokio::test]
+async fn a_collector_that_wants_certificates_gets_spans_of_who_has_one() {
+    let authority = Authority::new();
+    let (own, files) = (authority.issue("proxy"), authority.issue("collector"));
+    let ca = authority.file();
+    let trust = ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.as_str());
+    let identity = [
+        ("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", own.cert()),
+        ("OTEL_EXPORTER_OTLP_CLIENT_KEY", own.key()),
+    ];
+    let old = Upstream::start(healthy("old")).await;
+    let old_url = old.url();
+    for (protocol, variable) in [("grpc", "grpc"), ("http", "http/protobuf")] {
+        let tls = Some((&authority, &files));
+        let receiver = Receiver { protocol, tls };
+        let Some(collector) = Collector::start_as(receiver, "127.0.0.1:0").await else {
+            return;
+        };
+        let url = collector.url();
+        let args = ["--old", &old_url, "--otlp-endpoint", &url];
+        let env = [SOON, trust, ("OTEL_EXPORTER_OTLP_PROTOCOL", variable)];
+        let refused = Proxy::start_with_env(&args, &env).await;
+        refused.chat().await.assert_is(chat_text("old"));
+        let failed = [("result", "failed")];
+        refused.counts("crossfade_spans_total", &failed, 2.0).await;
+        assert!(collector.spans().is_empty(), "{protocol}");
+
+        let proxy = Proxy::start_with_env(&args, &[&env[..], &identity].concat()).await;
+        proxy.chat().await.assert_is(chat_text("old"));
+        assert_eq!(collector.exchanges(1).await.len(), 2, "{protocol}");
+    }
+}
+
+#[tokio::test]
 async fn nothing_that_a_client_chooses_names_a_span_or_is_in_one() {
     let Some(collector) = Collector::start().await else {
         return;
@@ -476,7 +552,7 @@ async fn what_waits_is_sent_before_the_end() {
 #[tokio::test]
 async fn a_collector_that_is_away_costs_spans_and_one_line_and_nothing_else() {
     let old = Upstream::start(healthy("old")).await;
-    let (old_url, nobody) = (old.url(), Upstream::nobody().await);
+    let (old_url, nobody) = (old.url(), Upstream::nobody());
     let url = format!("http://{nobody}");
     let args = ["--old", &old_url, "--otlp-endpoint", &url];
     let mut proxy = Proxy::start_with_env(&args, &[SOON]).await;
@@ -541,22 +617,116 @@ async fn a_collector_that_hangs_fills_a_bounded_queue_and_does_not_hold_up_the_e
 }
 
 #[tokio::test]
-async fn a_collector_with_a_certificate_is_spoken_to_if_it_is_trusted() {
-    let authority = Authority::new();
-    let files = authority.issue("collector");
-    let server = authority.server(&files, &["h2"], false);
-    let collector = Upstream::listen("127.0.0.1:0", Some(server), |_| status(503)).await;
+async fn a_collector_that_is_away_over_http_costs_one_line_that_says_why() {
     let old = Upstream::start(healthy("old")).await;
-    let (old_url, ca) = (old.url(), authority.file());
-    let url = format!("https://localhost:{}", collector.address.port());
+    let (old_url, nobody) = (old.url(), Upstream::nobody());
+    let url = format!("http://{nobody}");
     let args = ["--old", &old_url, "--otlp-endpoint", &url];
-    let trust = ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.as_str());
-    for (env, requests) in [(&[SOON][..], false), (&[SOON, trust], true)] {
-        let proxy = Proxy::start_with_env(&args, env).await;
+    let mut proxy = Proxy::start_with_env(&args, &[SOON, OVER_HTTP]).await;
+    let failed = [("result", "failed")];
+    for count in [2.0, 4.0] {
+        proxy.chat().await.assert_is(chat_text("old"));
+        proxy.counts("crossfade_spans_total", &failed, count).await;
+    }
+    let lines = proxy.lines();
+    let mut said = lines
+        .iter()
+        .filter(|line| line.contains("cannot export spans"));
+    let line = said.next().expect("a line");
+    assert!(line.contains("Connection refused"), "{line}");
+    assert_eq!(said.next(), None);
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_collector_that_hangs_over_http_fills_a_bounded_queue_and_does_not_hold_up_the_end() {
+    let old = Upstream::start(healthy("old")).await;
+    let hanging = Upstream::always(Script::new().hang()).await;
+    let (old_url, url) = (old.url(), format!("http://{}", hanging.address));
+    let args = ["--old", &old_url, "--otlp-endpoint", &url];
+    let env = [
+        SOON,
+        OVER_HTTP,
+        ("OTEL_BSP_MAX_QUEUE_SIZE", "4"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=word"),
+    ];
+    let mut proxy = Proxy::start_with_env(&args, &env).await;
+    for _ in 0..5 {
+        proxy.chat().await.assert_is(chat_text("old"));
+    }
+    let dropped = [("result", "dropped")];
+    proxy.counts("crossfade_spans_total", &dropped, 6.0).await;
+    let export = hanging.request(1).await;
+    assert_eq!(export.target, "/v1/traces");
+    assert_eq!(export.header("api-key"), Some("word"));
+    assert_eq!(
+        export.header("content-type"),
+        Some("application/x-protobuf")
+    );
+    let told = tokio::time::Instant::now();
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+    // Its time limit is 10 s; the end has a shorter one of its own.
+    assert!(told.elapsed().as_secs() < 8, "{:?}", told.elapsed());
+}
+
+#[tokio::test]
+async fn a_collector_over_http_that_is_slow_refuses_or_answers_too_much_costs_spans() {
+    let old = Upstream::start(healthy("old")).await;
+    let old_url = old.url();
+    for (collector, said) in [
+        (
+            Upstream::always(Script::new().hang()).await,
+            "no answer in 200 ms",
+        ),
+        (
+            Upstream::listen("127.0.0.1:0", None, |_| status(400)).await,
+            "400",
+        ),
+        (
+            Upstream::always(Script::new().answer(200, "text/plain", vec![b'x'; 5 << 20])).await,
+            "limit",
+        ),
+    ] {
+        let url = format!("http://{}", collector.address);
+        let args = ["--old", &old_url, "--otlp-endpoint", &url];
+        let env = [SOON, OVER_HTTP, ("OTEL_EXPORTER_OTLP_TIMEOUT", "200")];
+        let proxy = Proxy::start_with_env(&args, &env).await;
         proxy.chat().await.assert_is(chat_text("old"));
         let failed = [("result", "failed")];
         proxy.counts("crossfade_spans_total", &failed, 2.0).await;
-        assert_eq!(collector.count() > 0, requests);
+        let lines = proxy.lines();
+        let line = lines
+            .iter()
+            .find(|line| line.contains("cannot export spans"));
+        assert!(line.is_some_and(|line| line.contains(said)), "{lines:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_collector_with_a_certificate_is_spoken_to_if_it_is_trusted() {
+    let authority = Authority::new();
+    let files = authority.issue("collector");
+    let old = Upstream::start(healthy("old")).await;
+    let (old_url, ca) = (old.url(), authority.file());
+    let trust = ("OTEL_EXPORTER_OTLP_CERTIFICATE", ca.as_str());
+    for (alpn, protocol) in [("h2", "grpc"), ("http/1.1", "http/protobuf")] {
+        let server = authority.server(&files, &[alpn], false);
+        let collector = Upstream::listen("127.0.0.1:0", Some(server), |_| status(503)).await;
+        let url = format!("https://localhost:{}", collector.address.port());
+        let args = ["--old", &old_url, "--otlp-endpoint", &url];
+        let protocol = ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol);
+        for (env, requests) in [
+            (&[SOON, protocol][..], false),
+            (&[SOON, protocol, trust], true),
+        ] {
+            let proxy = Proxy::start_with_env(&args, env).await;
+            proxy.chat().await.assert_is(chat_text("old"));
+            let failed = [("result", "failed")];
+            proxy.counts("crossfade_spans_total", &failed, 2.0).await;
+            assert_eq!(collector.count() > 0, requests, "{protocol:?}");
+        }
     }
 }
 
@@ -567,7 +737,7 @@ fn what_is_wrong_is_said_at_the_start() {
         ("localhost:4317", "http://HOST:PORT"),
         ("ftp://localhost:4317", "http://HOST:PORT"),
         ("http://localhost:x", "http://HOST:PORT"),
-        ("http://localhost:4318/v1/traces", "gRPC"),
+        ("http://localhost:4318/v1/traces?key=x", "query"),
         (
             "http://me:word@localhost:4317",
             "OTEL_EXPORTER_OTLP_HEADERS",
@@ -594,7 +764,18 @@ fn what_is_wrong_is_said_at_the_start() {
             "parentbased_traceidratio",
         ),
         ("OTEL_TRACES_EXPORTER", "zipkin", "otlp"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf", "grpc"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "10s", "milliseconds"),
+        (
+            "OTEL_EXPORTER_OTLP_CLIENT_KEY",
+            "/etc/passwd",
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "http://localhost:4318/v1/traces",
+            "http/protobuf",
+        ),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip", "none"),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",
@@ -619,14 +800,20 @@ fn what_is_wrong_is_said_at_the_start() {
 
 #[tokio::test]
 async fn a_frontend_that_embeds_the_layer_gets_its_exchanges_traced() {
-    let Some(collector) = Collector::start().await else {
+    let receiver = Receiver {
+        protocol: "http",
+        tls: None,
+    };
+    let Some(collector) = Collector::start_as(receiver, "127.0.0.1:0").await else {
         return;
     };
     let new = Upstream::start(healthy("new")).await;
     let plan = mostly_old(&new, "");
     let embedded = app::embed(Config {
         plan: PlanSource::File(plan.path()),
-        traces: Some(Settings::new(collector.url().parse().unwrap())),
+        traces: Some(
+            Settings::new(collector.url().parse().unwrap()).with_protocol(Protocol::HttpProtobuf),
+        ),
         ..Config::default()
     })
     .await

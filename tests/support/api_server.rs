@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -18,6 +17,8 @@ use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use super::Port;
 
 const UPDATES: &str = "/apis/nvidia.com/v1alpha1/namespaces/default/dynamoupdateconfigs";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
@@ -111,7 +112,8 @@ impl Asked {
 
 /// A running API server.
 pub struct ApiServer {
-    address: SocketAddr,
+    /// Its own also while it does not listen.
+    port: Port,
     state: Arc<Mutex<State>>,
     /// Counts changes; watches wait on it.
     changed: watch::Sender<u64>,
@@ -124,8 +126,9 @@ type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 impl ApiServer {
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let port = Port::take();
+        let address = port.address;
+        let listener = TcpListener::bind(address).await.unwrap();
         let mut kubeconfig = NamedTempFile::new().unwrap();
         write!(
             kubeconfig,
@@ -136,7 +139,7 @@ impl ApiServer {
         )
         .unwrap();
         let server = Self {
-            address,
+            port,
             state: Arc::default(),
             changed: watch::channel(0).0,
             down: watch::channel(false).0,
@@ -183,7 +186,7 @@ impl ApiServer {
     pub async fn restart(&self) {
         self.down.send_replace(false);
         let listener = super::until("the port is free again", async || {
-            TcpListener::bind(self.address).await.ok()
+            TcpListener::bind(self.port.address).await.ok()
         });
         self.serve(listener.await);
     }

@@ -1,4 +1,4 @@
-//! A real OpenTelemetry Collector for tests: it receives OTLP over gRPC and writes it to a file, which is read here.
+//! A real OpenTelemetry Collector for tests: it receives OTLP over gRPC or HTTP and writes it to a file, which is read here.
 //!
 //! Does not depend on the proxy. `tests/tracing/install.sh` builds it.
 
@@ -13,6 +13,7 @@ use std::{env, fs};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::tls::{Authority, Files};
 use super::wait::until;
 
 /// A running collector. Stopped when dropped.
@@ -20,6 +21,14 @@ pub struct Collector {
     child: Child,
     directory: TempDir,
     pub address: SocketAddr,
+    scheme: &'static str,
+}
+
+/// What a collector speaks: `grpc` or `http`, and over TLS the certificate of an authority. Its clients need one of the same.
+#[derive(Clone, Copy)]
+pub struct Receiver<'a> {
+    pub protocol: &'a str,
+    pub tls: Option<(&'a Authority, &'a Files)>,
 }
 
 /// One span, as written by the collector.
@@ -83,6 +92,16 @@ impl Collector {
 
     /// Like [`Self::start`], on this address.
     pub async fn start_at(address: &str) -> Option<Self> {
+        let grpc = Receiver {
+            protocol: "grpc",
+            tls: None,
+        };
+        Self::start_as(grpc, address).await
+    }
+
+    /// Like [`Self::start_at`], as this receiver.
+    pub async fn start_as(receiver: Receiver<'_>, address: &str) -> Option<Self> {
+        let Receiver { protocol, tls } = receiver;
         let skipped = Path::new(env!("CARGO_TARGET_TMPDIR")).join("traces-skipped");
         let Some(program) = program() else {
             let note =
@@ -94,8 +113,17 @@ impl Collector {
         let _ = fs::remove_file(skipped);
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("spans.json");
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let tls = tls.map_or_else(String::new, |(authority, files)| {
+            format!(
+                ", tls: {{cert_file: '{}', key_file: '{}', client_ca_file: '{}'}}",
+                files.cert(),
+                files.key(),
+                authority.file()
+            )
+        });
         let settings = format!(
-            "{{receivers: {{otlp: {{protocols: {{grpc: {{endpoint: '{address}'}}}}}}}}, \
+            "{{receivers: {{otlp: {{protocols: {{{protocol}: {{endpoint: '{address}'{tls}}}}}}}}}, \
               exporters: {{file: {{path: '{}', flush_interval: 20ms}}}}, \
               service: {{telemetry: {{metrics: {{level: none}}}}, \
                 pipelines: {{traces: {{receivers: [otlp], exporters: [file]}}}}}}}}",
@@ -132,12 +160,13 @@ impl Collector {
             child,
             directory,
             address: address.expect("the collector says where it listens"),
+            scheme,
         })
     }
 
     /// The URL for `--otlp-endpoint`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     /// All spans so far.
@@ -171,11 +200,10 @@ impl Drop for Collector {
     }
 }
 
-/// The address in the log line that announces the gRPC listener.
+/// The address in the log line that announces the listener.
 fn listens(line: &str) -> Option<SocketAddr> {
-    let fields = line
-        .contains("Starting GRPC server")
-        .then(|| line.find('{'))??;
+    let announces = line.contains("Starting GRPC server") || line.contains("Starting HTTP server");
+    let fields = announces.then(|| line.find('{'))??;
     let fields: Value = serde_json::from_str(&line[fields..]).ok()?;
     fields["endpoint"].as_str()?.parse().ok()
 }

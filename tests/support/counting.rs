@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::scripts::{COMPLETIONS, DONE, models};
+use super::scripts::{COMPLETIONS, DONE, MESSAGES, models};
 use super::upstream::{Received, Script};
 
 /// The words of a text, each with something that JSON escapes or that takes several bytes.
@@ -32,8 +32,10 @@ pub struct Counting {
     pub breaks: Option<(usize, Break)>,
     /// The same for what it continues.
     pub breaks_again: Option<(usize, Break)>,
-    /// What it does with the two flags that continue a message.
+    /// What it does with what asks it to continue a message.
     pub flags: Flags,
+    /// What it demands as `authorization`.
+    pub key: Option<&'static str>,
     /// How many words it thinks before an answer, and before the rest of one.
     pub thinks: [usize; 2],
     /// Whether every event has token counts.
@@ -42,14 +44,15 @@ pub struct Counting {
     pub delta: Value,
 }
 
-/// What a server does with the flags that continue a message.
+/// What a server does with what asks it to continue a message: two flags in Chat, and in Messages an assistant's message that
+/// comes last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flags {
-    /// It acts on them, and refuses both at once.
+    /// It acts on it, and refuses what contradicts itself: both flags at once, or a last message that ends in white space.
     Known,
-    /// It does not read them: it answers the probe, and begins a new turn.
+    /// It does not read it: it answers the probe, and begins a new turn.
     Ignored,
-    /// It refuses them.
+    /// It refuses it.
     Refused,
     /// It never answers the probe.
     Hangs,
@@ -63,6 +66,7 @@ impl Counting {
             breaks: None,
             breaks_again: None,
             flags: Flags::Known,
+            key: None,
             thinks: [0, 0],
             counts: false,
             delta: json!({}),
@@ -83,6 +87,10 @@ impl Counting {
     pub fn handler(self) -> impl Fn(&Received) -> Script + Send + Sync + 'static {
         let this = Arc::new(self);
         move |received| {
+            let key = this.key.map(|key| format!("Bearer {key}"));
+            if key.is_some() && received.header("authorization") != key.as_deref() {
+                return Script::new().json(401, r#"{"error":{"message":"no key","code":401}}"#);
+            }
             if received.target.ends_with("/v1/models") {
                 return models(&["tiny"]);
             }
@@ -93,6 +101,9 @@ impl Counting {
 
     fn answer(&self, received: &Received) -> Script {
         let body: Value = serde_json::from_slice(&received.body()).unwrap_or_default();
+        if received.target.contains(MESSAGES) {
+            return self.answer_messages(&body);
+        }
         let flag = |name: &str| body[name] == true;
         let both = flag("continue_final_message") && flag("add_generation_prompt");
         match self.flags {
@@ -117,6 +128,81 @@ impl Counting {
         // The prompt of Completions is the question, then what has been said.
         let given = given.strip_prefix("say: ").unwrap_or(given);
         self.script(completions, given, &body)
+    }
+
+    fn answer_messages(&self, body: &Value) -> Script {
+        let last = body["messages"].as_array().and_then(|all| all.last());
+        let prefill = last.filter(|last| last["role"] == "assistant");
+        let prefill = prefill.and_then(|last| last["content"].as_str());
+        let ends_blank = prefill.is_some_and(|prefill| prefill.ends_with(char::is_whitespace));
+        let given = match (self.flags, prefill) {
+            (Flags::Known, Some(_)) if ends_blank => {
+                return refused(
+                    "messages: final assistant content cannot end with trailing whitespace",
+                );
+            }
+            (Flags::Refused, Some(_)) => {
+                return refused("This model does not support assistant message prefill.");
+            }
+            (Flags::Hangs, Some(_)) => return Script::new().hang(),
+            (Flags::Known, Some(given)) => given,
+            (_, None) | (Flags::Ignored, Some(_)) => "",
+        };
+        let text = words(self.words);
+        let Some(rest) = text.strip_prefix(given) else {
+            return refused("another text");
+        };
+        let breaks = match given.is_empty() {
+            true => &self.breaks,
+            false => &self.breaks_again,
+        };
+        let prompt = 10 + given.split_inclusive([' ', '\n']).count();
+        let event = |data: Value| {
+            let kind = data["type"].as_str().unwrap_or_default();
+            format!("event: {kind}\ndata: {data}\n\n")
+        };
+        let message = json!({
+            "id": format!("msg_{}", self.name), "type": "message", "role": "assistant", "model": "tiny", "content": [],
+            "stop_reason": null, "usage": {"input_tokens": prompt, "output_tokens": 1},
+        });
+        let (mut script, mut index, mut said) = (Script::new().sse(), 0, 0);
+        script = script.chunk(event(json!({"type": "message_start", "message": message})));
+        script = script.chunk(event(json!({"type": "ping"})));
+        let thinks = self.thinks[usize::from(!given.is_empty())];
+        if thinks > 0 {
+            let block = json!({"type": "thinking", "thinking": "", "signature": ""});
+            script = script.chunk(event(
+                json!({"type": "content_block_start", "index": 0, "content_block": block}),
+            ));
+            let delta = json!({"type": "thinking_delta", "thinking": "hm"});
+            script = script.chunk(event(
+                json!({"type": "content_block_delta", "index": 0, "delta": delta}),
+            ));
+            script = script.chunk(event(json!({"type": "content_block_stop", "index": 0})));
+            index = 1;
+        }
+        let block = json!({"type": "text", "text": ""});
+        script = script.chunk(event(
+            json!({"type": "content_block_start", "index": index, "content_block": block}),
+        ));
+        for (number, word) in rest.split_inclusive([' ', '\n']).enumerate() {
+            if let Some((after, how)) = breaks
+                && *after == number
+            {
+                return how(script);
+            }
+            said += 1;
+            let delta = json!({"type": "text_delta", "text": word});
+            script = script.chunk(event(
+                json!({"type": "content_block_delta", "index": index, "delta": delta}),
+            ));
+        }
+        script = script.chunk(event(json!({"type": "content_block_stop", "index": index})));
+        script = script.chunk(event(json!({
+            "type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": null},
+            "usage": {"output_tokens": said},
+        })));
+        script.chunk(event(json!({"type": "message_stop"})))
     }
 
     fn script(&self, completions: bool, given: &str, body: &Value) -> Script {
@@ -189,4 +275,10 @@ impl Counting {
 
 fn usage(prompt: usize, said: usize) -> Value {
     json!({"prompt_tokens": prompt, "completion_tokens": said, "total_tokens": prompt + said})
+}
+
+/// The refusal of a request of Messages.
+fn refused(message: &str) -> Script {
+    let error = json!({"type": "invalid_request_error", "message": message});
+    Script::new().json(400, &json!({"type": "error", "error": error}).to_string())
 }

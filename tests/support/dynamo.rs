@@ -93,6 +93,8 @@ pub struct Options {
     pub model: String,
     /// Additional arguments of `dynamo.frontend`, such as `--migration-limit`.
     pub frontend_args: Vec<String>,
+    /// Additional arguments of the workers.
+    pub worker_args: Vec<String>,
     /// Additional environment of all processes, such as `DYN_HTTP_BODY_LIMIT_MB`.
     pub env: Vec<(String, String)>,
 }
@@ -104,6 +106,7 @@ impl Default for Options {
             workers: 1,
             model: MODEL.to_owned(),
             frontend_args: Vec::new(),
+            worker_args: Vec::new(),
             env: Vec::new(),
         }
     }
@@ -176,6 +179,11 @@ impl Stack {
             .map(|index| format!("{}:{index}", self.name))
             .collect();
         words.join(" ")
+    }
+
+    /// How many workers were started.
+    pub fn worker_count(&self) -> usize {
+        self.workers.len()
     }
 
     /// Kills the worker with SIGKILL and waits for its end. Its number is not reused.
@@ -413,12 +421,14 @@ impl Stack {
                 .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dynamo/worker.py"))
                 .args(["--namespace", &self.namespace, "--name", &self.name])
                 .arg("--events")
-                .arg(self.directory.path().join("events")),
+                .arg(self.directory.path().join("events"))
+                .args(&self.options.worker_args),
             Kind::Mocker { speedup } => command
                 .args(["-m", "dynamo.mocker", "--discovery-backend", "file"])
                 .arg("--endpoint")
                 .arg(format!("dyn://{}.backend.generate", self.namespace))
-                .args(["--speedup-ratio", &speedup.to_string()]),
+                .args(["--speedup-ratio", &speedup.to_string()])
+                .args(&self.options.worker_args),
         };
         command
             .args(["--model-name", &self.options.model, "--model-path"])

@@ -57,6 +57,8 @@ impl Terminal {
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // A shell lets what it runs in the background ignore Ctrl-C, and so would this.
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
                 if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
                     return Err(std::io::Error::last_os_error());
                 }

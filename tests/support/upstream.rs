@@ -137,8 +137,8 @@ impl Upstream {
         }
     }
 
-    /// Starts a server on the address of one that was dropped.
-    pub async fn again(
+    /// Starts a server on a port of the test's own, once the one before it there has stopped.
+    pub async fn at(
         address: SocketAddr,
         handler: impl Fn(&Received) -> Script + Send + Sync + 'static,
     ) -> Self {
@@ -150,9 +150,8 @@ impl Upstream {
     }
 
     /// An address without a listener.
-    pub async fn nobody() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        listener.local_addr().unwrap()
+    pub fn nobody() -> SocketAddr {
+        super::Port::for_good()
     }
 
     /// `host:port`, as the program expects it.

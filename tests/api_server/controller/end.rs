@@ -310,7 +310,8 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
         stage.get("up").await["spec"]["weights"],
         json!({"old": 4, "new": 1})
     );
-    // The proxies follow the other one, and that is as it should be.
+    // The proxies follow the other one, and that is as it should be: also when twice the time has passed (`ackTimeoutSeconds`)
+    // after which they would be told to lag. This wait is what is tested.
     tokio::time::sleep(Duration::from_secs(2)).await;
     stage.keeps(&controller, "up", 20).await;
     let object = stage.get("up").await;

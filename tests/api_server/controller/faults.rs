@@ -100,7 +100,7 @@ async fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
 #[tokio::test]
 async fn a_proxy_that_does_not_answer_is_named_and_waited_for_no_longer_than_told() {
     let stage = Stage::begun(json!({"ackTimeoutSeconds": 2})).await;
-    let nobody = Upstream::nobody().await;
+    let nobody = Upstream::nobody();
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });

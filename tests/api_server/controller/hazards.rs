@@ -147,7 +147,7 @@ async fn what_nobody_says_old_serves_opens_no_gate() {
         stage.worker("old", i, "worker").await;
         stage.worker("new", i, "worker").await;
     }
-    let nobody = Upstream::nobody().await;
+    let nobody = Upstream::nobody();
     let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
     stage.pod("old-frontend-0", frontend_of_old(), ports).await;
     stage.pod_ready("old-frontend-0", true).await;

@@ -296,7 +296,7 @@ async fn who_asks_for_what_is_not_there_is_told_so() {
     for path in ["/", "/live", "/metrics", "/livez", "/readyz"] {
         let answer = client::post(controller.admin, path, &[], "").await;
         assert_eq!(answer.status, 405, "{path}");
-        assert_eq!(answer.header("allow"), Some("GET, HEAD"), "{path}");
+        assert_eq!(answer.header("allow"), Some("GET,HEAD"), "{path}");
     }
     assert_eq!(controller.page("/plan").await, 404);
     let mut browsing = Client::connect(controller.admin).await;
@@ -383,6 +383,7 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
     drop(reader);
     eventually("nobody is asked any more", async || {
         let before = asked.load(Ordering::Relaxed);
+        // This wait is what is tested: nobody asks meanwhile.
         tokio::time::sleep(Duration::from_secs(3)).await;
         asked.load(Ordering::Relaxed) == before
     })
@@ -411,6 +412,7 @@ async fn a_picture_of_a_fade() {
             }
         });
     }
+    // What the picture shows is what happens meanwhile.
     let pause = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
     for i in 0..4 {
         pause(20).await;

@@ -399,7 +399,7 @@ async fn old_may_not_go_while_the_clients_own_service_goes_with_it_or_leads_to_n
     let ports = json!([{"port": 80, "targetPort": "no-such-port"}]);
     let portless = json!({"spec": {"selector": {"app": "new"}, "ports": ports}});
     stage.create(&services, "clients", portless).await;
-    let unreachable = lacks(true, "not seen to lead to a ready frontend of new");
+    let unreachable = lacks(true, "on each of its ports, to a ready frontend of new");
     stage.until("up", "no port", unreachable).await;
     stage.delete(&services, "clients").await;
     stage.until("up", "safe at the end", is_safe).await;
@@ -412,7 +412,7 @@ async fn old_may_not_go_while_a_frontend_of_its_own_appears_whose_proxy_was_not_
     let labels = json!({
         "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
     });
-    let nobody = Upstream::nobody().await;
+    let nobody = Upstream::nobody();
     let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
     stage.pod("old-frontend-late", labels, ports).await;
     stage.pod_ready("old-frontend-late", false).await;

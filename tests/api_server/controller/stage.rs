@@ -395,7 +395,11 @@ impl Stage {
             "nvidia.com/dynamo-graph-deployment-name": "new", "nvidia.com/dynamo-component-type": "frontend",
         });
         self.pod(name, labels, json!([])).await;
-        self.pod_ready(name, true).await;
+        let status = json!({
+            "phase": "Running", "podIP": "10.9.0.1", "podIPs": [{"ip": "10.9.0.1"}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        });
+        self.status(&pods(), name, status).await;
     }
 
     pub async fn delete(&self, kind: &ApiResource, name: &str) {

@@ -1,32 +1,9 @@
 //! The command line: files and standard input, what goes where, and with which status.
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 
 use super::*;
-
-fn run(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_crossfade"))
-        .args(args)
-        .env("CROSSFADE_IMAGE", IMAGE)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    // One that ends before it has read all is no failure.
-    let writer = std::thread::spawn(move || stdin.write_all(&input));
-    let Output {
-        status,
-        stdout,
-        stderr,
-    } = child.wait_with_output().unwrap();
-    let _ = writer.join().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code(), text(stdout), text(stderr))
-}
+use crate::program::run;
 
 #[test]
 fn manifests_go_to_standard_output_and_the_explanation_to_standard_error() {
@@ -78,7 +55,16 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
             &b"a: [1"[..],
             "crossfade: -: document 1, line 1: no valid YAML",
         ),
-        (&["inject", "-"], b"\xff\xfe", "is not UTF-8"),
+        (
+            &["inject", "-"],
+            b"\xff\xfea\0",
+            "is UTF-16, as PowerShell writes it: save it as UTF-8",
+        ),
+        (
+            &["inject", "-"],
+            b"a: 1\nb: f\xfcr\n",
+            "line 2 is not UTF-8: save the file as UTF-8",
+        ),
         (
             &["inject", "-"],
             b"kind: Service\n",

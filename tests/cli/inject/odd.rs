@@ -145,6 +145,17 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
             good.replace("      containers:\n", "      containers: &c\n") + "        env: *c\n",
             "alias",
         ),
+        (
+            good.replace(
+                "selector: {matchLabels: {app: a}}",
+                "replicas: {{ .Values.n }}",
+            ),
+            "line 5: a key must be plain text; a template must be rendered first, for example by helm template",
+        ),
+        (
+            format!("{good}{{{{- if .Values.x }}}}\n"),
+            "a template must be rendered first",
+        ),
         ("a: &a [*a]".into(), "document 1, line 1: an alias"),
         (String::new(), "no frontend was found"),
         ("# nothing\n---\n".into(), "no frontend was found"),
@@ -210,7 +221,7 @@ fn a_text_of_ten_megabytes_is_edited_in_time() {
     let report = injected(&text).unwrap();
     assert!(uninject(&report.text).unwrap().text == text);
     assert!(matches!(
-        injected(&"#".repeat((64 << 20) + 1)),
+        injected(&"#".repeat((16 << 20) + 1)),
         Err(Error::TooLarge)
     ));
 }

@@ -279,6 +279,144 @@ fn a_host_port_goes_to_crossfade_and_doubts_are_told() {
 }
 
 #[test]
+fn a_host_port_of_a_pod_with_its_own_network_leaves_the_frontend_and_comes_back() {
+    let text = deployment(
+        "        image: vllm/vllm-openai\n        ports:\n        - {containerPort: 9000, hostPort: 9000}\n        - containerPort: 8000 # clients\n          hostPort: 80\n          hostIP: 10.0.0.1\n",
+    );
+    let report = injected(&text).unwrap();
+    let mut all = flat(&report.text);
+    // The record of what was there.
+    let record = all.lines().find(|line| line.contains("crossfade/injected"));
+    all = all.replace(record.unwrap(), "");
+    let of_crossfade = "- name: http\ncontainerPort: 8000\nhostPort: 80\nhostIP: \"10.0.0.1\"\n";
+    assert!(all.contains(of_crossfade), "{all}");
+    assert_eq!(all.matches("hostPort: 80\n").count(), 1, "{all}");
+    // That of another port stays.
+    assert_eq!(all.matches("hostPort: 9000").count(), 1, "{all}");
+    let told = report.notes[0].details.join("\n");
+    assert!(
+        told.contains("port 80 of the node leads to crossfade"),
+        "{told}"
+    );
+    assert_eq!(uninject(&report.text).unwrap().text, text);
+    assert_eq!(injected(&report.text).unwrap().text, report.text);
+}
+
+#[test]
+fn a_frontend_on_ipv6_is_asked_there_and_crossfade_listens_there() {
+    let sidecar = |args: &str| {
+        let report = injected(&deployment(args)).unwrap();
+        (flat(&report.text), report.notes[0].warnings.join("\n"))
+    };
+    for args in [
+        "        image: vllm/vllm-openai\n        args: [--host, '::']\n",
+        "        image: x\n        args: ['vllm serve x --host=:: --port 8000']\n",
+        "        image: vllm/vllm-openai\n        args: [--host, $(H)]\n        env: [{name: H, value: '::'}]\n",
+        "        image: x\n        command: [python3, -m, dynamo.frontend]\n        env: [{name: DYN_HTTP_HOST, value: '::'}]\n",
+    ] {
+        let (text, warnings) = sidecar(args);
+        for value in ["[::]:8000", "[::1]:8080", "[::]:9464"] {
+            assert!(text.contains(&format!("value: \"{value}\"")), "{text}");
+        }
+        assert_eq!(warnings, "");
+    }
+    for (args, warned) in [
+        (
+            "        image: vllm/vllm-openai\n        args: [--host, 0.0.0.0]\n",
+            false,
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--hosts, '::']\n",
+            false,
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--host, $(POD_IP)]\n",
+            true,
+        ),
+        (
+            "        image: vllm/vllm-openai\n        args: [--host, 10.0.0.1]\n",
+            true,
+        ),
+    ] {
+        let (text, warnings) = sidecar(args);
+        assert!(text.contains("value: \"127.0.0.1:8080\""), "{text}");
+        assert_eq!(
+            warnings.contains("have it listen on 0.0.0.0"),
+            warned,
+            "{warnings}"
+        );
+    }
+}
+
+#[test]
+fn a_port_that_comes_with_an_address_or_as_a_default_moves_as_well() {
+    for (container, options, said) in [
+        (
+            "        image: x\n        args: [--listen=0.0.0.0:3000]\n",
+            ("--listen", ""),
+            "args: [--listen=0.0.0.0:8080]",
+        ),
+        (
+            "        image: x\n        args: [--listen, ':3000']\n",
+            ("--listen", ""),
+            "args: [--listen, ':8080']",
+        ),
+        (
+            "        image: ollama/ollama\n        env: [{name: OLLAMA_HOST, value: '[::]:3000'}]\n",
+            ("", "OLLAMA_HOST"),
+            "env: [{name: OLLAMA_HOST, value: '[::]:8080'}]",
+        ),
+        (
+            "        image: x\n        args: ['vllm serve x --port ${PORT:-3000}']\n",
+            ("--port", ""),
+            "args: ['vllm serve x --port ${PORT:-8080}']",
+        ),
+        (
+            "        image: x\n        args: ['vllm serve x --port ${PORT:-9}']\n        env: [{name: PORT, value: '3000'}]\n",
+            ("--port", ""),
+            "env: [{name: PORT, value: '8080'}]",
+        ),
+    ] {
+        let text = deployment(container);
+        let given = |name: &str| (!name.is_empty()).then(|| name.to_owned());
+        let options = Options {
+            port: Some(3000),
+            port_arg: given(options.0),
+            port_env: given(options.1),
+            ..Options::default()
+        };
+        let report = injected_with(&text, &options).unwrap();
+        assert!(report.text.contains(said), "{}", report.text);
+        assert_eq!(uninject(&report.text).unwrap().text, text);
+    }
+    // What the default is replaced by may be in there.
+    let unknown = deployment(
+        "        image: x\n        args: ['vllm serve x --port ${PORT:-8000}']\n        envFrom: [{configMapRef: {name: c}}]\n",
+    );
+    let error = injected(&unknown).unwrap_err().to_string();
+    assert!(
+        error.contains("variable PORT, whose value is not in the manifest"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_annotation_by_which_prometheus_asks_the_frontend_is_told_of() {
+    let server = deployment("        image: vllm/vllm-openai\n");
+    for (port, warned) in [("8000", true), ("9400", false)] {
+        let labels = format!(
+            "metadata: {{labels: {{app: a}}, annotations: {{prometheus.io/port: \"{port}\"}}}}"
+        );
+        let text = server.replace("metadata: {labels: {app: a}}", &labels);
+        let report = injected(&text).unwrap();
+        let warnings = report.notes[0].warnings.join("\n");
+        let said =
+            "set it to 8080 for the metrics of the frontend, or to 9464 for those of crossfade";
+        assert_eq!(warnings.contains(said), warned, "{warnings}");
+    }
+}
+
+#[test]
 fn services_are_told_of_and_never_changed() {
     let service = |target: &str| {
         format!(

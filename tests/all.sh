@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Runs every test, and runs those that failed once more, alone: a loaded machine can delay a test with real servers
+# past its deadline. A test that fails twice, or more than four failures at once, fail the run. The last lines name the
+# tests that passed only the second time, so that they get fixed.
+set -uo pipefail
+readonly most=4
+output=$(mktemp) && trap 'rm -f "$output"' EXIT
+
+cargo test --locked --no-fail-fast 2>&1 | tee "$output" && exit
+
+# One line for each failed test: how cargo selects its binary, a tab, and its name. The binary of a test lists its failures
+# last, and cargo then says how to run it again; one that crashed lists none.
+failed=$(awk '
+  /^failures:$/          { listed = 1; count = 0; next }
+  listed && /^    [^ ]+/ { name[++count] = substr($0, 5) }
+  /^test result: /       { listed = 0 }
+  /^error: (doc)?test failed, to rerun pass `/ {
+    split($0, part, "`")
+    if (!count) exit 1
+    for (i = 1; i <= count; i++) print part[2] "\t" name[i]
+    count = 0
+  }
+' "$output") || { echo "a test binary failed without naming a test" >&2; exit 1; }
+count=$(grep -c . <<<"$failed")
+if ((count == 0 || count > most)); then
+  echo "$count tests failed" >&2
+  exit 1
+fi
+
+status=0
+summary=()
+while IFS=$'\t' read -r target name; do
+  echo "once more, alone: $name"
+  # shellcheck disable=SC2086 # a target is two words
+  if cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$output" &&
+    grep -q '^test result: ok. 1 passed' "$output"; then
+    summary+=("passed only the second time: $name")
+  else
+    summary+=("failed twice: $name")
+    status=1
+  fi
+done <<<"$failed"
+printf '%s\n' "${summary[@]}"
+exit "$status"

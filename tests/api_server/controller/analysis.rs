@@ -1,0 +1,304 @@
+//! The controller judges new by what the proxies count, and acts on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::faults::leads;
+use super::stage::{Controller, Stage, resource};
+use crate::browser::Browser;
+use crate::rig::proxy::{run_with_env, said};
+use crate::rig::*;
+
+/// Clients that never pause. New refuses what they ask while `fails` says so, and old recovers it.
+struct Clients {
+    fails: Arc<AtomicBool>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Clients {
+    fn of(stage: &Stage) -> Self {
+        let fails = Arc::new(AtomicBool::new(false));
+        let address = stage.proxies[0].address;
+        let refused = Arc::clone(&fails);
+        let task = tokio::spawn(async move {
+            loop {
+                let ends = if refused.load(Ordering::Relaxed) {
+                    "refused"
+                } else {
+                    "well"
+                };
+                let answer = client::post(address, CHAT, &[("x-ends", ends)], STREAMING).await;
+                assert_eq!(answer.status, 200, "clients see no failure");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+        Self { fails, task }
+    }
+}
+
+impl Drop for Clients {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// An update with four workers on both sides.
+async fn begun(spec: Value) -> (Stage, Controller) {
+    let stage = Stage::begun(spec).await;
+    let controller = stage.controller(&[]).await;
+    leads(&controller).await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    (stage, controller)
+}
+
+fn condition(object: &Value) -> Option<(bool, String, String)> {
+    let conditions = object["status"]["conditions"].as_array()?;
+    let mut conditions = conditions.iter();
+    let told = conditions.find(|told| told["type"] == "AnalysisFailed")?;
+    let text = |field: &str| told[field].as_str().unwrap_or_default().to_owned();
+    Some((told["status"] == "True", text("reason"), text("message")))
+}
+
+fn retry(stage: &Stage) -> (Option<i32>, String) {
+    let args = ["retry", "up", "-n", &stage.namespace, "--yes"];
+    let done = run_with_env(&args, &[("KUBECONFIG", &stage.kubeconfig)]);
+    (done.status.code(), said(&done))
+}
+
+/// The page of the controller, and `crossfade status`.
+async fn leads_with_the_verdict(stage: &Stage, controller: &Controller) {
+    let verdict = "New has failed and was rolled back: New fails ";
+    let done = run_with_env(
+        &["status", "up", "-n", &stage.namespace],
+        &[("KUBECONFIG", &stage.kubeconfig)],
+    );
+    let shown = said(&done);
+    let second = shown.lines().nth(1).unwrap_or_default();
+    assert!(
+        second.starts_with(&format!("summary     {verdict}")),
+        "{shown}"
+    );
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    browser.open(&format!("http://{}/", controller.admin)).await;
+    browser
+        .until("#standing", |text| text.starts_with(verdict))
+        .await;
+    browser.picture("verdict-controller").await;
+}
+
+#[tokio::test]
+async fn a_new_generation_that_fails_gets_nothing_until_a_person_tries_it_again() {
+    let (stage, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
+    stage.splits("up", 1, 1).await;
+    let (code, told) = retry(&stage);
+    assert_eq!(code, Some(0));
+    assert!(told.contains("nothing to change"), "{told}");
+    let clients = Clients::of(&stage);
+    clients.fails.store(true, Ordering::Relaxed);
+    let object = stage.splits("up", 1, 0).await;
+    let (holds, reason, message) = condition(&object).unwrap();
+    assert_eq!((holds, &*reason), (true, "RolledBack"), "{message}");
+    assert!(message.starts_with("new fails "), "{message}");
+    let analysis = &object["status"]["analysis"];
+    assert_eq!(analysis["verdict"], "Fail", "{analysis}");
+    assert_eq!(analysis["rolledBack"], true, "{analysis}");
+    assert_eq!(object["status"]["rule"], "AnalysisFailed");
+    let told = stage.happens("AnalysisFailed").await;
+    assert!(
+        told.starts_with(&message)
+            && told.ends_with("all requests go to old until `crossfade retry`"),
+        "{told}"
+    );
+    clients.fails.store(false, Ordering::Relaxed);
+    stage.keeps(&controller, "up", 0).await;
+    leads_with_the_verdict(&stage, &controller).await;
+    // Another controller has not forgotten it.
+    controller.kill();
+    let controller = stage.controller(&[]).await;
+    leads(&controller).await;
+    stage.keeps(&controller, "up", 0).await;
+    let generation = stage.get("up").await["metadata"]["generation"].clone();
+    let (code, told) = retry(&stage);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(
+        told.contains("annotation crossfade/retried-at: none -> "),
+        "{told}"
+    );
+    let object = stage.splits("up", 1, 1).await;
+    // What failed before does not count again, and the spec was not edited but for the split.
+    assert_eq!(condition(&object).map(|(holds, ..)| holds), Some(false));
+    assert!(object["metadata"]["generation"].as_i64() <= generation.as_i64().map(|n| n + 1));
+    stage.keeps(&controller, "up", 50).await;
+    // Another new generation is judged anew, too.
+    clients.fails.store(true, Ordering::Relaxed);
+    stage.splits("up", 1, 0).await;
+    clients.fails.store(false, Ordering::Relaxed);
+    let other = format!("http://{}", stage.new.url());
+    stage.edit("up", json!({"newFrontendService": other})).await;
+    stage.splits("up", 1, 1).await;
+}
+
+#[tokio::test]
+async fn with_hold_new_keeps_what_it_has_and_losses_are_followed() {
+    let (stage, controller) = begun(json!({"analysis": {}, "maxTrafficSplitPercent": 30})).await;
+    stage.splits("up", 7, 3).await;
+    let clients = Clients::of(&stage);
+    clients.fails.store(true, Ordering::Relaxed);
+    let object = stage
+        .until("up", "held", |object| {
+            condition(object).is_some_and(|(holds, ..)| holds)
+        })
+        .await;
+    assert_eq!(condition(&object).unwrap().1, "Held");
+    clients.fails.store(false, Ordering::Relaxed);
+    stage
+        .edit("up", json!({"maxTrafficSplitPercent": null}))
+        .await;
+    stage.keeps(&controller, "up", 30).await;
+    for i in 1..4 {
+        stage.pod_ready(&format!("new-worker-{i}"), false).await;
+    }
+    stage.splits("up", 4, 1).await;
+}
+
+#[tokio::test]
+async fn a_step_is_passed_by_a_pass_and_its_hold_and_never_by_proxies_that_tell_nothing() {
+    let steps = json!([{"percent": 10, "holdSeconds": 3}, {"percent": 100}]);
+    // Latencies of scripted servers say nothing.
+    let analysis = json!({
+        "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
+    });
+    let (stage, controller) = begun(json!({"steps": steps, "analysis": analysis})).await;
+    let object = stage.splits("up", 9, 1).await;
+    // Without requests there is no verdict.
+    assert_eq!(object["status"]["rule"], "Step");
+    let object = stage
+        .until("up", "judged", |object| {
+            let hold = object["status"]["step"]["holdUntil"].is_string();
+            hold && object["status"]["analysis"]["verdict"] == "Inconclusive"
+        })
+        .await;
+    assert_eq!(object["status"]["step"]["percent"], 10, "{object}");
+    let hold_until = object["status"]["step"]["holdUntil"].as_str().unwrap();
+    let hold_until: jiff::Timestamp = hold_until.parse().unwrap();
+    eventually("the hold is over", async || {
+        jiff::Timestamp::now() > hold_until
+    })
+    .await;
+    stage.keeps(&controller, "up", 10).await;
+    // A proxy that nobody can ask, in a pod that gets clients.
+    let nobody = Upstream::nobody();
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "old", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    let ports = json!([{"name": "crossfade", "containerPort": nobody.port()}]);
+    stage.pod("old-frontend-mute", labels, ports).await;
+    stage.pod_ready("old-frontend-mute", true).await;
+    let _clients = Clients::of(&stage);
+    stage
+        .until("up", "said to be silent", |object| {
+            let told = object["status"]["analysis"]["message"].as_str();
+            told.is_some_and(|told| told.contains("cannot be compared: old-frontend-mute"))
+        })
+        .await;
+    stage.keeps(&controller, "up", 10).await;
+    stage
+        .delete(&super::stage::pods(), "old-frontend-mute")
+        .await;
+    let object = stage.splits("up", 1, 1).await;
+    assert_eq!(object["status"]["step"], Value::Null);
+}
+
+#[tokio::test]
+async fn steps_without_an_analysis_are_passed_by_their_holds() {
+    let steps = json!([{"percent": 20, "holdSeconds": 2}, {"percent": 40, "holdSeconds": 1}]);
+    let (stage, _controller) = begun(json!({"steps": steps})).await;
+    stage.splits("up", 4, 1).await;
+    stage.splits("up", 3, 2).await;
+    stage.splits("up", 1, 1).await;
+}
+
+#[tokio::test]
+async fn a_controller_that_is_killed_between_the_verdict_and_the_split_is_followed_by_one_that_goes_on()
+ {
+    let (stage, mut controller) = begun(json!({"analysis": {"onFailure": "RollBack"}})).await;
+    stage.splits("up", 1, 1).await;
+    refuse_all_to_old(&stage).await;
+    let clients = Clients::of(&stage);
+    clients.fails.store(true, Ordering::Relaxed);
+    let object = stage
+        .until("up", "recorded", |object| {
+            object["status"]["memory"]["trial"]["failure"].is_object()
+        })
+        .await;
+    assert_eq!(object["spec"]["trafficSplitPercent"], 50);
+    controller.kill();
+    drop(clients);
+    let policies = ["delete", "validatingadmissionpolicies", &stage.namespace];
+    super::stage::server().kubectl(&policies);
+    let bindings = [
+        "delete",
+        "validatingadmissionpolicybindings",
+        &stage.namespace,
+    ];
+    super::stage::server().kubectl(&bindings);
+    let _controller = stage.controller(&[]).await;
+    let object = stage.splits("up", 1, 0).await;
+    assert_eq!(object["status"]["analysis"]["verdict"], "Fail");
+    stage.happens("AnalysisFailed").await;
+}
+
+/// Makes the API server refuse every write of a split of 0, and waits until it does.
+async fn refuse_all_to_old(stage: &Stage) {
+    let name = &stage.namespace;
+    let group = "admissionregistration.k8s.io";
+    let policy = json!({
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [{
+            "apiGroups": ["nvidia.com"], "apiVersions": ["*"], "operations": ["UPDATE"],
+            "resources": ["dynamoupdateconfigs"],
+        }]},
+        "matchConditions": [{"name": "here", "expression": format!("request.namespace == '{name}'")}],
+        "validations": [{"expression": "object.spec.trafficSplitPercent != 0"}],
+    });
+    let binding = json!({"policyName": name, "validationActions": ["Deny"]});
+    for (kind, plural, spec) in [
+        (
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            policy,
+        ),
+        (
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            binding,
+        ),
+    ] {
+        let kind = resource(group, "v1", kind, plural);
+        let object = json!({
+            "apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "spec": spec,
+        });
+        let object = serde_json::from_value(object).unwrap();
+        let api: kube::Api<kube::api::DynamicObject> =
+            kube::Api::all_with(stage.client.clone(), &kind);
+        api.create(&Default::default(), &object).await.unwrap();
+    }
+    let api = stage.api(&super::stage::updates());
+    eventually("the policy is in force", async || {
+        let patch =
+            kube::api::Patch::Merge(json!({"spec": {"trafficSplitPercent": 0, "weights": null}}));
+        let params = kube::api::PatchParams {
+            dry_run: true,
+            ..Default::default()
+        };
+        api.patch("up", &params, &patch).await.is_err()
+    })
+    .await;
+}

@@ -1,0 +1,367 @@
+//! More attempts to be told that old may go: objects that say of themselves what is not so, other clusters, other times, and
+//! other controllers.
+
+use kube::api::{Patch, PatchParams};
+use serde_json::{Value, json};
+
+use super::holes::{is_safe, lacks, safe, slice, slices};
+use super::stage::{Stage, pods, resource, updates};
+use crate::rig::*;
+
+const GRAPH: &str = "nvidia.com/dynamo-graph-deployment-name";
+const COMPONENT: &str = "nvidia.com/dynamo-component-type";
+
+fn services() -> kube::api::ApiResource {
+    resource("", "v1", "Service", "services")
+}
+
+fn told(text: String) -> &'static str {
+    Box::leak(text.into_boxed_str())
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_an_object_elsewhere_says_of_itself_what_is_not_so() {
+    let stage = Stage::begun(json!({"clientService": "clients"})).await;
+    let other = Stage::set().await;
+    stage.frontend_of_new("new-frontend-0").await;
+    stage
+        .create(&slices(), "clients-1", slice("new-frontend-0"))
+        .await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    // It sees everything.
+    let _controller = stage.wary_controller(&["--quiet-period", "1"]).await;
+    stage.splits("up", 1, 1).await;
+    stage.delete_old_workers().await;
+    stage.until("up", "safe", is_safe).await;
+    let addresses = json!({"podIPs": [{"ip": "127.0.0.1"}, {"ip": "fd00::a1"}]});
+    stage.status(&pods(), "old-frontend-0", addresses).await;
+
+    // Kubernetes writes no slices for a Service without a selector, whatever they say.
+    let forged = json!({
+        "metadata": {"labels": {
+            "kubernetes.io/service-name": "forged",
+            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+        }},
+        "addressType": "IPv6", "endpoints": [{"addresses": ["fd00::a1"]}], "ports": [{"port": 8000}],
+    });
+    let without_selector = json!({"spec": {"ports": [{"port": 80}]}});
+    other.create(&services(), "forged", without_selector).await;
+    other.create(&slices(), "forged-1", forged).await;
+    let name = told(format!("Service {}/forged", other.namespace));
+    stage.until("up", name, lacks(true, name)).await;
+    other.delete(&slices(), "forged-1").await;
+    stage.until("up", "safe again", is_safe).await;
+
+    // A slice with a host name, and a name in the domain of several clusters.
+    let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
+    stage.create(&services(), "legacy", selects).await;
+    let host = format!("legacy.{}.svc.cluster.local", stage.namespace);
+    let by_host = json!({
+        "metadata": {"labels": {"kubernetes.io/service-name": "by-host"}}, "addressType": "FQDN",
+        "endpoints": [{"addresses": [host]}], "ports": [{"port": 80}],
+    });
+    other.create(&slices(), "by-host-1", by_host).await;
+    let host = format!("legacy.{}.svc.clusterset.local", stage.namespace);
+    let shared = json!({"spec": {"type": "ExternalName", "externalName": host}});
+    other.create(&services(), "shared", shared).await;
+    let place = &other.namespace;
+    for name in [
+        told(format!("Service {place}/by-host")),
+        told(format!("Service {place}/shared of type ExternalName")),
+    ] {
+        stage.until("up", name, lacks(true, name)).await;
+    }
+    other.delete(&slices(), "by-host-1").await;
+    other.delete(&services(), "shared").await;
+    stage.delete(&services(), "legacy").await;
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_other_clusters_or_routes_of_an_earlier_version_lead_to_it() {
+    let (stage, _controller) = safe().await;
+    let exports = resource(
+        "multicluster.x-k8s.io",
+        "v1alpha1",
+        "ServiceExport",
+        "serviceexports",
+    );
+    let routes = resource(
+        "gateway.networking.k8s.io",
+        "v1beta1",
+        "HTTPRoute",
+        "httproutes",
+    );
+    let namespace = &stage.namespace;
+    // What another cluster is offered, in this one: only the slice of an import says so.
+    let import = json!({
+        "metadata": {"labels": {"multicluster.kubernetes.io/service-name": "offered"}}, "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.9.0.2"], "targetRef": {"kind": "Pod", "name": "old-frontend-0"}}],
+    });
+    stage.create(&slices(), "offered-1", import).await;
+    let name = told(format!("ServiceImport {namespace}/offered"));
+    stage.until("up", name, lacks(true, name)).await;
+    stage.delete(&slices(), "offered-1").await;
+    stage.until("up", "safe again", is_safe).await;
+
+    let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
+    stage.create(&services(), "legacy", selects).await;
+    stage.create(&exports, "legacy", json!({})).await;
+    let import = json!({"group": "multicluster.x-k8s.io", "kind": "ServiceImport", "name": "legacy", "port": 80});
+    let mirror = json!({"type": "RequestMirror", "requestMirror": {"backendRef": {"name": "legacy", "port": 80}}});
+    for (name, rule) in [
+        ("imports", json!({"backendRefs": [import]})),
+        ("mirrors", json!({"filters": [mirror], "backendRefs": []})),
+    ] {
+        let route = json!({"spec": {"rules": [rule]}});
+        stage.create(&routes, name, route).await;
+    }
+    for name in [
+        told(format!("ServiceExport {namespace}/legacy")),
+        told(format!("HTTPRoute {namespace}/imports")),
+        told(format!("HTTPRoute {namespace}/mirrors")),
+    ] {
+        stage.until("up", name, lacks(true, name)).await;
+    }
+    stage.delete(&services(), "legacy").await;
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_the_clients_own_service_leads_to_new_by_half_or_only_says_so() {
+    let (stage, _controller) = safe().await;
+    let reaches = "on each of its ports, to a ready frontend of new";
+    let set = async |endpoints: Value, ports: Value| {
+        let patch = Patch::Merge(json!({"endpoints": endpoints, "ports": ports}));
+        let (params, api) = (PatchParams::default(), stage.api(&slices()));
+        api.patch("clients-1", &params, &patch).await.unwrap();
+    };
+    let endpoint = |address: &str, conditions: Value| {
+        json!([{
+            "addresses": [address], "conditions": conditions,
+            "targetRef": {"kind": "Pod", "name": "new-frontend-0"},
+        }])
+    };
+    let of_new = endpoint("10.9.0.1", json!({"ready": true}));
+    let both = json!([{"name": "http", "port": 8000}, {"name": "metrics", "port": 9090}]);
+    set(of_new.clone(), both.clone()).await;
+    stage.until("up", "safe with ports", is_safe).await;
+
+    // The pods of new lack the port that clients use, and have the other one.
+    let spec = json!({"ports": [{"name": "http", "port": 80}, {"name": "metrics", "port": 81}]});
+    stage
+        .create(&services(), "clients", json!({"spec": spec}))
+        .await;
+    stage.until("up", "safe with a Service", is_safe).await;
+    set(of_new.clone(), json!([{"name": "metrics", "port": 9090}])).await;
+    stage.until("up", "half", lacks(true, reaches)).await;
+    set(of_new.clone(), both.clone()).await;
+    stage.until("up", "safe again", is_safe).await;
+
+    // It ends, though it still serves.
+    let ending = json!({"ready": false, "serving": true, "terminating": true});
+    set(endpoint("10.9.0.1", ending), both.clone()).await;
+    stage.until("up", "ending", lacks(true, reaches)).await;
+    set(of_new.clone(), both.clone()).await;
+    stage.until("up", "safe once more", is_safe).await;
+
+    // The address is not that of the pod that it names: it may lead anywhere.
+    set(
+        endpoint("203.0.113.9", json!({"ready": true})),
+        both.clone(),
+    )
+    .await;
+    let left = lacks(true, "have left the frontends of old");
+    stage.until("up", "elsewhere", left).await;
+    set(of_new, both).await;
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_somebody_deletes_the_update() {
+    let (stage, _controller) = safe().await;
+    let finalizers = async |all: Value| {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": all}}));
+        let (params, api) = (PatchParams::default(), stage.api(&updates()));
+        api.patch("up", &params, &patch).await.unwrap();
+    };
+    finalizers(json!(["example.com/waits"])).await;
+    stage.delete(&updates(), "up").await;
+    // Once it is gone, the frontends of old may send to old again.
+    let going = lacks(false, "the update is being deleted");
+    stage.until("up", "being deleted", going).await;
+    finalizers(Value::Null).await;
+    // Nothing of old's capacity was there when it went.
+    stage.happens("DeletedNewKept").await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_a_pod_of_it_is_not_what_it_seems() {
+    let (stage, _controller) = safe().await;
+    let labels = json!({GRAPH: "old", COMPONENT: "frontend"});
+    let admin = stage.proxies[0].admin.port();
+    // Nobody knows by which port clients would go around its proxy.
+    let ports = json!([{"name": "crossfade", "containerPort": admin}]);
+    stage.pod("old-frontend-bare", labels.clone(), ports).await;
+    stage.pod_ready("old-frontend-bare", true).await;
+    let bare = "any port of old-frontend-bare, which names none 'frontend'";
+    stage.until("up", "bare", lacks(false, bare)).await;
+    stage.delete(&pods(), "old-frontend-bare").await;
+    stage.until("up", "safe again", is_safe).await;
+
+    // Its node does not answer: it may run, and its proxy may send to old.
+    let nobody = Upstream::nobody().port();
+    let ports = json!([
+        {"name": "crossfade", "containerPort": nobody}, {"name": "frontend", "containerPort": 8000},
+    ]);
+    stage.pod("old-frontend-lost", labels.clone(), ports).await;
+    let lost = json!({
+        "phase": "Unknown", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
+        "conditions": [{"type": "Ready", "status": "Unknown"}],
+    });
+    stage.status(&pods(), "old-frontend-lost", lost).await;
+    let waits = |object: &Value| {
+        let status = &object["status"];
+        !is_safe(object) && status["phase"] == "Draining"
+    };
+    stage.until("up", "a pod is lost", waits).await;
+    stage.delete(&pods(), "old-frontend-lost").await;
+    stage.until("up", "safe once more", is_safe).await;
+
+    // Its address is by now that of a proxy of another update, which has left its old.
+    let mut other = Stage::begun(json!({"clientService": "clients"})).await;
+    other
+        .edit(
+            "up",
+            json!({"paused": true, "trafficSplitPercent": 100, "weights": null}),
+        )
+        .await;
+    let proxy = other.proxies.remove(0);
+    eventually("the other one has left old", async || {
+        let plan: Value = serde_json::from_str(&proxy.plan().await).unwrap();
+        plan["trafficSplitPercent"] == 100
+    })
+    .await;
+    let ports = json!([
+        {"name": "crossfade", "containerPort": proxy.admin.port()}, {"name": "frontend", "containerPort": 8000},
+    ]);
+    stage.pod("old-frontend-ghost", labels, ports).await;
+    stage.pod_ready("old-frontend-ghost", true).await;
+    stage.until("up", "a ghost", waits).await;
+    stage.delete(&pods(), "old-frontend-ghost").await;
+    stage.until("up", "safe at the end", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_by_the_word_of_a_leader_that_slept() {
+    let (stage, first) = safe().await;
+    let second = stage.controller(&[]).await;
+    eventually("one of them leads", async || {
+        first.leads().await && !second.leads().await
+    })
+    .await;
+    first.signal(libc::SIGSTOP);
+    eventually("the other one leads", async || second.leads().await).await;
+    let selects = json!({"spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]}});
+    stage.create(&services(), "legacy", selects).await;
+    stage
+        .until("up", "led to", lacks(true, "Service legacy"))
+        .await;
+    first.signal(libc::SIGCONT);
+    // It wakes with all that it knew before, and thinks for a moment that it leads.
+    let mut looks = 0;
+    eventually("it knows that it does not lead", async || {
+        let object = stage.get("up").await;
+        assert!(!is_safe(&object), "{object}");
+        looks += 1;
+        looks > 50 && !first.leads().await
+    })
+    .await;
+    stage.delete(&services(), "legacy").await;
+    stage.until("up", "safe again", is_safe).await;
+}
+
+#[tokio::test]
+async fn old_may_not_go_while_somebody_goes_back_and_may_go_after_the_second_end() {
+    let (stage, _controller) = safe().await;
+    for round in ["first", "second"] {
+        stage.worker("old", 0, "worker").await;
+        stage
+            .edit(
+                "up",
+                json!({"trafficSplitPercent": 0, "weights": null, "paused": true}),
+            )
+            .await;
+        stage
+            .until("up", round, |object| {
+                let status = &object["status"];
+                !is_safe(object)
+                    && status["lastOldWorkerDispensable"] == false
+                    && status["phase"] != "Complete"
+                    && object["spec"]["oldDraining"] != true
+            })
+            .await;
+        let answer = client::post(stage.proxies[0].address, CHAT, &[], STREAMING).await;
+        assert!(answer.status == 200);
+        stage.delete(&pods(), "old-worker-0").await;
+        stage
+            .edit(
+                "up",
+                json!({"trafficSplitPercent": 100, "weights": null, "paused": false}),
+            )
+            .await;
+        stage.until("up", "safe after going back", is_safe).await;
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_only_carries_the_labels_of_old_is_another_way_to_it() {
+    let by_pods = json!({"kind": "Pod"});
+    let spec = json!({
+        "clientService": "clients", "workers": {"old": by_pods.clone(), "new": by_pods},
+    });
+    let stage = Stage::set().await;
+    let graphs = resource(
+        "nvidia.com",
+        "v1alpha1",
+        "DynamoGraphDeployment",
+        "dynamographdeployments",
+    );
+    stage.create(&graphs, "old", json!({"spec": {}})).await;
+    let mut stage = stage;
+    stage.begin(spec).await;
+    stage.frontend_of_new("new-frontend-0").await;
+    stage
+        .create(&slices(), "clients-1", slice("new-frontend-0"))
+        .await;
+    for i in 0..4 {
+        stage.worker("new", i, "worker").await;
+    }
+    let owner = json!([{
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoGraphDeployment", "name": "old", "controller": true,
+        "uid": "6f1ac2d0-0000-4000-8000-000000000000",
+    }]);
+    let made = json!({
+        "metadata": {"labels": {GRAPH: "old"}, "ownerReferences": owner},
+        "spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]},
+    });
+    stage.create(&services(), "old-frontend", made).await;
+    let _controller = stage.controller(&[]).await;
+    stage.splits("up", 1, 1).await;
+    stage.delete_old_workers().await;
+    stage
+        .until("up", "the operator's goes with it", is_safe)
+        .await;
+    let copied = json!({
+        "metadata": {"labels": {GRAPH: "old"}},
+        "spec": {"selector": {GRAPH: "old"}, "ports": [{"port": 80}]},
+    });
+    stage.create(&services(), "copied", copied).await;
+    stage
+        .until("up", "a copy stays", lacks(true, "Service copied"))
+        .await;
+    stage.delete(&services(), "copied").await;
+    stage.until("up", "safe again", is_safe).await;
+}

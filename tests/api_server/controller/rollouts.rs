@@ -1,0 +1,571 @@
+//! A managed update beside a real API server: sizes, split and hand-over, step by step.
+
+mod operator;
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use kube::api::{ApiResource, Patch, PatchParams};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use self::operator::{Operator, deployments};
+use super::stage::{Controller, PATIENCE, Stage, resource, server};
+
+fn rollouts() -> ApiResource {
+    resource("nvidia.com", "v1alpha1", "DynamoRollout", "dynamorollouts")
+}
+
+fn services() -> ApiResource {
+    resource("", "v1", "Service", "services")
+}
+
+fn slices() -> ApiResource {
+    resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices")
+}
+
+/// Two generations of a worker Deployment, their frontends, the clients' Service, and a rollout between them.
+struct Managed {
+    stage: Stage,
+    operator: Operator,
+}
+
+fn frontends(generation: &str) -> Value {
+    json!({
+        "nvidia.com/dynamo-graph-deployment-name": generation,
+        "nvidia.com/dynamo-component-type": "frontend",
+    })
+}
+
+impl Managed {
+    /// Everything but the rollout.
+    async fn set(old: u32) -> Self {
+        let stage = Stage::set().await;
+        let managed = Self {
+            operator: Operator::start(&stage),
+            stage,
+        };
+        managed.deployment("v1", old).await;
+        managed.deployment("v2", 0).await;
+        managed.stage.frontend_of_new("new-frontend-0").await;
+        for (name, of) in [("clients", "old"), ("localhost", "new")] {
+            let spec = json!({"selector": frontends(of), "ports": [{"port": 8000}]});
+            let service = json!({"spec": spec});
+            managed.stage.create(&services(), name, service).await;
+        }
+        managed.slice("clients-1", "old-frontend-0").await;
+        managed
+    }
+
+    async fn begun(spec: Value) -> Self {
+        let mut managed = Self::set(4).await;
+        managed.begin(spec).await;
+        managed
+    }
+
+    async fn begin(&mut self, more: Value) {
+        let mut spec = json!({
+            "source": {"kind": "Deployment", "name": "v1"},
+            "target": {"kind": "Deployment", "name": "v2"},
+            "frontends": {
+                "source": "old", "target": "new", "service": "localhost", "port": self.stage.new.address.port(),
+            },
+            "clientService": "clients",
+        });
+        for (field, value) in more.as_object().unwrap() {
+            spec[field] = value.clone();
+        }
+        let rollout = json!({"spec": spec});
+        self.stage.create(&rollouts(), "chat", rollout).await;
+    }
+
+    async fn deployment(&self, name: &str, replicas: u32) {
+        let template = json!({
+            "metadata": {"labels": {"app": name}},
+            "spec": {"containers": [{"name": "main", "image": "any"}]},
+        });
+        let spec = json!({
+            "replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template,
+        });
+        self.stage
+            .create(&deployments(), name, json!({"spec": spec}))
+            .await;
+    }
+
+    /// The clients' Service leads to this pod.
+    async fn slice(&self, name: &str, pod: &str) {
+        let slice = json!({
+            "metadata": {"labels": {"kubernetes.io/service-name": "clients"}}, "addressType": "IPv4",
+            "ports": [{"name": "", "port": 8000, "protocol": "TCP"}],
+            "endpoints": [{
+                "addresses": ["10.9.0.1"], "conditions": {"ready": true}, "targetRef": {"kind": "Pod", "name": pod},
+            }],
+        });
+        self.stage.create(&slices(), name, slice).await;
+    }
+
+    /// A person sends the clients to the new frontends.
+    async fn move_clients(&self) {
+        let selector = json!({"spec": {"selector": frontends("new")}});
+        self.patch(&services(), "clients", selector).await;
+        self.follow_clients().await;
+    }
+
+    /// The endpoints of the clients' Service follow its selector.
+    async fn follow_clients(&self) {
+        self.stage.delete(&slices(), "clients-1").await;
+        self.slice("clients-2", "new-frontend-0").await;
+    }
+
+    async fn controller(&mut self) -> Controller {
+        let controller = self.stage.controller(&["--rollouts"]).await;
+        if self.stage.proxies.is_empty() {
+            self.stage.proxy("chat").await;
+        }
+        controller
+    }
+
+    async fn patch(&self, kind: &ApiResource, name: &str, patch: Value) {
+        let params = PatchParams {
+            field_manager: Some("a-person".into()),
+            ..PatchParams::default()
+        };
+        let api = self.stage.api(kind);
+        api.patch(name, &params, &Patch::Merge(patch))
+            .await
+            .unwrap();
+    }
+
+    async fn edit(&self, spec: Value) {
+        self.patch(&rollouts(), "chat", json!({"spec": spec})).await;
+    }
+
+    async fn rollout(&self) -> Value {
+        let object = self.stage.api(&rollouts()).get("chat").await.unwrap();
+        serde_json::to_value(object).unwrap()
+    }
+
+    /// What is asked for of old and new, and ready of both.
+    async fn sizes(&self) -> (u64, u64, u64) {
+        let mut found = [(0, 0); 2];
+        for (index, name) in ["v1", "v2"].into_iter().enumerate() {
+            let deployment = self.stage.api(&deployments()).get_opt(name).await.unwrap();
+            // One that was deleted has none.
+            let Some(deployment) = deployment else {
+                continue;
+            };
+            let asked = deployment.data["spec"]["replicas"].as_u64().unwrap();
+            let ready = deployment.data["status"]["readyReplicas"].as_u64();
+            found[index] = (asked, ready.unwrap_or(0));
+        }
+        (found[0].0, found[1].0, found[0].1 + found[1].1)
+    }
+
+    /// Waits until the rollout is so, and checks the limits meanwhile.
+    async fn until(&self, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + 2 * PATIENCE;
+        loop {
+            let object = self.rollout().await;
+            let (old, new, _) = self.sizes().await;
+            assert!(old + new <= 5, "{old} + {new}: {}", object["status"]);
+            if is_so(&object["status"]) {
+                return object;
+            }
+            let update = self
+                .stage
+                .api(&super::stage::updates())
+                .get_opt("chat")
+                .await;
+            assert!(
+                Instant::now() < deadline,
+                "never {what}: {old} and {new}; {:#}; {:#?}",
+                object["status"],
+                update.unwrap().map(|update| update.data)
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn phase(&self, phase: &str) -> Value {
+        self.until(phase, |status| status["phase"] == phase).await
+    }
+
+    async fn waits_for(&self, what: &str) -> Value {
+        self.until(what, |status| {
+            status["waitingFor"].to_string().contains(what)
+        })
+        .await
+    }
+
+    /// Waits until these are asked for, and as many are ready.
+    async fn rests_at(&self, old: u64, new: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let sizes = self.sizes().await;
+            if sizes == (old, new, old + new) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{sizes:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn split(&self) -> Value {
+        let update = self.stage.get("chat").await;
+        update["spec"]["weights"].clone()
+    }
+}
+
+#[tokio::test]
+async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
+    let mut managed = Managed::begun(json!({})).await;
+    let _controller = managed.controller().await;
+    let object = managed.waits_for("the clients to be sent").await;
+    managed.rests_at(0, 4).await;
+    assert_eq!(managed.split().await["old"], 0);
+    let status = &object["status"];
+    assert_eq!(status["accepted"]["units"], 4);
+    assert_eq!(status["source"]["workers"], "0/0");
+    assert_eq!(status["target"]["workers"], "4/4");
+    assert_eq!(status["split"]["percent"], 100);
+    assert_eq!(status["target"]["roles"]["worker"]["recorded"], 4);
+    // What a person or Git owns is as they have left it.
+    assert_eq!(object["metadata"]["generation"], 1);
+    managed.move_clients().await;
+    let object = managed.phase("Complete").await;
+    let ready = &object["status"]["conditions"][0];
+    assert_eq!(
+        (&ready["type"], &ready["status"]),
+        (&json!("Ready"), &json!("True"))
+    );
+    let update = managed.stage.get("chat").await;
+    assert_eq!(
+        update["metadata"]["ownerReferences"][0]["kind"],
+        "DynamoRollout"
+    );
+}
+
+#[tokio::test]
+async fn a_rollout_that_is_aborted_half_way_goes_back() {
+    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+    let _controller = managed.controller().await;
+    managed.phase("Partition").await;
+    managed.rests_at(2, 2).await;
+    assert_eq!(managed.split().await, json!({"old": 1, "new": 1}));
+    managed.edit(json!({"intent": "Abort"})).await;
+    managed.phase("RolledBack").await;
+    managed.rests_at(4, 0).await;
+    assert_eq!(managed.split().await["new"], 0);
+    // And forward again.
+    managed.edit(json!({"intent": "Run"})).await;
+    managed.phase("Partition").await;
+    managed.rests_at(2, 2).await;
+}
+
+#[tokio::test]
+async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
+    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+    let _controller = managed.controller().await;
+    managed.phase("Partition").await;
+    managed
+        .edit(json!({"intent": "Hold", "strategy": {"partition": 0}}))
+        .await;
+    managed.phase("Held").await;
+    managed
+        .edit(json!({"intent": "Run", "strategy": {"partition": 2}}))
+        .await;
+    managed.phase("Partition").await;
+    // Somebody else scales.
+    let scaled = json!({"spec": {"replicas": 3}});
+    managed.patch(&deployments(), "v1", scaled).await;
+    managed.edit(json!({"strategy": {"partition": 2}})).await;
+    let object = managed.phase("Contested").await;
+    let conditions = object["status"]["conditions"].to_string();
+    assert!(conditions.contains("ScaleContested"), "{conditions}");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(managed.sizes().await, (3, 2, 5));
+    // An edit of the rollout accepts it.
+    managed.edit(json!({"strategy": {"partition": 1}})).await;
+    managed.phase("Partition").await;
+    managed.rests_at(1, 3).await;
+}
+
+#[tokio::test]
+async fn a_controller_that_is_killed_again_and_again_ends_a_rollout_all_the_same() {
+    let mut managed = Managed::begun(json!({})).await;
+    let mut controller = managed.controller().await;
+    for i in 0..12 {
+        tokio::time::sleep(Duration::from_millis(1500 + 137 * i)).await;
+        let (old, new, ready) = managed.sizes().await;
+        assert!(old + new <= 5 && ready >= 3, "{old} {new} {ready}");
+        controller.kill();
+        controller = managed.controller().await;
+    }
+    managed.waits_for("the clients to be sent").await;
+    managed.rests_at(0, 4).await;
+}
+
+#[tokio::test]
+async fn workers_that_never_become_ready_take_nothing_from_old() {
+    let strategy = json!({"strategy": {"readyTimeoutSeconds": 2}});
+    let mut managed = Managed::begun(strategy).await;
+    managed.phase_before_pods().await;
+    managed.operator.makes_ready.store(false, Ordering::Relaxed);
+    let _controller = managed.controller().await;
+    managed.phase("Stalled").await;
+    assert_eq!(managed.sizes().await, (4, 1, 4));
+    assert_eq!(managed.split().await["new"], 0);
+    managed.operator.makes_ready.store(true, Ordering::Relaxed);
+    managed.waits_for("the clients to be sent").await;
+}
+
+impl Managed {
+    async fn is_deleted(&self, name: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        let api = self.stage.api(&deployments());
+        while api.get_opt(name).await.unwrap().is_some() {
+            let status = &self.rollout().await["status"];
+            let update = &self.stage.get("chat").await["status"];
+            assert!(
+                Instant::now() < deadline,
+                "{name} is never deleted: {status:#} {update:#}"
+            );
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until old is whole.
+    async fn phase_before_pods(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.sizes().await.2 < 4 {
+            assert!(Instant::now() < deadline, "old is never whole");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_controller_hands_the_clients_over_and_retires_old() {
+    let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
+    let mut managed = Managed::begun(handover).await;
+    let controller = managed.controller().await;
+    let object = managed
+        .until("the selector saved", |status| {
+            !status["previousSelector"].is_null()
+        })
+        .await;
+    assert_eq!(object["status"]["previousSelector"], frontends("old"));
+    managed.waits_for("old to be safe to delete").await;
+    let service = managed.stage.api(&services()).get("clients").await.unwrap();
+    assert_eq!(service.data["spec"]["selector"], frontends("new"));
+    assert!(managed.stage.api(&deployments()).get("v1").await.is_ok());
+    managed.follow_clients().await;
+    managed.is_deleted("v1").await;
+    managed.phase("Complete").await;
+    // The pods of old's frontends go, and with them the proxies. A controller that starts anew has only what is left.
+    managed.stage.proxies.clear();
+    managed
+        .stage
+        .delete(&super::stage::pods(), "old-frontend-0")
+        .await;
+    drop(controller);
+    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    managed
+        .edit(json!({"strategy": {"stepIntervalSeconds": 1}}))
+        .await;
+    let is_seen = |status: &Value| status["observedGeneration"] == 2;
+    let object = managed.until("the edit seen", is_seen).await;
+    assert_eq!(
+        object["status"]["phase"], "Complete",
+        "{:#}",
+        object["status"]
+    );
+    managed.edit(json!({"intent": "Abort"})).await;
+    let object = managed.phase("Stalled").await;
+    let message = object["status"]["message"].as_str().unwrap();
+    assert!(
+        message.contains("the old generation has been deleted"),
+        "{message}"
+    );
+    managed.edit(json!({"intent": "Run"})).await;
+    managed.phase("Complete").await;
+}
+
+#[tokio::test]
+async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
+    let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
+    let mut managed = Managed::begun(handover).await;
+    let controller = managed.controller().await;
+    managed.waits_for("old to be safe to delete").await;
+    managed.follow_clients().await;
+    managed.is_deleted("v1").await;
+    managed.phase("Complete").await;
+    drop(controller);
+    // As if it had been killed before it wrote that all was deleted.
+    let status = json!({"status": {"phase": "Progressing", "memory": {"retired": null}}});
+    let params = PatchParams::default();
+    let api = managed.stage.api(&rollouts());
+    let patched = api
+        .patch_status("chat", &params, &Patch::Merge(status))
+        .await;
+    patched.unwrap();
+    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    managed.phase("Complete").await;
+}
+
+#[tokio::test]
+async fn an_owner_may_delete_what_a_complete_rollout_keeps() {
+    let mut managed = Managed::begun(json!({})).await;
+    let controller = managed.controller().await;
+    managed.waits_for("the clients to be sent").await;
+    managed.move_clients().await;
+    managed.phase("Complete").await;
+    managed.stage.delete(&deployments(), "v1").await;
+    drop(controller);
+    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    managed
+        .edit(json!({"strategy": {"stepIntervalSeconds": 1}}))
+        .await;
+    let is_seen = |status: &Value| status["observedGeneration"] == 2;
+    let object = managed.until("the edit seen", is_seen).await;
+    assert_eq!(
+        object["status"]["phase"], "Complete",
+        "{:#}",
+        object["status"]
+    );
+}
+
+#[tokio::test]
+async fn a_third_generation_waits_until_the_second_is_taken_back() {
+    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+    managed.deployment("v3", 0).await;
+    let _controller = managed.controller().await;
+    managed.phase("Partition").await;
+    managed
+        .edit(json!({"target": {"kind": "Deployment", "name": "v3"}, "strategy": {"partition": 0}}))
+        .await;
+    managed
+        .until("another target", |status| {
+            status["accepted"]["target"]["roles"]["worker"]["name"] == "v3"
+        })
+        .await;
+    managed.rests_at(4, 0).await;
+    managed
+        .until("new is v3", |status| status["target"]["workers"] == "4/4")
+        .await;
+    assert_eq!(managed.sizes().await.1, 0);
+}
+
+#[tokio::test]
+async fn what_a_rollout_cannot_begin_with_is_said_before_the_first_write() {
+    let mut managed = Managed::set(0).await;
+    managed.begin(json!({})).await;
+    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    let refused = |status: &Value, why: &str| {
+        status["phase"] == "Refused"
+            && status["message"]
+                .as_str()
+                .is_some_and(|told| told.contains(why))
+    };
+    managed
+        .until("no size", |status| {
+            refused(status, "source has no worker workers now")
+        })
+        .await;
+    managed
+        .edit(json!({"target": {"kind": "Deployment", "name": "v9"}}))
+        .await;
+    managed
+        .until("no target", |status| {
+            refused(status, "there is no Deployment v9")
+        })
+        .await;
+    managed
+        .edit(json!({
+            "target": {"kind": "Deployment", "name": "v2"}, "source": {"replicas": 4},
+        }))
+        .await;
+    managed.stage.update("chat", json!({})).await;
+    managed
+        .until("taken", |status| {
+            status["message"]
+                .as_str()
+                .is_some_and(|told| told.contains("a DynamoUpdateConfig chat already"))
+        })
+        .await;
+    assert_eq!(managed.sizes().await, (0, 0, 0));
+}
+
+/// Gives the controller's service account what `deploy/` does, and the Lease in this namespace.
+fn with_own_rights(admin: &str, namespace: &str, place: &std::path::Path) {
+    super::stage::as_service_account(admin, place);
+    let deploy = |file: &str| format!("{}/deploy/rollout/{file}", env!("CARGO_MANIFEST_DIR"));
+    let server = server();
+    server.kubectl(&["apply", "-k", &deploy("")]);
+    server.kubectl(&["apply", "-n", namespace, "-f", &deploy("namespace.yaml")]);
+    let leases = "--resource=leases.coordination.k8s.io";
+    let verbs = "--verb=create,get,update";
+    server.kubectl(&["create", "role", "lease", verbs, leases, "-n", namespace]);
+    let account = "--serviceaccount=crossfade:crossfade-controller";
+    server.kubectl(&[
+        "create",
+        "rolebinding",
+        "lease",
+        "--role=lease",
+        account,
+        "-n",
+        namespace,
+    ]);
+    // As it stands, for the namespace and the rollout of this test.
+    let policy = std::fs::read_to_string(deploy("policy.yaml")).unwrap();
+    server.apply(&policy.replace("inference", namespace));
+}
+
+#[tokio::test]
+async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rollout_names() {
+    let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
+    let mut managed = Managed::begun(handover).await;
+    managed.deployment("other", 1).await;
+    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rollouts.kubeconfig");
+    let (admin, namespace) = (
+        managed.stage.kubeconfig.clone(),
+        managed.stage.namespace.clone(),
+    );
+    tokio::task::spawn_blocking({
+        let place = place.clone();
+        move || with_own_rights(&admin, &namespace, &place)
+    })
+    .await
+    .unwrap();
+    let admin = std::mem::replace(
+        &mut managed.stage.kubeconfig,
+        place.to_string_lossy().into_owned(),
+    );
+    let _controller = managed.stage.controller(&["--rollouts"]).await;
+    managed.stage.kubeconfig = admin;
+    managed.stage.proxy("chat").await;
+    managed.waits_for("old to be safe to delete").await;
+    managed.follow_clients().await;
+    managed.is_deleted("v1").await;
+    let namespace = managed.stage.namespace.clone();
+    let said = tokio::task::spawn_blocking(move || {
+        let account = "--as=system:serviceaccount:crossfade:crossfade-controller";
+        let scale = [
+            "scale",
+            "deployment/other",
+            "--replicas=0",
+            account,
+            "-n",
+            &namespace,
+        ];
+        // `kubectl scale` reads the object first, as the controller does, and then writes its scale.
+        let output = server().try_kubectl(&scale, "");
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    })
+    .await
+    .unwrap();
+    assert!(
+        said.contains("the rollout chat does not name this object"),
+        "{said}"
+    );
+}

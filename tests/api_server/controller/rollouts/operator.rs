@@ -1,0 +1,122 @@
+//! A stand-in for what makes pods of Deployments: its pods are ready as soon as they are there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kube::Client;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::super::stage::{Stage, pods, resource};
+
+pub fn deployments() -> kube::api::ApiResource {
+    resource("apps", "v1", "Deployment", "deployments")
+}
+
+/// Makes pods for as long as it lives.
+pub struct Operator {
+    task: JoinHandle<()>,
+    /// Whether pods become ready.
+    pub makes_ready: Arc<AtomicBool>,
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Operator {
+    pub fn start(stage: &Stage) -> Self {
+        let makes_ready = Arc::new(AtomicBool::new(true));
+        let ready = Arc::clone(&makes_ready);
+        let (client, namespace) = (stage.client.clone(), stage.namespace.clone());
+        let task = tokio::spawn(async move {
+            loop {
+                // Whatever is refused is tried again.
+                let _ = reconcile(&client, &namespace, &ready).await;
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        Self { task, makes_ready }
+    }
+}
+
+async fn reconcile(client: &Client, namespace: &str, ready: &AtomicBool) -> kube::Result<()> {
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &deployments());
+    let all: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &pods());
+    for deployment in api.list(&ListParams::default()).await? {
+        let name = deployment.metadata.name.clone().unwrap();
+        let wanted = deployment.data["spec"]["replicas"].as_u64().unwrap_or(1);
+        let labels = deployment.data["spec"]["template"]["metadata"]["labels"].clone();
+        let selector = format!("made-by={name}");
+        let own = all.list(&ListParams::default().labels(&selector)).await?;
+        let own: BTreeSet<String> = own
+            .items
+            .into_iter()
+            .filter_map(|pod| pod.metadata.name)
+            .collect();
+        for i in 0..wanted {
+            let pod = format!("{name}-{i}");
+            if !own.contains(&pod) {
+                make(&all, &pod, &name, labels.clone()).await?;
+            }
+            let is_ready = if ready.load(Ordering::Relaxed) {
+                "True"
+            } else {
+                "False"
+            };
+            if !own.contains(&pod) || is_ready == "True" {
+                // The address of all pods on this machine, which the old frontends have too: the updates of other tests lead to
+                // other ports of it.
+                let status = json!({"status": {
+                    "phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
+                    "conditions": [{"type": "Ready", "status": is_ready}],
+                }});
+                all.patch_status(&pod, &PatchParams::default(), &Patch::Merge(status))
+                    .await?;
+            }
+        }
+        for pod in &own {
+            let index = pod
+                .rsplit('-')
+                .next()
+                .and_then(|index| index.parse::<u64>().ok());
+            if index.is_none_or(|index| index >= wanted) {
+                all.delete(pod, &DeleteParams::default().grace_period(0))
+                    .await?;
+            }
+        }
+        let pods = all.list(&ListParams::default().labels(&selector)).await?;
+        let is_ready =
+            |pod: &&DynamicObject| pod.data["status"]["conditions"][0]["status"] == "True";
+        let status = json!({"status": {
+            "observedGeneration": deployment.metadata.generation,
+            "replicas": pods.items.len(),
+            "readyReplicas": pods.iter().filter(is_ready).count(),
+        }});
+        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
+            .await?;
+    }
+    Ok(())
+}
+
+async fn make(
+    all: &Api<DynamicObject>,
+    pod: &str,
+    of: &str,
+    mut labels: Value,
+) -> kube::Result<()> {
+    labels["made-by"] = json!(of);
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "labels": labels},
+        "spec": {
+            "automountServiceAccountToken": false, "containers": [{"name": "main", "image": "any"}],
+        },
+    });
+    let pod: DynamicObject = serde_json::from_value(pod).unwrap();
+    all.create(&PostParams::default(), &pod).await.map(|_| ())
+}

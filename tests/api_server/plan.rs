@@ -1,0 +1,60 @@
+//! The next generation before a real API server: it takes every object of it, again and again, beside that of today.
+
+use crossfade::inject::manifests;
+use crossfade::next_generation::{Request, plan};
+use serde_json::Value;
+
+use crate::cluster::Cluster;
+use crate::manifests::{IMAGE, injected};
+
+#[test]
+fn a_real_api_server_takes_the_next_generation_beside_that_of_today() {
+    let cluster = Cluster::api_server();
+    cluster.apply(include_str!("../kubernetes/operators.yaml"));
+    cluster.apply(include_str!("../../deploy/crd/crd.yaml"));
+    cluster.kubectl(&[
+        "wait",
+        "--for=condition=Established",
+        "crd",
+        "--all",
+        "--timeout=30s",
+    ]);
+    cluster.kubectl(&["create", "namespace", "inference"]);
+    for today in [
+        include_str!("../../src/next_generation/tests/deployments.yaml"),
+        include_str!("../../src/next_generation/tests/graph.yaml"),
+    ] {
+        let today = injected(today).unwrap().text;
+        cluster.apply(&today);
+        let edited = today.replace("vllm-runtime:1.6.1", "vllm-runtime:1.7.0");
+        let planned = plan(&Request {
+            from: &today,
+            to: &edited,
+            image: Some(IMAGE),
+            ..Request::default()
+        })
+        .unwrap();
+        let apply = |more: &[&str]| {
+            let apply = ["apply", "--server-side", "--validate=strict", "-f", "-"];
+            cluster.kubectl_with(&[&apply[..], more].concat(), &planned.text)
+        };
+        let tried = apply(&["--dry-run=server", "-o", "json"]);
+        let tried: Value = serde_json::from_str(&tried).unwrap();
+        let made = manifests(&planned.text).unwrap();
+        let count: usize = made.iter().map(|manifest| manifest.objects.len()).sum();
+        assert_eq!(tried["items"].as_array().unwrap().len(), count);
+        apply(&[]);
+        // What is there is what was planned: the same plan changes nothing.
+        let versions = |text: &str| -> Vec<Value> {
+            let json: Value = serde_json::from_str(text).unwrap();
+            let items = json["items"].as_array().unwrap().iter();
+            items
+                .map(|item| item["metadata"]["resourceVersion"].clone())
+                .collect()
+        };
+        let first = apply(&["-o", "json"]);
+        assert_eq!(versions(&apply(&["-o", "json"])), versions(&first));
+        // Today's objects are as they were.
+        cluster.kubectl_with(&["diff", "-f", "-"], &today);
+    }
+}

@@ -1,0 +1,239 @@
+//! `crossfade rollout` and its verbs, on a real API server.
+
+use super::*;
+
+const ROLLOUT: &str = r#"
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoRollout
+metadata: {name: chat}
+spec:
+  source: {kind: Deployment, name: chat-v1}
+  target: {kind: Deployment, name: chat-v2}
+  frontends: {source: chat-v1-frontend, target: chat-v2-frontend, service: chat-v2-frontend}
+  clientService: chat
+"#;
+
+const LOOK: &str = r#"{"status": {"phase": "Progressing", "message": "grows new", "observedGeneration": 1,
+  "step": {"old": 4, "new": 1, "next": 4}, "split": {"percent": 0, "weights": {"old": 1, "new": 0}},
+  "waitingFor": [{"what": "new to be ready: 0 of 1 units are", "since": "2026-01-02T03:04:05Z"}],
+  "source": {"workers": "4/4", "roles": {"worker": {"spec": 4, "ready": 4}}, "openStreams": 12},
+  "target": {"workers": "0/1", "roles": {"worker": {"spec": 1, "ready": 0}}},
+  "conditions": [{"type": "Reconciling", "status": "True", "reason": "Progressing", "message": "grows new",
+    "lastTransitionTime": "2026-01-02T03:04:05Z"}]}}"#;
+
+impl Server {
+    fn rollout(&self, name: &str) -> Value {
+        self.0.get(&["dro", name])["spec"].take()
+    }
+}
+
+#[tokio::test]
+async fn a_rollout_is_shown_with_what_it_waits_for_and_both_generations() {
+    let server = Server::start().await;
+    let (code, text) = server.crossfade(&["rollout"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("no rollout found in namespace default"),
+        "{text}"
+    );
+    let (code, text) = server.crossfade(&["rollout", "chat", "-n", "elsewhere"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("there is no rollout chat in namespace elsewhere"),
+        "{text}"
+    );
+
+    server.0.apply(ROLLOUT);
+    // The only one needs no name.
+    let (code, text) = server.crossfade(&["rollout"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("unknown: no controller with --rollouts has written a status"),
+        "{text}"
+    );
+    let patch = [
+        "patch",
+        "dro",
+        "chat",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        LOOK,
+    ];
+    server.0.kubectl(&patch);
+    let (code, text) = server.crossfade(&["-n", "default", "rollout", "chat"]);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "rollout     chat in namespace default, edit 1\n",
+        "phase       Progressing\n            grows new\n",
+        "step        new has 1 units, old 4; new is to have 4 next\n",
+        "waits for   new to be ready: 0 of 1 units are, for ",
+        "split       0 % of the requests go to new\n",
+        "old         Deployment/chat-v1",
+        "new         Deployment/chat-v2",
+        "conditions  Reconciling True (Progressing)\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    let (_, text) = server.crossfade(&["rollout", "chat", "-o", "json"]);
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["rollout"]["status"]["step"]["new"], 1);
+    assert_eq!(json["rollout"]["metadata"]["managedFields"], Value::Null);
+    let (_, text) = server.crossfade(&["rollout", "chat", "-o", "yaml"]);
+    assert!(text.starts_with("---\nrollout:\n"), "{text}");
+
+    let second = ROLLOUT.replace("name: chat}", "name: other}");
+    server.0.apply(&second);
+    let (code, text) = server.crossfade(&["rollout"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.starts_with("NAME ") && text.contains("\nother "),
+        "{text}"
+    );
+    assert!(
+        text.contains("chat                             Progressing        4/4       0/1     0 %"),
+        "{text}"
+    );
+
+    // Watching goes on until nobody reads.
+    let kubeconfig = server.0.kubeconfig().unwrap();
+    let mut command = program();
+    let command = command
+        .args(["rollout", "chat", "--watch", "--interval", "0.1"])
+        .env("KUBECONFIG", kubeconfig);
+    let mut terminal = Terminal::run(command, 100, 30);
+    terminal.shows(&["waits for", "Deployment/chat-v2"]).await;
+    server.0.kubectl(&[
+        "patch",
+        "dro",
+        "chat",
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        r#"{"status": {"phase": "Complete"}}"#,
+    ]);
+    terminal.shows(&["Complete"]).await;
+    terminal.type_in("\u{3}");
+    terminal.end().await;
+}
+
+#[tokio::test]
+async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
+    let server = Server::start().await;
+    server.0.apply(ROLLOUT);
+    // Nobody can be asked here.
+    let (code, text) = server.crossfade(&["rollout", "abort", "chat"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains(r#"spec.intent: "Run" -> "Abort"   (it goes back to the old generation)"#),
+        "{text}"
+    );
+    assert!(text.contains("use --yes"), "{text}");
+    assert_eq!(server.rollout("chat")["intent"], "Run");
+    for (keys, code, said) in [
+        ("n\n", 1, "no changes were made"),
+        ("\n", 1, "no changes were made"),
+        ("y\n", 0, "changed"),
+    ] {
+        let (ended, text) = server
+            .answered(&["rollout", "pause", "chat"], keys, || ())
+            .await;
+        assert_eq!(ended, Some(code), "{keys:?}: {text}");
+        assert!(text.trim_end().ends_with(said), "{keys:?}: {text}");
+        let intent = if code == 0 { "Hold" } else { "Run" };
+        assert_eq!(server.rollout("chat")["intent"], intent, "{keys:?}");
+    }
+    for (verb, intent, undo) in [
+        ("resume", "Run", Value::Null),
+        ("promote", "Promote", Value::Null),
+        ("abort", "Abort", Value::Null),
+        ("undo", "Abort", json!(1)),
+        ("resume", "Run", Value::Null),
+        ("pause", "Hold", Value::Null),
+        ("undo", "Run", json!(1)),
+    ] {
+        let (code, text) = server.crossfade(&["rollout", verb, "chat", "--yes"]);
+        assert_eq!(code, Some(0), "{verb}: {text}");
+        let spec = server.rollout("chat");
+        assert_eq!(
+            (&spec["intent"], &spec["undoTo"]),
+            (&json!(intent), &undo),
+            "{verb}"
+        );
+        let (code, text) = server.crossfade(&["rollout", verb, "chat", "--yes"]);
+        assert_eq!(code, Some(0), "{verb}: {text}");
+        assert!(text.contains("nothing to change"), "{verb}: {text}");
+    }
+    // What the controller writes meanwhile does not matter; what another person does, does.
+    let look = || {
+        let patch = [
+            "patch",
+            "dro",
+            "chat",
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            LOOK,
+        ];
+        server.0.kubectl(&patch);
+    };
+    let (code, text) = server
+        .answered(&["rollout", "pause", "chat"], "y\n", look)
+        .await;
+    assert_eq!(code, Some(0), "{text}");
+    let theirs = || {
+        server.0.kubectl(&[
+            "patch",
+            "dro",
+            "chat",
+            "--type=merge",
+            "-p",
+            r#"{"spec": {"intent": "Abort"}}"#,
+        ]);
+    };
+    let (code, text) = server
+        .answered(&["rollout", "promote", "chat"], "y\n", theirs)
+        .await;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("chat has been changed in the meantime"),
+        "{text}"
+    );
+    assert_eq!(server.rollout("chat")["intent"], "Abort");
+
+    let (code, text) = server.crossfade(&["rollout", "pause", "none", "--yes"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("there is no rollout none in namespace default"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn the_roles_that_are_shipped_are_enough_and_no_more_than_enough() {
+    let server = Server::start().await;
+    server.0.apply(ROLLOUT);
+    let roles = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/people");
+    server.0.kubectl(&["apply", "-k", roles]);
+    for (account, role) in [("looks", "crossfade-viewer"), ("edits", "crossfade-editor")] {
+        server.0.kubectl(&["create", "sa", account]);
+        let binds = format!("--clusterrole={role}");
+        let whom = format!("--serviceaccount=default:{account}");
+        server
+            .0
+            .kubectl(&["create", "rolebinding", account, &binds, &whom]);
+    }
+    let looks = server.kubeconfig_of("looks", "theirs");
+    let edits = server.kubeconfig_of("edits", "theirs");
+    let as_of = |file: &tempfile::NamedTempFile, args: &[&str]| {
+        let file = file.path().to_str().unwrap();
+        server.crossfade(&[&["--kubeconfig", file, "--context", "theirs"], args].concat())
+    };
+    let (code, text) = as_of(&looks, &["rollout", "chat"]);
+    assert_eq!(code, Some(0), "{text}");
+    let (code, text) = as_of(&looks, &["rollout", "pause", "chat", "-y"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("cannot change the rollout chat"), "{text}");
+    let (code, text) = as_of(&edits, &["rollout", "pause", "chat", "-y"]);
+    assert_eq!(code, Some(0), "{text}");
+}

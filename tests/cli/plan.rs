@@ -1,0 +1,480 @@
+//! `crossfade plan`: from the manifests of today and edited ones to the next generation, and what is wrong with what was given.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crossfade::inject::manifests;
+use crossfade::resource::load_rollout;
+use serde_json::{Value, json};
+
+use crate::program::run;
+
+const DEPLOYMENTS: &str = include_str!("../../src/next_generation/tests/deployments.yaml");
+const GRAPH: &str = include_str!("../../src/next_generation/tests/graph.yaml");
+
+/// Two manifests in a directory of their own.
+struct Files {
+    _directory: tempfile::TempDir,
+    from: PathBuf,
+    to: PathBuf,
+}
+
+impl Files {
+    fn with(from: &str, to: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        Self {
+            from: file("from.yaml", from),
+            to: file("to.yaml", to),
+            _directory: directory,
+        }
+    }
+
+    fn plan(&self, more: &[&str]) -> (Option<i32>, String, String) {
+        let (from, to) = (self.from.to_str().unwrap(), self.to.to_str().unwrap());
+        run(&[&["plan", "--from", from, "--to", to], more].concat(), b"")
+    }
+}
+
+/// With other workers.
+fn edited(text: &str) -> String {
+    text.replace("vllm-runtime:1.6.1", "vllm-runtime:1.7.0")
+}
+
+fn planned(from: &str, more: &[&str]) -> (Vec<Value>, String) {
+    let (status, out, said) = Files::with(from, &edited(from)).plan(more);
+    assert_eq!(status, Some(0), "{said}");
+    let read = manifests(&out).unwrap();
+    (read.into_iter().flat_map(|one| one.objects).collect(), said)
+}
+
+fn refused(from: &str, to: &str, more: &[&str]) -> String {
+    let (status, out, said) = Files::with(from, to).plan(more);
+    assert_eq!((status, &*out), (Some(2), ""), "{said}");
+    said
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str, start: &str) -> &'a Value {
+    let mut found = objects.iter().filter(|object| {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        object["kind"] == kind && name.starts_with(start)
+    });
+    found
+        .next()
+        .unwrap_or_else(|| panic!("no {kind}/{start}: {objects:#?}"))
+}
+
+fn labels(object: &Value) -> &Value {
+    &object["spec"]["template"]["metadata"]["labels"]
+}
+
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let selector = selector.as_object().unwrap();
+    selector
+        .iter()
+        .all(|(label, value)| labels[label] == *value)
+}
+
+#[test]
+fn two_generations_of_deployments_share_no_name_no_label_and_no_namespace() {
+    let (objects, said) = planned(DEPLOYMENTS, &[]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(
+        said.contains("Deployment/chat-frontend has no sidecar in these manifests"),
+        "{said}"
+    );
+    let kinds: Vec<_> = objects
+        .iter()
+        .map(|object| object["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "Service",
+            "Service",
+            "Deployment",
+            "Deployment",
+            "Deployment",
+            "DynamoRollout"
+        ]
+    );
+    let old: Vec<_> = manifests(DEPLOYMENTS)
+        .unwrap()
+        .into_iter()
+        .flat_map(|one| one.objects)
+        .collect();
+    for start in ["chat-frontend", "chat-prefill", "chat-decode"] {
+        let (new, old) = (
+            find(&objects, "Deployment", start),
+            find(&old, "Deployment", start),
+        );
+        let hash = new["metadata"]["labels"]["crossfade/generation"]
+            .as_str()
+            .unwrap();
+        assert_eq!(new["metadata"]["name"], format!("{start}-{hash}"));
+        assert!(
+            selects(&new["spec"]["selector"]["matchLabels"], labels(new)),
+            "{new:#}"
+        );
+        assert!(
+            !selects(&old["spec"]["selector"]["matchLabels"], labels(new)),
+            "{new:#}"
+        );
+        assert!(
+            !selects(&new["spec"]["selector"]["matchLabels"], labels(old)),
+            "{new:#}"
+        );
+        assert_eq!(
+            labels(new)["nvidia.com/dynamo-namespace"],
+            format!("chat-{hash}")
+        );
+        assert_eq!(
+            labels(new)["nvidia.com/dynamo-graph-deployment-name"],
+            format!("chat-frontend-{hash}")
+        );
+        let replicas = if start == "chat-frontend" { 2 } else { 0 };
+        assert_eq!(new["spec"]["replicas"], replicas);
+        assert_eq!(new["metadata"]["namespace"], "inference");
+        let text = new.to_string();
+        assert!(
+            text.contains(&format!("chat-{hash}")) && !text.contains("null"),
+            "{text}"
+        );
+        assert!(
+            !text.contains("\"chat\"") || start == "chat-frontend",
+            "{text}"
+        );
+    }
+    let clients = find(&old, "Service", "chat");
+    let frontend = find(&objects, "Deployment", "chat-frontend");
+    assert!(!selects(&clients["spec"]["selector"], labels(frontend)));
+    assert_eq!(labels(frontend)["app.kubernetes.io/part-of"], "chat");
+    assert_eq!(
+        frontend["spec"]["template"]["spec"]["initContainers"][0]["name"],
+        "crossfade"
+    );
+    let service = find(&objects, "Service", "chat-");
+    let hash = frontend["metadata"]["labels"]["crossfade/generation"]
+        .as_str()
+        .unwrap();
+    let service = objects
+        .iter()
+        .find(|object| object["metadata"]["name"] == format!("chat-{hash}"))
+        .unwrap_or(service);
+    assert!(
+        selects(&service["spec"]["selector"], labels(frontend)),
+        "{service:#}"
+    );
+    assert_eq!(
+        service["spec"]["ports"],
+        json!([{"name": "http", "port": 80, "targetPort": "http"}])
+    );
+    assert_eq!(
+        (
+            &service["spec"]["type"],
+            &service["metadata"]["annotations"]
+        ),
+        (&Value::Null, &Value::Null)
+    );
+}
+
+#[test]
+fn the_rollout_names_both_generations_and_is_good() {
+    let (status, out, _) = Files::with(
+        DEPLOYMENTS,
+        &edited(DEPLOYMENTS).replace("replicas: 4", "replicas: 6"),
+    )
+    .plan(&[]);
+    assert_eq!(status, Some(0));
+    let text = out.rsplit("---\n").next().unwrap();
+    let rollout = load_rollout(text).unwrap_or_else(|problems| panic!("{problems}\n{text}"));
+    let spec = &rollout.spec;
+    assert_eq!(spec.source.roles["prefill"].name, "chat-prefill");
+    assert_eq!(spec.target.roles["prefill"].replicas, Some(6));
+    assert_eq!(spec.target.roles["decode"].replicas, None);
+    assert_eq!(
+        (&*spec.frontends.source, spec.frontends.port),
+        ("chat-frontend", 80)
+    );
+    assert_eq!(spec.client_service, "chat");
+    assert_eq!(rollout.identity.namespace.as_deref(), Some("inference"));
+}
+
+#[test]
+fn a_graph_gets_a_second_one_without_workers() {
+    let (objects, said) = planned(GRAPH, &[]);
+    assert!(
+        said.contains("DynamoGraphDeployment/chat has no sidecar"),
+        "{said}"
+    );
+    let kinds: Vec<_> = objects
+        .iter()
+        .map(|object| object["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds,
+        [
+            "Role",
+            "RoleBinding",
+            "DynamoGraphDeployment",
+            "DynamoRollout"
+        ]
+    );
+    let (graph, rollout) = (&objects[2], &objects[3]);
+    let name = graph["metadata"]["name"].as_str().unwrap();
+    let replicas: Vec<_> = graph["spec"]["components"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|component| &component["replicas"])
+        .collect();
+    assert_eq!(replicas, [2, 0, 0]);
+    assert_eq!(
+        objects[1]["subjects"][0]["name"],
+        format!("{name}-k8s-service-discovery")
+    );
+    assert_eq!(
+        rollout["spec"]["source"],
+        json!({"kind": "DynamoGraphDeployment", "name": "chat"})
+    );
+    assert_eq!(
+        rollout["spec"]["target"],
+        json!({"kind": "DynamoGraphDeployment", "name": name})
+    );
+    assert_eq!(
+        rollout["spec"]["frontends"],
+        json!({"source": "chat", "target": name, "service": format!("{name}-frontend")})
+    );
+    assert_eq!(rollout["spec"]["clientService"], "chat-clients");
+    let alpha = include_str!("../corpus/inject/graph-v1alpha1.yaml");
+    let to = alpha.replace("dynamo.vllm", "dynamo.sglang");
+    let (status, out, said) = Files::with(alpha, &to).plan(&["--client-service", "clients"]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        out.contains("    VllmDecodeWorker:\n      componentType: worker\n      replicas: 0\n"),
+        "{out}"
+    );
+    assert!(out.contains("clientService: clients\n"), "{out}");
+}
+
+#[test]
+fn the_same_edit_gives_the_same_text_and_a_sidecar_of_today_changes_nothing() {
+    let files = Files::with(DEPLOYMENTS, &edited(DEPLOYMENTS));
+    let (_, first, _) = files.plan(&[]);
+    assert_eq!(files.plan(&[]).1, first);
+    let injected = crate::manifests::injected(DEPLOYMENTS).unwrap().text;
+    let (_, second, said) = Files::with(&injected, &edited(&injected)).plan(&[]);
+    // By the sidecar, the frontends of today have the label of a graph.
+    assert_eq!(second, first);
+    assert_eq!(said, "");
+}
+
+#[test]
+fn a_rolling_update_that_does_is_told_and_nothing_is_printed() {
+    let files = Files::with(
+        DEPLOYMENTS,
+        &DEPLOYMENTS.replace("replicas: 4", "replicas: 8"),
+    );
+    let (status, out, said) = files.plan(&[]);
+    assert_eq!((status, &*out), (Some(0), ""));
+    assert!(
+        said.starts_with("a plain rolling update does: only replicas"),
+        "{said}"
+    );
+    let (status, out, _) = files.plan(&["--anyway"]);
+    assert_eq!(status, Some(0));
+    assert!(out.contains("kind: DynamoRollout"));
+}
+
+#[test]
+fn other_objects_are_taken_along_or_told() {
+    let to = edited(DEPLOYMENTS).replace("{router: kv}", "{router: random}")
+        + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: more, namespace: inference}\ndata: {a: b}\n";
+    let from = format!(
+        "{DEPLOYMENTS}---\napiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {{name: decode, namespace: inference}}\n"
+    );
+    let (status, out, said) = Files::with(&from, &to).plan(&[]);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(
+        said.contains("ConfigMap/chat-settings changes, and both generations use it"),
+        "{said}"
+    );
+    assert!(
+        said.contains("HorizontalPodAutoscaler/decode scales workers"),
+        "{said}"
+    );
+    assert!(
+        out.contains("name: more\n") && !out.contains("name: chat-settings"),
+        "{out}"
+    );
+}
+
+#[test]
+fn workers_without_a_namespace_get_one() {
+    let from = DEPLOYMENTS
+        .replace(
+            "        env:\n        - {name: DYN_NAMESPACE, value: chat}\n",
+            "",
+        )
+        .replace(", --namespace, chat", "")
+        .replace(
+            " --namespace chat --endpoint dyn://chat.decode.generate",
+            "",
+        );
+    let (objects, said) = planned(&from, &[]);
+    for start in ["chat-frontend", "chat-prefill", "chat-decode"] {
+        assert!(
+            said.contains(&format!("Deployment/{start} names no Dynamo namespace")),
+            "{said}"
+        );
+        let object = find(&objects, "Deployment", start);
+        let hash = object["metadata"]["labels"]["crossfade/generation"]
+            .as_str()
+            .unwrap();
+        let variable = &object["spec"]["template"]["spec"]["containers"][0]["env"][0];
+        assert_eq!(
+            *variable,
+            json!({"name": "DYN_NAMESPACE", "value": format!("dynamo-{hash}")})
+        );
+    }
+}
+
+#[test]
+fn what_could_not_be_apart_is_refused() {
+    let with = |from: &str, to: &str| {
+        let text = DEPLOYMENTS.replacen(from, to, 1);
+        assert_ne!(text, DEPLOYMENTS, "{from}");
+        refused(&text, &edited(&text), &[])
+    };
+    for (from, to, expected) in [
+        (
+            "DYN_NAMESPACE, value: chat",
+            "DYN_NAMESPACE_PREFIX, value: chat",
+            "DYN_NAMESPACE_PREFIX makes frontends find the workers of every generation",
+        ),
+        (
+            "--router-mode, kv",
+            "--namespace-prefix, chat",
+            "--namespace-prefix makes frontends find",
+        ),
+        (
+            "value: chat}",
+            "valueFrom: {fieldRef: {fieldPath: metadata.name}}}",
+            "DYN_NAMESPACE is taken from elsewhere",
+        ),
+        (
+            "selector: {app: chat-frontend}\n  ports",
+            "selector: {nvidia.com/dynamo-component-type: frontend}\n  ports",
+            "--from has no Service that selects",
+        ),
+        (
+            "dynamo.frontend",
+            "dynamo.planner",
+            "has no Dynamo frontend",
+        ),
+        (
+            "dynamo-component-type: decode",
+            "dynamo-component-type: prefill",
+            "two sets of prefill workers",
+        ),
+    ] {
+        let said = with(from, to);
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let all = DEPLOYMENTS
+        .replace(
+            "selector: {app: chat-frontend}\n  ports",
+            "selector: {nvidia.com/dynamo-component-type: frontend}\n  ports",
+        )
+        .replace(
+            "nvidia.com/dynamo-namespace: chat\n    spec",
+            "nvidia.com/dynamo-component-type: frontend\n    spec",
+        );
+    let said = refused(&all, &edited(&all), &[]);
+    assert!(
+        said.contains("Service/chat would select the new frontends as well"),
+        "{said}"
+    );
+    let alone = DEPLOYMENTS
+        .split("---\n")
+        .take(2)
+        .collect::<Vec<_>>()
+        .join("---\n");
+    let said = refused(&alone, &alone.replace("1.6.1", "1.7.0"), &[]);
+    assert!(said.contains("--from has no workers"), "{said}");
+    let said = refused(DEPLOYMENTS, GRAPH, &[]);
+    assert!(said.contains("a plan keeps the kind"), "{said}");
+    let two = format!(
+        "{GRAPH}---\n{}",
+        GRAPH.replace("name: chat,", "name: other,")
+    );
+    assert!(refused(&two, GRAPH, &[]).contains("--from has several graphs"));
+    let global = GRAPH.replace(
+        "    type: decode\n",
+        "    type: decode\n    globalDynamoNamespace: true\n",
+    );
+    assert!(
+        refused(&global, &edited(&global), &[])
+            .contains("globalDynamoNamespace: two generations would share it")
+    );
+    let lone = GRAPH.split("---\n").next().unwrap();
+    assert!(
+        refused(lone, &edited(lone), &[])
+            .contains("name the one that clients connect to by --client-service")
+    );
+}
+
+#[test]
+fn the_service_of_the_clients_is_named_where_there_are_several() {
+    let two = format!(
+        "{DEPLOYMENTS}---\napiVersion: v1\nkind: Service\nmetadata: {{name: chat-2, namespace: inference}}\nspec:\n  selector: {{app: chat-frontend}}\n  ports: [{{port: 8000}}]\n"
+    );
+    let said = refused(&two, &edited(&two), &[]);
+    assert!(
+        said.contains("several Services select the frontends of today: chat, chat-2"),
+        "{said}"
+    );
+    let said = refused(&two, &edited(&two), &["--client-service", "chat-3"]);
+    assert!(said.contains("--from has no Service chat-3"), "{said}");
+    let (objects, _) = planned(&two, &["--client-service", "chat-2"]);
+    let rollout = objects.last().unwrap();
+    assert_eq!(rollout["spec"]["clientService"], "chat-2");
+    assert_eq!(rollout["spec"]["frontends"]["port"], Value::Null);
+}
+
+#[test]
+fn what_is_given_wrongly_is_refused_with_status_2() {
+    for (args, expected) in [
+        (&["plan"][..], "--from <FILE>"),
+        (
+            &["plan", "--from", "-", "--to", "-"],
+            "only one of --from and --to can be standard input",
+        ),
+        (
+            &["plan", "--from", "/nowhere.yaml", "--to", "-"],
+            "/nowhere.yaml: ",
+        ),
+        (
+            &[
+                "plan",
+                "--from",
+                "-",
+                "--to",
+                "/dev/null",
+                "--client-service",
+                "a b",
+            ],
+            "--client-service",
+        ),
+    ] {
+        let (status, out, said) = run(args, b"a: [");
+        assert_eq!((status, &*out), (Some(2), ""), "{said}");
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    let said = refused("a: [", DEPLOYMENTS, &[]);
+    assert!(said.contains("--from: document 1, line 1"), "{said}");
+}

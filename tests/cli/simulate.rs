@@ -1,0 +1,288 @@
+//! `crossfade simulate`: from a rollout and manifests of its workers to a timeline, and what is wrong with what was given.
+
+use serde_json::Value;
+
+use crate::program::run;
+
+const ROLLOUT: &str = "\
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoRollout
+metadata: {name: chat}
+spec:
+  source: {kind: Deployment, name: chat-v1}
+  target: {kind: Deployment, name: chat-v2}
+  frontends: {source: chat-v1-frontend, target: chat-v2-frontend, service: chat-v2-frontend}
+  clientService: chat
+";
+
+const WORKERS: &str = "\
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat-v1}
+spec:
+  replicas: 2
+  template:
+    spec:
+      terminationGracePeriodSeconds: 1200
+      containers:
+      - name: main
+        resources: {limits: {nvidia.com/gpu: 8}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat-v2}
+spec:
+  replicas: 0
+  template:
+    spec:
+      terminationGracePeriodSeconds: 1200
+      containers:
+      - name: main
+        resources: {limits: {nvidia.com/gpu: \"4\"}}
+";
+
+const LOAD: [&str; 6] = ["--startup", "4m", "--stream-p99", "9m", "--rate", "10"];
+
+fn simulate(more: &[&str], text: &str) -> (Option<i32>, String, String) {
+    run(
+        &[&["simulate", "-f", "-"], &LOAD[..], more].concat(),
+        text.as_bytes(),
+    )
+}
+
+fn json(more: &[&str], text: &str) -> Value {
+    let (_, out, said) = simulate(&[&["-o", "json"], more].concat(), text);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{said}"))
+}
+
+#[test]
+fn sizes_gpus_and_grace_come_from_the_manifests_beside_the_rollout() {
+    let text = format!("{ROLLOUT}{WORKERS}");
+    let (status, out, said) = simulate(&[], &text);
+    assert_eq!((status, &*said), (Some(0), ""), "{out}");
+    let first = out.lines().nth(1).unwrap();
+    let words: Vec<_> = first.split_whitespace().collect();
+    assert_eq!(
+        words[..9],
+        ["0:00", "grow", "new", "to", "1", "0/1", "2/2", "0", "%"]
+    );
+    for expected in [
+        "new to be ready: 0 of 1 units are",
+        "streams on old to end:",
+        "a person sends the clients to the frontends of new",
+        "earliest end  ",
+        "peak GPUs     20 (before: 16)",
+        " 0 moved, ",
+        " 0 cut",
+    ] {
+        assert!(out.contains(expected), "{expected}\n{out}");
+    }
+    let json = json(&[], &text);
+    assert_eq!(json["ends"], true);
+    assert_eq!(json["progress"], "Complete");
+    let (status, svg, _) = simulate(&["-o", "svg"], &text);
+    assert_eq!(status, Some(0));
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"));
+}
+
+#[test]
+fn what_if_changes_time_and_cost() {
+    let text = format!("{ROLLOUT}{WORKERS}");
+    let (plain, all) = (json(&[], &text), json(&["--max-surge", "100%"], &text));
+    let moved = json(&["--continuation", "on"], &text);
+    let end = |json: &Value| json["earliestEndSeconds"].as_u64().unwrap();
+    assert!(end(&all) < end(&plain), "{plain} {all}");
+    assert_eq!(all["peakGpus"], 24);
+    assert!(moved["streams"]["moved"].as_u64() > Some(0));
+    assert_eq!(plain["streams"]["moved"], 0);
+    let unavailable = json(&["--max-surge", "0", "--max-unavailable", "1"], &text);
+    assert_eq!(unavailable["peakGpus"], 16);
+}
+
+#[test]
+fn without_manifests_the_number_is_stated_and_the_rest_is_assumed_aloud() {
+    let (status, out, said) = simulate(&[], ROLLOUT);
+    assert_eq!((status, &*out), (Some(2), ""));
+    assert!(said.contains("source has no worker workers now"), "{said}");
+    assert!(said.contains("--replicas"), "{said}");
+    let (status, out, said) = simulate(&["--replicas", "4"], ROLLOUT);
+    assert_eq!(status, Some(0), "{said}");
+    assert!(out.contains("peak GPUs     5 (before: 4)"), "{out}");
+    assert!(
+        said.contains("assumed: one GPU for each worker; state it by --gpus"),
+        "{said}"
+    );
+    assert!(
+        said.contains("assumed: terminationGracePeriodSeconds 1080"),
+        "{said}"
+    );
+    let (_, out, said) = simulate(
+        &["--replicas", "4", "--gpus", "8", "--grace", "20m"],
+        ROLLOUT,
+    );
+    assert!(out.contains("peak GPUs     40 (before: 32)"), "{out}");
+    assert_eq!(said, "");
+    let stated = ROLLOUT.replace("name: chat-v1}", "name: chat-v1, replicas: 3}");
+    let (status, _, said) = simulate(&["--gpus", "1", "--grace", "20m"], &stated);
+    assert_eq!((status, &*said), (Some(0), ""));
+}
+
+#[test]
+fn roles_and_graphs_keep_their_proportion() {
+    let roles = ROLLOUT
+        .replace("{kind: Deployment, name: chat-v1}", "{roles: {prefill: {kind: Deployment, name: p1}, decode: {kind: Deployment, name: d1}}}")
+        .replace("{kind: Deployment, name: chat-v2}", "{roles: {prefill: {kind: Deployment, name: p2}, decode: {kind: Deployment, name: d2}}}");
+    let (status, out, said) = simulate(
+        &[
+            "--replicas",
+            "prefill=4,decode=2",
+            "--gpus",
+            "prefill=1,decode=4",
+            "--grace",
+            "20m",
+        ],
+        &roles,
+    );
+    assert_eq!((status, &*said), (Some(0), ""), "{out}");
+    assert!(out.contains("grow new to prefill 1, decode 1"), "{out}");
+    assert!(out.contains("(before: 12)"), "{out}");
+    let graph = |name: &str, replicas: u32| {
+        format!(
+            "---\napiVersion: nvidia.com/v1alpha1\nkind: DynamoGraphDeployment\nmetadata: {{name: {name}}}\nspec:\n  services:\n    Frontend: \
+             {{componentType: frontend, replicas: 1}}\n    Prefill: {{componentType: worker, subComponentType: prefill, replicas: {replicas}, \
+             resources: {{limits: {{gpu: \"1\"}}}}}}\n    Decode: {{componentType: worker, subComponentType: decode, replicas: {replicas}, \
+             multinode: {{nodeCount: 2}}, resources: {{limits: {{gpu: \"8\"}}}}}}\n"
+        )
+    };
+    let graphs = ROLLOUT.replace(
+        "kind: Deployment, name: chat",
+        "kind: DynamoGraphDeployment, name: chat",
+    );
+    let text = format!("{graphs}{}{}", graph("chat-v1", 2), graph("chat-v2", 0));
+    let (status, out, said) = simulate(&["--grace", "20m"], &text);
+    assert_eq!((status, &*said), (Some(0), ""), "{out}");
+    assert!(out.contains("(before: 34)"), "{out}");
+    // Dynamo's operator gives pods a minute.
+    let (status, out, _) = simulate(&[], &text);
+    assert_eq!(status, Some(1));
+    assert!(
+        out.contains("a longer terminationGracePeriodSeconds of old: 60 s"),
+        "{out}"
+    );
+}
+
+#[test]
+fn what_never_ends_says_why_with_status_1() {
+    let text = format!("{ROLLOUT}  strategy: {{gpuBudget: 18}}\n{WORKERS}");
+    let (status, out, _) = simulate(&[], &text);
+    assert_eq!(status, Some(1), "{out}");
+    assert!(
+        out.contains("never ends    refused before the first write; it waits for:"),
+        "{out}"
+    );
+    assert!(out.contains("gpuBudget 18"), "{out}");
+    let json = json(&[], &text);
+    assert_eq!(
+        (&json["ends"], &json["earliestEndSeconds"]),
+        (&Value::Bool(false), &Value::Null)
+    );
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused_with_status_2() {
+    let text = format!("{ROLLOUT}{WORKERS}");
+    for (more, text, expected) in [
+        (
+            &["--max-surge", "0"][..],
+            &*text,
+            "maxSurge and maxUnavailable must not both be 0",
+        ),
+        (
+            &["--replicas", "decode=2"],
+            &*text,
+            "--replicas: the rollout has no decode workers",
+        ),
+        (
+            &["--gpus", "prefill=2"],
+            &*text,
+            "--gpus: the rollout has no prefill workers",
+        ),
+        (
+            &[],
+            &text.replace("gpu: 8", "gpu: 4294967295, amd.com/gpu: 4294967295"),
+            "more than 100000 GPUs is not simulated",
+        ),
+        (
+            &[],
+            &text.replace("replicas: 2", "replicas: 9999999999"),
+            "more than 1000 replicas are not simulated",
+        ),
+        (&[], WORKERS, "exactly one DynamoRollout; they hold 0"),
+        (&[], "a: [", "document 1, line 1"),
+        (
+            &[],
+            "kind: DynamoRollout\n",
+            "-: line 1: apiVersion: is required",
+        ),
+    ] {
+        let (status, out, said) = simulate(more, text);
+        assert_eq!((status, &*out), (Some(2), ""), "{expected}: {said}");
+        assert!(said.contains(expected), "{expected}: {said}");
+    }
+    // Lines are those of the whole text.
+    let late = format!(
+        "{}\n---\n{}",
+        WORKERS.trim_end(),
+        ROLLOUT.replace("clientService", "clientServices")
+    );
+    let (_, _, said) = simulate(&[], &late);
+    let line = 1 + late[..late.find("clientServices").unwrap()]
+        .matches('\n')
+        .count();
+    assert!(
+        said.contains(&format!(
+            "-: line {line}: spec.clientServices: unknown field"
+        )),
+        "{said}"
+    );
+    let (status, _, said) = run(
+        &[&["simulate", "-f", "/nowhere.yaml"], &LOAD[..]].concat(),
+        b"",
+    );
+    assert_eq!(status, Some(2));
+    assert!(said.contains("/nowhere.yaml: "), "{said}");
+}
+
+#[test]
+fn wrong_values_of_flags_are_refused() {
+    for (flag, value, expected) in [
+        ("--startup", "0", "must be more than 0"),
+        ("--stream-p99", "soon", "is not a duration"),
+        ("--rate", "0", "must be 0.001 to 1000000"),
+        ("--replicas", "0", "'0' is no number from 1 to 1000"),
+        ("--gpus", "decoder=1", "'decoder' is no role"),
+        ("--grace", "-1", "must be between 0"),
+        ("--stable", "x", "is not a duration"),
+        (
+            "--max-surge",
+            "101%",
+            "is no number of at least 0 and no percentage",
+        ),
+        (
+            "--max-unavailable",
+            "many",
+            "is no number of at least 0 and no percentage",
+        ),
+        ("--continuation", "maybe", "invalid value 'maybe'"),
+        ("--output", "yaml", "invalid value 'yaml'"),
+    ] {
+        let (status, _, said) = run(&["simulate", "-f", "-", &format!("{flag}={value}")], b"");
+        assert_eq!(status, Some(2));
+        assert!(said.contains(expected), "{flag}: {said}");
+    }
+    let (_, _, said) = run(&["simulate"], b"");
+    for flag in ["--file", "--startup", "--stream-p99", "--rate"] {
+        assert!(said.contains(flag), "{flag}: {said}");
+    }
+}

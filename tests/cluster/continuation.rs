@@ -1,0 +1,67 @@
+//! A frontend's pod is deleted while it answers: its streams go on from the other generation.
+
+use crate::pair::PROTOCOLS;
+use crate::rig::{self, Family};
+use crate::stage::{Stage, UPDATE};
+use crate::streams::Streams;
+
+const STREAMS: usize = 200;
+const WORDS: usize = 60;
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn a_frontends_pod_that_is_deleted_cuts_no_stream() {
+    let stage = Stage::ready().await;
+    stage.update(99).await;
+    let patch = r#"{"spec":{"failover":{"continuation":{"mode":"AnyGeneration"}}}}"#;
+    let args = ["patch", "duc", UPDATE, "--type=merge", "-p", patch];
+    stage.cluster.kubectl(&args);
+    stage
+        .until_all("the proof of every endpoint", |plan| {
+            let endpoints = plan["endpoints"].as_array();
+            endpoints.is_some_and(|all| {
+                all.len() >= 2
+                    && all
+                        .iter()
+                        .all(|one| one["continuation"]["tiny"] == "supported")
+            })
+        })
+        .await;
+    let prompt = format!("<<counted=1 words={WORDS} each_ms=300>>");
+    let mut open = Vec::new();
+    for family in [Family::Chat, Family::Completions] {
+        for protocol in PROTOCOLS {
+            let way = (family, protocol == "http2");
+            let streams = Streams::raw(stage.address, STREAMS / 4, way, &prompt, "w:0");
+            open.push(streams.await);
+        }
+    }
+    let pods = stage.cluster.get(&["pods", "-l", "app=new-frontend"]);
+    let pods = pods["items"].as_array().expect("a list").iter();
+    for pod in pods {
+        let name = pod["metadata"]["name"].as_str().expect("a name");
+        // At once, as if its node were gone.
+        let delete = ["delete", "pod", name, "--force", "--grace-period=0"];
+        stage.cluster.kubectl(&delete);
+    }
+    let words: Vec<_> = (0..WORDS).map(|index| format!("w:{index}")).collect();
+    let expected = words.join(" ");
+    for streams in open {
+        for answer in streams.answers().await {
+            assert_eq!(answer.text, expected, "{answer:?}");
+            assert!(answer.is_whole && answer.ids.len() == 1, "{answer:?}");
+        }
+    }
+    let mut continued = 0.0;
+    for admin in stage.sidecars() {
+        let metrics = rig::client::get(admin, "/metrics").await.text();
+        let metrics = rig::proxy::Metrics::parse(&metrics);
+        let count = |outcome| metrics.sum("crossfade_continuations_total", &[("outcome", outcome)]);
+        assert_eq!(count("ended"), 0.0);
+        continued += count("continued");
+    }
+    println!("{continued} of {STREAMS} streams were continued");
+    assert!(continued >= STREAMS as f64 * 0.9, "{continued}");
+    stage.rolled_out("new-frontend");
+    stage.with_model("new").await;
+}

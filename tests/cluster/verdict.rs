@@ -1,0 +1,197 @@
+//! New is judged while its share grows step by step: it passes the first step and fails at the second.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use crate::pair::Way;
+use crate::rig::{Client, End, Family};
+use crate::rollout::{Rollout, processes, signal, since};
+use crate::stage::{Stage, UPDATE, within_patience};
+
+const CHAT: Way = Way {
+    family: Family::Chat,
+    stream: true,
+};
+const CLIENTS: usize = 8;
+/// How long what must not change is watched.
+const WATCHED: Duration = Duration::from_secs(5);
+
+/// Clients that never pause. New refuses what they ask while `fails` says so, and old recovers it.
+struct Clients {
+    fails: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+}
+
+impl Clients {
+    fn of(stage: &Stage) -> Self {
+        let fails = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let (fails, stop, address) = (Arc::clone(&fails), Arc::clone(&stop), stage.address);
+            tasks.spawn(async move {
+                let mut client = Client::connect(address).await;
+                while !stop.load(Ordering::Relaxed) {
+                    let prompt = if fails.load(Ordering::Relaxed) {
+                        "<<words=3>> <<for=new words=3 http_error=500>>"
+                    } else {
+                        "<<words=3>>"
+                    };
+                    CHAT.send(&mut client, &[], prompt).await;
+                    let response = client.response().await;
+                    assert_eq!((response.status, response.end), (200, End::Clean));
+                    assert!(
+                        !response.text().contains("\"error\""),
+                        "clients see nothing"
+                    );
+                }
+            });
+        }
+        Self { fails, stop, tasks }
+    }
+
+    async fn end(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.tasks.join_all().await;
+    }
+}
+
+/// Refuses every split of which new gets nothing, for as long as it lives.
+struct Refusal<'a>(&'a Stage);
+
+impl<'a> Refusal<'a> {
+    async fn new(stage: &'a Stage) -> Self {
+        let api = "admissionregistration.k8s.io/v1";
+        let policy = json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "keeps-new"}, "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [{
+                    "apiGroups": ["nvidia.com"], "apiVersions": ["*"], "operations": ["UPDATE"],
+                    "resources": ["dynamoupdateconfigs"],
+                }]},
+                "validations": [{"expression": "object.spec.trafficSplitPercent != 0"}],
+            },
+        });
+        let binding = json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "keeps-new"},
+            "spec": {"policyName": "keeps-new", "validationActions": ["Deny"]},
+        });
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
+        stage.cluster.apply(&list.to_string());
+        let refusal = Self(stage);
+        let patch = json!({"spec": {"trafficSplitPercent": 0, "weights": null}}).to_string();
+        within_patience("all to old is refused", async || {
+            let args = ["patch", "duc", UPDATE, "--type=merge", "-p", &patch];
+            let args = [&args[..], &["--dry-run=server"]].concat();
+            !stage.cluster.try_kubectl(&args, "").status.success()
+        })
+        .await;
+        refusal
+    }
+}
+
+impl Drop for Refusal<'_> {
+    fn drop(&mut self) {
+        for kind in [
+            "validatingadmissionpolicybinding",
+            "validatingadmissionpolicy",
+        ] {
+            let args = ["delete", kind, "keeps-new", "--ignore-not-found"];
+            self.0.cluster.try_kubectl(&args, "");
+        }
+    }
+}
+
+/// The exit status of `crossfade judge`, and what it says.
+fn judged(stage: &Stage) -> (Option<i32>, Value) {
+    let mut command = Command::new(crate::program());
+    command.args(["judge", UPDATE, "-n", "default", "-o", "json"]);
+    if let Some(kubeconfig) = stage.cluster.kubeconfig() {
+        command.env("KUBECONFIG", kubeconfig);
+    }
+    let output = command.output().expect("the program starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{errors}"));
+    (output.status.code(), report)
+}
+
+/// All requests go to old, and that stays so.
+async fn stays_rolled_back(rollout: &Rollout) {
+    let begun = Instant::now();
+    while begun.elapsed() < WATCHED {
+        let update = rollout.get(UPDATE);
+        assert_eq!(update["spec"]["weights"], json!({"old": 1, "new": 0}));
+        assert_eq!(update["status"]["analysis"]["verdict"], "Fail", "{update}");
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Kills the leading controller, and waits until another one leads.
+async fn another_leads(rollout: &Rollout) {
+    let killed = rollout.holder();
+    let own = format!("POD_NAME={}\0", rollout.leader());
+    signal(&processes("\0controller\0", &own), libc::SIGKILL);
+    within_patience("another leads", async || rollout.holder() != killed).await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn new_that_fails_at_its_second_step_is_rolled_back_whatever_becomes_of_the_controller() {
+    // What latencies the machine has, nobody knows.
+    let analysis = json!({
+        "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
+    });
+    let steps = json!([
+        {"percent": 5, "holdSeconds": 2}, {"percent": 25, "holdSeconds": 600}, {"percent": 100},
+    ]);
+    let rollout = Rollout::begun([2, 2], json!({"analysis": analysis, "steps": steps})).await;
+    let stage = &rollout.stage;
+    if !stage.cluster.is_own() {
+        return println!("skipped: no processes of this cluster can be killed");
+    }
+    rollout.splits(19, 1).await;
+    // Without a request there is no verdict, and no further step.
+    let (status, report) = judged(stage);
+    assert_eq!(status, Some(3), "{report:#}");
+    let clients = Clients::of(stage);
+    let update = rollout.splits(3, 1).await;
+    assert_eq!(update["status"]["rule"], "Step", "{update}");
+    within_patience("new is good enough", async || judged(stage).0 == Some(0)).await;
+
+    let refusal = Refusal::new(stage).await;
+    clients.fails.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    let update = rollout
+        .until(UPDATE, "the failure is recorded", |update| {
+            update["status"]["memory"]["trial"]["failure"].is_object()
+        })
+        .await;
+    println!("new fails: that is recorded {} later", since(begun));
+    let weights = &update["spec"]["weights"];
+    assert_eq!(*weights, json!({"old": 3, "new": 1}), "not written yet");
+    another_leads(&rollout).await;
+    clients.fails.store(false, Ordering::Relaxed);
+    drop(refusal);
+    let update = rollout.splits(1, 0).await;
+    let analysis = &update["status"]["analysis"];
+    assert_eq!(analysis["verdict"], "Fail", "{analysis}");
+    let text = analysis["message"].as_str().expect("a sentence");
+    assert!(text.starts_with("New fails "), "{text}");
+    assert!(text.contains(" % of requests, old 0.0 % ("), "{text}");
+    println!("{}", rollout.happens("AnalysisFailed").await);
+    let (status, report) = judged(stage);
+    assert_eq!(status, Some(1), "{report:#}");
+    assert_eq!(report["verdict"], "fail", "{report:#}");
+
+    // The next one has not forgotten it either, though nothing fails any more.
+    another_leads(&rollout).await;
+    stays_rolled_back(&rollout).await;
+    clients.end().await;
+}
