@@ -60,17 +60,15 @@ impl Admin {
     /// What both generations did per kind of request.
     pub(super) fn comparison(&self, with_past: bool) -> v1::Comparison {
         let strata = &self.metrics.strata;
-        let counts = if with_past {
-            strata.recent(Instant::now())
-        } else {
-            vec![(Duration::ZERO, strata.counts())]
-        };
-        let counts = counts.iter();
+        let series = strata.current_series(Instant::now(), with_past);
+        let counts = series.counts.iter();
         v1::Comparison {
             process: Some(self.process.message()),
             counts: counts
                 .map(|(age, counts)| v1::Counts::new(duration(*age), counts))
                 .collect(),
+            series: series.number,
+            series_age: Some(duration(series.age)),
         }
     }
 

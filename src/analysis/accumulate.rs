@@ -3,8 +3,8 @@
 //! Proxies come, go and restart, and may be too old to report counts. Nothing is counted twice, and unknown counts are not
 //! treated as zero:
 //!
-//! - A proxy process is identified by its name and its start time. Its counts from before it was first seen are ignored, unless
-//!   it started after the comparison began.
+//! - A proxy process is identified by its name and its start time, and each series of its counts by the number of the series.
+//!   The counts from before a series was first seen are ignored, unless it began after the comparison.
 //! - If a proxy is not seen for some time, its counts continue from the last ones seen. The counts of the gap are included late.
 //! - If a count of the same process decreases, the counts in between are ignored.
 
@@ -23,11 +23,11 @@ const FORGET: Duration = Duration::from_secs(900);
 pub struct Reading {
     /// Its name: a pod or an address.
     pub proxy: String,
-    /// Tells the processes of one proxy apart: when it started, by its own clock.
+    /// Tells the processes of one proxy and their series apart: when it started, by its own clock, and the number of the series.
     pub process: String,
-    /// How long it has been running.
+    /// How long ago the series began.
     pub uptime: Duration,
-    /// Everything that it has counted since it started.
+    /// Everything that it has counted since then.
     pub counts: Counts,
 }
 

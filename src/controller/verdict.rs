@@ -188,6 +188,8 @@ mod tests {
             v1::Counts::new(duration(*age), &Counts([(stratum, sides)].into()))
         });
         Arc::new(v1::Comparison {
+            series: 1,
+            series_age: None,
             process: Some(v1::Process {
                 started: Some(prost_types::Timestamp::default()),
                 uptime: Some(duration(500)),

@@ -281,6 +281,9 @@ impl Publisher {
         let (plan, manifest) = (Arc::clone(&snapshot.plan), snapshot.manifest.clone());
         let source = Arc::clone(&snapshot.source);
         self.snapshots.store(snapshot);
+        if plan.new != previous.plan.new {
+            self.metrics.strata.begin_series(Instant::now());
+        }
         tracing::info!(epoch, %plan, %source, "plan in force");
         if let Some(manifest) = manifest
             && !manifest.without_effect.is_empty()

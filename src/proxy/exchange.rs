@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use http::{HeaderValue, Method, StatusCode};
 
+use self::comparison::Compared;
 use super::context::Permit;
 use super::gap_sample::GapSample;
 use super::head::Client;
@@ -57,8 +58,8 @@ pub struct Exchange {
     cause: Option<Cause>,
     /// The generation that failed the last attempt.
     failed_on: Generation,
-    /// The size class of the body; `None` if the request is not compared, because it was not open to the split.
-    size: Option<u8>,
+    /// `None` if the request is not compared, because it was not open to the split.
+    compared: Option<Compared>,
     /// The first attempt is compared and not over yet.
     first_open: bool,
     /// The response to the first attempt has begun with content.
@@ -120,7 +121,7 @@ impl Exchange {
             attempted: now,
             cause: None,
             failed_on: assignment.generation,
-            size: None,
+            compared: None,
             first_open: false,
             first_answered: false,
             is_warm: true,

@@ -182,8 +182,8 @@ impl v1::Comparison {
         let counts = self.counts.last();
         Some(Reading {
             proxy: name.to_owned(),
-            process: format!("{}.{}", started.seconds, started.nanos),
-            uptime: duration(process.uptime?),
+            process: format!("{}.{}/{}", started.seconds, started.nanos, self.series),
+            uptime: duration(self.series_age.or(process.uptime)?),
             counts: counts.map_or_else(Default::default, v1::Counts::read),
         })
     }

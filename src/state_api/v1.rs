@@ -243,8 +243,15 @@ pub struct Comparison {
     /// Oldest first. The last one is of now; there is no other unless the past was asked for.
     #[prost(message, repeated, tag = "2")]
     pub counts: ::prost::alloc::vec::Vec<Counts>,
+    /// The counts begin anew when the plan names another new generation. This number, from 1, tells how often the process has begun
+    /// them; 0 if it never begins anew.
+    #[prost(uint64, tag = "3")]
+    pub series: u64,
+    /// How long ago the counts began.
+    #[prost(message, optional, tag = "4")]
+    pub series_age: ::core::option::Option<::prost_types::Duration>,
 }
-/// What a proxy had counted since it started.
+/// What a proxy had counted since the plan named this new generation: of requests that began after that.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Counts {
     /// How long ago.

@@ -1,11 +1,11 @@
 //! Asks proxies for their counts of both generations, and judges new by them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::analysis::{self, Accumulator, Counts, Memory, Reading, Report, Row, Rules, Verdict};
+use crate::analysis::{self, Accumulator, Memory, Report, Row, Rules, Verdict};
 use crate::state_api::v1;
 
 /// What one proxy answered.
@@ -23,6 +23,8 @@ pub struct Judge {
     rules: Rules,
     memory: Memory,
     accumulator: Accumulator,
+    /// The last series of each proxy: one for each new generation.
+    series: BTreeMap<String, u64>,
 }
 
 /// What came out, for people and scripts.
@@ -41,6 +43,7 @@ impl Judge {
             rules,
             memory: Memory::default(),
             accumulator: Accumulator::default(),
+            series: BTreeMap::new(),
         }
     }
 
@@ -49,23 +52,37 @@ impl Judge {
     pub fn past(&mut self, answers: &[Compared]) -> Judgement {
         let answers = distinct(answers);
         let past = answers.iter().copied().filter_map(comparison);
-        let past = past.map(|(_, told)| {
-            let counts = told.counts.iter();
-            counts.map(|counts| (age(counts), counts.read())).collect()
-        });
-        let report = analysis::replay(&mut self.memory, &self.rules, past.collect());
+        let past = past.map(|(_, told)| told.past()).collect();
+        let report = analysis::replay(&mut self.memory, &self.rules, past);
         judgement(report, &answers)
     }
 
-    /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look.
+    /// Takes in what the proxies have counted by `now`, of any clock that only advances, and judges everything since the first look,
+    /// or since a proxy's plan named another new generation.
     #[must_use]
     pub fn look(&mut self, answers: &[Compared], now: Duration) -> Judgement {
         let answers = distinct(answers);
-        let readings = answers.iter().copied().filter_map(comparison);
-        let readings = readings.filter_map(|(name, told)| reading(name, told));
+        let told: Vec<_> = answers.iter().copied().filter_map(comparison).collect();
+        let begun = told
+            .iter()
+            .filter(|(name, told)| self.begins_series(name, told));
+        if begun.count() > 0 {
+            self.memory = Memory::default();
+            self.accumulator = Accumulator::default();
+        }
+        let readings = told.iter().filter_map(|(name, told)| told.reading(name));
         let counts = self.accumulator.since_last(readings, now);
         let report = self.memory.look(&self.rules, counts, now);
         judgement(report, &answers)
+    }
+
+    /// Does the plan of this proxy name another new generation than at the last look?
+    fn begins_series(&mut self, name: &str, told: &v1::Comparison) -> bool {
+        let started = told.process.as_ref().and_then(|process| process.started);
+        let started = started.unwrap_or_default();
+        let process = format!("{name} {}.{}", started.seconds, started.nanos);
+        let last = self.series.insert(process, told.series);
+        last.is_some_and(|last| last != told.series)
     }
 }
 
@@ -86,29 +103,6 @@ fn distinct(answers: &[Compared]) -> Vec<&Compared> {
 fn comparison(asked: &Compared) -> Option<(&str, &v1::Comparison)> {
     let told = asked.answer.as_ref().ok()?.as_ref()?;
     Some((&asked.name, told))
-}
-
-fn age(counts: &v1::Counts) -> Duration {
-    counts.age.map(duration).unwrap_or_default()
-}
-
-fn duration(duration: prost_types::Duration) -> Duration {
-    Duration::try_from(duration).unwrap_or_default()
-}
-
-/// `None` if the proxy does not say which process it is.
-fn reading(name: &str, told: &v1::Comparison) -> Option<Reading> {
-    let process = told.process.as_ref()?;
-    let started = process.started?;
-    Some(Reading {
-        proxy: name.to_owned(),
-        process: format!("{}.{}", started.seconds, started.nanos),
-        uptime: duration(process.uptime?),
-        counts: told
-            .counts
-            .last()
-            .map_or_else(Counts::default, v1::Counts::read),
-    })
 }
 
 fn judgement(report: Report, answers: &[&Compared]) -> Judgement {
@@ -240,7 +234,7 @@ fn line([metric, old, new, difference, confidence, verdict]: [&str; 6]) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{Side, Stratum};
+    use crate::analysis::{Counts, Side, Stratum};
 
     fn told(started: [u64; 2], failed: u64, uptime: i64, ages: &[(i64, u64)]) -> v1::Comparison {
         let counts = |share: u64, age: i64| {
@@ -263,6 +257,8 @@ mod tests {
             v1::Counts::new(age, &Counts([(stratum, sides)].into()))
         };
         v1::Comparison {
+            series: 1,
+            series_age: None,
             process: Some(v1::Process {
                 started: Some(prost_types::Timestamp::default()),
                 uptime: Some(prost_types::Duration {
@@ -320,6 +316,23 @@ mod tests {
         assert_eq!(look(0, 5000, 4000).report.verdict.as_str(), "inconclusive");
         let judged = look(5, 5300, 4000);
         assert_eq!(judged.report.verdict, Verdict::Pass, "{}", judged.text());
+    }
+
+    #[test]
+    fn another_new_generation_is_judged_from_its_beginning() {
+        let mut judge = Judge::new(Rules::default());
+        let mut look = |seconds, started, failed, series| {
+            let mut told = told([9 * started, started], failed, 500, &[(0, 1)]);
+            told.series = series;
+            told.series_age = Some(prost_types::Duration::default());
+            judge.look(&[answer("a", Ok(Some(told)))], Duration::from_secs(seconds))
+        };
+        look(0, 0, 0, 1);
+        assert_eq!(look(5, 300, 200, 1).report.verdict.as_str(), "fail");
+        assert_eq!(look(6, 10, 0, 2).report.verdict.as_str(), "inconclusive");
+        let judged = look(9, 300, 0, 2);
+        assert_eq!(judged.report.verdict, Verdict::Pass, "{}", judged.text());
+        assert_eq!(judged.report.covers, Duration::from_secs(3));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! Counts of both generations per kind of request, for comparing them ([`analysis`](crate::analysis)).
 //!
-//! A record is created with the first request of its stratum. All records together take at most 1.3 MB, and the record of the
-//! last minutes takes at most six times as much, if the latencies are spread over the whole scale.
+//! A record is created with the first request of its stratum. All records together take at most 1.3 MB, and what is remembered of
+//! earlier takes at most six times as much, if the latencies are spread over the whole scale.
+//!
+//! What one new generation did says nothing about another one. So a series of counts begins with each change of the plan's new
+//! generation, and only the requests that begin in a series count in it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::latency::Histogram;
@@ -124,8 +127,40 @@ impl Record {
 /// The records of both generations.
 pub struct Strata {
     records: [[OnceLock<Box<Record>>; KINDS]; 2],
-    /// The counts of the last minutes, oldest first.
-    past: Mutex<VecDeque<(Instant, Counts)>>,
+    /// The number of the current series.
+    series: AtomicU64,
+    past: Mutex<Past>,
+}
+
+/// What is remembered. All counts are those since the process started.
+struct Past {
+    /// When the series began.
+    began: Instant,
+    /// The counts then.
+    before: Counts,
+    /// The counts of the last minutes of the series, oldest first.
+    minutes: VecDeque<(Instant, Counts)>,
+}
+
+impl Past {
+    fn begin(now: Instant, counts: Counts) -> Self {
+        Self {
+            began: now,
+            before: counts.clone(),
+            minutes: [(now, counts)].into(),
+        }
+    }
+}
+
+/// The counts of the current series.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// The number of the series, from 1.
+    pub number: u64,
+    /// How long ago it began.
+    pub age: Duration,
+    /// The counts with their age, oldest first. The last ones are the current ones.
+    pub counts: Vec<(Duration, Counts)>,
 }
 
 impl Strata {
@@ -134,8 +169,27 @@ impl Strata {
     pub fn new(now: Instant) -> Self {
         Self {
             records: [const { [const { OnceLock::new() }; KINDS] }; 2],
-            past: Mutex::new([(now, Counts::default())].into()),
+            series: AtomicU64::new(1),
+            past: Mutex::new(Past::begin(now, Counts::default())),
         }
+    }
+
+    /// The number of the current series. A request counts in the series in which it began.
+    #[must_use]
+    pub fn series(&self) -> u64 {
+        self.series.load(Ordering::Relaxed)
+    }
+
+    /// Begins a series: the plan names another new generation.
+    pub fn begin_series(&self, now: Instant) {
+        let mut past = self.past();
+        self.series.fetch_add(1, Ordering::Relaxed);
+        *past = Past::begin(now, self.counts());
+    }
+
+    fn past(&self) -> MutexGuard<'_, Past> {
+        // Nothing panics halfway through a change of it.
+        self.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The record of a stratum.
@@ -177,27 +231,36 @@ impl Strata {
 
     /// Remembers the counts, if the last ones are a minute old.
     pub fn remember(&self, now: Instant) {
-        // Nothing panics halfway through a change of it.
-        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        let minutes = &mut self.past().minutes;
         let is_due = |(at, _): &(Instant, Counts)| now.saturating_duration_since(*at) >= STEP;
-        if past.back().is_none_or(is_due) {
-            past.push_back((now, self.counts()));
-            if past.len() > STEPS {
-                past.pop_front();
+        if minutes.back().is_none_or(is_due) {
+            minutes.push_back((now, self.counts()));
+            if minutes.len() > STEPS {
+                minutes.pop_front();
             }
         }
     }
 
-    /// The counts of the last minutes with their age, oldest first. The last ones are the current ones.
+    /// The counts of the current series, now and, `with_past`, in the last minutes.
     #[must_use]
-    pub fn recent(&self, now: Instant) -> Vec<(Duration, Counts)> {
-        self.remember(now);
-        let past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        let past = past
-            .iter()
-            .map(|(at, counts)| (now.saturating_duration_since(*at), counts.clone()));
-        let past = past.filter(|(age, _)| *age >= Duration::from_secs(1));
-        past.chain([(Duration::ZERO, self.counts())]).collect()
+    pub fn current_series(&self, now: Instant, with_past: bool) -> Series {
+        if with_past {
+            self.remember(now);
+        }
+        let past = self.past();
+        let minutes = past.minutes.iter().filter(|_| with_past);
+        let minutes = minutes.map(|(at, counts)| (now.saturating_duration_since(*at), counts));
+        let minutes = minutes.filter(|(age, _)| *age >= Duration::from_secs(1));
+        let current = self.counts();
+        let counts = minutes.chain([(Duration::ZERO, &current)]);
+        // Counts never decrease.
+        let counts =
+            counts.map(|(age, counts)| (age, counts.since(&past.before).unwrap_or_default()));
+        Series {
+            number: self.series(),
+            age: now.saturating_duration_since(past.began),
+            counts: counts.collect(),
+        }
     }
 }
 
@@ -261,8 +324,9 @@ mod tests {
             record.started();
             strata.remember(start + Duration::from_secs(second));
         }
-        let recent = strata.recent(start + Duration::from_secs(1000));
+        let recent = strata.current_series(start + Duration::from_secs(1000), true);
         let begun: Vec<_> = recent
+            .counts
             .iter()
             .map(|(age, counts)| (age.as_secs(), counts.total()[0].started))
             .collect();
@@ -277,5 +341,32 @@ mod tests {
                 (0, 1000)
             ]
         );
+    }
+
+    #[test]
+    fn a_series_holds_only_what_was_counted_in_it() {
+        let start = Instant::now();
+        let strata = Strata::new(start);
+        let at = |second| start + Duration::from_secs(second);
+        let record = strata.record(Generation::New, Api::Chat, 1);
+        record.started();
+        record.ended(true, false);
+        strata.remember(at(60));
+        assert_eq!(strata.current_series(at(70), true).counts.len(), 3);
+        strata.begin_series(at(80));
+        record.started();
+        record.answered();
+        for (now, with_past, remembered) in [(80, true, 0), (90, true, 1), (90, false, 0)] {
+            let series = strata.current_series(at(now), with_past);
+            assert_eq!(series.number, 2);
+            assert_eq!(series.age, Duration::from_secs(now - 80));
+            assert_eq!(series.counts.len(), remembered + 1);
+            let (_, current) = series.counts.last().unwrap();
+            let [_, new] = current.total();
+            assert_eq!((new.started, new.decided, new.failed), (1, 1, 0));
+            let mut past = series.counts.iter().take(remembered);
+            assert!(past.all(|(_, counts)| counts.total()[1].started == 0));
+        }
+        assert_eq!(strata.counts().total()[1].started, 2, "of the process");
     }
 }

@@ -236,3 +236,32 @@ async fn the_past_is_told_if_asked_for() {
     let ages: Vec<_> = ages.collect();
     assert!(ages[0] >= 1 && ages[1] == 0, "{ages:?}");
 }
+
+#[tokio::test]
+async fn another_new_generation_starts_without_a_record() {
+    let old = Upstream::start(healthy("old")).await;
+    let gate = Gate::closed();
+    let waits = Script::new().sse().events(&content("new", 0)).wait(&gate);
+    let bad = Upstream::start(serving(waits.reset())).await;
+    let good = Upstream::start(healthy("new")).await;
+    let plan = PlanFile::new(&manifest(&bad.url(), 0, 1, NO_FAILOVER));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    let mut client = client::open_chat(proxy.address).await;
+    let head = client.head().await;
+    assert_eq!(counts(&proxy).await.total()[1].started, 1);
+    // Another weight is no other generation.
+    plan.write(&manifest(&bad.url(), 1, 1, NO_FAILOVER));
+    proxy.counts("crossfade_plan_epoch", &[], 2.0).await;
+    assert_eq!(counts(&proxy).await.total()[1].started, 1);
+
+    plan.write(&manifest(&good.url(), 0, 1, NO_FAILOVER));
+    proxy.counts("crossfade_plan_epoch", &[], 3.0).await;
+    assert_eq!(counts(&proxy).await.total(), <[Side; 2]>::default());
+    // What the earlier one does to its last stream is not this one's.
+    gate.open();
+    client.rest(head).await;
+    proxy.outcomes("truncated", 1).await;
+    assert_eq!(proxy.chat().await.generation(), "new");
+    let [_, new] = sides(&proxy, 1).await;
+    assert_eq!(figures(&new), (1, 0));
+}

@@ -5,11 +5,21 @@ use std::time::Instant;
 use super::Exchange;
 use crate::telemetry::strata::Record;
 
+/// How a request is compared.
+#[derive(Clone, Copy)]
+pub(super) struct Compared {
+    /// The size class of its body.
+    size: u8,
+    /// The series of counts in which it began.
+    series: u64,
+}
+
 impl Exchange {
     /// Compares the exchange with others whose bodies are of this size class, if it was open to the split.
     pub fn compare(&mut self, size: u8) {
         if self.assignment.open_to_split() {
-            self.size = Some(size);
+            let series = self.context.metrics.strata.series();
+            self.compared = Some(Compared { size, series });
             self.first_open = true;
             if let Some(record) = self.stratum() {
                 record.started();
@@ -17,10 +27,12 @@ impl Exchange {
         }
     }
 
-    /// Where the exchange is counted for the comparison of both generations.
+    /// Where the exchange is counted for the comparison of both generations: nowhere once another new generation is compared.
     fn stratum(&self) -> Option<&Record> {
         let strata = &self.context.metrics.strata;
-        Some(strata.record(self.assignment.generation, self.api, self.size?))
+        let compared = self.compared?;
+        let is_current = compared.series == strata.series();
+        is_current.then(|| strata.record(self.assignment.generation, self.api, compared.size))
     }
 
     /// Records, for the comparison, that the first attempt is over, unless that is known.
