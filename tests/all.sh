@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Runs every test, and runs those that failed once more, alone: a loaded machine can delay a test with real servers
 # past its deadline. A test that fails twice, or more than four failures at once, fail the run. The last lines name the
-# tests that passed only the second time, so that they get fixed.
+# tests that passed only the second time, so that they get fixed. The scenarios in a cluster are one test; only those that
+# failed run again.
 set -uo pipefail
 readonly most=4
+readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
 output=$(mktemp) && trap 'rm -f "$output"' EXIT
 
 cargo test --locked --no-fail-fast 2>&1 | tee "$output" && exit
@@ -30,13 +32,18 @@ fi
 status=0
 summary=()
 while IFS=$'\t' read -r target name; do
-  echo "once more, alone: $name"
+  unset CROSSFADE_TEST_SCENARIO
+  if [[ $target == *cluster && -f $scenarios ]]; then
+    CROSSFADE_TEST_SCENARIO=$(sed -n 's/^failed //p' "$scenarios" | xargs)
+    export CROSSFADE_TEST_SCENARIO
+  fi
+  echo "once more, alone: $name ${CROSSFADE_TEST_SCENARIO:-}"
   # shellcheck disable=SC2086 # a target is two words
   if cargo test --locked $target -- --exact "$name" </dev/null 2>&1 | tee "$output" &&
     grep -q '^test result: ok. 1 passed' "$output"; then
-    summary+=("passed only the second time: $name")
+    summary+=("passed only the second time: $name ${CROSSFADE_TEST_SCENARIO:-}")
   else
-    summary+=("failed twice: $name")
+    summary+=("failed twice: $name ${CROSSFADE_TEST_SCENARIO:-}")
     status=1
   fi
 done <<<"$failed"

@@ -168,12 +168,14 @@ impl Drop for Cluster {
 
 /// Runs the ignored tests of this test binary, one by one, inside a cluster of their own, so that they can reach pods and other
 /// addresses that exist only there. If no cluster is possible, prints a prominent note and leaves it for the end of `make
-/// test`. `images` are archives for the node.
+/// test`. `images` are archives for the node. How each one ended goes to `scenarios.log`, from which `tests/all.sh` takes those to
+/// run again.
 ///
 /// # Panics
 /// If a scenario fails.
 pub fn run_scenarios(images: &[PathBuf]) {
-    let skipped = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes-skipped");
+    let [skipped, log] = ["kubernetes-skipped", "scenarios.log"]
+        .map(|file| Path::new(env!("CARGO_TARGET_TMPDIR")).join(file));
     let _ = fs::remove_file(&skipped);
     let possible = Command::new(SCRIPT)
         .arg("possible")
@@ -187,12 +189,14 @@ pub fn run_scenarios(images: &[PathBuf]) {
         return;
     }
     let images: Vec<_> = images.iter().map(|path| path.to_string_lossy()).collect();
+    let scenarios = env::var("CROSSFADE_TEST_SCENARIO").unwrap_or_default();
     let mut command = Command::new(SCRIPT);
     command
         .arg("run")
         .arg(env::current_exe().expect("this program has a path"))
-        .args(["--ignored", "--test-threads=1", "--nocapture"])
-        .args(env::var("CROSSFADE_TEST_SCENARIO").ok())
+        .args(["--ignored", "--test-threads=1", "--nocapture", "--logfile"])
+        .arg(&log)
+        .args(scenarios.split_whitespace())
         .env("CLUSTER_IMAGES", images.join(" "));
     // So that it also stops when the test process is killed.
     unsafe {

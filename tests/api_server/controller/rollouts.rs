@@ -209,11 +209,6 @@ impl Managed {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
-
-    async fn split(&self) -> Value {
-        let update = self.stage.get("chat").await;
-        update["spec"]["weights"].clone()
-    }
 }
 
 #[tokio::test]
@@ -222,7 +217,7 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
     let _controller = managed.controller().await;
     let object = managed.waits_for("the clients to be sent").await;
     managed.rests_at(0, 4).await;
-    assert_eq!(managed.split().await["old"], 0);
+    managed.stage.splits("chat", 0, 1).await;
     let status = &object["status"];
     assert_eq!(status["accepted"]["units"], 4);
     assert_eq!(status["source"]["workers"], "0/0");
@@ -251,11 +246,11 @@ async fn a_rollout_that_is_aborted_half_way_goes_back() {
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
     managed.rests_at(2, 2).await;
-    assert_eq!(managed.split().await, json!({"old": 1, "new": 1}));
+    managed.stage.splits("chat", 1, 1).await;
     managed.edit(json!({"intent": "Abort"})).await;
     managed.phase("RolledBack").await;
     managed.rests_at(4, 0).await;
-    assert_eq!(managed.split().await["new"], 0);
+    managed.stage.splits("chat", 1, 0).await;
     // And forward again.
     managed.edit(json!({"intent": "Run"})).await;
     managed.phase("Partition").await;
@@ -314,7 +309,7 @@ async fn workers_that_never_become_ready_take_nothing_from_old() {
     let _controller = managed.controller().await;
     managed.phase("Stalled").await;
     assert_eq!(managed.sizes().await, (4, 1, 4));
-    assert_eq!(managed.split().await["new"], 0);
+    managed.stage.splits("chat", 1, 0).await;
     managed.operator.makes_ready.store(true, Ordering::Relaxed);
     managed.waits_for("the clients to be sent").await;
 }
