@@ -36,7 +36,7 @@ demo: ## a live fade from an old to a new generation, all on this machine; ARGS=
 .PHONY: test
 test: prepare fmt workflows clippy features unit deny unused ## install what the tests need and run everything
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
-	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make differential, make audit, make macos, make image"
+	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make rollouts, make differential, make audit, make macos, make image"
 
 .PHONY: test-fast
 test-fast: fmt ## what needs nothing but Rust: unit, proxy, command line and contracts; under three minutes when compiled
@@ -73,6 +73,11 @@ macos: ## that the program compiles on macOS, where people run status and kubect
 .PHONY: unit
 unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them
 	CROSSFADE_BIN="$(TARGET)/release/crossfade" tests/all.sh
+
+.PHONY: rollouts
+rollouts: build ## every form of a managed update on a real cluster, beneath a load; half an hour
+	CROSSFADE_TEST_LONG=1 CROSSFADE_TEST_SCENARIO=managed CROSSFADE_BIN="$(TARGET)/release/crossfade" \
+	  cargo test --locked --test cluster -- --nocapture
 
 .PHONY: proto
 proto: ## make the code of proto/ anew, after a change there

@@ -1,4 +1,8 @@
-//! A managed update: a `DynamoRollout` moves four workers from old to new and back, beneath clients that never pause.
+//! A managed update: a `DynamoRollout` moves workers from old to new and back, beneath clients that never pause.
+//!
+//! The other forms of it ([`forms`]) take half an hour and run with `make rollouts` only.
+
+mod forms;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,29 +25,143 @@ const SHAPE: Shape = Shape {
 };
 /// How long the rollout may take in one direction.
 const LONGEST: Duration = Duration::from_secs(240);
-const SURGE: u64 = 1;
-const FULL: u64 = 4;
+
+/// A rollout, the stage beneath it, and what always holds of its sizes.
+struct Managed {
+    rollout: Rollout,
+    /// The Deployments of old and new, one for each role.
+    deployments: [Vec<String>; 2],
+    /// At most so many workers are asked for.
+    most: u64,
+    /// At least so many are ready.
+    least: u64,
+}
+
+/// What is asked for, and what is ready, of each role of old and new.
+type Sizes = [Vec<(u64, u64)>; 2];
+
+impl Managed {
+    /// One role: so many workers, and a controller that carries out rollouts.
+    async fn with_workers(full: u32, surge: u64, unavailable: u64) -> Self {
+        Self {
+            rollout: Rollout {
+                stage: stage(full).await,
+            },
+            deployments: ["old", "new"].map(|side| vec![format!("{side}-worker")]),
+            most: u64::from(full) + surge,
+            least: u64::from(full) - unavailable,
+        }
+    }
+
+    fn stage(&self) -> &Stage {
+        &self.rollout.stage
+    }
+
+    fn sizes(&self) -> Sizes {
+        let size = |name: &String| {
+            let deployment = self.stage().cluster.get(&["deployment", name]);
+            let ready = deployment["status"]["readyReplicas"].as_u64();
+            let asked = deployment["spec"]["replicas"].as_u64();
+            (asked.expect("a number"), ready.unwrap_or(0))
+        };
+        let [old, new] = &self.deployments;
+        [old, new].map(|names| names.iter().map(size).collect())
+    }
+
+    /// What is asked for of each role of old and new.
+    fn asked(&self) -> [Vec<u64>; 2] {
+        let asked = |side: Vec<(u64, u64)>| side.into_iter().map(|(asked, _)| asked).collect();
+        self.sizes().map(asked)
+    }
+
+    /// Edits the spec, as a person does.
+    fn edit(&self, spec: Value) {
+        let patch = json!({ "spec": spec }).to_string();
+        let args = ["patch", "dro", NAME, "--type=merge", "-p", &patch];
+        self.stage().cluster.kubectl(&args);
+    }
+
+    /// Waits until the rollout is in this phase, by its current spec.
+    async fn until(&self, wanted: &str) -> Value {
+        self.until_with(wanted, async |_| {}).await
+    }
+
+    /// The same, and does something at each new size.
+    async fn until_with(&self, wanted: &str, at_step: impl AsyncFnMut(&Self)) -> Value {
+        self.until_one_of(&[wanted], at_step).await
+    }
+
+    /// The same for one of several phases. Checks the limits meanwhile.
+    async fn until_one_of(&self, wanted: &[&str], mut at_step: impl AsyncFnMut(&Self)) -> Value {
+        let begun = Instant::now();
+        let mut last = self.asked();
+        loop {
+            let object = self.stage().cluster.get(&["dro", NAME]);
+            let status = &object["status"];
+            let phase = status["phase"].as_str().unwrap_or_default();
+            let is_seen = status["observedGeneration"] == object["metadata"]["generation"];
+            if wanted.contains(&phase) && is_seen {
+                println!("{phase} after {}", since(begun));
+                return object;
+            }
+            let sizes = self.sizes();
+            let sum = |of: fn(&(u64, u64)) -> u64| sizes.iter().flatten().map(of).sum::<u64>();
+            assert!(sum(|(asked, _)| *asked) <= self.most, "{sizes:?}: {status}");
+            assert!(
+                sum(|(_, ready)| *ready) >= self.least,
+                "{sizes:?}: {status}"
+            );
+            let now = self.asked();
+            if now != last {
+                println!("{:>7} {now:?}: {}", since(begun), status["message"]);
+                last = now;
+                at_step(self).await;
+            }
+            let is_late = begun.elapsed() >= LONGEST;
+            assert!(!is_late, "never {wanted:?}: {last:?}: {status}");
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn kill_the_leader(&self) {
+        let own = format!("POD_NAME={}\0", self.rollout.leader());
+        signal(&processes("\0controller\0", &own), libc::SIGKILL);
+    }
+
+    /// The `app` that the clients' Service selects.
+    fn clients_reach(&self) -> Value {
+        let service = self.stage().cluster.get(&["service", "old"]);
+        service["spec"]["selector"]["app"].clone()
+    }
+
+    fn remove(&self) {
+        self.stage().cluster.kubectl(&["delete", "dro", NAME]);
+    }
+}
 
 /// What a person or Git owns.
-fn manifest() -> String {
+fn manifest(more: &Value) -> String {
+    let mut spec = json!({
+        "source": {"kind": "Deployment", "name": "old-worker"},
+        "target": {"kind": "Deployment", "name": "new-worker"},
+        "frontends": {"source": "dgd-old", "target": "dgd-new", "service": "new"},
+        "clientService": "old",
+        "strategy": {"maxSurge": 1, "maxUnavailable": 0},
+        "handover": {"clients": "Automatic"},
+    });
+    for (field, value) in more.as_object().expect("fields") {
+        spec[field] = value.clone();
+    }
     json!({
         "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoRollout",
-        "metadata": {"name": NAME, "namespace": "default"},
-        "spec": {
-            "source": {"kind": "Deployment", "name": "old-worker"},
-            "target": {"kind": "Deployment", "name": "new-worker"},
-            "frontends": {"source": "dgd-old", "target": "dgd-new", "service": "new"},
-            "clientService": "old",
-            "strategy": {"maxSurge": SURGE, "maxUnavailable": 0},
-            "handover": {"clients": "Automatic"},
-        },
+        "metadata": {"name": NAME, "namespace": "default"}, "spec": spec,
     })
     .to_string()
 }
 
-/// A controller that carries out rollouts, with the permissions in `deploy/`.
-async fn stage() -> Stage {
-    let stage = Stage::with_controller([4, 0]).await;
+/// A controller that carries out rollouts, with the permissions in `deploy/`, and so many old workers.
+async fn stage(workers: u32) -> Stage {
+    let stage = Stage::with_controller([workers, 0]).await;
     let kubectl = |args: &[&str]| stage.cluster.kubectl(args);
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout");
     kubectl(&["delete", "dynamorollouts", "--all"]);
@@ -79,59 +197,13 @@ async fn stage() -> Stage {
     stage
 }
 
-/// What is asked for, and what is ready, of old and new.
-fn sizes(stage: &Stage) -> [(u64, u64); 2] {
-    ["old-worker", "new-worker"].map(|name| {
-        let deployment = stage.cluster.get(&["deployment", name]);
-        let ready = deployment["status"]["readyReplicas"].as_u64();
-        let asked = deployment["spec"]["replicas"].as_u64();
-        (asked.expect("a number"), ready.unwrap_or(0))
-    })
-}
-
-/// Waits until the rollout is in this phase, and checks its limits meanwhile. Kills the leading controller at each new size,
-/// up to `kills` times.
-async fn until(rollout: &Rollout, wanted: &str, generation: u64, mut kills: usize) -> Value {
-    let begun = Instant::now();
-    let mut last = sizes(&rollout.stage).map(|(asked, _)| asked);
-    loop {
-        let object = rollout.stage.cluster.get(&["dro", NAME]);
-        let status = &object["status"];
-        assert_eq!(object["metadata"]["generation"], generation, "{object}");
-        if status["phase"] == wanted && status["observedGeneration"] == generation {
-            println!("{wanted} after {}", since(begun));
-            return object;
-        }
-        let [old, new] = sizes(&rollout.stage);
-        assert!(old.0 + new.0 <= FULL + SURGE, "{old:?} {new:?}: {status}");
-        assert!(old.1 + new.1 >= FULL, "{old:?} {new:?}: {status}");
-        let now = [old.0, new.0];
-        if now != last {
-            last = now;
-            println!("{:>7} {now:?}: {}", since(begun), status["message"]);
-            if kills > 0 {
-                kills -= 1;
-                let own = format!("POD_NAME={}\0", rollout.leader());
-                signal(&processes("\0controller\0", &own), libc::SIGKILL);
-            }
-        }
-        assert!(
-            begun.elapsed() < LONGEST,
-            "never {wanted}: {now:?}: {status}"
-        );
-        sleep(Duration::from_millis(200)).await;
-    }
-}
-
 #[tokio::test]
 #[ignore = "in a cluster"]
 async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
-    let rollout = Rollout {
-        stage: stage().await,
-    };
-    let load = Load::aside(rollout.stage.address, STREAMS, SHAPE);
+    let managed = Managed::with_workers(4, 1, 0).await;
+    let load = Load::aside(managed.stage().address, STREAMS, SHAPE);
     phase(&load, 0, STREAMS).await;
-    rollout.stage.cluster.apply(&manifest());
+    managed.stage().cluster.apply(&manifest(&json!({})));
 
     // A tool that applies what is in Git, again and again.
     let stop = Arc::new(AtomicBool::new(false));
@@ -139,38 +211,38 @@ async fn a_managed_update_goes_to_its_end_and_back_and_loses_no_stream() {
         let (stop, cluster) = (Arc::clone(&stop), Cluster::around());
         move || {
             while !stop.load(Ordering::Relaxed) {
-                cluster.apply(&manifest());
+                cluster.apply(&manifest(&json!({})));
                 std::thread::sleep(Duration::from_secs(3));
             }
         }
     });
-    let object = until(&rollout, "Complete", 1, 2).await;
+    let mut kills = 2;
+    let kill = async |managed: &Managed| {
+        if kills > 0 {
+            kills -= 1;
+            managed.kill_the_leader();
+        }
+    };
+    let object = managed.until_with("Complete", kill).await;
     stop.store(true, Ordering::Relaxed);
     applying.join().expect("each apply succeeds");
-    println!("{}", rollout.stage.cluster.kubectl(&["get", "dro"]));
-    assert_eq!(sizes(&rollout.stage), [(0, 0), (FULL, FULL)]);
-    assert_eq!(
-        object["status"]["previousSelector"],
-        json!({"app": "old-frontend"})
-    );
-    let service = rollout.stage.cluster.get(&["service", "old"]);
-    assert_eq!(service["spec"]["selector"]["app"], "new-frontend");
+    assert_eq!(object["metadata"]["generation"], 1, "nothing was edited");
+    println!("{}", managed.stage().cluster.kubectl(&["get", "dro"]));
+    assert_eq!(managed.sizes(), [vec![(0, 0)], vec![(4, 4)]]);
+    let status = &object["status"];
+    assert_eq!(status["previousSelector"], json!({"app": "old-frontend"}));
+    assert_eq!(managed.clients_reach(), "new-frontend");
     phase(&load, 1, STREAMS).await;
 
     // And back, clients included.
-    let undo = json!({"spec": {"undoTo": 1}}).to_string();
-    rollout
-        .stage
-        .cluster
-        .kubectl(&["patch", "dro", NAME, "--type=merge", "-p", &undo]);
-    until(&rollout, "RolledBack", 2, 0).await;
-    assert_eq!(sizes(&rollout.stage), [(FULL, FULL), (0, 0)]);
-    let service = rollout.stage.cluster.get(&["service", "old"]);
-    assert_eq!(service["spec"]["selector"]["app"], "old-frontend");
+    managed.edit(json!({"undoTo": 1}));
+    managed.until("RolledBack").await;
+    assert_eq!(managed.sizes(), [vec![(4, 4)], vec![(0, 0)]]);
+    assert_eq!(managed.clients_reach(), "old-frontend");
     phase(&load, 2, STREAMS).await;
 
     let ended = load.finish();
     assert_all_well(&ended);
     println!("{} streams, none failed or cut", ended.len());
-    rollout.stage.cluster.kubectl(&["delete", "dro", NAME]);
+    managed.remove();
 }

@@ -9,7 +9,7 @@ use crate::stage::{Stage, UPDATE};
 const STREAMS: usize = 100;
 
 /// Makes, beside a generation's worker Deployment and Service, the same for one half of the work.
-fn half(stage: &Stage, generation: &str, role: &str, replicas: u32) {
+pub fn half(stage: &Stage, generation: &str, role: &str, replicas: u32) {
     let name = format!("{generation}-{role}");
     for kind in ["deployment", "service"] {
         let mut object = stage.cluster.get(&[kind, &format!("{generation}-worker")]);

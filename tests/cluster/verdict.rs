@@ -23,14 +23,14 @@ const CLIENTS: usize = 8;
 const WATCHED: Duration = Duration::from_secs(5);
 
 /// Clients that never pause. New refuses what they ask while `fails` says so, and old recovers it.
-struct Clients {
+pub struct Clients {
     fails: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
 }
 
 impl Clients {
-    fn of(stage: &Stage) -> Self {
+    pub fn of(stage: &Stage) -> Self {
         let fails = Arc::new(AtomicBool::new(false));
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
@@ -57,7 +57,12 @@ impl Clients {
         Self { fails, stop, tasks }
     }
 
-    async fn end(self) {
+    /// From now on new refuses.
+    pub fn fail(&self) {
+        self.fails.store(true, Ordering::Relaxed);
+    }
+
+    pub async fn end(self) {
         self.stop.store(true, Ordering::Relaxed);
         self.tasks.join_all().await;
     }
@@ -166,7 +171,7 @@ async fn new_that_fails_at_its_second_step_is_rolled_back_whatever_becomes_of_th
     within_patience("new is good enough", async || judged(stage).0 == Some(0)).await;
 
     let refusal = Refusal::new(stage).await;
-    clients.fails.store(true, Ordering::Relaxed);
+    clients.fail();
     let begun = Instant::now();
     let update = rollout
         .until(UPDATE, "the failure is recorded", |update| {

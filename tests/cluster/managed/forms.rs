@@ -1,0 +1,453 @@
+//! Every other form of a managed update: limits, proportions, holds, aborts, refusals, and controllers that are killed.
+
+use std::cell::Cell;
+use std::env;
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::rollout_halves::half;
+use crate::stage::within_patience;
+use crate::verdict::Clients;
+
+/// Streams that are open for longer than the hand-over takes.
+const LONG: Shape = Shape {
+    words: 60,
+    each_ms: 500,
+};
+
+/// Whether these scenarios are asked for.
+fn is_asked_for() -> bool {
+    let is = env::var_os("CROSSFADE_TEST_LONG").is_some();
+    if !is {
+        println!("skipped: runs with make rollouts");
+    }
+    is
+}
+
+impl Managed {
+    /// Begins the rollout beneath a load.
+    async fn begin(&self, more: &Value) -> Load {
+        let load = Load::aside(self.stage().address, STREAMS, SHAPE);
+        phase(&load, 0, STREAMS).await;
+        self.stage().cluster.apply(&manifest(more));
+        load
+    }
+
+    /// Ends the load, whose streams all have to be whole, and takes the rollout away.
+    async fn end(self, load: Load) {
+        phase(&load, 1, STREAMS).await;
+        let ended = load.finish();
+        assert_all_well(&ended);
+        println!("{} streams, none failed or cut", ended.len());
+        self.remove();
+    }
+
+    /// Asserts that nothing is written for some seconds.
+    async fn rests(&self) {
+        let written = || {
+            let version = |kind: &str, name: &str| {
+                let object = self.stage().cluster.get(&[kind, name]);
+                object["metadata"]["generation"].clone()
+            };
+            let names = self.deployments.iter().flatten();
+            let mut all: Vec<_> = names.map(|name| version("deployment", name)).collect();
+            all.push(version("duc", NAME));
+            all
+        };
+        let before = written();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            assert_eq!(written(), before);
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Waits until the rollout says this.
+    async fn says(&self, what: &str) -> Value {
+        let mut object = Value::Null;
+        within_patience(what, async || {
+            object = self.stage().cluster.get(&["dro", NAME]);
+            object["status"].to_string().contains(what)
+        })
+        .await;
+        object
+    }
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn four_prefill_and_two_decode_workers_keep_their_proportion() {
+    if !is_asked_for() {
+        return;
+    }
+    let roles = ["prefill", "decode"];
+    let deployments = ["old", "new"].map(|side| roles.map(|role| format!("{side}-{role}")).into());
+    let managed = Managed {
+        deployments,
+        // A unit is at most two workers.
+        most: 8,
+        least: 6,
+        ..Managed::with_workers(0, 0, 0).await
+    };
+    for (role, full) in roles.into_iter().zip([4, 2]) {
+        half(managed.stage(), "old", role, full);
+        half(managed.stage(), "new", role, 0);
+        managed.stage().rolled_out(&format!("old-{role}"));
+    }
+    managed.stage().with_model("old").await;
+    let side = |side: &str| {
+        let of = |role: &str| json!({"kind": "Deployment", "name": format!("{side}-{role}")});
+        json!({"roles": {"prefill": of("prefill"), "decode": of("decode")}})
+    };
+    let load = managed
+        .begin(&json!({"source": side("old"), "target": side("new")}))
+        .await;
+    let keeps = async |managed: &Managed| {
+        within_patience("both sides are whole units", async || {
+            let whole = [[0, 0], [1, 1], [2, 1], [3, 2], [4, 2]];
+            let asked = managed.asked();
+            asked
+                .iter()
+                .all(|side| whole.iter().any(|unit| unit == &side[..]))
+        })
+        .await;
+    };
+    managed.until_with("Complete", keeps).await;
+    assert_eq!(managed.asked(), [vec![0, 0], vec![4, 2]]);
+    let cluster = Cluster::around();
+    managed.end(load).await;
+    for side in ["old", "new"] {
+        for role in roles {
+            let name = format!("{side}-{role}");
+            cluster.kubectl(&["delete", "deployment,service", &name, "--wait=false"]);
+        }
+    }
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn without_surge_a_worker_of_old_makes_room_for_each_of_new() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(3, 0, 1).await;
+    let strategy = json!({"strategy": {"maxSurge": 0, "maxUnavailable": 1}});
+    let load = managed.begin(&strategy).await;
+    managed.until("Complete").await;
+    assert_eq!(managed.asked(), [vec![0], vec![3]]);
+    managed.end(load).await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn a_partition_and_a_hold_stop_a_rollout_where_it_is() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(4, 1, 0).await;
+    let strategy = json!({"strategy": {"maxSurge": 1, "maxUnavailable": 0, "partition": 2}});
+    let load = managed.begin(&strategy).await;
+    managed.until("Partition").await;
+    assert_eq!(managed.asked(), [vec![2], vec![2]]);
+    managed.rests().await;
+    managed.edit(json!({"intent": "Hold", "strategy": {"partition": 0}}));
+    managed.until("Held").await;
+    managed.rests().await;
+    assert_eq!(managed.asked(), [vec![2], vec![2]]);
+    managed.edit(json!({"intent": "Run"}));
+    managed.until("Complete").await;
+    assert_eq!(managed.asked(), [vec![0], vec![4]]);
+    managed.end(load).await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn a_rollout_can_be_aborted_at_each_step() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(2, 1, 0).await;
+    let load = managed.begin(&json!({})).await;
+    for at in 1.. {
+        let steps = Cell::new(0);
+        let abort = async |managed: &Managed| {
+            steps.set(steps.get() + 1);
+            if steps.get() == at {
+                println!("aborts at step {at}");
+                managed.edit(json!({"intent": "Abort"}));
+            }
+        };
+        let object = managed
+            .until_one_of(&["Complete", "RolledBack"], abort)
+            .await;
+        if object["status"]["phase"] == "Complete" {
+            assert!(at > 4, "a step has been left out");
+            break;
+        }
+        assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
+        assert_eq!(managed.clients_reach(), "old-frontend");
+        managed.edit(json!({"intent": "Run"}));
+    }
+    managed.edit(json!({"intent": "Abort"}));
+    managed.until("RolledBack").await;
+    assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
+    managed.end(load).await;
+}
+
+/// Refuses every status of a rollout, for as long as it lives: what was done cannot be recorded.
+struct Unrecorded<'a>(&'a Stage);
+
+impl<'a> Unrecorded<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let api = "admissionregistration.k8s.io/v1";
+        let policy = json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "unrecorded"}, "spec": {
+                "failurePolicy": "Fail",
+                "matchConstraints": {"resourceRules": [{
+                    "apiGroups": ["nvidia.com"], "apiVersions": ["*"], "operations": ["UPDATE"],
+                    "resources": ["dynamorollouts/status"],
+                }]},
+                "validations": [{"expression": "false"}],
+            },
+        });
+        let binding = json!({
+            "apiVersion": api, "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "unrecorded"},
+            "spec": {"policyName": "unrecorded", "validationActions": ["Deny"]},
+        });
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": [policy, binding]});
+        stage.cluster.apply(&list.to_string());
+        Self(stage)
+    }
+}
+
+impl Drop for Unrecorded<'_> {
+    fn drop(&mut self) {
+        let kinds = "validatingadmissionpolicybinding,validatingadmissionpolicy";
+        let args = ["delete", kinds, "unrecorded", "--ignore-not-found"];
+        self.0.cluster.try_kubectl(&args, "");
+    }
+}
+
+/// What is done and cannot be recorded is neither lost nor done twice, whoever leads next.
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn controllers_that_are_killed_before_they_record_what_they_did_lose_nothing() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(2, 1, 0).await;
+    if !managed.stage().cluster.is_own() {
+        return println!("skipped: no processes of this cluster can be killed");
+    }
+    let load = managed.begin(&json!({})).await;
+    let kill = async |managed: &Managed| {
+        let unrecorded = Unrecorded::new(managed.stage());
+        sleep(Duration::from_secs(2)).await;
+        let killed = managed.rollout.holder();
+        managed.kill_the_leader();
+        within_patience("another leads", async || managed.rollout.holder() != killed).await;
+        sleep(Duration::from_secs(2)).await;
+        drop(unrecorded);
+    };
+    managed.until_with("Complete", kill).await;
+    assert_eq!(managed.sizes(), [vec![(0, 0)], vec![(2, 2)]]);
+    managed.end(load).await;
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn a_new_generation_that_fails_is_scaled_down_again() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(2, 1, 0).await;
+    let clients = Clients::of(managed.stage());
+    clients.fail();
+    // What latencies the machine has, nobody knows.
+    let analysis = json!({"analysis": {
+        "warmupSeconds": 0, "minSamples": 20, "ttftP95Ratio": 100, "gapP99Ratio": 100, "onFailure": "RollBack",
+    }});
+    managed.stage().cluster.apply(&manifest(&analysis));
+    let object = managed.until("RolledBack").await;
+    assert_eq!(object["status"]["analysis"]["verdict"], "Fail", "{object}");
+    assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(0, 0)]]);
+    managed.rests().await;
+    clients.end().await;
+    managed.remove();
+}
+
+/// A stream that is open at the hand-over ends by the frontend and the worker with which it began.
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn old_is_deleted_after_streams_that_are_longer_than_the_hand_over() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(2, 1, 0).await;
+    let load = Load::aside(managed.stage().address, 20, LONG);
+    phase(&load, 0, 20).await;
+    // The streams are longer than the pods' grace period allows for in general.
+    let more = json!({
+        "strategy": {"maxSurge": 1, "maxUnavailable": 0, "allowShortGrace": true},
+        "handover": {"clients": "Automatic", "retire": "Delete"},
+    });
+    managed.stage().cluster.apply(&manifest(&more));
+    let is_there = |name: &str| {
+        let args = [
+            "get",
+            "deployment",
+            name,
+            "--ignore-not-found",
+            "-o",
+            "name",
+        ];
+        !managed.stage().cluster.kubectl(&args).trim().is_empty()
+    };
+    assert!(is_there("old-worker") && is_there("old-frontend"));
+    let begun = Instant::now();
+    loop {
+        let object = managed.stage().cluster.get(&["dro", NAME]);
+        if object["status"]["phase"] == "Complete" {
+            break;
+        }
+        assert!(begun.elapsed() < 2 * LONGEST, "{:#}", object["status"]);
+        sleep(Duration::from_millis(500)).await;
+    }
+    println!("old deleted after {}", since(begun));
+    within_patience("old is deleted", async || {
+        !is_there("old-worker") && !is_there("old-frontend")
+    })
+    .await;
+    assert!(is_there("new-worker") && is_there("new-frontend"));
+    phase(&load, 1, 20).await;
+    let ended = load.finish();
+    assert_all_well(&ended);
+    managed.remove();
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn a_worker_that_never_becomes_ready_takes_nothing_from_old() {
+    if !is_asked_for() {
+        return;
+    }
+    let managed = Managed::with_workers(2, 1, 0).await;
+    let cluster = Cluster::around();
+    let port = |port: u16| {
+        let path = "/spec/template/spec/containers/0/readinessProbe/tcpSocket/port";
+        let patch = json!([{"op": "replace", "path": path, "value": port}]).to_string();
+        cluster.kubectl(&[
+            "patch",
+            "deployment",
+            "new-worker",
+            "--type=json",
+            "-p",
+            &patch,
+        ]);
+    };
+    port(1);
+    let strategy =
+        json!({"strategy": {"maxSurge": 1, "maxUnavailable": 0, "readyTimeoutSeconds": 10}});
+    let load = managed.begin(&strategy).await;
+    managed.until("Stalled").await;
+    assert_eq!(managed.sizes(), [vec![(2, 2)], vec![(1, 0)]]);
+    let update = managed.stage().cluster.get(&["duc", NAME]);
+    assert_eq!(update["spec"]["trafficSplitPercent"], 0);
+    managed.rests().await;
+    port(9091);
+    managed.until("Complete").await;
+    managed.end(load).await;
+}
+
+/// GPUs that the node offers and the workers ask for.
+struct Gpus(Cluster);
+
+const GPU: &str = "nvidia.com/gpu";
+
+impl Gpus {
+    fn each_worker_takes_one(node: u32) -> Self {
+        let cluster = Cluster::around();
+        let nodes = cluster.get(&["nodes"]);
+        let name = nodes["items"][0]["metadata"]["name"]
+            .as_str()
+            .expect("a name");
+        let patch = json!({"status": {"capacity": {GPU: node.to_string()}}}).to_string();
+        let args = [
+            "patch",
+            "node",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &patch,
+        ];
+        cluster.kubectl(&args);
+        for side in ["old", "new"] {
+            let resources = json!({"limits": {GPU: "1"}, "requests": {GPU: "1"}});
+            let containers = json!([{"name": "main", "resources": resources}]);
+            let spec = json!({"strategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+                "template": {"spec": {"containers": containers}}});
+            let patch = json!({ "spec": spec }).to_string();
+            cluster.kubectl(&[
+                "patch",
+                "deployment",
+                &format!("{side}-worker"),
+                "-p",
+                &patch,
+            ]);
+        }
+        Self(cluster)
+    }
+
+    fn quota(&self, gpus: u32) {
+        let quota = json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus", "namespace": "default"},
+            "spec": {"hard": {format!("requests.{GPU}"): gpus.to_string()}},
+        });
+        self.0.apply(&quota.to_string());
+    }
+}
+
+impl Drop for Gpus {
+    fn drop(&mut self) {
+        let workers = ["delete", "deployment", "old-worker", "new-worker"];
+        self.0.try_kubectl(&workers, "");
+        let quota = ["delete", "resourcequota", "gpus", "--ignore-not-found"];
+        self.0.try_kubectl(&quota, "");
+    }
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn a_budget_and_a_quota_of_gpus_limit_the_surge() {
+    if !is_asked_for() {
+        return;
+    }
+    // Of the three more that the surge allows, the budget leaves one.
+    let managed = Managed {
+        most: 4,
+        ..Managed::with_workers(3, 1, 0).await
+    };
+    let gpus = Gpus::each_worker_takes_one(4);
+    managed.stage().rolled_out("old-worker");
+    managed.stage().settled().await;
+    managed.stage().with_model("old").await;
+    gpus.quota(3);
+    let strategy = json!({"maxSurge": 3, "maxUnavailable": 0, "gpuBudget": 4});
+    let load = managed.begin(&json!({ "strategy": strategy })).await;
+    let object = managed.until("Refused").await;
+    println!("{}", object["status"]["message"]);
+    managed.says("quota").await;
+    assert_eq!(managed.asked(), [vec![3], vec![0]]);
+    gpus.quota(4);
+    let object = managed.until("Complete").await;
+    assert_eq!(managed.asked(), [vec![0], vec![3]]);
+    assert_eq!(
+        object["status"]["gpus"]["peak"], 4,
+        "{:#}",
+        object["status"]
+    );
+    managed.end(load).await;
+}
