@@ -27,12 +27,13 @@ use self::shutdown::Signals;
 use crate::admin::{self, Admin, Local, Process};
 use crate::config::Config;
 use crate::discovery::{self, TlsFault};
-use crate::downstream::{self, Listener};
+use crate::downstream::{self, Limits, Listener};
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::proxy::{OldPool, Proxy};
 use crate::telemetry::{Metrics, access};
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept;
+use crate::transport::descriptors::{self, Shares};
 use crate::upstream;
 
 /// How often each thread flushes its access lines and sweeps its connections.
@@ -147,6 +148,19 @@ fn raise_file_limit() {
     }
 }
 
+/// Logs that fewer clients can connect than they are allowed to.
+fn tell_of_scarce_descriptors(limits: &Limits) {
+    let clients = Shares::now().clients;
+    if clients < limits.max_connections {
+        tracing::info!(
+            descriptors = descriptors::limit(),
+            clients,
+            max_connections = limits.max_connections,
+            "the limit of file descriptors allows fewer client connections than --max-connections"
+        );
+    }
+}
+
 impl Bound {
     /// The address for clients, with the actual port.
     #[must_use]
@@ -187,9 +201,14 @@ impl Bound {
         } = self;
         let context = Arc::clone(&core.context);
         let limits = Arc::new(config.limits.clone());
+        let sockets = listener.into_sockets().into_iter();
+        let sockets = sockets.map(|socket| Ok((socket, self::runtime()?)));
+        let sockets = sockets.collect::<Result<Vec<_>, Error>>()?;
+        // The process has what it needs, and no client yet.
+        descriptors::share(&admin).map_err(Error::Runtime)?;
+        tell_of_scarce_descriptors(&limits);
         let mut threads = Vec::new();
-        for socket in listener.into_sockets() {
-            let runtime = self::runtime()?;
+        for (socket, runtime) in sockets {
             let proxy = Proxy::new(Arc::clone(&context), OldPool);
             let serving = downstream::serve(
                 socket,

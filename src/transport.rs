@@ -6,8 +6,10 @@
 pub mod accept;
 pub mod batching;
 pub mod deadline;
+pub mod descriptors;
 pub mod h2;
 mod resolve;
+pub mod seldom;
 pub mod tcp;
 pub mod write_timeout;
 

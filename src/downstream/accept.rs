@@ -21,6 +21,8 @@ use crate::telemetry::Timeout;
 use crate::tls::{Reloading, ServerFiles};
 use crate::transport::accept::{AcceptErrors, is_exhaustion};
 use crate::transport::batching;
+use crate::transport::descriptors::{self, Shares};
+use crate::transport::seldom::Seldom;
 use crate::transport::write_timeout::WriteLimit;
 
 /// How long a draining process still accepts new connections: clients may not know yet that it drains.
@@ -54,7 +56,7 @@ pub async fn serve<O: OldBackend>(
     // Not a JoinSet, which would wake this task whenever a connection ends.
     let connections = TaskTracker::new();
     let mut batch = AcceptBatch::default();
-    let mut errors = AcceptErrors::default();
+    let (mut errors, mut refused) = (AcceptErrors::default(), Seldom::default());
     loop {
         tokio::select! {
             biased;
@@ -62,7 +64,7 @@ pub async fn serve<O: OldBackend>(
             accepted = batch.accept(&listener) => match accepted {
                 Ok((stream, peer)) => {
                     errors.cleared();
-                    handler.admit(&connections, stream, peer);
+                    handler.admit(&connections, &mut refused, stream, peer);
                     if batch.is_alone() {
                         batching::yield_to_ready().await;
                     }
@@ -78,7 +80,7 @@ pub async fn serve<O: OldBackend>(
         }
     }
     handler
-        .accept_backlog(listener, &connections, errors)
+        .accept_backlog(listener, &connections, &mut refused, errors)
         .await?;
     connections.close();
     connections.wait().await;
@@ -115,13 +117,35 @@ impl AcceptBatch {
 }
 
 impl<O: OldBackend> ConnectionHandler<O> {
-    /// Spawns a task that serves the connection, or closes it if `--max-connections` are open.
-    fn admit(&self, connections: &TaskTracker, stream: TcpStream, peer: SocketAddr) {
-        match ConnectionPermit::take(self.proxy.context(), self.limits.max_connections) {
-            Some(permit) => {
-                connections.spawn(self.clone().serve(stream, peer, permit));
-            }
-            None => drop(stream),
+    /// Spawns a task that serves the connection, or closes it if `--max-connections` or as many as there are descriptors
+    /// for are open.
+    fn admit(
+        &self,
+        connections: &TaskTracker,
+        refused: &mut Seldom,
+        stream: TcpStream,
+        peer: SocketAddr,
+    ) {
+        let (context, shares) = (self.proxy.context(), Shares::now());
+        let most = match shares.allow(&stream) {
+            true => self.limits.max_connections.min(shares.clients),
+            false => 0,
+        };
+        if let Some(permit) = ConnectionPermit::take(context, most) {
+            connections.spawn(self.clone().serve(stream, peer, permit));
+        } else if let Some(times) = refused.happened(Instant::now()) {
+            let open = context.metrics.connections.get();
+            let reached = match most < self.limits.max_connections {
+                true => "the limit of file descriptors",
+                false => "--max-connections",
+            };
+            tracing::warn!(
+                times,
+                open,
+                descriptors = descriptors::limit(),
+                reached,
+                "closed new client connections at once"
+            );
         }
     }
 
@@ -137,6 +161,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         &self,
         listener: TcpListener,
         connections: &TaskTracker,
+        refused: &mut Seldom,
         mut errors: AcceptErrors,
     ) -> io::Result<()> {
         let begun = Instant::now();
@@ -161,7 +186,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
                 }
             };
             match accepted {
-                Ok((stream, peer)) => self.admit(connections, stream, peer),
+                Ok((stream, peer)) => self.admit(connections, refused, stream, peer),
                 Err(error) => {
                     let pause = self.failed(&mut errors, &error);
                     let now = Instant::now();
@@ -182,7 +207,7 @@ impl<O: OldBackend> ConnectionHandler<O> {
         let listener = listener.into_std()?;
         while let Ok((stream, peer)) = listener.accept() {
             stream.set_nonblocking(true)?;
-            self.admit(connections, TcpStream::from_std(stream)?, peer);
+            self.admit(connections, refused, TcpStream::from_std(stream)?, peer);
         }
         Ok(())
     }

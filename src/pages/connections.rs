@@ -9,11 +9,13 @@ use prometheus::IntCounter;
 use tokio::net::TcpStream;
 
 use super::Peer;
+use crate::transport::descriptors::Shares;
 use crate::transport::write_timeout::{WriteLimit, WriteTimeout};
 
-/// Most open connections, in total and per peer.
+/// Most open connections, unless descriptors are scarce.
 const MOST: usize = 512;
-const MOST_OF_ONE: usize = 128;
+/// The part of them that one peer may have.
+const OF_ONE: usize = 4;
 /// How long a client may leave data unread.
 const UNREAD: Duration = Duration::from_secs(30);
 
@@ -37,10 +39,14 @@ impl Connections {
     /// `None` if a limit is reached.
     #[must_use]
     pub fn take(&self, peer: IpAddr) -> Option<Seat> {
+        self.take_of(MOST.min(Shares::now().admin), peer)
+    }
+
+    fn take_of(&self, most: usize, peer: IpAddr) -> Option<Seat> {
         let peer = Peer::from(peer);
         let mut open = self.lock();
         let of_peer = open.of.get(&peer).copied().unwrap_or(0);
-        if open.all >= MOST || of_peer >= MOST_OF_ONE {
+        if open.all >= most || of_peer >= most / OF_ONE {
             return None;
         }
         open.all += 1;
@@ -92,7 +98,7 @@ mod tests {
         let mut taken: Vec<_> = (0..1000)
             .map_while(|_| connections.take(address(1)))
             .collect();
-        assert_eq!(taken.len(), MOST_OF_ONE);
+        assert_eq!(taken.len(), MOST / OF_ONE);
         let other = connections.take(address(2));
         assert!(other.is_some());
         taken.pop();
@@ -109,12 +115,12 @@ mod tests {
             .map(|last| IpAddr::from([0x2001, 0xdb8, 0, 1, 0, 0, 0, last]))
             .map_while(|address| connections.take(address))
             .collect();
-        assert_eq!(taken.len(), MOST_OF_ONE);
+        assert_eq!(taken.len(), MOST / OF_ONE);
         let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
-        let of_mapped: Vec<_> = (0..MOST_OF_ONE)
+        let of_mapped: Vec<_> = (0..MOST / OF_ONE)
             .filter_map(|_| connections.take(mapped))
             .collect();
-        assert_eq!(of_mapped.len(), MOST_OF_ONE);
+        assert_eq!(of_mapped.len(), MOST / OF_ONE);
         assert!(connections.take(address(1)).is_none(), "the same address");
     }
 

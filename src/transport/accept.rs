@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 
+use super::seldom::Seldom;
+
 /// Pause after an error that lasts while descriptors or memory are short.
 const EXHAUSTED: Duration = Duration::from_millis(50);
 /// First and longest pause after an error that repeats at once.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Log interval of such errors.
-const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Makes connections accepted on `listener` probe silent peers (inherited, tcp(7)): a peer whose machine is gone sends
 /// nothing. `unread` is how long sent bytes may stay unacknowledged, or a closed window be probed, before the kernel closes
@@ -32,8 +32,7 @@ pub fn keep_alive(listener: &SockRef<'_>, unread: Duration) -> io::Result<()> {
 #[derive(Debug, Default)]
 pub struct AcceptErrors {
     in_a_row: u32,
-    logged: Option<Instant>,
-    since_logged: u64,
+    log: Seldom,
 }
 
 impl AcceptErrors {
@@ -45,14 +44,8 @@ impl AcceptErrors {
     /// The pause after `error` before the next accept. A first error usually concerns a single connection whose peer has left
     /// (accept(2)) and needs no pause. Logged at intervals.
     pub fn pause(&mut self, error: &io::Error, now: Instant) -> Duration {
-        self.since_logged += 1;
-        let is_quiet = self
-            .logged
-            .is_some_and(|logged| now.saturating_duration_since(logged) < LOG_EVERY);
-        if !is_quiet {
-            let times = std::mem::take(&mut self.since_logged);
+        if let Some(times) = self.log.happened(now) {
             tracing::warn!(%error, times, "cannot accept connections");
-            self.logged = Some(now);
         }
         let before = self.in_a_row;
         self.in_a_row = before.saturating_add(1);
@@ -108,18 +101,5 @@ mod tests {
             assert_eq!(errors.pause(&error, Instant::now()), Duration::ZERO);
             errors.cleared();
         }
-    }
-
-    #[test]
-    fn errors_are_logged_once_a_second() {
-        let mut errors = AcceptErrors::default();
-        let error = io::Error::from_raw_os_error(libc::EINVAL);
-        let now = Instant::now();
-        for _ in 0..10 {
-            errors.pause(&error, now);
-        }
-        assert_eq!(errors.since_logged, 9);
-        errors.pause(&error, now + LOG_EVERY);
-        assert_eq!(errors.since_logged, 0);
     }
 }

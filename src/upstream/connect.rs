@@ -1,18 +1,25 @@
 //! Opens connections to an endpoint: TCP with `TCP_NODELAY`, and TLS if the target uses it.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
 use tokio_rustls::{TlsConnector, TlsStream};
 
 use super::lifetime::{Life, Lifetime};
-use super::{Endpoint, Error};
+use super::{Endpoint, Error, idle};
 use crate::tls::{ClientFiles, Reloading};
+use crate::transport::descriptors::{self, Shares};
+use crate::transport::seldom::Seldom;
 use crate::transport::{Transport, deadline, keep_alive};
+
+thread_local! {
+    static EXHAUSTED: RefCell<Seldom> = RefCell::default();
+}
 
 /// Everything needed to open a connection to an endpoint.
 pub(super) struct Connector<'a> {
@@ -58,9 +65,37 @@ fn failure(address: SocketAddr, source: io::Error) -> Error {
     let here_only = code == Some(libc::EADDRNOTAVAIL);
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     if here_only || code.is_some_and(|code| exhausted.contains(&code)) {
+        let times = EXHAUSTED.with_borrow_mut(|seldom| seldom.happened(Instant::now()));
+        if let Some(times) = times {
+            tracing::warn!(%address, error = %source, times, descriptors = descriptors::limit(), "this host cannot open connections to a model server");
+        }
         return Error::Exhausted { here_only, source };
     }
     Error::Connect { address, source }
+}
+
+/// A socket for a connection to `address`, with a descriptor that is not reserved. If none is free, idle connections of this
+/// thread give up theirs.
+fn socket(address: SocketAddr) -> io::Result<TcpSocket> {
+    loop {
+        let socket = match address {
+            SocketAddr::V4(_) => TcpSocket::new_v4(),
+            SocketAddr::V6(_) => TcpSocket::new_v6(),
+        };
+        let socket = socket.and_then(|socket| match Shares::now().allow(&socket) {
+            true => Ok(socket),
+            false => Err(io::Error::from_raw_os_error(libc::EMFILE)),
+        });
+        match socket {
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+                if !idle::give_up_one() {
+                    descriptors::ran_out();
+                    return Err(error);
+                }
+            }
+            socket => return socket,
+        }
+    }
 }
 
 async fn open(
@@ -68,7 +103,7 @@ async fn open(
     tls: Option<&Arc<Reloading<ClientFiles>>>,
     http2: Option<bool>,
 ) -> io::Result<(Transport, bool)> {
-    let stream = TcpStream::connect(endpoint.address).await?;
+    let stream = socket(endpoint.address)?.connect(endpoint.address).await?;
     stream.set_nodelay(true)?;
     keep_alive(&SockRef::from(&stream))?;
     let (Some(name), Some(tls)) = (&endpoint.server_name, tls) else {

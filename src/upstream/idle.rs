@@ -1,13 +1,13 @@
 //! Per-thread pool of idle HTTP/1.1 connections to model servers. A thread reuses only connections that it opened itself, so
 //! there is no lock and no wake-up across cores. The most recently used connection is taken first.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use super::endpoint::Lease;
 use super::lifetime::Life;
-use crate::transport::Transport;
+use crate::transport::{Transport, descriptors};
 
 /// Maximum number of idle connections that a thread keeps per endpoint.
 const MAX_IDLE: usize = 512;
@@ -22,6 +22,7 @@ struct Idle {
 
 thread_local! {
     static IDLES: RefCell<HashMap<u64, Vec<Idle>>> = RefCell::new(HashMap::new());
+    static SHORTAGES: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Takes a reusable connection to the endpoint, if this thread has one.
@@ -60,13 +61,26 @@ pub(super) fn put(lease: &Lease, transport: Transport, now: Instant) {
     });
 }
 
-/// Drops connections that have been idle too long, have exceeded their lifetime, or were closed by the server.
+/// Closes the idle connection of this thread that has been idle for longest. False if there is none.
+pub(super) fn give_up_one() -> bool {
+    IDLES.with_borrow_mut(|idles| {
+        let since = |stack: &Vec<Idle>| stack.first().map(|idle| idle.since);
+        let stacks = idles.values_mut().filter(|stack| !stack.is_empty());
+        let oldest = stacks.min_by_key(|stack| since(stack));
+        oldest.map(|stack| stack.remove(0)).is_some()
+    })
+}
+
+/// Drops connections that have been idle too long, have exceeded their lifetime, or were closed by the server, and all if a
+/// thread has had no descriptor for a connection since the last call.
 pub(super) fn sweep(now: Instant) {
+    let shortages = descriptors::shortages();
+    let is_short = SHORTAGES.replace(shortages) != shortages;
     IDLES.with_borrow_mut(|idles| {
         idles.retain(|_, stack| {
             stack.retain_mut(|idle| {
                 let is_old = now.saturating_duration_since(idle.since) >= IDLE;
-                !is_old && !idle.life.is_over(now) && idle.transport.is_quiet()
+                !is_short && !is_old && !idle.life.is_over(now) && idle.transport.is_quiet()
             });
             !stack.is_empty()
         });

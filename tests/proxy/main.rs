@@ -8,6 +8,7 @@ mod cancel;
 mod capability;
 mod comparison;
 mod continuation;
+mod descriptors;
 mod embedded;
 mod grpc;
 mod guard;

@@ -227,7 +227,7 @@ impl Default for Metrics {
             )),
             connections_refused: by_generation.add(IntCounter::new(
                 "crossfade_connections_refused_total",
-                "Client connections closed at once because of --max-connections",
+                "Client connections closed at once because of --max-connections or the limit of file descriptors",
             )),
             accept_errors: by_generation.add(IntCounter::new(
                 "crossfade_accept_errors_total",

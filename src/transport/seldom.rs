@@ -1,0 +1,44 @@
+//! Limits how often something that may happen any number of times is logged.
+
+use std::time::{Duration, Instant};
+
+/// Most often.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// One kind of event.
+#[derive(Debug, Default)]
+pub struct Seldom {
+    logged: Option<Instant>,
+    times: u64,
+}
+
+impl Seldom {
+    /// The event has happened at `now`. If it is to be logged now, returns how often it has happened since it last was.
+    pub fn happened(&mut self, now: Instant) -> Option<u64> {
+        self.times += 1;
+        let is_early = self
+            .logged
+            .is_some_and(|logged| now.saturating_duration_since(logged) < EVERY);
+        if is_early {
+            return None;
+        }
+        self.logged = Some(now);
+        Some(std::mem::take(&mut self.times))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_logged_once_a_second_with_the_number_of_times() {
+        let mut seldom = Seldom::default();
+        let now = Instant::now();
+        assert_eq!(seldom.happened(now), Some(1));
+        for _ in 0..9 {
+            assert_eq!(seldom.happened(now), None);
+        }
+        assert_eq!(seldom.happened(now + EVERY), Some(10));
+    }
+}

@@ -1,0 +1,206 @@
+//! A process with few file descriptors, of which clients take all that they get.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::rig::*;
+use client::http2::Client as Http2;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+/// The limit, and what of it the process reserves for itself.
+const LIMIT: usize = 128;
+const RESERVE: usize = 32;
+/// More clients than the limit allows.
+const CLIENTS: usize = 3 * LIMIT;
+const REFUSED: &str = "crossfade_connections_refused_total";
+
+/// A server that streams half an answer until the gate is open, and answers nothing at `/hang`.
+async fn server(gate: &Gate) -> Upstream {
+    let rest = chat_text("old").replace(&role("old"), "");
+    let stream = stream_of(&role("old"))
+        .chunk(content("old", 9))
+        .wait(gate)
+        .chunk(rest);
+    Upstream::start(move |received| match &*received.target {
+        CHAT => stream.clone(),
+        "/hang" => Script::new().hang(),
+        _ => unary("old"),
+    })
+    .await
+}
+
+fn descriptors(proxy: &Proxy) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid()));
+    open.unwrap().count()
+}
+
+/// Connects, and sends nothing.
+async fn idle(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut open = Vec::new();
+    for _ in 0..count {
+        open.push(TcpStream::connect(address).await.unwrap());
+    }
+    open
+}
+
+fn times_logged(proxy: &Proxy, what: &str) -> u64 {
+    let lines = proxy.lines();
+    lines.iter().filter(|line| line.contains(what)).count() as u64
+}
+
+async fn assert_lives(proxy: &Proxy) {
+    for path in ["/livez", "/metrics", "/plan"] {
+        assert_eq!(proxy.admin(path).await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn whatever_clients_take_the_admin_port_answers_and_streams_go_on() {
+    let gate = Gate::closed();
+    let old = server(&gate).await;
+    let mut proxy = Proxy::before(&old, &[]).await;
+    let begun = Instant::now();
+    proxy.limit_descriptors(Some(LIMIT as u64));
+    let mut stream = client::open_chat(proxy.address).await;
+    stream.head().await;
+    let mut asker = Client::connect(proxy.address).await;
+    let hog = Arc::new(Http2::connect(proxy.address).await);
+    assert_eq!(hog.get("/quick").await.status, 200);
+
+    // Clients that only connect get half of what is not reserved.
+    let open = idle(proxy.address, CLIENTS).await;
+    let all = (CLIENTS + 3) as f64;
+    eventually("each is taken or refused", async || {
+        let metrics = proxy.metrics().await;
+        let taken = metrics.sum("crossfade_connections", &[]);
+        assert!(taken <= ((LIMIT - RESERVE) / 2) as f64, "{taken}");
+        taken + metrics.sum(REFUSED, &[]) == all
+    })
+    .await;
+    assert!(proxy.metrics().await.sum(REFUSED, &[]) > (CLIENTS / 2) as f64);
+    assert_lives(&proxy).await;
+    // The others are for model servers.
+    asker.get("/quick", &[]).await;
+    assert_eq!(asker.response().await.status, 200);
+
+    // Then requests take the rest.
+    let mut asked = JoinSet::new();
+    for _ in 0..100 {
+        let hog = Arc::clone(&hog);
+        asked.spawn(async move {
+            hog.send("GET", "/hang", &[], "")
+                .await
+                .map(|answer| answer.status)
+        });
+    }
+    let refused = within("a request is refused", asked.join_next()).await;
+    assert_eq!(refused.unwrap().unwrap().unwrap(), 503);
+    eventually("all are used", async || {
+        descriptors(&proxy) >= LIMIT - RESERVE
+    })
+    .await;
+    assert_lives(&proxy).await;
+    asker.get("/quick", &[]).await;
+    let response = asker.response().await;
+    assert_eq!(response.status, 503);
+    let error = response.own_error();
+    let message = error["message"].as_str().unwrap();
+    assert!(message.contains("cannot open a connection"), "{message}");
+    let mut late = Client::connect(proxy.address).await;
+    assert_eq!(late.until_closed().await.0, b"");
+
+    for what in [
+        "closed new client connections at once",
+        "cannot open connections to a model server",
+    ] {
+        let times = until(what, async || {
+            let times = times_logged(&proxy, what);
+            (times > 0).then_some(times)
+        })
+        .await;
+        assert!(times <= begun.elapsed().as_secs() + 1, "{times}: {what}");
+    }
+    gate.open();
+    let rest = stream.body().await;
+    assert_eq!(stream.end, Some(End::Clean));
+    assert!(String::from_utf8_lossy(&rest).ends_with(DONE));
+
+    drop((asked, hog, open));
+    eventually("the clients have gone", async || {
+        proxy.metrics().await.sum("crossfade_connections", &[]) <= 2.0
+    })
+    .await;
+    asker.get("/quick", &[]).await;
+    assert_eq!(asker.response().await.status, 200);
+    let response = proxy.chat().await;
+    assert_eq!((response.status, response.end), (200, End::Clean));
+    let metrics = proxy.metrics().await;
+    let ejected = [("state", "ejected")];
+    assert_eq!(metrics.sum("crossfade_pool_endpoints", &ejected), 0.0);
+    assert_eq!(metrics.sum("crossfade_accept_errors_total", &[]), 0.0);
+    drop((asker, late, stream));
+    proxy.terminate();
+    assert_eq!(proxy.end().await, Some(0));
+}
+
+#[tokio::test]
+async fn one_address_cannot_take_all_of_what_the_admin_port_has() {
+    let gate = Gate::closed();
+    let old = server(&gate).await;
+    let proxy = Proxy::before(&old, &[]).await;
+    proxy.limit_descriptors(Some(LIMIT as u64));
+    let before = descriptors(&proxy);
+    let mut strangers = Vec::new();
+    for _ in 0..CLIENTS {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, 2], 0).into()).unwrap();
+        strangers.push(socket.connect(proxy.admin).await.unwrap());
+    }
+    let open = idle(proxy.address, CLIENTS).await;
+    eventually("clients are refused", async || {
+        proxy.metrics().await.sum(REFUSED, &[]) > 0.0
+    })
+    .await;
+    assert_lives(&proxy).await;
+    drop(open);
+    eventually("the clients have gone", async || {
+        descriptors(&proxy) < before + RESERVE / 2
+    })
+    .await;
+    drop(strangers);
+}
+
+#[tokio::test]
+async fn idle_connections_to_model_servers_give_up_their_descriptors() {
+    let gate = Gate::closed();
+    let [old, new] = [server(&gate).await, server(&gate).await];
+    let file = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    let client = Http2::connect(proxy.address).await;
+    // At the same time, so that each leaves a connection.
+    let mut streams = Vec::new();
+    for _ in 0..60 {
+        streams.push(client.chat().await);
+    }
+    gate.open();
+    for stream in streams {
+        assert_eq!(stream.response().await.end, End::Clean);
+    }
+    file.write(&manifest(&new.url(), 0, 1, ""));
+    proxy
+        .counts("crossfade_split_ratio", &[("kind", "wanted")], 1.0)
+        .await;
+    let held = descriptors(&proxy);
+    assert!(held > 60, "{held}");
+    proxy.limit_descriptors(Some((held + RESERVE) as u64));
+    for _ in 0..10 {
+        let stream = client.chat().await;
+        assert_eq!(
+            (stream.status, stream.headers.get("x-crossfade-generation")),
+            (200, Some("new"))
+        );
+        assert_eq!(stream.response().await.end, End::Clean);
+    }
+}
