@@ -118,6 +118,18 @@ fn judgement(report: Report, answers: &[&Compared]) -> Judgement {
     }
 }
 
+/// For scripts: no proxy could be asked, and why.
+#[must_use]
+pub fn no_judgement(why: &str) -> Value {
+    json!({
+        "verdict": Verdict::INCONCLUSIVE,
+        "text": why,
+        "coversSeconds": 0.0,
+        "metrics": [],
+        "proxies": {"asked": 0, "silent": []},
+    })
+}
+
 impl Judgement {
     /// Did any proxy tell something?
     #[must_use]

@@ -288,3 +288,22 @@ fn without_an_answer_there_is_no_verdict_and_wrong_usage_has_its_own_status() {
         assert_eq!(output.status.code(), status, "{args:?}: {}", said(&output));
     }
 }
+
+/// A script reads the verdict, and not the error stream.
+#[test]
+fn a_cluster_that_cannot_be_asked_is_no_verdict_in_json_too() {
+    let kubeconfig = "/nonexistent/kubeconfig";
+    for form in ["json", "yaml"] {
+        let mut command = program();
+        command.args(["judge", "chat", "-o", form]);
+        let output = command.env("KUBECONFIG", kubeconfig).output().unwrap();
+        assert_eq!(output.status.code(), INCONCLUSIVE, "{}", said(&output));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let judged: Value = serde_saphyr::from_str(&text).unwrap();
+        assert_eq!(judged["verdict"], "inconclusive", "{text}");
+        assert!(
+            judged["text"].as_str().unwrap().contains(kubeconfig),
+            "{text}"
+        );
+    }
+}

@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use super::{Error, Form, as_json, print};
 use crate::analysis::{Rules, Verdict};
 use crate::error_chain::error_chain;
@@ -104,14 +106,17 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
         let judged = match judged(options).await {
             Ok(judged) => judged,
             Err(error) => {
-                eprintln!("crossfade: {}", status::printable(&error_chain(&error)));
+                let why = error_chain(&error);
+                eprintln!("crossfade: {}", status::printable(&why));
+                if options.form != Form::Text {
+                    print(&structured(options.form, &status::no_judgement(&why)));
+                }
                 return Ok(ExitCode::from(INCONCLUSIVE));
             }
         };
         print(&match options.form {
             Form::Text => judged.text(),
-            Form::Json => as_json(&judged.json(), false),
-            Form::Yaml => format!("---\n{}", status::yaml(&judged.json())),
+            form => structured(form, &judged.json()),
         });
         Ok(match judged.verdict() {
             Verdict::PASS => ExitCode::SUCCESS,
@@ -119,6 +124,14 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
             _ => ExitCode::from(INCONCLUSIVE),
         })
     })
+}
+
+/// For scripts.
+fn structured(form: Form, judged: &Value) -> String {
+    match form {
+        Form::Yaml => format!("---\n{}", status::yaml(judged)),
+        Form::Text | Form::Json => as_json(judged, false),
+    }
 }
 
 async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
