@@ -25,33 +25,33 @@ help: ## list the targets
 BUILD ?= build
 
 .PHONY: build
-build: ## the program, optimized: target/release/crossfade
+build: ## compile the program, optimized: target/release/crossfade
 	cargo $(BUILD) --locked --release
 
 .PHONY: demo
-demo: ## a live fade from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
+demo: ## move live traffic from an old to a new generation, all on this machine; ARGS="--plain --seconds 20"
 	@test -x "$(TARGET)/demo/examples/demo" || echo "The first build takes two to three minutes on two cores. Later runs start immediately."
 	cargo run --locked --profile demo --no-default-features --features demo --example demo -- $(ARGS)
 
 .PHONY: test
-test: prepare fmt workflows clippy features unit deny unused ## install what the tests need and run everything
+test: prepare fmt workflows clippy features unit deny unused ## install the test dependencies and run every test
 	@cat "$(TARGET)"/tmp/*-skipped 2>/dev/null || true
 	@echo "make test: all passed; not part of it, since they need time or other networks: make fuzz, make chaos, make rollouts, make differential, make audit, make macos, make image"
 
 .PHONY: test-fast
-test-fast: fmt ## what needs nothing but Rust: unit, proxy, command line and contracts; under three minutes when compiled
+test-fast: fmt ## run the tests that need only Rust (unit, proxy, command line, contracts); under three minutes once compiled
 	cargo test --locked --no-fail-fast --lib --test contracts --test proxy --test cli
 
 .PHONY: prepare
-prepare: ## install what the tests need, or say what is missing
+prepare: ## install the test dependencies, and report what is missing
 	@tests/prepare.sh cargo-deny=$(CARGO_DENY) cargo-machete=$(CARGO_MACHETE)
 
 .PHONY: fmt
-fmt: ## check the format
+fmt: ## check the formatting
 	cargo fmt --check
 
 .PHONY: workflows
-workflows: ## lint the workflows of GitHub
+workflows: ## lint the GitHub workflows
 	$(actionlint) .github/workflows/*.yml
 
 .PHONY: clippy
@@ -59,19 +59,19 @@ clippy: ## lint all code, warnings denied
 	cargo clippy --locked --all-targets -- -D warnings
 
 .PHONY: features
-features: ## that the library compiles with each feature alone
+features: ## check that the library compiles with each feature alone
 	for features in "" demo kube otlp; do
 	  cargo clippy --locked --lib --no-default-features --features "$$features" -- -D warnings
 	done
 
 .PHONY: macos
-macos: ## that the program compiles on macOS, where people run status and kubectl's plugin
+macos: ## check that the program compiles for macOS, where people run status and the kubectl plugin
 	rustup target add x86_64-apple-darwin
 	CC_x86_64_apple_darwin="$(CURDIR)/tests/no-compiler.sh" AR_x86_64_apple_darwin="$(CURDIR)/tests/no-compiler.sh" \
 	  cargo check --locked --bins --target x86_64-apple-darwin
 
 .PHONY: unit
-unit: build ## unit, property, integration and doc tests, real Dynamo, the openai client and a real cluster among them
+unit: build ## run the tests of every tier, including real Dynamo, the openai client, and a real cluster
 	CROSSFADE_BIN="$(TARGET)/release/crossfade" tests/all.sh
 
 .PHONY: rollouts
@@ -80,30 +80,30 @@ rollouts: build ## every form of a managed update on a real cluster, beneath a l
 	  cargo test --locked --test cluster -- --nocapture
 
 .PHONY: proto
-proto: ## make the code of proto/ anew, after a change there
+proto: ## regenerate the code for proto/, after a change there
 	CROSSFADE_WRITE_PROTO=1 cargo test --locked --test contracts -- are_what_the_protocol_says is_what_the_protocol_says
 
 .PHONY: reference
-reference: ## write docs/reference.md anew, after a change of flags, fields or metrics
+reference: ## regenerate docs/reference.md, after a change of flags, fields, or metrics
 	CROSSFADE_WRITE_REFERENCE=1 cargo test --locked --test contracts reference::
 
 .PHONY: analysis-table
-analysis-table: ## the table of docs/analysis.md anew, after a change of src/analysis; minutes
+analysis-table: ## regenerate the table of docs/analysis.md, after a change of src/analysis; takes minutes
 	cargo test --locked --release --lib analysis::tests::table -- --ignored --nocapture
 
 .PHONY: scaling-laws
-scaling-laws: ## the laws of a managed update over a million looks at an adverse cluster, after a change of src/scaling; a minute
+scaling-laws: ## check the invariants of managed updates in a million reconciles of an adverse cluster, after a change of src/scaling; takes a minute
 	cargo test --locked --release --lib scaling::tests::simulator -- --ignored
 
 .PHONY: image
-image: build ## the last stage of the Dockerfile around target/release/crossfade, built and run without a registry; needs buildah
+image: build ## build the last stage of the Dockerfile around target/release/crossfade, and run it, without a registry; needs buildah
 	@tests/prepare.sh cargo-about=$(CARGO_ABOUT)
 	PATH="$(TOOLS)/bin:$$PATH" cargo about generate --locked about.hbs --output-file "$(TARGET)/THIRD-PARTY.txt"
 	tests/image.sh "$(TARGET)/release/crossfade" "$(TARGET)/THIRD-PARTY.txt" "$(TARGET)/crossfade-image.tar"
 
 PREFIX ?= /usr/local
 .PHONY: install
-install: build ## the program, its manual and completions below PREFIX, also as kubectl's plugin
+install: build ## install the program, its manual, completions, and the kubectl plugin under PREFIX (/usr/local)
 	program="$(TARGET)/release/crossfade" root="$(DESTDIR)$(PREFIX)"
 	install -d "$$root/bin" "$$root/share/bash-completion/completions" "$$root/share/zsh/site-functions" \
 	  "$$root/share/fish/vendor_completions.d"
@@ -117,15 +117,15 @@ install: build ## the program, its manual and completions below PREFIX, also as 
 	"$$program" completions fish >"$$root/share/fish/vendor_completions.d/crossfade.fish"
 
 .PHONY: deny
-deny: ## licenses, bans and sources of the dependencies
+deny: ## check the licenses, bans, and sources of the dependencies
 	$(deny) --locked check bans licenses sources
 
 .PHONY: unused
-unused: ## that no dependency is left that nothing uses
+unused: ## check for unused dependencies
 	$(machete)
 
 .PHONY: audit
-audit: ## security advisories of the dependencies; needs the RustSec database on GitHub
+audit: ## check the dependencies for security advisories; needs the RustSec database on GitHub
 	@tests/prepare.sh cargo-deny=$(CARGO_DENY)
 	$(deny) --locked check advisories
 
@@ -147,24 +147,24 @@ SECONDS := 600
 SEED := random
 HTTP2 := 40
 .PHONY: chaos
-chaos: build ## invariants under random faults; SECONDS=3600 SEED=0x1f
+chaos: build ## check invariants under random faults; SECONDS=3600 SEED=0x1f
 	CROSSFADE_BIN="$(TARGET)/release/crossfade" CHAOS_SECONDS=$(SECONDS) CHAOS_SEED=$(SEED) CHAOS_HTTP2=$(HTTP2) \
 	  cargo test --locked --test chaos -- --nocapture no_invariant
 
 .PHONY: fleet
-fleet: build ## what many proxies cost a real API server; FLEET=200 FLEET_SECONDS=300
+fleet: build ## measure what many proxies cost a real API server; FLEET=200 FLEET_SECONDS=300
 	CROSSFADE_BIN="$(TARGET)/release/crossfade" cargo test --locked --test load -- --ignored --nocapture
 
 .PHONY: differential
-differential: build ## odd requests through crossfade, HAProxy and Envoy; WRITE=--write writes the table anew
+differential: build ## compare odd requests through crossfade, HAProxy, and Envoy; WRITE=--write updates the table
 	@benches/install.sh
 	tests/differential/run.py $(WRITE) "$(TARGET)/release/crossfade"
 
 .PHONY: bench
-bench: ## speed and memory beside HAProxy, nginx and Envoy, half an hour; ARGS="--only tokens --rounds 3"
+bench: ## compare speed and memory with HAProxy, nginx, and Envoy; takes half an hour; ARGS="--only tokens --rounds 3"
 	@benches/install.sh
 	cargo bench --locked --bench e2e -- --json benches/results.json $(ARGS)
 
 .PHONY: bench-plot
-bench-plot: ## benches/figures/*.svg from what make bench measured
+bench-plot: ## draw benches/figures/*.svg from the results of make bench
 	benches/plot.py benches/results.json benches/figures

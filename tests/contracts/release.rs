@@ -226,6 +226,55 @@ fn the_krew_manifest_names_what_the_release_uploads() {
     assert!(!krew(empty.path()).status.success());
 }
 
+#[test]
+fn users_verify_what_the_release_signs_and_the_release_verifies_it_first() {
+    let release = read(".github/workflows/release.yml");
+    let page = read("deploy/README.md");
+    let issuer = "--certificate-oidc-issuer https://token.actions.githubusercontent.com";
+    let identity =
+        "https://github.com/OWNER/crossfade/.github/workflows/release.yml@refs/tags/vVERSION";
+    assert!(page.contains(issuer) && page.contains(&format!("--certificate-identity {identity}")));
+    // Of a run for a tag, the reference is the same.
+    let reference = "--certificate-identity \"https://github.com/$GITHUB_WORKFLOW_REF\"";
+    assert!(release.contains(issuer) && release.contains(reference));
+    for (signed, verified, told) in [
+        (
+            "cosign sign --yes --recursive \"$IMAGE@$digest\"",
+            "cosign verify \"$IMAGE:$VERSION\"",
+            "cosign verify ghcr.io/OWNER/crossfade:VERSION ",
+        ),
+        (
+            "cosign sign --yes \"$IMAGE/charts/$name@$digest\"",
+            "cosign verify \"$IMAGE/charts/$chart:$VERSION\"",
+            "cosign verify ghcr.io/OWNER/crossfade/charts/crossfade:VERSION ",
+        ),
+        (
+            "cosign sign-blob --yes --bundle \"$file.sigstore.json\" \"$file\"",
+            "cosign verify-blob \"${bundle%.sigstore.json}\" --bundle \"$bundle\"",
+            "cosign verify-blob FILE --bundle FILE.sigstore.json ",
+        ),
+    ] {
+        let places = [signed, verified, "gh release upload"].map(|step| release.find(step));
+        assert!(places.is_sorted() && places[0].is_some(), "{signed}");
+        assert!(page.contains(told), "{told}");
+    }
+}
+
+#[test]
+fn a_release_is_a_draft_until_it_is_complete() {
+    let release = read(".github/workflows/release.yml");
+    let steps = [
+        "gh release create \"$GITHUB_REF_NAME\" --draft ",
+        "gh release upload ",
+        "gh release edit \"$GITHUB_REF_NAME\" --draft=false ",
+    ];
+    let places = steps.map(|step| release.find(step));
+    assert!(
+        places.is_sorted() && places[0].is_some(),
+        "{places:?} of {steps:?}"
+    );
+}
+
 /// Images of crossfade in what people read and apply.
 #[test]
 fn the_documents_name_one_image() {
@@ -253,7 +302,7 @@ fn the_documents_name_one_image() {
                 continue;
             };
             // A release's is that of whoever made it.
-            if registry == "ghcr.io/OWNER" {
+            if registry.starts_with("ghcr.io/OWNER") {
                 continue;
             }
             assert_eq!(registry, "registry.example", "{}: {word}", path.display());
