@@ -11,9 +11,11 @@ use crate::deploy::{asking, deploy, judged, kustomize};
 use crate::helm::{CONTROLLER, DEFINITION, Earlier, Helm, chart};
 
 /// Everything that the chart can make, named as `deploy/` names it.
-const EVERYTHING: [&str; 10] = [
+const EVERYTHING: [&str; 12] = [
     "--set=image.repository=crossfade,image.tag=latest",
     "--set=rbac.people=true",
+    "--set=rollouts.enabled=true",
+    "--set=rollouts.namespaces={inference}",
     "--set=podMonitor.enabled=true",
     "--set=prometheusRule.enabled=true",
     "--set=dashboard.enabled=true",
@@ -57,6 +59,7 @@ fn a_wrong_value_is_refused_by_its_name() {
         ("image.pullPolicy=Sometimes", "pullPolicy"),
         ("log.format=xml", "format"),
         ("watchNamespace=A_B", "watchNamespace"),
+        ("rollouts.namespaces={A_B}", "namespaces"),
         ("podMonitor.interval=often", "interval"),
         ("podMonitor.enable=true", "enable"),
         ("sidecar.access[0].namespace=inference", "serviceAccounts"),
@@ -129,13 +132,17 @@ fn the_charts_make_what_deploy_holds() {
     made.extend(by_name(judged(&cluster, &definition)));
 
     let mut held = BTreeMap::new();
-    for part in ["crd", "controller", "people", "monitoring"] {
+    for part in ["crd", "controller", "people", "monitoring", "rollout"] {
         held.extend(by_name(judged(
             &cluster,
             &kustomize(&cluster, &deploy().join(part)),
         )));
     }
-    for part in ["base/rbac.yaml", "network-policy/admin.yaml"] {
+    for part in [
+        "base/rbac.yaml",
+        "network-policy/admin.yaml",
+        "rollout/namespace.yaml",
+    ] {
         let text = fs::read_to_string(deploy().join(part)).unwrap();
         // The subject has no namespace there, and gets that of the binding.
         let text = text.replace(
@@ -174,6 +181,14 @@ fn the_charts_make_what_deploy_holds() {
     let own = made.remove("NetworkPolicy crossfade-controller").unwrap();
     assert_eq!(own["spec"]["ingress"][0]["ports"][0]["port"], 9465);
 
+    // Only the chart has a value that turns rollouts on.
+    let controller = made.get_mut("Deployment crossfade-controller").unwrap();
+    let container = &mut controller["spec"]["template"]["spec"]["containers"][0];
+    let variables = container["env"].as_array_mut().unwrap();
+    let count = variables.len();
+    variables.retain(|variable| variable["name"] != "CROSSFADE_ROLLOUTS");
+    assert_eq!(variables.len(), count - 1);
+
     let names = |objects: &BTreeMap<String, Value>| objects.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&made), names(&held));
     for (name, object) in &held {
@@ -193,6 +208,7 @@ fn a_controller_of_one_namespace_has_no_rights_in_others() {
         &controller,
         "--namespace=crossfade",
         "--set=image.repository=crossfade,watchNamespace=inference,rbac.people=false",
+        "--set=rollouts.enabled=true,rollouts.namespaces={inference}",
     ]);
     assert!(!made.contains("ClusterRole"), "{made}");
     assert!(!made.contains("CROSSFADE_ALL_NAMESPACES"), "{made}");
@@ -202,10 +218,14 @@ fn a_controller_of_one_namespace_has_no_rights_in_others() {
     let lease = "leases.coordination.k8s.io/crossfade-controller";
     assert!(may("patch", updates, "inference") && may("watch", "pods", "inference"));
     assert!(may("update", lease, "crossfade"));
+    let rollouts = "dynamorollouts.nvidia.com";
+    assert!(may("watch", rollouts, "inference") && may("patch", "services", "inference"));
     for (verb, what, namespace) in [
         ("patch", updates, "default"),
         ("watch", "pods", "crossfade"),
         ("watch", "pods", "default"),
+        ("watch", rollouts, "default"),
+        ("patch", "services", "default"),
         ("get", "secrets", "inference"),
         ("update", lease, "inference"),
     ] {

@@ -316,6 +316,33 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
 }
 
 #[test]
+fn the_kustomization_on_the_page_about_rollouts_turns_them_on() {
+    let cluster = Cluster::api_server();
+    let directory = tempfile::tempdir().unwrap();
+    let repository = directory.path().join("crossfade");
+    fs::create_dir_all(&repository).unwrap();
+    copy_to(&repository);
+    let files = shown(include_str!("../../docs/rollout.md"));
+    let [(name, text)] = files[..] else {
+        panic!("{files:?}");
+    };
+    assert_eq!(name, "controller/kustomization.yaml");
+    fs::create_dir(directory.path().join("controller")).unwrap();
+    fs::write(directory.path().join(name), text).unwrap();
+    let made = judged(
+        &cluster,
+        &kustomize(&cluster, &directory.path().join("controller")),
+    );
+    let deployment = made.iter().find(|object| object["kind"] == "Deployment");
+    let container = &deployment.unwrap()["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(
+        container["args"],
+        serde_json::json!(["controller", "--rollouts"])
+    );
+    assert_eq!(container["image"], "registry.example/crossfade:0.1.0");
+}
+
+#[test]
 fn taking_out_all_of_deploy_but_the_definition_leaves_the_definition_and_every_update() {
     let cluster = Cluster::api_server();
     cluster.apply(include_str!("../kubernetes/operators.yaml"));

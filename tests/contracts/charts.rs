@@ -43,6 +43,8 @@ fn the_files_of_the_charts_are_those_of_deploy() {
         "monitoring/podmonitor.yaml",
         "network-policy/admin.yaml",
         "people/rbac.yaml",
+        "rollout/namespace.yaml",
+        "rollout/reader.yaml",
     ];
     assert_eq!(targets, wanted.map(str::to_owned).into());
 }
