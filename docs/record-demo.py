@@ -21,6 +21,12 @@ import pyte
 COLUMNS, ROWS = 100, 34
 FRAMES, LAST = 12, 3  # pictures, and for how many of them the last one stays
 WIDTH, HEIGHT, MARGIN = 8, 17, 12
+# Blocks and lines are drawn, because glyphs leave gaps between cells: a block by its height, in eighths of a cell.
+BLOCKS = {block: 8 - number for number, block in enumerate("█▇▆▅▄▃▂▁")}
+SHADE = "▓"
+# The arms of a line: left, right, up, down.
+LINES = {"─": "lr", "│": "ud", "┌": "rd", "┐": "ld", "└": "ru", "┘": "lu"}
+DRAWN = {*BLOCKS, SHADE, *LINES}
 COLORS = {
     "red": "#ff7b72", "green": "#7ee787", "brown": "#e3b341", "yellow": "#e3b341", "blue": "#79c0ff",
     "magenta": "#d2a8ff", "cyan": "#76e3ea", "brightblack": "#8b949e", "black": "#8b949e", "white": "#f0f6fc",
@@ -59,21 +65,62 @@ def run(program):
     yield lines(screen)
 
 
+def hue(name):
+    """A color of pyte as one of SVG; None for the default."""
+    return COLORS.get(name, f"#{name}" if len(name) == 6 else None)
+
+
 def lines(screen):
     shown = []
     for row in range(ROWS):
         runs = []
         for column in range(COLUMNS):
             cell = screen.buffer[row][column]
-            color = COLORS.get(cell.fg, f"#{cell.fg}" if len(cell.fg) == 6 and cell.fg != "default" else None)
-            if runs and runs[-1][1] == color:
+            ink, ground = hue(cell.fg), hue(cell.bg)
+            if cell.reverse:
+                ink, ground = ground or "#12161c", ink or "#d8dee6"
+            # Runs of one kind: a drawn cell only with its like.
+            kind = (ink, ground, cell.data if cell.data in DRAWN else None)
+            if runs and runs[-1][1] == kind:
                 runs[-1][0] += cell.data
             else:
-                runs.append([cell.data, color])
-        while runs and not runs[-1][0].rstrip():
+                runs.append([cell.data, kind])
+        while runs and not runs[-1][0].rstrip() and not runs[-1][1][1]:
             runs.pop()
-        shown.append(tuple((text, color) for text, color in runs))
+        shown.append(tuple((text, kind) for text, kind in runs))
     return tuple(shown)
+
+
+def drawn(text, kind, x, y):
+    """The elements of a run that begins at the corner x, y."""
+    ink, ground, block = kind
+    width = len(text) * WIDTH
+    box = lambda top, color, more="": f'<rect x="{x}" y="{y + top:g}" width="{width}" height="{HEIGHT - top:g}" fill="{color}"{more}/>'
+    if ground:
+        yield box(0, ground)
+    if block in BLOCKS:
+        yield box(HEIGHT * (8 - BLOCKS[block]) / 8, ink)
+    elif block == SHADE:
+        yield box(0, ink, ' fill-opacity=".8"')
+    elif block in LINES:
+        arms, color = LINES[block], ink or "#d8dee6"
+        for cell in range(1 if block == "─" else len(text)):
+            left = x + cell * WIDTH
+            right = x + width if block == "─" else left + WIDTH
+            mid = (left + WIDTH / 2, y + HEIGHT / 2)
+            ends = {"l": (left, mid[1]), "r": (right, mid[1]), "u": (mid[0], y), "d": (mid[0], y + HEIGHT)}
+            if block == "─":
+                yield f'<path stroke="{color}" d="M{left} {mid[1]}H{right}"/>'
+            else:
+                path = "".join(f"M{mid[0]:g} {mid[1]:g}L{ends[arm][0]:g} {ends[arm][1]:g}" for arm in arms)
+                yield f'<path stroke="{color}" d="{path}"/>'
+    elif text.strip():
+        fill = f' fill="{ink}"' if ink else ""
+        # The length keeps the columns in place, whatever font there is.
+        yield (
+            f'<text x="{x}" y="{y + 0.8 * HEIGHT:.1f}" textLength="{width}" lengthAdjust="spacingAndGlyphs"{fill}>'
+            f"{html.escape(text)}</text>"
+        )
 
 
 def picture(frames):
@@ -105,11 +152,10 @@ def picture(frames):
     for (begin, end), rows in spans.items():
         body.append(f'<g class="f{begin}_{end}">')
         for row, runs in rows:
-            y = MARGIN + (row + 0.8) * HEIGHT
-            text = "".join(
-                f'<tspan fill="{color}">{html.escape(run)}</tspan>' if color else html.escape(run) for run, color in runs
-            )
-            body.append(f'<text x="{MARGIN}" y="{y:.1f}">{text.rstrip()}</text>')
+            column = 0
+            for run, kind in runs:
+                body.extend(drawn(run, kind, MARGIN + column * WIDTH, MARGIN + row * HEIGHT))
+                column += len(run)
         body.append("</g>")
     label = "crossfade demo in a terminal: the split goes from 0 to 100 % under load, and survives a killed upstream"
     font = '13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
