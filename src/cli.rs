@@ -2,7 +2,9 @@
 
 mod check;
 mod cluster;
+mod connection;
 mod controller;
+mod display;
 mod examples;
 mod inject;
 mod manifest_file;

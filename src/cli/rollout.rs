@@ -1,15 +1,12 @@
 //! The arguments of `crossfade rollout` and of its verbs.
 
-use std::time::Duration;
-
-use clap::builder::BoolishValueParser;
 use clap::{ArgMatches, Args, Subcommand};
 
 use super::cluster::{ClusterChoice, Early};
+use super::display::Display;
 use super::examples;
-use super::parse::seconds;
 use super::verbs::EditArgs;
-use crate::app::commands::{Form, RolloutOptions};
+use crate::app::commands::RolloutOptions;
 use crate::status::RolloutVerb;
 
 #[derive(Debug, Args)]
@@ -21,21 +18,8 @@ pub struct RolloutArgs {
     name: Option<String>,
     #[command(flatten)]
     cluster: ClusterChoice,
-    /// Repeat until interrupted
-    #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
-    watch: bool,
-    /// Time between two looks
-    #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
-    interval: Duration,
-    /// Output format
-    #[arg(
-        short,
-        long,
-        env = "CROSSFADE_OUTPUT",
-        value_name = "FORM",
-        default_value = "text"
-    )]
-    output: Form,
+    #[command(flatten)]
+    display: Display,
 }
 
 #[derive(Debug, Subcommand)]
@@ -96,8 +80,8 @@ impl RolloutArgs {
         RolloutOptions {
             name: self.name,
             cluster: self.cluster.choice(),
-            every: self.watch.then_some(self.interval),
-            form: self.output,
+            every: self.display.every(),
+            form: self.display.output,
         }
     }
 }

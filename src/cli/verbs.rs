@@ -84,8 +84,8 @@ impl Cli {
         let early = std::mem::take(&mut cli.early);
         let (name, given) = given.subcommand().expect("clap requires one");
         match &mut cli.command {
-            Command::Status(args) => args.settle(early, given)?,
-            Command::Judge(args) => args.settle(early, given)?,
+            Command::Status(args) => args.connection.settle(early, given)?,
+            Command::Judge(args) => args.connection.settle(early, given)?,
             Command::Set(args) => args.edit.cluster.after(early, given),
             Command::Pause(args)
             | Command::Resume(args)

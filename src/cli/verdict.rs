@@ -2,28 +2,18 @@
 
 use std::time::Duration;
 
-use clap::{ArgMatches, Args, Error};
+use clap::Args;
 
-use super::cluster::{ClusterChoice, Early};
-use super::parse::{admin_port, confidence, count, increase, margin, seconds, window};
-use super::status::settle;
+use super::connection::Connection;
+use super::parse::{confidence, count, increase, margin, seconds, window};
 use crate::app::commands::{Form, JudgeOptions, RuleChanges};
 
 #[derive(Debug, Args)]
 pub struct JudgeArgs {
     /// The update [default: the only one in the namespace]
     name: Option<String>,
-    /// Ask the proxies at these admin ports instead of a cluster: host:port; repeat the flag or separate values by commas
-    #[arg(
-        long,
-        env = "CROSSFADE_PROXY",
-        value_name = "ADDR",
-        value_delimiter = ',',
-        value_parser = admin_port
-    )]
-    proxy: Vec<String>,
     #[command(flatten)]
-    cluster: ClusterChoice,
+    pub(super) connection: Connection,
     /// Compare for this long, starting now, or until new fails, instead of using the last five minutes
     #[arg(long = "for", env = "CROSSFADE_FOR", value_name = "DURATION", value_parser = seconds)]
     wait: Option<Duration>,
@@ -63,21 +53,14 @@ pub struct JudgeArgs {
 }
 
 impl JudgeArgs {
-    /// Chooses between proxies and a cluster, as for `status`.
-    ///
-    /// # Errors
-    /// When both are given, or no address is left.
-    pub(super) fn settle(&mut self, early: Early, given: &ArgMatches) -> Result<(), Error> {
-        settle(&mut self.proxy, &mut self.cluster, early, given)
-    }
-
     /// The options.
     #[must_use]
     pub fn options(self) -> JudgeOptions {
+        let (proxies, cluster) = self.connection.parts();
         JudgeOptions {
             name: self.name,
-            proxies: self.proxy,
-            cluster: self.cluster.choice(),
+            proxies,
+            cluster,
             wait: self.wait,
             every: self.interval,
             form: self.output,

@@ -1,0 +1,36 @@
+//! The flags of commands that show a state: how often, and in which form.
+
+use std::time::Duration;
+
+use clap::Args;
+use clap::builder::BoolishValueParser;
+
+use super::parse::seconds;
+use crate::app::commands::Form;
+
+#[derive(Debug, Args)]
+pub struct Display {
+    /// Repeat until interrupted
+    #[arg(short, long, env = "CROSSFADE_WATCH", value_parser = BoolishValueParser::new())]
+    watch: bool,
+    /// Time between two updates of the output
+    #[arg(long, env = "CROSSFADE_INTERVAL", value_name = "DURATION", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+    /// Output format
+    #[arg(
+        short,
+        long,
+        env = "CROSSFADE_OUTPUT",
+        value_name = "FORM",
+        default_value = "text"
+    )]
+    pub(super) output: Form,
+}
+
+impl Display {
+    /// The time between two updates of the output; none if it is printed once.
+    #[must_use]
+    pub fn every(&self) -> Option<Duration> {
+        self.watch.then_some(self.interval)
+    }
+}
