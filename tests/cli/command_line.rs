@@ -7,7 +7,7 @@ use std::process::Output;
 use crate::rig::proxy::{run, run_with_env};
 use crate::rig::*;
 
-fn texts(output: &Output) -> (Option<i32>, String, String) {
+pub fn texts(output: &Output) -> (Option<i32>, String, String) {
     (
         output.status.code(),
         String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -483,103 +483,18 @@ async fn ipv6_literals_work_on_both_sides() {
     }
 }
 
-fn corpus(kind: &str) -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/corpus/plan")
-        .join(kind);
-    let mut files: Vec<_> = fs::read_dir(folder)
-        .unwrap()
-        .map(|file| file.unwrap().path())
-        .collect();
-    files.sort();
-    files
-}
-
-#[test]
-fn check_finds_good_files_good() {
-    for path in corpus("good") {
-        let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
-        assert_eq!(status, Some(0), "{}: {stdout}{stderr}", path.display());
-        assert!(stdout.contains(path.to_str().unwrap()), "{stdout}");
-    }
-}
-
-#[test]
-fn check_names_every_problem_at_once_with_path_and_line() {
-    for path in corpus("bad") {
-        let text = fs::read_to_string(&path).unwrap();
-        let (status, stdout, stderr) = texts(&run(&["check", path.to_str().unwrap()]));
-        assert_eq!(status, Some(1), "{}: {stdout}{stderr}", path.display());
-        let said = stdout + &stderr;
-        for problem in text
-            .lines()
-            .filter_map(|line| line.strip_prefix("# expect: "))
-        {
-            let field = problem.split(": ").nth(1).unwrap_or(problem);
-            assert!(
-                said.contains(field),
-                "{}: {problem} is not in\n{said}",
-                path.display()
-            );
-            if let Some(line) = problem
-                .strip_prefix("line ")
-                .and_then(|rest| rest.split(':').next())
-            {
-                let as_word = said.contains(&format!("line {line}:"));
-                let as_place = said.contains(&format!("{}:{line}", path.display()));
-                assert!(
-                    as_word || as_place,
-                    "{}: line {line} is not in\n{said}",
-                    path.display()
-                );
-            }
-        }
-    }
-}
-
-#[test]
-fn check_judges_several_files_and_names_each() {
-    let good = corpus("good")[0].to_str().unwrap().to_owned();
-    let bad = corpus("bad")[0].to_str().unwrap().to_owned();
-    let (status, stdout, stderr) = texts(&run(&["check", &good, &bad]));
-    assert_eq!(status, Some(1));
-    let said = stdout + &stderr;
-    assert!(said.contains(&good) && said.contains(&bad), "{said}");
-    let (status, _, _) = texts(&run(&["check", &good, &good]));
-    assert_eq!(status, Some(0));
-    let (status, stdout, stderr) = texts(&run(&["check", "/no/such.yaml"]));
-    assert_eq!(status, Some(1), "{stdout}{stderr}");
-    assert!((stdout + &stderr).contains("/no/such.yaml"));
-}
-
 /// Does a text hold what steers a terminal, or turns the order of reading?
-fn steers(text: &str) -> bool {
+pub fn steers(text: &str) -> bool {
     text.replace('\n', "").contains(|c: char| {
         c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     })
 }
 
 /// In every place of a manifest that is repeated to people, what steers a terminal and what begins a line.
-fn hostile_manifest() -> String {
+pub fn hostile_manifest() -> String {
     let evil = r"\e[2J\u009b2J\u0085\u202e\u2028\r\nplan: ok: forged\n";
     let text = format!("\"{evil}\": 1\npaused: \"{evil}\"\nprobe: {{path: \"/{evil}\"}}");
     manifest("new:8000", 3, 1, &text).replace("new:8000", &format!("{evil}new:8000"))
-}
-
-#[test]
-fn check_prints_nothing_that_steers_a_terminal_or_forges_a_line() {
-    let file = PlanFile::new(&hostile_manifest());
-    for form in ["text", "json"] {
-        let (status, stdout, stderr) = texts(&run(&["check", &file.as_str(), "-o", form]));
-        assert_eq!(status, Some(1), "{stdout:?}{stderr:?}");
-        let said = stdout + &stderr;
-        assert!(!steers(&said), "{form}: {said:?}");
-        assert!(!said.contains("\nplan: ok"), "{said}");
-        assert!(
-            said.contains(r"\u009b2J\u0085\u202e\u2028\r\nplan"),
-            "{form}: {said}"
-        );
-    }
 }
 
 #[test]
@@ -628,121 +543,6 @@ async fn nothing_that_strangers_say_steers_a_terminal_or_forges_a_line_of_the_lo
         let page = proxy.plan().await;
         assert!(!steers(&page), "{page:?}");
     }
-}
-
-#[test]
-fn check_reads_plain_files_of_a_bounded_size_alone() {
-    let directory = tempfile::tempdir().unwrap();
-    let pipe = directory.path().join("pipe");
-    let name = std::ffi::CString::new(pipe.to_str().unwrap()).unwrap();
-    assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-    let large = directory.path().join("large");
-    fs::write(&large, vec![b'\n'; (1 << 20) + 1]).unwrap();
-    for (path, why) in [
-        ("/dev/zero", "not a regular file"),
-        (pipe.to_str().unwrap(), "not a regular file"),
-        (directory.path().to_str().unwrap(), "not a regular file"),
-        (large.to_str().unwrap(), "larger than 1048576 bytes"),
-    ] {
-        let (status, stdout, stderr) = texts(&run(&["check", path]));
-        assert_eq!(status, Some(1), "{stdout}{stderr}");
-        assert!(stderr.contains(path) && stderr.contains(why), "{stderr}");
-        let args = [
-            "proxy",
-            "--old",
-            "a:1",
-            "--plan",
-            path,
-            "--listen",
-            "127.0.0.1:0",
-        ];
-        let (status, _, stderr) = texts(&run(&args));
-        assert_eq!(status, Some(1), "{stderr}");
-        assert!(stderr.contains(why), "{stderr}");
-    }
-}
-
-#[test]
-fn check_names_what_has_no_effect_in_a_file() {
-    let text = manifest("new:8000", 3, 1, "sourceDeployment: dgd-old\npaused: true");
-    let file = PlanFile::new(&text);
-    let (status, stdout, stderr) = texts(&run(&["check", &file.as_str()]));
-    assert_eq!(status, Some(0), "{stderr}");
-    let said = stdout + &stderr;
-    assert!(
-        said.contains("sourceDeployment") && said.contains("paused"),
-        "{said}"
-    );
-}
-
-/// The program with something on its standard input.
-fn fed(args: &[&str], input: &[u8]) -> (Option<i32>, String, String) {
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_crossfade"))
-        .args(args)
-        .stdin(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::piped())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_vec();
-    // One that ends before it has read all is no failure.
-    let writer = std::thread::spawn(move || std::io::Write::write_all(&mut stdin, &input));
-    let output = child.wait_with_output().unwrap();
-    let _ = writer.join().unwrap();
-    texts(&output)
-}
-
-const PLAN: &str = "apiVersion: nvidia.com/v1alpha1\nkind: DynamoUpdateConfig\nmetadata: {name: x}\nspec:\n  newFrontendService: \"10.0.0.2:8000\"\n  trafficSplitPercent: ";
-
-#[test]
-fn check_reads_standard_input_and_answers_in_json() {
-    let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}5\n").as_bytes());
-    assert_eq!(status, Some(0));
-    assert!(stdout.starts_with("-: ok: 5 % to new"), "{stdout}");
-    let (status, stdout, _) = fed(&["check", "-"], format!("{PLAN}500\n").as_bytes());
-    assert_eq!(status, Some(1));
-    assert!(
-        stdout.starts_with("-: line 6: spec.trafficSplitPercent: "),
-        "{stdout}"
-    );
-
-    let good = PlanFile::new(&format!("{PLAN}5\n"));
-    let bad = format!("{PLAN}500\n");
-    let (status, stdout, _) = fed(
-        &["check", "-o", "json", &good.as_str(), "-"],
-        bad.as_bytes(),
-    );
-    assert_eq!(status, Some(1));
-    let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    let [first, second] = answer["files"].as_array().unwrap().as_slice() else {
-        panic!("{stdout}");
-    };
-    assert_eq!(
-        (&first["valid"], &second["valid"]),
-        (&true.into(), &false.into())
-    );
-    assert_eq!(first["problems"], serde_json::json!([]));
-    assert_eq!(second["file"], "-");
-    assert_eq!(second["problems"][0]["path"], "spec.trafficSplitPercent");
-    assert_eq!(second["problems"][0]["line"], 6);
-
-    for (input, said) in [
-        (&vec![b'#'; 1024 * 1024 + 1][..], "the text is too large"),
-        (b"", "the text is empty"),
-    ] {
-        let (status, stdout, _) = fed(&["check", "-"], input);
-        assert_eq!(status, Some(1));
-        assert!(stdout.contains(said), "{stdout}");
-    }
-    let (status, stdout, stderr) = fed(&["check", "-"], b"\xff");
-    assert_eq!((status, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.contains("-: is no text in UTF-8"), "{stderr}");
-    let (status, stdout, stderr) = fed(&["check", "-", "-o", "json"], b"\xff");
-    assert_eq!((status, stderr.as_str()), (Some(1), ""));
-    assert!(stdout.contains("is no text in UTF-8"), "{stdout}");
-    let (status, _, stderr) = fed(&["check", "-", "-o", "xml"], b"");
-    assert!(status == Some(2) && stderr.contains("xml"), "{stderr}");
 }
 
 #[test]

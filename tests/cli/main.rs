@@ -7,6 +7,7 @@ mod rig;
 #[path = "../support/terminal.rs"]
 mod terminal;
 
+mod check;
 mod command_line;
 mod demo;
 mod inject;
