@@ -55,7 +55,7 @@ pub enum Command {
     /// Keep the split of every DynamoUpdateConfig in a cluster in step with the ready workers
     #[command(after_help = examples::CONTROLLER)]
     Controller(Box<ControllerArgs>),
-    /// Validate plan files without running them, and print every problem with its field and line
+    /// Validate plan files and rollouts without running them, and print every problem with its field and line
     Check(CheckArgs),
     /// Print the resource definitions, to be applied to a cluster
     #[command(after_help = examples::CRD)]

@@ -109,7 +109,7 @@ pub enum Error {
     NoImage,
     /// Nothing in it is known to be a frontend.
     #[error(
-        "no frontend was found{}; known are Deployments, StatefulSets and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
+        "no frontend was found{}; inject recognizes Deployments, StatefulSets and DynamoGraphDeployments with a Dynamo frontend, vLLM or \
          SGLang; for another OpenAI-compatible server, give its port with --port", found(.seen)
     )]
     NoFrontend { seen: Vec<String> },

@@ -13,6 +13,7 @@ use crossfade::cli::{
     RolloutArgs,
 };
 use crossfade::demo::DemoArgs;
+use crossfade::error_chain::error_chain;
 use crossfade::printable::printable_lines;
 use crossfade::resource;
 use crossfade::status::Verb;
@@ -54,7 +55,10 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         // Each problem of a plan has its own line.
-        eprintln!("crossfade: {}", printable_lines(format!("{error:#}")));
+        eprintln!(
+            "crossfade: {}",
+            printable_lines(error_chain(error.as_ref()))
+        );
         ExitCode::FAILURE
     })
 }

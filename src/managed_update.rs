@@ -28,11 +28,9 @@ pub struct Accepted {
 pub enum SizeError {
     #[error("{0} has no workers: name the objects that own them")]
     NoRole(&'static str),
-    #[error("source has no {0} workers now: give its replicas, as many as make it whole")]
+    #[error("source has no replicas of the role {0} now: set source.replicas to its full size")]
     NoSize(Role),
-    #[error(
-        "target has {0} workers and source has none: give the replicas of target that make it whole"
-    )]
+    #[error("target has the role {0}, which source does not have: set its full size in target")]
     NoCounterpart(Role),
     #[error(
         "{0}.replicas is given, but it has several roles: name the object of each role by roles"

@@ -163,19 +163,12 @@ pub fn check(text: &str) -> Report {
     };
     let (manifest, plan) = match load_as(text, in_cluster) {
         Ok(loaded) => loaded,
-        Err(problems) => {
-            return Report {
-                problems,
-                ..Report::default()
-            };
-        }
+        Err(problems) => return check_rollout(text, problems),
     };
     let mut notes: Vec<String> = manifest
         .without_effect
         .iter()
-        .map(|field| {
-            format!("spec.{field}: only means something in a cluster; without effect here")
-        })
+        .map(|field| format!("spec.{field}: has an effect only in a cluster"))
         .collect();
     if !manifest.spec.gives_split() {
         notes.insert(0, UNDECIDED.to_owned());
@@ -184,6 +177,21 @@ pub fn check(text: &str) -> Report {
         problems: Problems::default(),
         notes,
         summary: Some(plan.to_string()),
+    }
+}
+
+/// Checks a text that is no update, for which `problems` say why: it may be a rollout.
+fn check_rollout(text: &str, problems: Problems) -> Report {
+    let is_other = |problems: &Problems| problems.iter().any(|problem| problem.path == "kind");
+    let (problems, summary) = match load_rollout(text) {
+        Ok(rollout) => (Problems::default(), Some(rollout.spec.to_string())),
+        Err(found) if is_other(&problems) && !is_other(&found) => (found, None),
+        Err(_) => (problems, None),
+    };
+    Report {
+        problems,
+        notes: Vec::new(),
+        summary,
     }
 }
 

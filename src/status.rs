@@ -34,9 +34,7 @@ use crate::state_api::v1;
 /// Why an update cannot be shown or edited.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error(
-        "cannot load a kubeconfig (`crossfade status` and `crossfade judge` ask proxies without a cluster with `--proxy HOST:PORT`)"
-    )]
+    #[error("cannot load a kubeconfig")]
     Config(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The API server refused, with this message.
     #[error("cannot {what}: {message}")]

@@ -24,12 +24,25 @@ use crate::status::{self, Change, Choice, Cluster, Proxies, Report, Verb};
 pub enum Error {
     #[error(transparent)]
     Status(#[from] status::Error),
+    /// There is no cluster, and proxies can be asked without one.
+    #[error("{}; to ask proxies without a cluster, use --proxy HOST:PORT", error_chain(.0))]
+    NoCluster(status::Error),
     #[error("cannot start")]
     Start(#[from] super::Error),
     #[error("no changes were made: confirmation needs a terminal; use --yes")]
     NoTerminal,
     #[error("no changes were made: cannot read the confirmation")]
     Confirmation(#[source] io::Error),
+}
+
+impl Error {
+    /// The error of a command that also has `--proxy`.
+    fn with_proxy_flag(error: status::Error) -> Self {
+        match error {
+            status::Error::Config(_) => Self::NoCluster(error),
+            error => Self::Status(error),
+        }
+    }
 }
 
 /// The output format of `status`.
@@ -145,8 +158,8 @@ fn as_json(value: &Value, one_of_many: bool) -> String {
 pub fn status(options: StatusOptions) -> Result<ExitCode, Error> {
     super::runtime()?.block_on(async {
         let source = if options.proxies.is_empty() {
-            let cluster = Cluster::open(&options.cluster).await?;
-            Source::Cluster(cluster, options.name)
+            let cluster = Cluster::open(&options.cluster).await;
+            Source::Cluster(cluster.map_err(Error::with_proxy_flag)?, options.name)
         } else {
             Source::Proxies(Proxies::at(options.proxies))
         };

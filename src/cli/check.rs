@@ -18,7 +18,7 @@ Examples:
   kubectl get duc my-update -o yaml | crossfade check -
   crossfade check plans/*.yaml -o json")]
 pub struct CheckArgs {
-    /// Plan files: `DynamoUpdateConfig` manifests; `-` is standard input
+    /// Manifests, each of a `DynamoUpdateConfig` or a `DynamoRollout`; `-` is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Output format
@@ -85,7 +85,7 @@ fn standard_input() -> Result<String, Problems> {
     let limited = io::stdin().lock().take(MAX_BYTES as u64 + 1);
     let read = { limited }.read_to_end(&mut bytes);
     read.map_err(|error| Problems::one("", format!("cannot be read: {error}")))?;
-    String::from_utf8(bytes).map_err(|_| Problems::one("", "is no text in UTF-8"))
+    String::from_utf8(bytes).map_err(|_| Problems::one("", "is not UTF-8 text"))
 }
 
 fn text(path: &Path, report: &Result<Report, Problems>) -> String {

@@ -44,12 +44,12 @@ impl Connection {
         match of_cluster {
             None if self.proxy.is_empty() && is_typed(given, "proxy") => Err(Error::raw(
                 ErrorKind::InvalidValue,
-                "--proxy has no address\n",
+                "--proxy has no address",
             )),
             None => Ok(()),
             Some(flag) if is_typed(given, "proxy") => Err(Error::raw(
                 ErrorKind::ArgumentConflict,
-                format!("--proxy asks proxies directly and cannot be used with {flag}\n"),
+                format!("--proxy asks proxies directly and cannot be used with {flag}"),
             )),
             Some(_) => {
                 self.proxy.clear();

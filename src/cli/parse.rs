@@ -14,7 +14,7 @@ use crate::guard::GUARD;
 use crate::resource::{AmountSpec, Host};
 
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let hint = "give IP:PORT, [IPv6]:PORT, HOST:PORT or :PORT";
+    let hint = "use IP:PORT, [IPv6]:PORT, HOST:PORT or :PORT";
     let text = match text.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => text.to_owned(),
@@ -183,7 +183,7 @@ pub(super) fn amount(text: &str) -> Result<AmountSpec, String> {
     };
     match amount.read() {
         Some(_) => Ok(amount),
-        None => Err("is no number of at least 0 and no percentage from 0% to 100%".to_owned()),
+        None => Err("must be a number, such as 1, or a percentage from 0% to 100%".to_owned()),
     }
 }
 
@@ -225,7 +225,7 @@ fn duration(text: &str) -> Result<f64, String> {
     duration
         .map(|duration| duration.as_secs_f64())
         .map_err(|_| {
-            "is not a duration; give seconds, or a form such as 5s, 1m30s or 500ms".to_owned()
+            "is not a duration; use seconds, or a form such as 5s, 1m30s or 500ms".to_owned()
         })
 }
 

@@ -143,7 +143,7 @@ impl SimulateArgs {
         let [rollout] = &mut rollouts[..] else {
             let count = rollouts.len();
             return Err(format!(
-                "the files must hold exactly one {ROLLOUT_KIND}; they hold {count}"
+                "the files must contain exactly one {ROLLOUT_KIND}; they contain {count}"
             ));
         };
         let workers = Workers::of(&rollout.spec, &objects);
@@ -206,7 +206,7 @@ impl SimulateArgs {
         let longest = 2 * self.stream_p99;
         self.grace.or(workers.grace).unwrap_or_else(|| {
             eprintln!(
-                "assumed: terminationGracePeriodSeconds {}, as long as the longest stream; state it by --grace, or give the manifests of the workers",
+                "assumed: terminationGracePeriodSeconds {}, as long as the longest stream; set it with --grace, or add the manifests of the workers with -f",
                 longest.as_secs()
             );
             longest

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Args, CommandFactory, Error, FromArgMatches};
 use clap_complete::Shell;
 use clap_mangen::Man;
@@ -75,7 +75,7 @@ impl Cli {
         }
         let given = command.try_get_matches_from_mut(std::env::args_os());
         let cli = given.and_then(|given| Self::settled(&given));
-        cli.unwrap_or_else(|error| exit(&error.format(&mut command)))
+        cli.unwrap_or_else(|error| exit(&explained(error).format(&mut command)))
     }
 
     /// The parsed command line, with flags before a subcommand passed on to it.
@@ -97,7 +97,7 @@ impl Cli {
             _ => {
                 if let Some(flag) = early.first() {
                     let message = format!(
-                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume, drain-old, retry and rollout\n"
+                        "{flag} before `{name}` has no effect: it is for status, judge, set, pause, resume, drain-old, retry and rollout"
                     );
                     return Err(Error::raw(ErrorKind::ArgumentConflict, message));
                 }
@@ -105,9 +105,20 @@ impl Cli {
         }
         if let Command::Proxy(args) = &cli.command {
             args.check()
-                .map_err(|message| Error::raw(ErrorKind::ValueValidation, message + "\n"))?;
+                .map_err(|message| Error::raw(ErrorKind::ValueValidation, message))?;
         }
         Ok(cli)
+    }
+}
+
+/// What follows `rollout` is a name or a verb, so the parser takes a mistyped verb for a name, and blames the name behind it.
+fn explained(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::ArgumentConflict if error.get(ContextKind::InvalidSubcommand).is_some() => {
+            let message = "use `rollout [NAME]`, or `rollout VERB NAME` with one of the verbs pause, resume, promote, abort and undo";
+            Error::raw(ErrorKind::InvalidSubcommand, message)
+        }
+        _ => error,
     }
 }
 

@@ -23,10 +23,10 @@ const SILENCE_OF_WATCH: Duration = Duration::from_secs(130);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// There is neither a service account nor a kubeconfig.
-    #[error("no way to an API server is known")]
+    #[error("there is neither a service account nor a usable kubeconfig")]
     Unknown(#[source] Box<InferConfigError>),
     /// The certificates or credentials cannot be used.
-    #[error("the way to the API server cannot be used")]
+    #[error("the configuration of the connection to the API server cannot be used")]
     Unusable(#[source] Box<kube::Error>),
 }
 

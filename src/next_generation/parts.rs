@@ -74,11 +74,11 @@ impl Parts {
                 return Err(several("frontends", &frontends));
             }
             parts.frontend = frontends.pop().ok_or_else(|| {
-                format!("{which} has no Dynamo frontend and no DynamoGraphDeployment: known are Deployments and StatefulSets that run dynamo.frontend")
+                format!("{which} has neither a DynamoGraphDeployment nor a Deployment or StatefulSet that runs dynamo.frontend")
             })?;
             if workers.is_empty() {
                 return Err(format!(
-                    "{which} has no workers: known are Deployments and StatefulSets that run dynamo.vllm, dynamo.sglang or dynamo.trtllm, have the label {COMPONENT}, or have GPUs"
+                    "{which} has no workers: no Deployment or StatefulSet runs dynamo.vllm, dynamo.sglang or dynamo.trtllm, has the label {COMPONENT}, or requests GPUs"
                 ));
             }
             parts.workers = with_roles(which, workers)?;

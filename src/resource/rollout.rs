@@ -18,6 +18,8 @@ mod strategy;
 mod traffic;
 mod workers;
 
+use std::fmt;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -110,4 +112,15 @@ pub struct DynamoRolloutSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1))]
     pub undo_to: Option<i64>,
+}
+
+impl fmt::Display for DynamoRolloutSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (source, target) = (&self.source, &self.target);
+        write!(
+            f,
+            "a rollout from {source} to {target}, for the clients of Service {}",
+            self.client_service
+        )
+    }
 }

@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
                         continue;
                     }
                     if document.is_some() {
-                        let message = "a second document; a file holds exactly one";
+                        let message = "a second document begins here; a plan file has exactly one";
                         return Err(Problem::new("", message).at(line));
                     }
                     document = Some(node);
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
             }
             // Unreachable unless the parser emits unbalanced events.
             other => {
-                let message = format!("no valid YAML: {other:?} in place of a value");
+                let message = format!("not valid YAML: {other:?} in place of a value");
                 return Err(Problem::new("", message).at(line));
             }
         };
@@ -219,7 +219,7 @@ fn size(node: &Node) -> usize {
 }
 
 fn syntax(error: &ScanError) -> Problem {
-    Problem::new("", format!("no valid YAML: {}", error.info())).at(Some(error.marker().line()))
+    Problem::new("", format!("not valid YAML: {}", error.info())).at(Some(error.marker().line()))
 }
 
 /// The core schema (YAML 1.2.2 §10.3.2), except that a decimal number with a leading zero is text: YAML 1.1 reads it as octal,
@@ -360,9 +360,9 @@ mod tests {
             ("# only a comment\n", "the text is empty"),
             ("---\n---\n", "the text is empty"),
             ("a: 1\n---\nb: 2\n", "line 3: a second document"),
-            ("a: 1\nb: [1\n", "no valid YAML"),
-            ("a: 1\n b: 2\n", "line 2: no valid YAML"),
-            ("a: *nothing", "line 1: no valid YAML"),
+            ("a: 1\nb: [1\n", "not valid YAML"),
+            ("a: 1\n b: 2\n", "line 2: not valid YAML"),
+            ("a: *nothing", "line 1: not valid YAML"),
             ("a: &x [*x]", "line 1: an alias of something"),
             ("? [a]\n: 1", "line 1: the name of a field"),
             (
@@ -374,10 +374,10 @@ mod tests {
                 &format!("a: &x {long}\nb: [*x, *x, *x]"),
                 "line 2: anchors and aliases unfold to more than",
             ),
-            (&"[".repeat(MAX_BYTES), "no valid YAML: recursion limit"),
+            (&"[".repeat(MAX_BYTES), "not valid YAML: recursion limit"),
             (
                 &"{a: ".repeat(MAX_BYTES / 4),
-                "no valid YAML: recursion limit",
+                "not valid YAML: recursion limit",
             ),
             (&"- ".repeat(MAX_BYTES / 2), "nested deeper than 64"),
             (&"? ".repeat(MAX_BYTES / 2), "the name of a field"),

@@ -199,10 +199,30 @@ fn check_reads_standard_input_and_answers_in_json() {
     }
     let (status, stdout, stderr) = fed(&["check", "-"], b"\xff");
     assert_eq!((status, stdout.as_str()), (Some(1), ""));
-    assert!(stderr.contains("-: is no text in UTF-8"), "{stderr}");
+    assert!(stderr.contains("-: is not UTF-8 text"), "{stderr}");
     let (status, stdout, stderr) = fed(&["check", "-", "-o", "json"], b"\xff");
     assert_eq!((status, stderr.as_str()), (Some(1), ""));
-    assert!(stdout.contains("is no text in UTF-8"), "{stdout}");
+    assert!(stdout.contains("is not UTF-8 text"), "{stdout}");
     let (status, _, stderr) = fed(&["check", "-", "-o", "xml"], b"");
     assert!(status == Some(2) && stderr.contains("xml"), "{stderr}");
+}
+
+#[test]
+fn check_also_checks_rollouts() {
+    let text = "apiVersion: nvidia.com/v1alpha1\nkind: DynamoRollout\nmetadata: {name: chat}\nspec:\n  \
+                source: {kind: Deployment, name: v1}\n  \
+                target: {roles: {prefill: {kind: Deployment, name: p2}, decode: {kind: StatefulSet, name: d2}}}\n  \
+                frontends: {source: v1, target: v2, service: v2}\n  clientService: chat\n";
+    let (status, stdout, stderr) = fed(&["check", "-"], text.as_bytes());
+    assert_eq!((status, &*stderr), (Some(0), ""), "{stdout}");
+    assert_eq!(
+        stdout,
+        "-: ok: a rollout from Deployment v1 to StatefulSet d2 (decode) and Deployment p2 (prefill), for the clients of Service \
+         chat\n"
+    );
+    let wrong = text.replace("clientService", "clientServise");
+    let (status, stdout, _) = fed(&["check", "-"], wrong.as_bytes());
+    assert_eq!(status, Some(1));
+    assert!(stdout.contains("did you mean 'clientService'?"), "{stdout}");
+    assert!(!stdout.contains("DynamoUpdateConfig"), "{stdout}");
 }

@@ -104,7 +104,10 @@ fn what_if_changes_time_and_cost() {
 fn without_manifests_the_number_is_stated_and_the_rest_is_assumed_aloud() {
     let (status, out, said) = simulate(&[], ROLLOUT);
     assert_eq!((status, &*out), (Some(2), ""));
-    assert!(said.contains("source has no worker workers now"), "{said}");
+    assert!(
+        said.contains("the size of source is not known (role worker)"),
+        "{said}"
+    );
     assert!(said.contains("--replicas"), "{said}");
     let (status, out, said) = simulate(&["--replicas", "4"], ROLLOUT);
     assert_eq!(status, Some(0), "{said}");
@@ -260,19 +263,19 @@ fn wrong_values_of_flags_are_refused() {
         ("--startup", "0", "must be more than 0"),
         ("--stream-p99", "soon", "is not a duration"),
         ("--rate", "0", "must be 0.001 to 1000000"),
-        ("--replicas", "0", "'0' is no number from 1 to 1000"),
-        ("--gpus", "decoder=1", "'decoder' is no role"),
+        ("--replicas", "0", "'0' is not a number from 1 to 1000"),
+        ("--gpus", "decoder=1", "'decoder' is not a role"),
         ("--grace", "-1", "must be between 0"),
         ("--stable", "x", "is not a duration"),
         (
             "--max-surge",
             "101%",
-            "is no number of at least 0 and no percentage",
+            "must be a number, such as 1, or a percentage",
         ),
         (
             "--max-unavailable",
             "many",
-            "is no number of at least 0 and no percentage",
+            "must be a number, such as 1, or a percentage",
         ),
         ("--continuation", "maybe", "invalid value 'maybe'"),
         ("--output", "yaml", "invalid value 'yaml'"),

@@ -373,11 +373,40 @@ fn without_a_kubeconfig_the_error_says_how_to_do_without_a_cluster() {
         .unwrap();
     let text = said(&output);
     assert!(
-        text.contains("`crossfade status` and `crossfade judge` ask proxies without a cluster with `--proxy HOST:PORT`"),
+        text.contains("to ask proxies without a cluster, use --proxy HOST:PORT"),
         "{text}"
     );
-    assert!(text.contains("No such file"), "{text}");
+    assert_eq!(text.matches("No such file").count(), 1, "{text}");
     assert_eq!(text.matches("/does/not/exist").count(), 1, "{text}");
+}
+
+#[test]
+fn a_command_that_needs_a_cluster_does_not_offer_to_do_without() {
+    for args in [
+        &["rollout"][..],
+        &["pause", "x"],
+        &["rollout", "pause", "x"],
+    ] {
+        let mut command = program();
+        command.args(args).env("KUBECONFIG", "/does/not/exist");
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let text = said(&output);
+        assert!(text.contains("cannot load a kubeconfig: "), "{text}");
+        assert!(!text.contains("--proxy"), "{text}");
+    }
+}
+
+#[test]
+fn a_mistyped_verb_of_rollout_is_explained() {
+    for args in [["rollout", "puase", "chat"], ["rollout", "chat", "pause"]] {
+        let output = program().args(args).stdin(Stdio::null()).output().unwrap();
+        let text = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(
+            text.contains("`rollout VERB NAME` with one of the verbs pause, resume,"),
+            "{text}"
+        );
+    }
 }
 
 #[tokio::test]

@@ -106,7 +106,7 @@ pub fn judge(options: &JudgeOptions) -> Result<ExitCode, Error> {
         let judged = match judged(options).await {
             Ok(judged) => judged,
             Err(error) => {
-                let why = error_chain(&error);
+                let why = error_chain(&Error::with_proxy_flag(error));
                 eprintln!("crossfade: {}", status::printable(&why));
                 if options.form != Form::Text {
                     print(&structured(options.form, &status::no_judgement(&why)));

@@ -33,7 +33,7 @@ pub(super) fn per_role(text: &str) -> Result<PerRole, String> {
             .split_once('=')
             .ok_or("must be ROLE=NUMBER for each role")?;
         let role = role(name)
-            .ok_or_else(|| format!("'{name}' is no role: roles are prefill, decode and worker"))?;
+            .ok_or_else(|| format!("'{name}' is not a role: use prefill, decode or worker"))?;
         if numbers.insert(role, number(text)?).is_some() {
             return Err(format!("{role} is given twice"));
         }
@@ -44,7 +44,7 @@ pub(super) fn per_role(text: &str) -> Result<PerRole, String> {
 fn number(text: &str) -> Result<u32, String> {
     let number = text.parse().ok();
     let number = number.filter(|number| (1..=MAX_REPLICAS).contains(number));
-    number.ok_or_else(|| format!("'{text}' is no number from 1 to {MAX_REPLICAS}"))
+    number.ok_or_else(|| format!("'{text}' is not a number from 1 to {MAX_REPLICAS}"))
 }
 
 #[cfg(test)]

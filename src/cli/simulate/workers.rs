@@ -1,12 +1,12 @@
 //! Reads the workers of a rollout from manifests: their number, their GPUs, and their grace period.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
 use super::sizes::PerRole;
-use crate::managed_update::{Accepted, full_sizes, role};
+use crate::managed_update::{Accepted, SizeError, full_sizes, role};
 use crate::resource::{DynamoRolloutSpec, SideSpec};
 use crate::rollout::{Role, Sides};
 use crate::scaling::Sizes;
@@ -89,10 +89,10 @@ impl Workers {
                 }
             }
         }
-        let gpus = Sides {
+        let gpus = assumed(Sides {
             old: gpus(&self.sides.old, stated),
             new: gpus(&self.sides.new, stated),
-        };
+        });
         let mut each = gpus.old.values().chain(gpus.new.values());
         if each.any(|gpus| *gpus > MAX_GPUS) {
             return Err(format!(
@@ -121,28 +121,48 @@ impl Workers {
             old: sizes(&self.sides.old),
             new: sizes(&self.sides.new),
         };
-        full_sizes(spec, &now).map_err(|error| {
-            format!("{error}; or state them by --replicas, or give the manifests of source by -f")
+        full_sizes(spec, &now).map_err(|error| match error {
+            SizeError::NoSize(role) => format!(
+                "the size of source is not known (role {role}): add its manifest with -f, or use --replicas"
+            ),
+            error => format!("{error}, or use --replicas"),
         })
     }
 }
 
-fn gpus(found: &BTreeMap<Role, Found>, stated: Stated<'_>) -> BTreeMap<Role, u32> {
+/// The GPUs of one replica of each role; none if nothing defines them.
+fn gpus(found: &BTreeMap<Role, Found>, stated: Stated<'_>) -> BTreeMap<Role, Option<u32>> {
     let gpus = |role: &Role, found: &Found| {
         let stated = stated.gpus.and_then(|gpus| gpus.of(*role));
-        stated.or(found.gpus).unwrap_or_else(|| {
-            let kind = match role {
-                Role::Worker => String::new(),
-                role => format!("{role} "),
-            };
-            eprintln!("assumed: one GPU for each {kind}worker; state it by --gpus");
-            1
-        })
+        stated.or(found.gpus)
     };
     found
         .iter()
         .map(|(role, found)| (*role, gpus(role, found)))
         .collect()
+}
+
+/// Assumes one GPU where nothing defines them, and says so once for each role.
+fn assumed(gpus: Sides<BTreeMap<Role, Option<u32>>>) -> Sides<BTreeMap<Role, u32>> {
+    let all = gpus.old.iter().chain(&gpus.new);
+    let unknown: BTreeSet<Role> = all
+        .filter_map(|(role, gpus)| gpus.is_none().then_some(*role))
+        .collect();
+    for role in unknown {
+        let kind = match role {
+            Role::Worker => String::new(),
+            role => format!("{role} "),
+        };
+        eprintln!("assumed: one GPU for each {kind}worker; set another number with --gpus");
+    }
+    let known = |gpus: BTreeMap<Role, Option<u32>>| {
+        let gpus = gpus.into_iter();
+        gpus.map(|(role, gpus)| (role, gpus.unwrap_or(1))).collect()
+    };
+    Sides {
+        old: known(gpus.old),
+        new: known(gpus.new),
+    }
 }
 
 fn kinds(side: &SideSpec) -> impl Iterator<Item = &str> {

@@ -36,7 +36,7 @@ pub fn read_text(path: &Path) -> Result<String, Problems> {
         files::Error::Read(error) => Problems::one("", format!("cannot be read: {error}")),
         error => Problems::one("", error.to_string()),
     })?;
-    String::from_utf8(bytes).map_err(|_| Problems::one("", "is no text in UTF-8"))
+    String::from_utf8(bytes).map_err(|_| Problems::one("", "is not UTF-8 text"))
 }
 
 /// Identifies one version of a file without reading it.

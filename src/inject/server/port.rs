@@ -84,7 +84,8 @@ impl Given {
             }) if variable(container, name).is_none() && container["envFrom"].is_null() => default,
             Some(Reference { name, .. }) => return by_variable(container, name, told, to),
         };
-        let (number, moved) = moved(port, to).ok_or(format!("its port '{bare}' is no number"))?;
+        let (number, moved) =
+            moved(port, to).ok_or(format!("its port '{bare}' is not a number"))?;
         agree(number, told)?;
         let new = bare.replacen(port, &moved, 1);
         let to = self.whole.replacen(bare, &new, 1);

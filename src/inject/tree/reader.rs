@@ -29,7 +29,7 @@ impl<'a> Reader<'a> {
             Some(Ok((event, span))) => Ok((event, span.byte_range().unwrap_or_default())),
             Some(Err(error)) => Err(Unreadable {
                 at: error.marker().byte_offset().unwrap_or(0),
-                message: format!("no valid YAML: {}", error.info()),
+                message: format!("not valid YAML: {}", error.info()),
             }),
             None => Ok((Event::StreamEnd, self.text.len()..self.text.len())),
         }
@@ -89,7 +89,7 @@ impl<'a> Reader<'a> {
                 (Value::Map { flow, entries }, anchor, span.start..end)
             }
             other => {
-                let message = format!("no valid YAML: {other:?} in place of a value");
+                let message = format!("not valid YAML: {other:?} in place of a value");
                 return Err(Unreadable {
                     at: span.start,
                     message,

@@ -1,6 +1,7 @@
 //! Which objects a rollout scales, and which frontends serve with them.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,19 @@ pub struct SideSpec {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 3), extend("x-kubernetes-validations" = rules::roles()))]
     pub roles: BTreeMap<String, WorkloadSpec>,
+}
+
+impl fmt::Display for SideSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let (Some(kind), Some(name)) = (&self.kind, &self.name) {
+            return write!(f, "{kind} {name}");
+        }
+        for (index, (role, workload)) in self.roles.iter().enumerate() {
+            let joint = if index > 0 { " and " } else { "" };
+            write!(f, "{joint}{} {} ({role})", workload.kind, workload.name)?;
+        }
+        Ok(())
+    }
 }
 
 /// The object that owns the workers of one role.

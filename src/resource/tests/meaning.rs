@@ -265,7 +265,7 @@ fn a_report_says_what_the_plan_does() {
     }
     assert_eq!(
         report("  trafficSplitPercent: 0\n  paused: true").notes,
-        ["spec.paused: only means something in a cluster; without effect here"]
+        ["spec.paused: has an effect only in a cluster"]
     );
     assert!(report("").summary.is_none());
     assert_eq!(report("").problems.len(), 1);

@@ -464,7 +464,7 @@ async fn what_a_rollout_cannot_begin_with_is_said_before_the_first_write() {
     };
     managed
         .until("no size", |status| {
-            refused(status, "source has no worker workers now")
+            refused(status, "source has no replicas of the role worker now")
         })
         .await;
     managed

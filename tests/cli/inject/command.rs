@@ -53,7 +53,7 @@ fn what_cannot_be_done_is_status_2_and_prints_no_manifest() {
         (
             &["inject", "-"][..],
             &b"a: [1"[..],
-            "crossfade: -: document 1, line 1: no valid YAML",
+            "crossfade: -: document 1, line 1: not valid YAML",
         ),
         (
             &["inject", "-"],

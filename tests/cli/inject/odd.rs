@@ -135,7 +135,7 @@ fn what_is_no_yaml_is_refused_with_document_and_line() {
         (format!("a: 1\n---\n{good}\tx: 1\n"), "document 2, line "),
         (
             good.replace("      containers:", "\tcontainers:"),
-            "document 1, line 9: no valid YAML",
+            "document 1, line 9: not valid YAML",
         ),
         (
             format!("{good}        image: again\n"),

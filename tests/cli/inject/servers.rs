@@ -210,7 +210,7 @@ fn a_pod_that_cannot_have_it_is_refused_with_its_name_and_line() {
         ),
         (
             "        image: vllm/vllm-openai\n        args: [--port, http]\n",
-            "its port 'http' is no number",
+            "its port 'http' is not a number",
         ),
         (
             "        image: vllm/vllm-openai\n        args: [--port]\n",
