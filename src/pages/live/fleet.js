@@ -6,11 +6,11 @@ let isChosen = false;
 
 const nameOf = (update) => `${update.namespace}/${update.name}`;
 const pageOf = (update) => `?update=${nameOf(update)}`;
-const answering = (answer, all) => `${answer} of ${plural(all, "proxy", "proxies")} ${answer === 1 ? "answers" : "answer"}`;
+const answering = (answer, all) => `${answer} of ${plural(all, "proxy", "proxies")} ${answer === 1 ? "responds" : "respond"}`;
 
 function role({ role, leader }) {
-  if (role === "stands by") return leader ? `stands by while ${leader} leads` : "stands by; nobody leads";
-  return { leads: "leads", unsure: "led, but the API server does not answer", "dry run": "dry run, changes nothing" }[role] ?? role;
+  if (role === "stands by") return leader ? `standby; the leader is ${leader}` : "standby; there is no leader";
+  return { leads: "leader", unsure: "was the leader; the API server does not respond", "dry run": "dry run, changes nothing" }[role] ?? role;
 }
 
 function drawUpdates(chosen) {
@@ -68,7 +68,7 @@ function drawProxies(update, proxies) {
     const state = proxy.state;
     if (!state) {
       const last = known(proxy.heardSecondsAgo) ? `, last heard ${lasting(proxy.heardSecondsAgo)} ago` : "";
-      const words = proxy.answers === null ? "is being asked" : `does not answer${last}: ${proxy.silence}`;
+      const words = proxy.answers === null ? "has not been asked yet" : `does not respond${last}: ${proxy.silence}`;
       return html("tr", { role: "row", class: "silent" }, name, html("td", { role: "cell", colspan: 6 }, words));
     }
     const behind = update.generation - state.generation;
@@ -96,7 +96,7 @@ function complaints(proxies) {
   const silent = (proxies ?? []).filter(({ answers }) => answers === false);
   if (silent.length) {
     const names = silent.map(({ name, silence }) => `${name} (${silence})`);
-    told.push(`${plural(silent.length, "proxy does", "proxies do")} not answer and ${silent.length === 1 ? "is" : "are"} left out of all figures: ${names.join(", ")}`);
+    told.push(`${plural(silent.length, "proxy does", "proxies do")} not respond and ${silent.length === 1 ? "is" : "are"} left out of all figures: ${names.join(", ")}`);
   }
   for (const { name, state } of proxies ?? []) {
     if (state?.refusal) told.push(`${name} has refused a newer plan: ${state.refusal}`);

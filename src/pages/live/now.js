@@ -112,7 +112,9 @@ function drawTimes(state, id, key, name) {
     });
     if (place < bars - 1 && place % every === 0) {
       const at = left + (place + 1) * step;
-      children.push(svg("line", { class: "grid", x1: at, x2: at, y1: bottom, y2: bottom + 5 }), svg("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, time(bound(place + 1))));
+      // At the right edge, half of a centred text would be cut off.
+      const anchor = at + 30 > width ? "end" : "middle";
+      children.push(svg("line", { class: "grid", x1: at, x2: at, y1: bottom, y2: bottom + 5 }), svg("text", { x: anchor === "end" ? width : at, y: bottom + 18, "text-anchor": anchor }, time(bound(place + 1))));
     }
   }
   const median = (number) => (known(told[number]?.p50) ? time(told[number].p50) : FEW);
@@ -159,7 +161,7 @@ function drawPlan(plan) {
     const { namespace, name, generation } = plan.resource;
     rows.push(["resource", html("dd", {}, `${namespace ? `${namespace}/` : ""}${name}${generation ? `, generation ${generation}` : ""}`)]);
   }
-  if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was asked for`)]);
+  if (plan.weightsBeforeCap) rows.push(["capped", html("dd", {}, `at ${plan.maxPercent} %; old ${plan.weightsBeforeCap.old} : new ${plan.weightsBeforeCap.new} was wanted`)]);
   if (plan.oldDrains) rows.push(["old", html("dd", {}, "drains: nothing is retried on it")]);
   rows.push(["plans refused", figure("plan.refused", count(plan.refusedTotal), "dd")]);
   renew(byId("plan"), rows.flatMap(([name, value]) => [html("dt", {}, name), value]));

@@ -185,7 +185,9 @@ function happenings(x, width, begin, end) {
       if (number) parts.push(svg("rect", { class: `bar-${key}`, x: at - 2, width: 4, y: rows[row] + 8 - height, height }));
     }
   });
-  for (const [at, anchor] of [[begin, "start"], [(begin + end) / 2, "middle"], [end, "end"]]) {
+  // Three times of day would touch on a narrow screen.
+  const middle = width - LEFT - RIGHT > 210 ? [[(begin + end) / 2, "middle"]] : [];
+  for (const [at, anchor] of [[begin, "start"], ...middle, [end, "end"]]) {
     parts.push(svg("text", { x: x(at), y: 88, "text-anchor": anchor }, clock(at)));
   }
   return parts;

@@ -171,7 +171,7 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
     browser.until("#link", |text| text == "live").await;
     // It leads once the lease of the one before it has run out.
     browser
-        .until("#who", |text| text.contains(" · leads · "))
+        .until("#who", |text| text.contains(" · leader · "))
         .await;
     shows(&mut browser, &wanted).await;
     let log = browser.text("#log").await;
@@ -180,21 +180,21 @@ async fn its_figures_are_the_sums_over_all_proxies_whoever_goes_or_begins_anew()
 
     // A proxy that goes is named, and left out.
     stage.proxies[1].signal(libc::SIGKILL);
-    let of = |text: &str| text == "Proxies: 1 of 2 proxies answers";
+    let of = |text: &str| text == "Proxies: 1 of 2 proxies responds";
     browser.until("#h-proxies", of).await;
     stage.proxies.truncate(1);
     shows(&mut browser, &sums(&stage.proxies, edit).await).await;
     let alert = browser.text("#alert").await;
     assert!(
         alert.starts_with(
-            "1 proxy does not answer and is left out of all figures: old-frontend-1 ("
+            "1 proxy does not respond and is left out of all figures: old-frontend-1 ("
         ),
         "{alert}"
     );
     let line = browser.text("#proxy-table tr.silent").await;
-    assert!(line.contains("does not answer, last heard"), "{line}");
+    assert!(line.contains("does not respond, last heard"), "{line}");
     browser
-        .until("#log", |text| text.contains("1 of 2 proxies answers"))
+        .until("#log", |text| text.contains("1 of 2 proxies responds"))
         .await;
     browser.looks(360, "light").await;
     browser.picture("controller-silent").await;
