@@ -310,13 +310,36 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
         stage.get("up").await["spec"]["weights"],
         json!({"old": 4, "new": 1})
     );
-    // The proxies follow the other one, and that is as it should be: also when twice the time has passed (`ackTimeoutSeconds`)
-    // after which they would be told to lag. This wait is what is tested.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    // The proxies follow the other one, and that is as it should be: also when the time has passed after which they would be told
+    // to lag. A third update, whose proxy never answers and may take twice as long, shows that it has.
+    let labels = json!({
+        "nvidia.com/dynamo-graph-deployment-name": "elsewhere", "nvidia.com/dynamo-component-type": "frontend",
+    });
+    let ports = json!([
+        {"name": "crossfade", "containerPort": Upstream::nobody().port()},
+        {"name": "frontend", "containerPort": stage.old.address.port()},
+    ]);
+    stage.pod("elsewhere-frontend-mute", labels, ports).await;
+    stage.pod_ready("elsewhere-frontend-mute", true).await;
+    for graph in ["elsewhere", "beyond"] {
+        stage.worker(graph, 0, "worker").await;
+    }
+    stage
+        .update(
+            "witness",
+            json!({"sourceDeployment": "elsewhere", "targetDeployment": "beyond", "ackTimeoutSeconds": 2}),
+        )
+        .await;
+    let said = stage.happens("ProxiesLag").await;
+    assert!(said.contains("elsewhere-frontend-mute"), "{said}");
     stage.keeps(&controller, "up", 20).await;
     let object = stage.get("up").await;
     assert_eq!(object["status"]["phase"], "Superseded", "{object}");
-    assert_eq!(stage.events().await.get("ProxiesLag"), None);
+    let lags = stage.events().await.remove("ProxiesLag").unwrap();
+    assert!(
+        lags.iter().all(|note| note.contains("elsewhere-frontend-mute")),
+        "{lags:?}"
+    );
 }
 
 #[tokio::test]

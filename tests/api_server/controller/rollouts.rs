@@ -277,8 +277,19 @@ async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
     let object = managed.phase("Contested").await;
     let conditions = object["status"]["conditions"].to_string();
     assert!(conditions.contains("ScaleContested"), "{conditions}");
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(managed.sizes().await, (3, 2, 5));
+    // Each further size is noticed, and nothing is done about it.
+    for replicas in [2, 3] {
+        let scaled = json!({"spec": {"replicas": replicas}});
+        managed.patch(&deployments(), "v1", scaled).await;
+        managed
+            .until("noticed", |status| {
+                status["source"]["roles"]["worker"]["spec"] == replicas
+                    && status["source"]["roles"]["worker"]["ready"] == replicas
+                    && status["phase"] == "Contested"
+            })
+            .await;
+        assert_eq!(managed.sizes().await, (replicas, 2, replicas + 2));
+    }
     // An edit of the rollout accepts it.
     managed.edit(json!({"strategy": {"partition": 1}})).await;
     managed.phase("Partition").await;
