@@ -27,6 +27,7 @@ SHADE = "▓"
 # The arms of a line: left, right, up, down.
 LINES = {"─": "lr", "│": "ud", "┌": "rd", "┐": "ld", "└": "ru", "┘": "lu"}
 DRAWN = {*BLOCKS, SHADE, *LINES}
+INK, PAPER = "#d8dee6", "#12161c"
 COLORS = {
     "red": "#ff7b72", "green": "#7ee787", "brown": "#e3b341", "yellow": "#e3b341", "blue": "#79c0ff",
     "magenta": "#d2a8ff", "cyan": "#76e3ea", "brightblack": "#8b949e", "black": "#8b949e", "white": "#f0f6fc",
@@ -78,7 +79,7 @@ def lines(screen):
             cell = screen.buffer[row][column]
             ink, ground = hue(cell.fg), hue(cell.bg)
             if cell.reverse:
-                ink, ground = ground or "#12161c", ink or "#d8dee6"
+                ink, ground = ground or PAPER, ink or INK
             # Runs of one kind: a drawn cell only with its like.
             kind = (ink, ground, cell.data if cell.data in DRAWN else None)
             if runs and runs[-1][1] == kind:
@@ -92,34 +93,30 @@ def lines(screen):
 
 
 def drawn(text, kind, x, y):
-    """The elements of a run that begins at the corner x, y."""
+    """The parts of a run that begins at the corner x, y: ("ground", "fill", or "stroke", color, path), or ("text", "", element)."""
     ink, ground, block = kind
     width = len(text) * WIDTH
-    box = lambda top, color, more="": f'<rect x="{x}" y="{y + top:g}" width="{width}" height="{HEIGHT - top:g}" fill="{color}"{more}/>'
+    box = lambda top: f"M{x} {y + top:g}h{width}v{HEIGHT - top:g}h-{width}z"
     if ground:
-        yield box(0, ground)
+        yield "ground", ground, box(0)
     if block in BLOCKS:
-        yield box(HEIGHT * (8 - BLOCKS[block]) / 8, ink)
+        yield "fill", ink, box(HEIGHT * (8 - BLOCKS[block]) / 8)
     elif block == SHADE:
-        yield box(0, ink, ' fill-opacity=".8"')
+        yield "fill", ink, box(0)
+    elif block == "─":
+        yield "stroke", ink or INK, f"M{x} {y + HEIGHT / 2:g}h{width}"
     elif block in LINES:
-        arms, color = LINES[block], ink or "#d8dee6"
-        for cell in range(1 if block == "─" else len(text)):
-            left = x + cell * WIDTH
-            right = x + width if block == "─" else left + WIDTH
-            mid = (left + WIDTH / 2, y + HEIGHT / 2)
-            ends = {"l": (left, mid[1]), "r": (right, mid[1]), "u": (mid[0], y), "d": (mid[0], y + HEIGHT)}
-            if block == "─":
-                yield f'<path stroke="{color}" d="M{left} {mid[1]}H{right}"/>'
-            else:
-                path = "".join(f"M{mid[0]:g} {mid[1]:g}L{ends[arm][0]:g} {ends[arm][1]:g}" for arm in arms)
-                yield f'<path stroke="{color}" d="{path}"/>'
+        for cell in range(len(text)):
+            left, middle = x + cell * WIDTH + WIDTH / 2, y + HEIGHT / 2
+            arms = {"l": f"h-{WIDTH / 2:g}", "r": f"h{WIDTH / 2:g}", "u": f"v-{HEIGHT / 2:g}", "d": f"v{HEIGHT / 2:g}"}
+            yield "stroke", ink or INK, "".join(f"M{left:g} {middle:g}{arms[arm]}" for arm in LINES[block])
     elif text.strip():
-        fill = f' fill="{ink}"' if ink else ""
+        words = text.strip(" ")
+        x += (len(text) - len(text.lstrip(" "))) * WIDTH
+        fill = f' style="fill:{ink}"' if ink else ""
         # The length keeps the columns in place, whatever font there is.
-        yield (
-            f'<text x="{x}" y="{y + 0.8 * HEIGHT:.1f}" textLength="{width}" lengthAdjust="spacingAndGlyphs"{fill}>'
-            f"{html.escape(text)}</text>"
+        yield "text", "", (
+            f'<text x="{x}" y="{y + 0.8 * HEIGHT:.1f}" textLength="{len(words) * WIDTH}"{fill}>{html.escape(words)}</text>'
         )
 
 
@@ -151,18 +148,27 @@ def picture(frames):
             style.append(f"@media(prefers-reduced-motion:no-preference){{.{name}{{animation:{name} {seconds}s steps(1) infinite}}}}")
     for (begin, end), rows in spans.items():
         body.append(f'<g class="f{begin}_{end}">')
+        paths, texts = {}, []
         for row, runs in rows:
             column = 0
             for run, kind in runs:
-                body.extend(drawn(run, kind, MARGIN + column * WIDTH, MARGIN + row * HEIGHT))
+                for how, color, part in drawn(run, kind, MARGIN + column * WIDTH, MARGIN + row * HEIGHT):
+                    if how == "text":
+                        texts.append(part)
+                    else:
+                        paths.setdefault((how, color), []).append(part)
                 column += len(run)
+        # The grounds come first, so that what stands on them is seen.
+        for (how, color), parts in sorted(paths.items(), key=lambda item: item[0][0] != "ground"):
+            body.append(f'<path {how.replace("ground", "fill")}="{color}" d="{"".join(parts)}"/>')
+        body.extend(texts)
         body.append("</g>")
     label = "crossfade demo in a terminal: the split goes from 0 to 100 % under load, and survives a killed upstream"
     font = '13px ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{label}">\n<style>text{{white-space:pre;font:{font};fill:#d8dee6}}{"".join(style)}</style>\n'
-        f'<rect width="{width}" height="{height}" rx="8" fill="#12161c"/>\n' + "\n".join(body) + "\n</svg>\n"
+        f'aria-label="{label}">\n<style>text{{white-space:pre;font:{font};fill:{INK}}}{"".join(style)}</style>\n'
+        f'<rect width="{width}" height="{height}" rx="8" fill="{PAPER}"/>\n' + "\n".join(body) + "\n</svg>\n"
     )
 
 

@@ -30,7 +30,7 @@ pub enum Error {
     NoFile { path: PathBuf },
     #[error("{} is larger than {MAX_FILE} bytes", path.display())]
     TooLarge { path: PathBuf },
-    #[error("{} is no PEM file", path.display())]
+    #[error("{} is not a PEM file", path.display())]
     NoPem {
         path: PathBuf,
         #[source]

@@ -125,7 +125,7 @@ fn json<'n>(
         Value::Alias(anchor) => match anchors.get(anchor) {
             Some(&node) => return json(node, anchors, left),
             None => {
-                let message = "an alias of something that is no complete value before it";
+                let message = "an alias of something that is not a complete value before it";
                 return Err(Unreadable {
                     at: node.span.start,
                     message: message.to_owned(),

@@ -249,7 +249,7 @@ fn parse_host(text: &str) -> Result<Host, String> {
         return inner
             .parse::<Ipv6Addr>()
             .map(|ip| Host::Ip(ip.into()))
-            .map_err(|_| format!("has '{inner}' in brackets, which is no IPv6 address"));
+            .map_err(|_| format!("has '{inner}' in brackets, which is not an IPv6 address"));
     }
     if let Ok(ip) = text.parse::<Ipv4Addr>() {
         return Ok(Host::Ip(ip.into()));
@@ -258,12 +258,12 @@ fn parse_host(text: &str) -> Result<Host, String> {
     let last = name.rsplit('.').next().unwrap_or_default();
     if !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()) {
         // A host whose last label is a number is an IPv4 address (WHATWG URL §3.5).
-        return Err(format!("has the host '{text}', which is no IPv4 address"));
+        return Err(format!("has the host '{text}', which is not an IPv4 address"));
     }
     // RFC 1123 §2.1, and underscores, which resolvers accept.
     if name.len() > 253 || !name.split('.').all(is_label) {
         return Err(format!(
-            "has the host '{text}', which is no DNS name; a name is made of letters, digits, '-' and '.'"
+            "has the host '{text}', which is not a DNS name; a name is made of letters, digits, '-' and '.'"
         ));
     }
     Ok(Host::Name(text.to_ascii_lowercase()))

@@ -374,7 +374,7 @@ fn what_could_not_be_apart_is_refused() {
         (
             "dynamo.frontend",
             "dynamo.planner",
-            "has no Dynamo frontend",
+            "has neither a DynamoGraphDeployment",
         ),
         (
             "dynamo-component-type: decode",

@@ -113,7 +113,7 @@ fn without_manifests_the_number_is_stated_and_the_rest_is_assumed_aloud() {
     assert_eq!(status, Some(0), "{said}");
     assert!(out.contains("peak GPUs     5 (before: 4)"), "{out}");
     assert!(
-        said.contains("assumed: one GPU for each worker; state it by --gpus"),
+        said.contains("assumed: one GPU for each worker; set another number with --gpus"),
         "{said}"
     );
     assert!(
@@ -221,7 +221,7 @@ fn what_cannot_be_simulated_is_refused_with_status_2() {
             &text.replace("replicas: 2", "replicas: 9999999999"),
             "more than 1000 replicas are not simulated",
         ),
-        (&[], WORKERS, "exactly one DynamoRollout; they hold 0"),
+        (&[], WORKERS, "exactly one DynamoRollout; they contain 0"),
         (&[], "a: [", "document 1, line 1"),
         (
             &[],

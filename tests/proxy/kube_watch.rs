@@ -491,10 +491,10 @@ async fn what_only_a_proxy_can_judge_is_told_by_an_event() {
             json!({"newFrontendService": "new:1,new:1"}),
             "names http://new:1 twice",
         ),
-        (json!({"newFrontendService": "-a:1"}), "is no DNS name"),
+        (json!({"newFrontendService": "-a:1"}), "is not a DNS name"),
         (
             json!({"newFrontendService": "1.2.3:1"}),
-            "is no IPv4 address",
+            "is not an IPv4 address",
         ),
         (
             json!({"newFrontendService": "a:1,https://b"}),

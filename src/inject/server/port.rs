@@ -159,7 +159,7 @@ fn by_variable(
     let (index, variable) = variable(container, name).ok_or_else(unknown)?;
     let value = variable["value"].as_str().ok_or_else(unknown)?;
     let (port, moved) =
-        moved(value, to).ok_or(format!("the variable {name} is no port: '{value}'"))?;
+        moved(value, to).ok_or(format!("the variable {name} is not a port: '{value}'"))?;
     agree(port, told)?;
     let path = below(&below(&below(&Path::new(), ["env"]), [index]), ["value"]);
     let (from, to) = (value.to_owned(), moved);
