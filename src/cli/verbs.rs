@@ -184,10 +184,7 @@ impl ManArgs {
             std::fs::create_dir_all(directory)?;
             let mut command = Cli::command().disable_help_subcommand(true);
             command.build();
-            page(&command).generate_to(directory)?;
-            for verb in command.get_subcommands() {
-                page(verb).generate_to(directory)?;
-            }
+            pages(&command, directory)?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut text = Vec::new();
@@ -195,6 +192,13 @@ impl ManArgs {
         let _ = io::stdout().write_all(&text);
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Writes the page of a command, and those of its subcommands, which its page refers to.
+fn pages(command: &clap::Command, directory: &Path) -> io::Result<()> {
+    page(command).generate_to(directory)?;
+    let mut verbs = command.get_subcommands();
+    verbs.try_for_each(|verb| pages(verb, directory))
 }
 
 /// A page of the manual with its version.

@@ -258,7 +258,9 @@ fn parse_host(text: &str) -> Result<Host, String> {
     let last = name.rsplit('.').next().unwrap_or_default();
     if !last.is_empty() && last.bytes().all(|byte| byte.is_ascii_digit()) {
         // A host whose last label is a number is an IPv4 address (WHATWG URL §3.5).
-        return Err(format!("has the host '{text}', which is not an IPv4 address"));
+        return Err(format!(
+            "has the host '{text}', which is not an IPv4 address"
+        ));
     }
     // RFC 1123 §2.1, and underscores, which resolvers accept.
     if name.len() > 253 || !name.split('.').all(is_label) {

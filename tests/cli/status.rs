@@ -280,6 +280,19 @@ fn it_tells_of_itself_in_every_shell_and_under_the_name_of_kubectls_plugin() {
     let head = format!("\"crossfade {}\"", env!("CARGO_PKG_VERSION"));
     assert!(page.contains(&head), "{page}");
     assert!(page.contains("CROSSFADE_NAMESPACE"), "{page}");
+    let rollout = directory.path().join("crossfade-rollout.1");
+    let rollout = std::fs::read_to_string(rollout).unwrap().replace('\\', "");
+    let others = rollout
+        .split_whitespace()
+        .filter_map(|word| word.strip_suffix("(1)"));
+    let others: Vec<_> = others.collect();
+    assert!(others.contains(&"crossfade-rollout-pause"), "{rollout}");
+    for other in others {
+        assert!(
+            directory.path().join(format!("{other}.1")).exists(),
+            "{other}"
+        );
+    }
 
     let mut plugin = program();
     let output = plugin

@@ -337,7 +337,8 @@ async fn of_two_updates_of_a_deployment_the_heir_rules_and_the_other_does_nothin
     assert_eq!(object["status"]["phase"], "Superseded", "{object}");
     let lags = stage.events().await.remove("ProxiesLag").unwrap();
     assert!(
-        lags.iter().all(|note| note.contains("elsewhere-frontend-mute")),
+        lags.iter()
+            .all(|note| note.contains("elsewhere-frontend-mute")),
         "{lags:?}"
     );
 }
