@@ -1,7 +1,5 @@
 //! The command line: what it takes, what it refuses, and with which exit status.
 
-use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::rig::proxy::{run, run_with_env};
