@@ -318,6 +318,7 @@ fn the_quick_start_in_a_cluster_can_be_typed() {
 #[test]
 fn the_kustomization_on_the_page_about_rollouts_turns_them_on() {
     let cluster = Cluster::api_server();
+    cluster.kubectl(&["create", "namespace", "crossfade"]);
     let directory = tempfile::tempdir().unwrap();
     let repository = directory.path().join("crossfade");
     fs::create_dir_all(&repository).unwrap();
