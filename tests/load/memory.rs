@@ -1,5 +1,5 @@
 //! However clients and model servers behave, the process holds no more than its memory budget, 64 MiB for itself, and 16 KiB
-//! for each connection of a client, and over HTTP/2 for each request that is open.
+//! for each connection of a client; over HTTP/2, 64 KiB for each connection and 16 KiB for each request that is open.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -600,6 +600,53 @@ async fn uploads_over_http2_share_the_budget() {
     stage.settled().await;
     stage.assert_bounded(64).await;
     uploads.abort_all();
+    stage.gives_back().await;
+}
+
+/// `count` connections over HTTP/2, each with so many requests that are not answered.
+async fn over_http2(stage: &Stage, count: u64, requests: u32) -> Vec<Frames> {
+    let mut open = Vec::new();
+    for _ in 0..count {
+        let mut frames = Frames::connect(stage.proxy.address, &[]).await;
+        // The proxy has sent its settings and its window.
+        frames.next_of(&[frames::WINDOW_UPDATE]).await.unwrap();
+        for stream in (1..2 * requests).step_by(2) {
+            assert!(frames.request(stream, END_STREAM, "POST", CHAT).await);
+        }
+        open.push(frames);
+    }
+    let streams = f64::from(requests) * count as f64;
+    let has = |metrics: &proxy::Metrics| metrics.sum("crossfade_open_streams", &[]) >= streams;
+    eventually("all are open", async || has(&stage.proxy.metrics().await)).await;
+    stage.settled().await;
+    open
+}
+
+#[tokio::test]
+async fn a_connection_over_http2_holds_64_kib_and_each_of_its_requests_16() {
+    const COUNT: u64 = 1500;
+    let _machine = crate::alone().await;
+    crate::streams::raise_file_limit();
+    let stage = Stage::set(Manner::ReadsOn, &[]).await;
+    let bound = |connections, requests| connections * 64 * 1024 + requests * 16 * 1024;
+    let mut all = Vec::new();
+    for requests in [0, 1] {
+        let before = stage.proxy.memory();
+        all.push(over_http2(&stage, COUNT, requests).await);
+        let held = stage.proxy.memory().saturating_sub(before);
+        let each = held / COUNT / 1024;
+        eprintln!("{each} KiB for each connection with {requests} requests");
+        let most = bound(COUNT, COUNT * u64::from(requests));
+        assert!(held <= most, "{each} KiB each");
+    }
+    all.push(over_http2(&stage, 15, 100).await);
+    let metrics = stage.proxy.metrics().await;
+    let open = metrics.sum("crossfade_connections", &[]);
+    assert_eq!(open, (2 * COUNT + 15) as f64);
+    let most = stage.before + BUDGET + 64 * MIB + bound(2 * COUNT + 15, COUNT + 1500);
+    let peak = stage.proxy.memory_peak();
+    assert!(peak <= most, "{} MiB", peak / MIB);
+    drop(all);
     stage.gives_back().await;
 }
 

@@ -10,7 +10,7 @@ use crate::rig::*;
 const STREAMS: usize = 5_000;
 
 /// Allows as many open files as streams need, in this process and in those it starts.
-fn raise_file_limit() {
+pub fn raise_file_limit() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,

@@ -174,33 +174,39 @@ async fn one_address_cannot_take_all_of_what_the_admin_port_has() {
 
 #[tokio::test]
 async fn idle_connections_to_model_servers_give_up_their_descriptors() {
-    let gate = Gate::closed();
-    let [old, new] = [server(&gate).await, server(&gate).await];
-    let file = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
-    let proxy = Proxy::planned(&old, &file, &[]).await;
-    let client = Http2::connect(proxy.address).await;
-    // At the same time, so that each leaves a connection.
-    let mut streams = Vec::new();
-    for _ in 0..60 {
-        streams.push(client.chat().await);
-    }
-    gate.open();
-    for stream in streams {
-        assert_eq!(stream.response().await.end, End::Clean);
-    }
-    file.write(&manifest(&new.url(), 0, 1, ""));
-    proxy
-        .counts("crossfade_split_ratio", &[("kind", "wanted")], 1.0)
-        .await;
-    let held = descriptors(&proxy);
-    assert!(held > 60, "{held}");
-    proxy.limit_descriptors(Some((held + RESERVE) as u64));
-    for _ in 0..10 {
+    for threads in ["1", "4"] {
+        let gate = Gate::closed();
+        let [old, new] = [server(&gate).await, server(&gate).await];
+        let file = PlanFile::new(&manifest(&new.url(), 1, 0, ""));
+        let proxy = Proxy::planned(&old, &file, &["--threads", threads]).await;
+        let client = Http2::connect(proxy.address).await;
+        let mut others = Vec::new();
+        for _ in 0..8 {
+            let other = Http2::connect(proxy.address).await;
+            assert_eq!(other.get("/quick").await.status, 200);
+            others.push(other);
+        }
+        // At the same time, so that each leaves a connection.
+        let mut streams = Vec::new();
+        for _ in 0..60 {
+            streams.push(client.chat().await);
+        }
+        gate.open();
+        for stream in streams {
+            assert_eq!(stream.response().await.end, End::Clean);
+        }
+        file.write(&manifest(&new.url(), 0, 1, ""));
+        let wanted = [("kind", "wanted")];
+        proxy.counts("crossfade_split_ratio", &wanted, 1.0).await;
+        let held = descriptors(&proxy);
+        assert!(held > 60, "{held}");
+        proxy.limit_descriptors(Some((held + RESERVE) as u64));
         let stream = client.chat().await;
-        assert_eq!(
-            (stream.status, stream.headers.get("x-crossfade-generation")),
-            (200, Some("new"))
-        );
-        assert_eq!(stream.response().await.end, End::Clean);
+        let generation = stream.headers.get("x-crossfade-generation");
+        assert_eq!((stream.status, generation), (200, Some("new")));
+        // Those of other threads do so soon.
+        for other in others {
+            eventually("it is served", async || other.chat().await.status == 200).await;
+        }
     }
 }
