@@ -4,6 +4,7 @@
 //! other. All that must survive a reconcile is in the status of the rollout. Contains no policy.
 
 mod accept;
+mod frontends;
 mod job;
 mod look;
 mod memory;

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 
 use kube::api::ApiResource;
 
+pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
 pub use self::object::{is_selected, labels, pod_is_ready};
 pub use self::scaling::{
     Part, PodsOf, RemovesFirst, Resize, Scaled, Scaling, ScalingError, of_kind, roles,

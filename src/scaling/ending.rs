@@ -3,6 +3,7 @@
 use super::{
     Action, Retire, Switch, Wait,
     assessment::Assessment,
+    obstacles,
     progress::{Next, Progress},
 };
 use crate::split::Generation;
@@ -70,6 +71,9 @@ fn hand_over(look: &Assessment) -> (Option<Progress>, Next) {
             Switch::Automatic if !clients.selector_saved => act(Action::SaveSelector),
             Switch::Automatic => act(Action::Retarget(Generation::New)),
         };
+    }
+    if let Some(unretirable) = obstacles::unretirable(look) {
+        return wait(unretirable);
     }
     match handover.retire {
         Retire::Keep => (Some(Progress::Complete), Next::Wait(Vec::new())),

@@ -1,7 +1,7 @@
 //! Conditions that keep a rollout from any action, whatever its next step would be.
 
 use super::{
-    Wait,
+    Retire, Wait,
     assessment::{Assessment, gpus},
     feasible,
     limits::growth,
@@ -51,12 +51,19 @@ pub(super) fn contested(look: &Assessment) -> Vec<Wait> {
     waits
 }
 
+/// Why old cannot be retired as the rollout asks.
+pub(super) fn unretirable(look: &Assessment) -> Option<Wait> {
+    let why = look.seen.unretirable.clone();
+    let is_asked = look.settings.handover.retire != Retire::Keep && !look.seen.clients.retired;
+    why.filter(|_| is_asked).map(Wait::Unretirable)
+}
+
 /// What forbids the first write.
 pub(super) fn before_first_write(look: &Assessment) -> Vec<Wait> {
     if look.has_begun() || look.goes_back {
         return Vec::new();
     }
-    let mut waits = Vec::new();
+    let mut waits = Vec::from_iter(unretirable(look));
     if feasible::way(look.settings, look.seen).is_none() {
         waits.push(Wait::Infeasible);
         // The growth that is refused says why.

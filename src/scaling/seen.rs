@@ -30,6 +30,8 @@ pub struct Seen {
     pub quota_left: Option<u32>,
     /// Whether the rollout was edited after sizes were last recorded: its owner accepts what others have set.
     pub accepts_sizes: bool,
+    /// Why the frontends of old cannot be retired, as text for users.
+    pub unretirable: Option<String>,
 }
 
 /// One side.

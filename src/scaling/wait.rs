@@ -78,6 +78,8 @@ pub enum Wait {
     Clients,
     /// It is not yet safe to delete old.
     Unsafe,
+    /// The frontends of old cannot be retired, for this reason.
+    Unretirable(String),
     /// Pods end.
     Terminating(Generation),
 }
@@ -166,6 +168,10 @@ impl fmt::Display for Wait {
             Self::Frontend(side) => write!(f, "a ready frontend of {side}"),
             Self::Clients => f.write_str("the clients to be sent to the frontends of new"),
             Self::Unsafe => f.write_str("old to be safe to delete"),
+            Self::Unretirable(why) => write!(
+                f,
+                "the frontends of old cannot be retired: {why}; name their Deployment by frontends.source, or set handover.retire to Keep and retire them yourself"
+            ),
             Self::Terminating(side) => write!(f, "the pods of {side} to end"),
         }
     }

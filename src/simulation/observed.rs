@@ -53,6 +53,7 @@ impl Cluster<'_> {
             unready_for: self.since(self.unready_since),
             quota_left: None,
             accepts_sizes: false,
+            unretirable: None,
         }
     }
 

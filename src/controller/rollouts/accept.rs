@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::k8s::workloads::{self, GRAPH, Scaled, ScalingError};
-use crate::k8s::{Cache, NotSynced};
+use crate::k8s::{Cache, NotSynced, Object};
 use crate::managed_update::{self, Accepted, SizeError, full_sizes};
 use crate::resource::rollout_status::{AcceptedRole, AcceptedSide, AcceptedStatus};
 use crate::resource::{DynamoRolloutSpec, SideSpec};
@@ -218,7 +218,12 @@ fn graph(objects: &Objects) -> Result<Option<String>, Error> {
 }
 
 pub(super) fn name(scaled: &Scaled) -> &str {
-    scaled.object.metadata.name.as_deref().unwrap_or_default()
+    name_of(&scaled.object)
+}
+
+/// The name of an object.
+pub(super) fn name_of(object: &Object) -> &str {
+    object.metadata.name.as_deref().unwrap_or_default()
 }
 
 /// What was accepted, in the terms of the decision.

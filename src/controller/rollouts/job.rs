@@ -6,6 +6,7 @@ use serde_json::Value as Json;
 
 use super::super::{Key, apply};
 use super::accept::Objects;
+use super::frontends::Owner;
 use super::write::{Writer, Written};
 use super::{Subject, status};
 use crate::k8s::Object;
@@ -35,7 +36,7 @@ pub(super) enum Step {
     },
     Retire {
         retire: Retire,
-        frontends: Option<Object>,
+        frontends: Vec<Owner>,
         workers: Objects,
     },
 }
@@ -164,7 +165,7 @@ impl Work {
     async fn retire(
         &self,
         retire: Retire,
-        frontends: Option<Object>,
+        frontends: Vec<Owner>,
         workers: Objects,
         writer: &Writer,
     ) -> Result<(), apply::Error> {
@@ -175,15 +176,21 @@ impl Work {
                 }
             }
         }
-        let Some(frontends) = frontends else {
-            return Ok(());
-        };
-        match retire {
-            Retire::Delete => {
-                let deployments = super::write::deployments();
-                writer.delete(&deployments, &frontends).await
+        for owner in frontends {
+            match (retire, owner) {
+                (Retire::Delete, Owner::Workload { resource, object }) => {
+                    writer.delete(&resource, &object).await?;
+                }
+                // It is the object of the workers.
+                (Retire::Delete, Owner::Graph(_)) => {}
+                (_, Owner::Workload { resource, object }) => {
+                    writer.to_zero(&resource, &object, &self.manager).await?;
+                }
+                (_, Owner::Graph(graph)) => {
+                    writer.frontends_to_zero(&graph, &self.manager).await?;
+                }
             }
-            _ => writer.to_zero(&frontends, &self.manager).await,
         }
+        Ok(())
     }
 }

@@ -111,6 +111,7 @@ impl Rollouts {
             before: subject.before,
             accepted: plan.accepted,
             client_service: &plan.spec.client_service,
+            retire: plan.spec.handover.retire,
             update,
             manager: &manager(subject.rollout),
             shows_writes: self.is_certain(subject.key),
@@ -215,16 +216,11 @@ impl Rollouts {
             }
             // First the status says that old may go. A controller that starts anew while objects are deleted goes on.
             Action::Retire(_) if !has_handed_over(subject.before) => Step::Nothing,
-            Action::Retire(retire) => {
-                let (cache, namespace) = (&self.observer.cache, &subject.key.namespace);
-                let name = &plan.accepted.source.frontends;
-                let frontends = cache.one(&write::deployments(), namespace, name);
-                Step::Retire {
-                    retire,
-                    frontends: frontends.ok().flatten(),
-                    workers: observed.objects.old,
-                }
-            }
+            Action::Retire(retire) => Step::Retire {
+                retire,
+                frontends: observed.frontends,
+                workers: observed.objects.old,
+            },
         };
         Work::step(subject, status, step)
     }

@@ -136,6 +136,7 @@ mod tests {
             unready_for: Duration::ZERO,
             quota_left: None,
             accepts_sizes: false,
+            unretirable: None,
         }
     }
 

@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 use super::super::old_frontends::{frontends_by_name, kind};
 use super::super::{Key, observer::Observer, proxies::Report};
 use super::accept::{self, Objects};
+use super::frontends::{self, Owner};
 use super::update;
 use crate::k8s::workloads::{RemovesFirst, Scaled, is_selected, pod_is_ready};
 use crate::k8s::{Cache, NotSynced, Object};
@@ -19,7 +20,7 @@ use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, SideStatus,
 };
 use crate::resource::status::{AnalysisVerdict, Phase, Promise, condition};
-use crate::resource::{DynamoUpdateConfigStatus, read_status};
+use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
 use crate::rollout::{Evidence, Lengths, Role, Sides};
 use crate::scaling::{Clients, LastWorker, Removes, Seen, Serves, Side, Traffic, Verdict, Workers};
 use crate::split::{Generation, Weights};
@@ -37,6 +38,8 @@ pub(super) struct Observed {
     pub objects: Sides<Objects>,
     /// The Service of the clients, and the one of the new frontends.
     pub services: Sides<Option<Object>>,
+    /// What owns the frontends of old, as far as it can be retired.
+    pub frontends: Vec<Owner>,
     pub update_status: DynamoUpdateConfigStatus,
 }
 
@@ -47,6 +50,7 @@ pub(super) struct Looked<'a> {
     pub before: &'a DynamoRolloutStatus,
     pub accepted: &'a AcceptedStatus,
     pub client_service: &'a str,
+    pub retire: RetireSpec,
     pub update: &'a Object,
     pub manager: &'a str,
     /// Whether every write of this process is visible.
@@ -75,6 +79,17 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
         new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
     };
+    let owners = frontends::owners(
+        cache,
+        frontends::Wanted {
+            namespace,
+            old: &accepted.source,
+            pods: &frontends.old,
+            retire: look.retire,
+            handed_over: memory.is_some_and(|memory| memory.handed_over),
+        },
+    )?;
+    let is_retired = is_retired(look, &objects.old, owners.as_deref().ok());
     let (update_status, _) = read_status(look.update.data.get("status").unwrap_or(&Json::Null));
     let generation = look.update.metadata.generation;
     let is_of_update = update_status.observed_generation == generation;
@@ -111,15 +126,20 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         },
         traffic: traffic(look, reports.as_deref().unwrap_or_default()),
         verdict: verdict(&update_status, look, is_of_update),
-        clients: clients(look, &update_status, service.as_ref(), &frontends),
+        clients: Clients {
+            retired: is_retired,
+            ..clients(look, &update_status, service.as_ref(), &frontends)
+        },
         unchanged_for: Duration::ZERO,
         at_rest_for: Duration::ZERO,
         unready_for: Duration::ZERO,
         quota_left: quota_left(&cache.of(&quotas(), namespace)?),
         accepts_sizes: accepts_sizes(look),
+        unretirable: owners.as_ref().err().cloned(),
     };
     Ok(Observed {
         seen,
+        frontends: owners.unwrap_or_default(),
         objects,
         services: Sides {
             old: service,
@@ -260,8 +280,21 @@ fn clients(
             false => LastWorker::Needed,
         },
         safe_to_delete_old: holds(status.old_may_be_deleted(generation, look.now)),
-        retired: { look.before.memory.as_ref() }.is_some_and(|memory| memory.retired),
+        retired: false,
     }
+}
+
+/// Whether old is retired as asked: by the status, or because nothing is left to retire. A controller that was killed after it
+/// had retired everything finds no proxy any more that could say that this is safe.
+fn is_retired(look: &Looked, old: &Objects, frontends: Option<&[Owner]>) -> bool {
+    let memory = look.before.memory.as_ref();
+    let handed_over = memory.is_some_and(|memory| memory.handed_over);
+    let is_left = |owner: &Owner| !frontends::is_retired(owner, look.retire);
+    let frontends_left = frontends.is_none_or(|owners| owners.iter().any(is_left));
+    let workers_left = look.retire == RetireSpec::Delete && !old.is_empty();
+    let is_asked = look.retire != RetireSpec::Keep;
+    memory.is_some_and(|memory| memory.retired)
+        || handed_over && is_asked && !frontends_left && !workers_left
 }
 
 /// Whether streams on old are all that keeps its last worker.

@@ -261,7 +261,11 @@ fn conditions(
     let needs_somebody = |wait: &Wait| {
         matches!(
             wait,
-            Wait::Failed | Wait::Grace { .. } | Wait::Infeasible | Wait::DirectClients
+            Wait::Failed
+                | Wait::Grace { .. }
+                | Wait::Infeasible
+                | Wait::DirectClients
+                | Wait::Unretirable(_)
         )
     };
     let stalls = decision.action.is_none() && decision.waits.iter().any(needs_somebody);

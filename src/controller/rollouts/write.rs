@@ -16,7 +16,7 @@ use super::super::old_frontends::kind;
 use super::super::{Key, Metrics};
 use super::accept::{self, Objects};
 use super::observe::services;
-use crate::k8s::workloads::{Resize, of_kind};
+use crate::k8s::workloads::{self, Resize, of_kind};
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 use crate::resource::{API_VERSION, DynamoRollout, DynamoUpdateConfig, KIND, ROLLOUT_KIND};
@@ -255,15 +255,20 @@ impl Writer {
         }
     }
 
-    /// Scales a Deployment to zero, if it is still this one.
+    /// Scales a Deployment or StatefulSet to zero, if it is still this one.
     ///
     /// # Errors
     /// Why it was not scaled.
-    pub async fn to_zero(&self, object: &Object, manager: &str) -> Result<(), Error> {
+    pub async fn to_zero(
+        &self,
+        kind: &ApiResource,
+        object: &Object,
+        manager: &str,
+    ) -> Result<(), Error> {
         let metadata = &object.metadata;
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();
-        let api = self.api(namespace, &deployments())?;
+        let api = self.api(namespace, kind)?;
         let params = PatchParams {
             field_manager: Some(manager.to_owned()),
             ..PatchParams::default()
@@ -272,6 +277,27 @@ impl Writer {
         let patch = Patch::Merge(&patch);
         let written = api.patch_scale(name, &params, &patch);
         self.write(written).await.map(|_| ())
+    }
+
+    /// Scales the frontends of a graph to zero, if it is still this one.
+    ///
+    /// # Errors
+    /// Why they were not scaled.
+    pub async fn frontends_to_zero(&self, graph: &Object, manager: &str) -> Result<(), Error> {
+        let metadata = &graph.metadata;
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let api = self.api(namespace, &workloads::graphs())?;
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        let mut patch = workloads::frontends_to_zero(graph);
+        patch["metadata"] = json!({"resourceVersion": metadata.resource_version});
+        let patch = Patch::Merge(&patch);
+        self.write(api.patch(name, &params, &patch))
+            .await
+            .map(|_| ())
     }
 
     async fn write<T>(
@@ -335,10 +361,6 @@ fn adapters() -> ApiResource {
         "DynamoGraphDeploymentScalingAdapter",
         "dynamographdeploymentscalingadapters",
     )
-}
-
-pub(super) fn deployments() -> ApiResource {
-    kind("apps", "v1", "Deployment", "deployments")
 }
 
 /// Now, to the second, as the API server keeps it.

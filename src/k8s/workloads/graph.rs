@@ -16,6 +16,9 @@ use crate::rollout::{Role, Workers};
 
 pub(super) struct Graphs;
 
+/// The type of a component of frontends.
+const FRONTEND: &str = "frontend";
+
 impl Workload for Graphs {
     fn kind(&self) -> &'static str {
         "DynamoGraphDeployment"
@@ -133,6 +136,56 @@ impl Scaling for Graphs {
     }
 }
 
+/// A merge patch of a graph that asks for no frontends.
+#[must_use]
+pub fn frontends_to_zero(graph: &DynamicObject) -> Json {
+    let spec = &graph.data["spec"];
+    // A merge patch replaces a list as a whole.
+    if let Some(mut components) = spec["components"].as_array().cloned() {
+        for component in &mut components {
+            if component["type"] == FRONTEND {
+                component["replicas"] = json!(0);
+            }
+        }
+        return json!({"spec": {"components": components}});
+    }
+    let services = frontends(graph).map(|(name, _)| (name.to_owned(), json!({"replicas": 0})));
+    json!({"spec": {"services": services.collect::<serde_json::Map<_, _>>()}})
+}
+
+/// Whether a graph asks for frontends.
+#[must_use]
+pub fn wants_frontends(graph: &DynamicObject) -> bool {
+    let mut frontends = frontends(graph);
+    frontends.any(|(_, component)| component["replicas"] != 0)
+}
+
+/// Why [`frontends_to_zero`] would not do, as text for users.
+#[must_use]
+pub fn frontends_stay(graph: &DynamicObject) -> Option<String> {
+    let mut frontends = frontends(graph).peekable();
+    if frontends.peek().is_none() {
+        return Some(format!("it has no component of type {FRONTEND}"));
+    }
+    let (name, _) = frontends.find(|(_, component)| component["scalingAdapter"].is_object())?;
+    Some(format!(
+        "its component {name} has a scalingAdapter, which sets the replicas"
+    ))
+}
+
+/// The components of frontends, with their names.
+fn frontends(graph: &DynamicObject) -> impl Iterator<Item = (&str, &Json)> {
+    let spec = &graph.data["spec"];
+    let services = spec["services"].as_object().into_iter().flatten();
+    let services = services.map(|(name, service)| (&**name, &service["componentType"], service));
+    let components = spec["components"].as_array().into_iter().flatten();
+    let components = components
+        .filter_map(|component| Some((component["name"].as_str()?, &component["type"], component)));
+    let all = services.chain(components);
+    all.filter(|(_, kind, _)| **kind == FRONTEND)
+        .map(|(name, _, component)| (name, component))
+}
+
 /// The component of this name.
 fn component<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a Json> {
     let spec = &object.data["spec"];
@@ -141,7 +194,9 @@ fn component<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a Json> {
     spec["services"].get(name).or(component)
 }
 
-pub(super) fn resource() -> ApiResource {
+/// The resource of graphs.
+#[must_use]
+pub fn resource() -> ApiResource {
     let plural = "dynamographdeployments";
     super::resource("nvidia.com", "v1alpha1", "DynamoGraphDeployment", plural)
 }

@@ -44,6 +44,7 @@ pub(super) struct Cluster {
     pub selector_saved: bool,
     pub retired: bool,
     pub accepts_sizes: bool,
+    pub unretirable: Option<String>,
     pub needs_last_worker: bool,
     /// Pods of new never become ready.
     pub new_is_broken: bool,
@@ -115,6 +116,7 @@ impl Cluster {
             selector_saved: false,
             retired: false,
             accepts_sizes: false,
+            unretirable: None,
             needs_last_worker: false,
             new_is_broken: false,
             quota: None,
@@ -246,6 +248,7 @@ impl Cluster {
             unready_for: seconds((self.tick - self.unready_since) * TICK),
             quota_left: self.quota,
             accepts_sizes: self.accepts_sizes,
+            unretirable: self.unretirable.clone(),
         }
     }
 

@@ -26,6 +26,32 @@ fn four_workers_move_one_by_one_and_old_keeps_its_last_until_its_streams_have_en
 }
 
 #[test]
+fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_the_end() {
+    let mut four = settings(&FOUR);
+    four.handover.retire = Retire::ScaleToZero;
+    let mut cluster = Cluster::of(four);
+    cluster.unretirable = Some("there is no Deployment old".to_owned());
+    let (decision, way) = cluster.run(500);
+    let unretirable = Wait::Unretirable("there is no Deployment old".to_owned());
+    assert_eq!(way, [""; 0]);
+    assert_eq!(decision.progress, Progress::Refused);
+    assert_eq!(decision.waits, std::slice::from_ref(&unretirable));
+    // The owner asks for it when the rollout is under way.
+    cluster.settings.handover.retire = Retire::Keep;
+    cluster.settings.strategy.partition = 2;
+    cluster.run(500);
+    cluster.settings.handover.retire = Retire::Delete;
+    cluster.settings.strategy.partition = 0;
+    cluster.service = Generation::New;
+    let (decision, way) = cluster.run(500);
+    assert_eq!(way.last().map(|last| &**last), Some("old-0"));
+    assert_eq!(decision.progress, Progress::Forward);
+    assert_eq!(decision.waits, [unretirable]);
+    cluster.unretirable = None;
+    assert_eq!(cluster.run(500).0.progress, Progress::Complete);
+}
+
+#[test]
 fn prefill_and_decode_keep_their_proportion() {
     let (_, way) = run(settings(&PD));
     let sizes: Vec<_> = way.split(' ').filter(|one| !one.contains(':')).collect();

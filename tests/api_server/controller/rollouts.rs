@@ -92,6 +92,35 @@ impl Managed {
             .await;
     }
 
+    /// A Deployment that owns the frontends of old, whose name is not theirs.
+    async fn owned_frontends(&self, name: &str) {
+        let template = json!({
+            "metadata": {"labels": frontends("old")},
+            "spec": {"containers": [{"name": "main", "image": "any"}]},
+        });
+        let spec = json!({
+            "replicas": 1, "selector": {"matchLabels": frontends("old")}, "template": template,
+        });
+        self.stage
+            .create(&deployments(), name, json!({"spec": spec}))
+            .await;
+    }
+
+    /// As if the Deployment had made the pod of old's frontends.
+    async fn own_frontends(&self, name: &str) {
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": format!("{name}-5d9f7c"), "uid": "1", "controller": true,
+        });
+        let metadata =
+            json!({"ownerReferences": [owner], "labels": {"pod-template-hash": "5d9f7c"}});
+        self.patch(
+            &super::stage::pods(),
+            "old-frontend-0",
+            json!({"metadata": metadata}),
+        )
+        .await;
+    }
+
     /// The clients' Service leads to this pod.
     async fn slice(&self, name: &str, pod: &str) {
         let slice = json!({
@@ -354,7 +383,19 @@ impl Managed {
 async fn the_controller_hands_the_clients_over_and_retires_old() {
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
     let mut managed = Managed::begun(handover).await;
+    managed.owned_frontends("chat-frontend").await;
     let controller = managed.controller().await;
+    // Nothing is written before it is known what owns the frontends.
+    let is_refused = |status: &Value| {
+        let stalled = &status["conditions"][2];
+        let message = stalled["message"].as_str().unwrap_or_default();
+        status["phase"] == "Refused"
+            && (&stalled["type"], &stalled["status"]) == (&json!("Stalled"), &json!("True"))
+            && message.contains("old-frontend-0 belongs to no Deployment")
+    };
+    managed.until("refused", is_refused).await;
+    assert_eq!(managed.sizes().await.1, 0);
+    managed.own_frontends("chat-frontend").await;
     let object = managed
         .until("the selector saved", |status| {
             !status["previousSelector"].is_null()
@@ -367,6 +408,7 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
     assert!(managed.stage.api(&deployments()).get("v1").await.is_ok());
     managed.follow_clients().await;
     managed.is_deleted("v1").await;
+    managed.is_deleted("chat-frontend").await;
     managed.phase("Complete").await;
     // The pods of old's frontends go, and with them the proxies. A controller that starts anew has only what is left.
     managed.stage.proxies.clear();
@@ -398,16 +440,39 @@ async fn the_controller_hands_the_clients_over_and_retires_old() {
 }
 
 #[tokio::test]
+async fn the_frontends_of_old_are_scaled_to_zero() {
+    let mut managed = Managed::begun(json!({})).await;
+    managed.owned_frontends("old").await;
+    let _controller = managed.controller().await;
+    managed.own_frontends("old").await;
+    managed.waits_for("the clients to be sent").await;
+    managed
+        .edit(json!({"handover": {"retire": "ScaleToZero"}}))
+        .await;
+    managed.move_clients().await;
+    managed.phase("Complete").await;
+    let frontends = managed.stage.api(&deployments()).get("old").await.unwrap();
+    assert_eq!(frontends.data["spec"]["replicas"], 0);
+}
+
+#[tokio::test]
 async fn a_controller_that_was_killed_while_it_deleted_old_ends_the_rollout() {
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
     let mut managed = Managed::begun(handover).await;
+    managed.owned_frontends("old").await;
     let controller = managed.controller().await;
+    managed.own_frontends("old").await;
     managed.waits_for("old to be safe to delete").await;
     managed.follow_clients().await;
     managed.is_deleted("v1").await;
     managed.phase("Complete").await;
     drop(controller);
-    // As if it had been killed before it wrote that all was deleted.
+    // As if it had been killed before it wrote that all was deleted. The pods of old's frontends go, and with them the proxies.
+    managed.stage.proxies.clear();
+    managed
+        .stage
+        .delete(&super::stage::pods(), "old-frontend-0")
+        .await;
     let status = json!({"status": {"phase": "Progressing", "memory": {"retired": null}}});
     let params = PatchParams::default();
     let api = managed.stage.api(&rollouts());
@@ -549,10 +614,13 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     );
     let _controller = managed.stage.controller(&["--rollouts"]).await;
     managed.stage.kubeconfig = admin;
+    managed.owned_frontends("old").await;
     managed.stage.proxy("chat").await;
+    managed.own_frontends("old").await;
     managed.waits_for("old to be safe to delete").await;
     managed.follow_clients().await;
     managed.is_deleted("v1").await;
+    managed.is_deleted("old").await;
     let namespace = managed.stage.namespace.clone();
     let said = tokio::task::spawn_blocking(move || {
         let account = "--as=system:serviceaccount:crossfade:crossfade-controller";

@@ -131,6 +131,38 @@ fn a_graph_has_a_size_for_each_role() {
 }
 
 #[test]
+fn the_frontends_of_a_graph_are_asked_for_no_more() {
+    use super::super::{frontends_stay, frontends_to_zero, wants_frontends};
+    let services = object(json!({"metadata": {"name": "g"}, "spec": {"services": {
+        "Frontend": {"componentType": "frontend", "replicas": 2},
+        "W": {"componentType": "worker", "replicas": 4},
+    }}}));
+    let patch = json!({"spec": {"services": {"Frontend": {"replicas": 0}}}});
+    assert_eq!(frontends_to_zero(&services), patch);
+    let none = json!({"Frontend": {"componentType": "frontend", "replicas": 0}});
+    let none = object(json!({"metadata": {"name": "g"}, "spec": {"services": none}}));
+    assert!(wants_frontends(&services) && !wants_frontends(&none));
+    assert_eq!(frontends_stay(&services), None);
+    let components = object(json!({"metadata": {"name": "g"}, "spec": {"components": [
+        {"name": "F", "type": "frontend", "scalingAdapter": {}},
+        {"name": "W", "type": "worker", "replicas": 4},
+    ]}}));
+    let patch = json!({"spec": {"components": [
+        {"name": "F", "type": "frontend", "scalingAdapter": {}, "replicas": 0},
+        {"name": "W", "type": "worker", "replicas": 4},
+    ]}});
+    assert_eq!(frontends_to_zero(&components), patch);
+    let why = frontends_stay(&components).unwrap();
+    assert!(why.contains("component F has a scalingAdapter"), "{why}");
+    let none = object(json!({"metadata": {"name": "g"}, "spec": {"services": {}}}));
+    assert!(
+        frontends_stay(&none)
+            .unwrap()
+            .contains("no component of type frontend")
+    );
+}
+
+#[test]
 fn who_set_the_size_last_is_its_owner() {
     let mut given = deployment();
     given["metadata"]["managedFields"] = json!([

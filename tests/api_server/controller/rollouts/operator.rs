@@ -52,6 +52,10 @@ async fn reconcile(client: &Client, namespace: &str, ready: &AtomicBool) -> kube
         let name = deployment.metadata.name.clone().unwrap();
         let wanted = deployment.data["spec"]["replicas"].as_u64().unwrap_or(1);
         let labels = deployment.data["spec"]["template"]["metadata"]["labels"].clone();
+        // The pods of frontends are those of the proxies in the tests.
+        if labels["nvidia.com/dynamo-component-type"] == "frontend" {
+            continue;
+        }
         let selector = format!("made-by={name}");
         let own = all.list(&ListParams::default().labels(&selector)).await?;
         let own: BTreeSet<String> = own

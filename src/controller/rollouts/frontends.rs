@@ -1,0 +1,213 @@
+//! Finds the objects that own the frontends of the old generation, which `handover.retire` scales to zero or deletes. Makes no
+//! requests.
+//!
+//! `frontends.source` names frontends by the graph label of their pods or by a Deployment. A graph label says nothing about the
+//! Deployment, which often has another name, so the owner is found from the pods.
+
+use kube::api::{ApiResource, DynamicObject};
+
+use super::super::old_frontends::kind;
+use super::accept;
+use crate::k8s::workloads::{self, COMPONENT, GRAPH, is_selected};
+use crate::k8s::{Cache, NotSynced, Object};
+use crate::resource::RetireSpec;
+use crate::resource::rollout_status::AcceptedSide;
+
+/// The kind of a graph, whose frontends belong to the same object as its workers.
+const GRAPH_KIND: &str = "DynamoGraphDeployment";
+/// The label with the hash that ends the name of the ReplicaSet that owns a pod of a Deployment.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+
+/// Something that owns frontends of the old generation.
+#[derive(Clone, Debug)]
+pub(super) enum Owner {
+    /// A Deployment or StatefulSet.
+    Workload {
+        resource: ApiResource,
+        object: Object,
+    },
+    /// A graph, which owns the workers as well: they are deleted together.
+    Graph(Object),
+}
+
+/// What the owners of the frontends of old are looked for with.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub namespace: &'a str,
+    /// The old generation.
+    pub old: &'a AcceptedSide,
+    /// Its running frontend pods.
+    pub pods: &'a [Object],
+    /// What is to happen to them.
+    pub retire: RetireSpec,
+    /// Whether new has everything, so that some of the objects may have been retired.
+    pub handed_over: bool,
+}
+
+/// The owners of all frontends of old, or why they cannot be retired, as text for users. None if they are kept.
+///
+/// # Errors
+/// When Deployments, StatefulSets or graphs are not listed.
+pub(super) fn owners(
+    cache: &Cache,
+    wanted: Wanted<'_>,
+) -> Result<Result<Vec<Owner>, String>, NotSynced> {
+    let Wanted {
+        namespace,
+        old,
+        pods,
+        retire,
+        handed_over,
+    } = wanted;
+    if retire == RetireSpec::Keep {
+        return Ok(Ok(Vec::new()));
+    }
+    let source = &*old.frontends;
+    let mut found = Found::default();
+    let of_graph =
+        { old.roles.values() }.any(|role| role.kind == GRAPH_KIND && role.name == source);
+    if of_graph {
+        let graph = cache.one(&workloads::graphs(), namespace, source)?;
+        let stay = graph.as_deref().and_then(workloads::frontends_stay);
+        if let Some(why) = stay.filter(|_| retire == RetireSpec::ScaleToZero) {
+            found.refuse(format!("they belong to {GRAPH_KIND} {source}, and {why}"));
+        }
+        found.owners.extend(graph.map(Owner::Graph));
+    }
+    for resource in [deployments(), stateful_sets()] {
+        let named = cache.one(&resource, namespace, source)?;
+        if let Some(named) = named.filter(|named| may_be_frontends(named)) {
+            found.add(resource, named);
+        }
+    }
+    for pod in pods {
+        let is_going = pod.metadata.deletion_timestamp.is_some();
+        let is_of_graph = of_graph && label(pod, GRAPH) == Some(source);
+        if is_going || is_of_graph {
+            continue;
+        }
+        match owner(cache, namespace, pod)? {
+            Ok((resource, object)) => found.add(resource, object),
+            Err(why) => found.refuse(why),
+        }
+    }
+    if found.owners.is_empty() && !of_graph && !handed_over {
+        found.refuse(format!(
+            "there is no Deployment {source}, and no pod of such frontends"
+        ));
+    }
+    Ok(match found.refused {
+        Some(why) => Err(why),
+        None => Ok(found.owners),
+    })
+}
+
+/// Whether an owner is as `retire` asks.
+pub(super) fn is_retired(owner: &Owner, retire: RetireSpec) -> bool {
+    match (retire, owner) {
+        (RetireSpec::ScaleToZero, Owner::Workload { object, .. }) => {
+            object.data["spec"]["replicas"] == 0
+        }
+        (RetireSpec::ScaleToZero, Owner::Graph(graph)) => !workloads::wants_frontends(graph),
+        _ => false,
+    }
+}
+
+#[derive(Default)]
+struct Found {
+    owners: Vec<Owner>,
+    /// The first reason why not all can be retired.
+    refused: Option<String>,
+}
+
+impl Found {
+    fn refuse(&mut self, why: String) {
+        self.refused.get_or_insert(why);
+    }
+
+    fn add(&mut self, resource: ApiResource, object: Object) {
+        let is_it = |owner: &Owner| matches!(owner, Owner::Workload { object: known, .. } if known.metadata.uid == object.metadata.uid);
+        if self.owners.iter().any(is_it) {
+            return;
+        }
+        // What makes the object makes it again, or scales it up again.
+        if let Some((kind, name)) = controller(&object) {
+            self.refuse(format!(
+                "the {} {} of the frontends belongs to the {kind} {name}",
+                resource.kind,
+                accept::name_of(&object)
+            ));
+        }
+        self.owners.push(Owner::Workload { resource, object });
+    }
+}
+
+/// What owns a frontend pod, or why that cannot be retired.
+fn owner(
+    cache: &Cache,
+    namespace: &str,
+    pod: &Object,
+) -> Result<Result<(ApiResource, Object), String>, NotSynced> {
+    let pod_name = accept::name_of(pod);
+    let Some((kind, name)) = controller(pod) else {
+        let why = format!("the frontend pod {pod_name} belongs to no Deployment");
+        return Ok(Err(why));
+    };
+    let (resource, name) = match kind {
+        // A ReplicaSet is named after its Deployment and the hash of the pods.
+        "ReplicaSet" => {
+            let hash = label(pod, TEMPLATE_HASH).unwrap_or_default();
+            let deployment = name
+                .strip_suffix(hash)
+                .and_then(|name| name.strip_suffix('-'));
+            (deployments(), deployment.unwrap_or(name))
+        }
+        "StatefulSet" => (stateful_sets(), name),
+        _ => {
+            let why = format!("the frontend pod {pod_name} belongs to the {kind} {name}");
+            return Ok(Err(why));
+        }
+    };
+    let object = cache.one(&resource, namespace, name)?;
+    let object = object.filter(|object| selects(object, pod));
+    Ok(match object {
+        Some(object) => Ok((resource, object)),
+        None => Err(format!(
+            "there is no {} {name} that the frontend pod {pod_name} belongs to",
+            resource.kind
+        )),
+    })
+}
+
+/// The kind and name of the object that controls this one.
+fn controller(object: &DynamicObject) -> Option<(&str, &str)> {
+    let mut owners = object.metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true))?;
+    Some((&owner.kind, &owner.name))
+}
+
+fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
+    workloads::labels(object)?.get(name).map(String::as_str)
+}
+
+/// Whether the selector of a Deployment or StatefulSet selects a pod.
+fn selects(object: &DynamicObject, pod: &DynamicObject) -> bool {
+    let selector = object.data.pointer("/spec/selector/matchLabels");
+    let selector = selector.and_then(|selector| serde_json::from_value(selector.clone()).ok());
+    selector.is_some_and(|selector| is_selected(pod, &selector))
+}
+
+/// Whether the pods of an object are not labelled as something other than frontends.
+fn may_be_frontends(object: &DynamicObject) -> bool {
+    let labels = object.data.pointer("/spec/template/metadata/labels");
+    let component = labels.and_then(|labels| labels[COMPONENT].as_str());
+    component.is_none_or(|component| component == "frontend")
+}
+
+fn deployments() -> ApiResource {
+    kind("apps", "v1", "Deployment", "deployments")
+}
+
+fn stateful_sets() -> ApiResource {
+    kind("apps", "v1", "StatefulSet", "statefulsets")
+}
