@@ -127,7 +127,8 @@ impl Rollouts {
         }
         let (old, new) = (&observed.objects.old, &observed.objects.new);
         let shows = |(kind, scaled): &(String, crate::k8s::workloads::Scaled)| {
-            self.shows_version(subject.key, kind, accept::name(scaled), scaled.version())
+            let (kind, name) = (scaled.sized_kind(kind), accept::name_of(scaled.sized()));
+            self.shows_version(subject.key, kind, name, scaled.version())
         };
         if !old.values().chain(new.values()).all(shows) {
             return Err(Early);

@@ -353,7 +353,10 @@ fn scalers(cache: &Cache, namespace: &str) -> Result<Vec<(String, String, String
 fn scaler(objects: &Objects, scalers: &[(String, String, String)]) -> Option<String> {
     let is_of = |(kind, name, _): &&(String, String, String)| {
         let mut objects = objects.values();
-        objects.any(|(of, scaled)| of == kind && accept::name(scaled) == name)
+        objects.any(|(of, scaled)| {
+            let is_owner = of == kind && accept::name(scaled) == name;
+            is_owner || scaled.sized_kind(of) == kind && accept::name_of(scaled.sized()) == name
+        })
     };
     let (.., autoscaler) = scalers.iter().find(is_of)?;
     Some(format!("HorizontalPodAutoscaler {autoscaler}"))

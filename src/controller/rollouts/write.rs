@@ -12,11 +12,10 @@ use kube::{Client, CustomResourceExt, Error as ClientError};
 use serde_json::{Value as Json, json};
 
 use super::super::apply::Error;
-use super::super::old_frontends::kind;
 use super::super::{Key, Metrics};
 use super::accept::{self, Objects};
 use super::observe::services;
-use crate::k8s::workloads::{self, Resize, of_kind};
+use crate::k8s::workloads::{self, Resize};
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
 use crate::resource::{API_VERSION, DynamoRollout, DynamoUpdateConfig, KIND, ROLLOUT_KIND};
@@ -145,47 +144,28 @@ impl Writer {
             let Some(size) = sizes.get(role).filter(|size| **size != scaled.part.asked) else {
                 continue;
             };
-            let (Some(scaling), Some(resize)) = (of_kind(kind), scaled.resize(kind, *size)) else {
+            let Some((resource, resize)) = scaled.resize(kind, *size) else {
                 continue;
             };
-            let resource = scaling.resource();
-            let name = accept::name(scaled);
+            let name = accept::name_of(scaled.sized());
             let version = scaled.version();
             let params = PatchParams {
                 field_manager: Some(manager.to_owned()),
                 ..PatchParams::default()
             };
+            let api = self.api(&key.namespace, &resource)?;
             let written = match resize {
-                Resize::Scale { name: None, size } => {
-                    let api = self.api(&key.namespace, &resource)?;
-                    let patch = scale_patch(Some(version), size);
+                Resize::Scale(size) => {
+                    let patch = scale_patch(version, size);
                     let patch = Patch::Merge(&patch);
-                    let written = api.patch_scale(name, &params, &patch);
-                    let scale = self.write(written).await?;
+                    let scale = self.write(api.patch_scale(name, &params, &patch)).await?;
                     Written {
                         kind: resource.kind.clone(),
                         name: name.to_owned(),
                         version: number(scale.metadata.resource_version.as_deref()),
                     }
                 }
-                Resize::Scale {
-                    name: Some(adapter),
-                    size,
-                } => {
-                    let api = self.api(&key.namespace, &adapters())?;
-                    let patch = scale_patch(None, size);
-                    let patch = Patch::Merge(&patch);
-                    let written = api.patch_scale(&adapter, &params, &patch);
-                    self.write(written).await?;
-                    // The adapter's controller writes the object.
-                    Written {
-                        kind: resource.kind.clone(),
-                        name: name.to_owned(),
-                        version: number(Some(version)),
-                    }
-                }
                 Resize::Patch(mut patch) => {
-                    let api = self.api(&key.namespace, &resource)?;
                     patch["metadata"] = json!({"resourceVersion": version});
                     let patch = Patch::Merge(&patch);
                     let object = self.write(api.patch(name, &params, &patch)).await?;
@@ -273,7 +253,8 @@ impl Writer {
             field_manager: Some(manager.to_owned()),
             ..PatchParams::default()
         };
-        let patch = scale_patch(metadata.resource_version.as_deref(), 0);
+        let version = metadata.resource_version.as_deref().unwrap_or_default();
+        let patch = scale_patch(version, 0);
         let patch = Patch::Merge(&patch);
         let written = api.patch_scale(name, &params, &patch);
         self.write(written).await.map(|_| ())
@@ -331,12 +312,8 @@ fn code(error: &ClientError) -> Option<u16> {
     }
 }
 
-fn scale_patch(version: Option<&str>, size: u32) -> Json {
-    let mut patch = json!({"spec": {"replicas": size}});
-    if let Some(version) = version {
-        patch["metadata"] = json!({"resourceVersion": version});
-    }
-    patch
+fn scale_patch(version: &str, size: u32) -> Json {
+    json!({"metadata": {"resourceVersion": version}, "spec": {"replicas": size}})
 }
 
 fn shown(kind: &ApiResource, object: &DynamicObject) -> Written {
@@ -351,16 +328,6 @@ pub(super) fn number(version: Option<&str>) -> u64 {
     version
         .and_then(|version| version.parse().ok())
         .unwrap_or(0)
-}
-
-/// What scales a component of a graph in its place.
-fn adapters() -> ApiResource {
-    kind(
-        "nvidia.com",
-        "v1alpha1",
-        "DynamoGraphDeploymentScalingAdapter",
-        "dynamographdeploymentscalingadapters",
-    )
 }
 
 /// Now, to the second, as the API server keeps it.

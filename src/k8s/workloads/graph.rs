@@ -111,18 +111,14 @@ impl Scaling for Graphs {
         RemovesFirst::Last
     }
 
+    /// The operator names an adapter after the graph and the component, and creates it where the graph asks for one.
+    fn adapter(&self, object: &DynamicObject, part: &Part) -> Option<String> {
+        let graph = object.metadata.name.as_deref().unwrap_or_default();
+        let component = component(object, &part.name)?;
+        has_adapter(component).then(|| format!("{graph}-{}", part.name.to_lowercase()))
+    }
+
     fn resize(&self, object: &DynamicObject, part: &Part, size: u32) -> Resize {
-        let Some(component) = component(object, &part.name) else {
-            return Resize::Patch(json!({}));
-        };
-        if component["scalingAdapter"].is_object() {
-            let graph = object.metadata.name.as_deref().unwrap_or_default();
-            let name = format!("{graph}-{}", part.name.to_lowercase());
-            return Resize::Scale {
-                name: Some(name),
-                size,
-            };
-        }
         let mut components = object.data["spec"]["components"].clone();
         let list = components.as_array_mut().into_iter().flatten();
         for component in list.filter(|component| component["name"] == *part.name) {
@@ -167,7 +163,7 @@ pub fn frontends_stay(graph: &DynamicObject) -> Option<String> {
     if frontends.peek().is_none() {
         return Some(format!("it has no component of type {FRONTEND}"));
     }
-    let (name, _) = frontends.find(|(_, component)| component["scalingAdapter"].is_object())?;
+    let (name, _) = frontends.find(|(_, component)| has_adapter(component))?;
     Some(format!(
         "its component {name} has a scalingAdapter, which sets the replicas"
     ))
@@ -184,6 +180,15 @@ fn frontends(graph: &DynamicObject) -> impl Iterator<Item = (&str, &Json)> {
     let all = services.chain(components);
     all.filter(|(_, kind, _)| **kind == FRONTEND)
         .map(|(name, _, component)| (name, component))
+}
+
+/// Whether a scaling adapter sets the replicas of a component: by its presence (v1beta1), or by `enabled` (v1alpha1).
+fn has_adapter(component: &Json) -> bool {
+    let adapter = &component["scalingAdapter"];
+    match component["componentType"].is_null() {
+        true => adapter.is_object(),
+        false => adapter["enabled"] == true,
+    }
 }
 
 /// The component of this name.

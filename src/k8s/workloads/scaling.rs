@@ -16,6 +16,8 @@ use crate::rollout::Role;
 
 /// How long a pod may take to end if it does not say.
 const GRACE: Duration = Duration::from_secs(30);
+/// The kind of what sets the size of a component of a graph in the place of the graph.
+const ADAPTER: &str = "DynamoGraphDeploymentScalingAdapter";
 /// The extended resource of GPUs.
 const GPU: &str = "nvidia.com/gpu";
 
@@ -46,9 +48,14 @@ pub trait Scaling: Sync {
         RemovesFirst::Last
     }
 
-    /// How `part` gets another size.
+    /// The name of the scaling adapter that sets the size of `part` in the place of its owner, if there is to be one.
+    fn adapter(&self, _object: &DynamicObject, _part: &Part) -> Option<String> {
+        None
+    }
+
+    /// How `part` gets another size, unless a scaling adapter sets it.
     fn resize(&self, _object: &DynamicObject, _part: &Part, size: u32) -> Resize {
-        Resize::Scale { name: None, size }
+        Resize::Scale(size)
     }
 }
 
@@ -86,9 +93,9 @@ pub enum RemovesFirst {
 /// How a part gets another size.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resize {
-    /// By the subresource `scale` of the object, or of the scaling adapter of this name.
-    Scale { name: Option<String>, size: u32 },
-    /// By a merge patch of the object.
+    /// By the subresource `scale`.
+    Scale(u32),
+    /// By a merge patch.
     Patch(Json),
 }
 
@@ -96,6 +103,8 @@ pub enum Resize {
 #[derive(Clone, Debug)]
 pub struct Scaled {
     pub object: Object,
+    /// The scaling adapter whose `spec.replicas` is the size, in the place of that in `object`.
+    pub adapter: Option<Object>,
     pub part: Part,
     /// Whether the status is of this `spec`.
     pub observed: bool,
@@ -133,6 +142,11 @@ pub fn of_kind(kind: &str) -> Option<&'static dyn Scaling> {
     by_kind(kind).and_then(Workload::scaling)
 }
 
+fn adapters() -> ApiResource {
+    let plural = "dynamographdeploymentscalingadapters";
+    super::resource("nvidia.com", "v1alpha1", ADAPTER, plural)
+}
+
 /// The roles of an object.
 ///
 /// # Errors
@@ -153,7 +167,8 @@ pub fn roles(
     let mut roles = BTreeMap::new();
     for part in scaling.parts(&object) {
         let role = part.role;
-        let scaled = scaled(scaling, &object, part, &pods);
+        let adapter = adapter(cache, namespace, scaling.adapter(&object, &part))?;
+        let scaled = scaled(scaling, (&object, adapter), part, &pods);
         if roles.insert(role, scaled).is_some() {
             let (kind, name) = (kind.to_owned(), name.to_owned());
             return Err(ScalingError::Ambiguous(kind, name, role));
@@ -162,7 +177,29 @@ pub fn roles(
     Ok(roles)
 }
 
-fn scaled(scaling: &dyn Scaling, object: &Object, part: Part, pods: &[Object]) -> Scaled {
+fn adapter(
+    cache: &Cache,
+    namespace: &str,
+    name: Option<String>,
+) -> Result<Option<Object>, ScalingError> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    let found = cache.one(&adapters(), namespace, &name)?;
+    let missing = || ScalingError::Missing(ADAPTER.to_owned(), name);
+    found.map(Some).ok_or_else(missing)
+}
+
+fn scaled(
+    scaling: &dyn Scaling,
+    (object, adapter): (&Object, Option<Object>),
+    mut part: Part,
+    pods: &[Object],
+) -> Scaled {
+    let adapted = adapter.as_ref();
+    let adapted = adapted.and_then(|adapter| number(adapter, "/spec/replicas"));
+    let in_object = part.asked;
+    part.asked = adapted.unwrap_or(in_object);
     let replica = scaling.replica(object, &part);
     let generation = object.metadata.generation;
     let seen = object.data.pointer("/status/observedGeneration");
@@ -184,10 +221,12 @@ fn scaled(scaling: &dyn Scaling, object: &Object, part: Part, pods: &[Object]) -
     Scaled {
         object: Object::clone(object),
         // Some kinds do not say it, but every kind has a status once its controller has seen the object.
-        observed: match seen {
-            Some(_) => seen >= generation,
-            None => !object.data["status"].is_null(),
-        },
+        observed: part.asked == in_object
+            && match seen {
+                Some(_) => seen >= generation,
+                None => !object.data["status"].is_null(),
+            },
+        adapter,
         present,
         terminating,
         ready,
@@ -293,16 +332,36 @@ pub(super) fn once<'a>(object: &'a DynamicObject, pointer: &str) -> Vec<(&'a Jso
 }
 
 impl Scaled {
-    /// How this role gets another size.
+    /// How this role gets another size: which object is written, and how.
     #[must_use]
-    pub fn resize(&self, kind: &str, size: u32) -> Option<Resize> {
-        Some(of_kind(kind)?.resize(&self.object, &self.part, size))
+    pub fn resize(&self, kind: &str, size: u32) -> Option<(ApiResource, Resize)> {
+        if self.adapter.is_some() {
+            return Some((adapters(), Resize::Scale(size)));
+        }
+        let scaling = of_kind(kind)?;
+        let resize = scaling.resize(&self.object, &self.part, size);
+        Some((scaling.resource(), resize))
     }
 
-    /// The `resourceVersion` that its numbers come from.
+    /// The object whose spec has the size.
+    #[must_use]
+    pub fn sized(&self) -> &Object {
+        self.adapter.as_ref().unwrap_or(&self.object)
+    }
+
+    /// The kind of the object whose spec has the size, where the kind of the owner is `kind`.
+    #[must_use]
+    pub const fn sized_kind<'a>(&self, kind: &'a str) -> &'a str {
+        match self.adapter {
+            Some(_) => ADAPTER,
+            None => kind,
+        }
+    }
+
+    /// The `resourceVersion` of the object whose spec has the size.
     #[must_use]
     pub fn version(&self) -> &str {
-        self.object
+        self.sized()
             .metadata
             .resource_version
             .as_deref()
@@ -312,24 +371,28 @@ impl Scaled {
     /// When `manager` set the size, if it was the last to do so.
     #[must_use]
     pub fn set_by(&self, manager: &str) -> Option<Timestamp> {
-        let entries = self.object.metadata.managed_fields.iter().flatten();
+        let entries = self.sized().metadata.managed_fields.iter().flatten();
         let mut ours = entries.filter(|entry| entry.manager.as_deref() == Some(manager));
         let entry = ours.find(|entry| {
             let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
-            fields.is_some_and(|fields| owns(fields, &self.part))
+            let part = match self.adapter {
+                Some(_) => "",
+                None => &*self.part.name,
+            };
+            fields.is_some_and(|fields| owns(fields, part))
         })?;
         entry.time.as_ref().map(|time| time.0)
     }
 }
 
-/// Whether these fields have the size of `part` among them.
-fn owns(fields: &Json, part: &Part) -> bool {
+/// Whether these fields have the size of the part of this name among them.
+fn owns(fields: &Json, part: &str) -> bool {
     let spec = &fields["f:spec"];
-    if part.name.is_empty() {
+    if part.is_empty() {
         return !spec["f:replicas"].is_null();
     }
-    let service = &spec["f:services"][format!("f:{}", part.name)];
-    let component = &spec["f:components"][format!("k:{}", json!({"name": part.name}))];
+    let service = &spec["f:services"][format!("f:{part}")];
+    let component = &spec["f:components"][format!("k:{}", json!({"name": part}))];
     !service["f:replicas"].is_null() || !component["f:replicas"].is_null()
 }
 

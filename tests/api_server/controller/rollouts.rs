@@ -1,5 +1,6 @@
 //! A managed update beside a real API server: sizes, split and hand-over, step by step.
 
+mod graphs;
 mod operator;
 
 use std::sync::atomic::Ordering;

@@ -24,7 +24,7 @@ fn of(kind: &str, given: Json, pods: &[Object]) -> Vec<Scaled> {
     let object = object(given);
     let parts = scaling.parts(&object).into_iter();
     parts
-        .map(|part| scaled(scaling, &object, part, pods))
+        .map(|part| scaled(scaling, (&object, None), part, pods))
         .collect()
 }
 
@@ -59,11 +59,8 @@ fn a_deployment_is_counted_by_its_pods_and_its_status() {
     assert_eq!((one.present, one.terminating, one.ready), (2, 1, 1));
     assert_eq!((one.gpus, one.grace), (8, Some(Duration::from_secs(600))));
     assert!(one.observed && one.removes == RemovesFirst::Unready);
-    let resize = Resize::Scale {
-        name: None,
-        size: 4,
-    };
-    assert_eq!(one.resize("Deployment", 4), Some(resize));
+    let (resource, resize) = one.resize("Deployment", 4).unwrap();
+    assert_eq!((&*resource.kind, resize), ("Deployment", Resize::Scale(4)));
     let mut edited = deployment();
     edited["metadata"]["generation"] = json!(3);
     assert!(!of("Deployment", edited, &pods)[0].observed);
@@ -111,23 +108,69 @@ fn a_graph_has_a_size_for_each_role() {
     );
     let resize = found[0].resize("DynamoGraphDeployment", 5);
     let patch = json!({"spec": {"services": {"P": {"replicas": 5}}}});
-    assert_eq!(resize, Some(Resize::Patch(patch)));
+    assert_eq!(resize.unwrap().1, Resize::Patch(patch));
     let mut components = json!([
         {"name": "Frontend", "type": "frontend"},
         {"name": "W", "type": "worker", "replicas": 2},
-        {"name": "A", "type": "prefill", "replicas": 1, "scalingAdapter": {}},
+        {"name": "A", "type": "prefill", "replicas": 1},
     ]);
     let graph = json!({"metadata": {"name": "g"}, "spec": {"components": components}});
     let found = of("DynamoGraphDeployment", graph, &[]);
     let resize = found[0].resize("DynamoGraphDeployment", 3);
     components[1]["replicas"] = json!(3);
     let patch = json!({"spec": {"components": components}});
-    assert_eq!(resize, Some(Resize::Patch(patch)));
-    let adapter = Resize::Scale {
-        name: Some("g-a".to_owned()),
-        size: 3,
+    assert_eq!(resize.unwrap().1, Resize::Patch(patch));
+}
+
+#[test]
+fn the_size_of_a_component_with_a_scaling_adapter_is_in_the_adapter() {
+    let scaling = of_kind("DynamoGraphDeployment").unwrap();
+    let graph = object(json!({
+        "metadata": {"name": "g", "resourceVersion": "7"},
+        "spec": {"services": {
+            "Decode": {"componentType": "decode", "replicas": 2, "scalingAdapter": {"enabled": true}},
+            "Prefill": {"componentType": "prefill", "replicas": 1, "scalingAdapter": {"enabled": false}},
+        }},
+        "status": {"components": {}},
+    }));
+    let parts = scaling.parts(&graph);
+    let names = parts.iter().map(|part| scaling.adapter(&graph, part));
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        [Some("g-decode".to_owned()), None]
+    );
+    let adapter = |replicas: u32| {
+        object(json!({
+            "metadata": {"name": "g-decode", "resourceVersion": "9", "managedFields": [
+                {"manager": "us", "time": "2026-01-01T00:00:09Z", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
+            ]},
+            "spec": {"replicas": replicas},
+        }))
     };
-    assert_eq!(found[1].resize("DynamoGraphDeployment", 3), Some(adapter));
+    let of = |replicas| {
+        scaled(
+            scaling,
+            (&graph, Some(adapter(replicas))),
+            parts[0].clone(),
+            &[],
+        )
+    };
+    let one = of(3);
+    // The graph does not follow yet.
+    assert_eq!((one.part.asked, one.observed), (3, false));
+    assert!(of(2).observed);
+    assert_eq!(
+        (one.version(), one.sized_kind("DynamoGraphDeployment")),
+        ("9", ADAPTER)
+    );
+    assert!(one.set_by("us").is_some());
+    let (resource, resize) = one.resize("DynamoGraphDeployment", 4).unwrap();
+    assert_eq!((&*resource.kind, resize), (ADAPTER, Resize::Scale(4)));
+    let beta = object(json!({"metadata": {"name": "g"}, "spec": {"components": [
+        {"name": "W", "type": "worker", "scalingAdapter": {}},
+    ]}}));
+    let part = &scaling.parts(&beta)[0];
+    assert_eq!(scaling.adapter(&beta, part), Some("g-w".to_owned()));
 }
 
 #[test]

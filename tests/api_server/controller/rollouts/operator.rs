@@ -56,56 +56,64 @@ async fn reconcile(client: &Client, namespace: &str, ready: &AtomicBool) -> kube
         if labels["nvidia.com/dynamo-component-type"] == "frontend" {
             continue;
         }
-        let selector = format!("made-by={name}");
-        let own = all.list(&ListParams::default().labels(&selector)).await?;
-        let own: BTreeSet<String> = own
-            .items
-            .into_iter()
-            .filter_map(|pod| pod.metadata.name)
-            .collect();
-        for i in 0..wanted {
-            let pod = format!("{name}-{i}");
-            if !own.contains(&pod) {
-                make(&all, &pod, &name, labels.clone()).await?;
-            }
-            let is_ready = if ready.load(Ordering::Relaxed) {
-                "True"
-            } else {
-                "False"
-            };
-            if !own.contains(&pod) || is_ready == "True" {
-                // The address of all pods on this machine, which the old frontends have too: the updates of other tests lead to
-                // other ports of it.
-                let status = json!({"status": {
-                    "phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
-                    "conditions": [{"type": "Ready", "status": is_ready}],
-                }});
-                all.patch_status(&pod, &PatchParams::default(), &Patch::Merge(status))
-                    .await?;
-            }
-        }
-        for pod in &own {
-            let index = pod
-                .rsplit('-')
-                .next()
-                .and_then(|index| index.parse::<u64>().ok());
-            if index.is_none_or(|index| index >= wanted) {
-                all.delete(pod, &DeleteParams::default().grace_period(0))
-                    .await?;
-            }
-        }
-        let pods = all.list(&ListParams::default().labels(&selector)).await?;
-        let is_ready =
-            |pod: &&DynamicObject| pod.data["status"]["conditions"][0]["status"] == "True";
+        let is_ready = ready.load(Ordering::Relaxed);
+        let (replicas, ready) = make_pods(&all, &name, labels, wanted, is_ready).await?;
         let status = json!({"status": {
             "observedGeneration": deployment.metadata.generation,
-            "replicas": pods.items.len(),
-            "readyReplicas": pods.iter().filter(is_ready).count(),
+            "replicas": replicas,
+            "readyReplicas": ready,
         }});
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status))
             .await?;
     }
     Ok(())
+}
+
+/// Makes as many pods as are wanted of `name`, ready if they are to be so, and returns how many there are and how many are ready.
+pub async fn make_pods(
+    all: &Api<DynamicObject>,
+    name: &str,
+    labels: Value,
+    wanted: u64,
+    makes_ready: bool,
+) -> kube::Result<(usize, usize)> {
+    let selector = format!("made-by={name}");
+    let own = all.list(&ListParams::default().labels(&selector)).await?;
+    let own: BTreeSet<String> = own
+        .items
+        .into_iter()
+        .filter_map(|pod| pod.metadata.name)
+        .collect();
+    for i in 0..wanted {
+        let pod = format!("{name}-{i}");
+        if !own.contains(&pod) {
+            make(all, &pod, name, labels.clone()).await?;
+        }
+        if !own.contains(&pod) || makes_ready {
+            let is_ready = if makes_ready { "True" } else { "False" };
+            // The address of all pods on this machine, which the old frontends have too: the updates of other tests lead to
+            // other ports of it.
+            let status = json!({"status": {
+                "phase": "Running", "podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}],
+                "conditions": [{"type": "Ready", "status": is_ready}],
+            }});
+            all.patch_status(&pod, &PatchParams::default(), &Patch::Merge(status))
+                .await?;
+        }
+    }
+    for pod in &own {
+        let index = pod
+            .rsplit('-')
+            .next()
+            .and_then(|index| index.parse::<u64>().ok());
+        if index.is_none_or(|index| index >= wanted) {
+            all.delete(pod, &DeleteParams::default().grace_period(0))
+                .await?;
+        }
+    }
+    let pods = all.list(&ListParams::default().labels(&selector)).await?;
+    let is_ready = |pod: &&DynamicObject| pod.data["status"]["conditions"][0]["status"] == "True";
+    Ok((pods.items.len(), pods.iter().filter(is_ready).count()))
 }
 
 async fn make(
