@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 
 use super::parsed::MANAGER;
 use super::{Key, Metrics};
+use crate::k8s::workloads::ScalingError;
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::{API_VERSION, DynamoUpdateConfig, DynamoUpdateConfigStatus, KIND};
 use crate::rollout::{Action, DesiredSplit};
@@ -24,6 +25,8 @@ pub(super) enum Error {
     Changed,
     #[error("this replica does not surely lead")]
     NotLeading,
+    #[error(transparent)]
+    Unscalable(#[from] ScalingError),
     #[error("the API server does not answer")]
     Late,
     #[error("the API server refuses it")]

@@ -28,6 +28,15 @@ pub(super) enum Error {
         "the pods of {0} {1} have no label {GRAPH}, by which the workers of several objects are counted together"
     )]
     NoGraph(String, String),
+    #[error(
+        "{kind} {name} no longer has the component {component}, which was accepted as its {role} workers: restore it, or abort and make another rollout"
+    )]
+    NoSuchComponent {
+        kind: String,
+        name: String,
+        component: String,
+        role: Role,
+    },
     #[error("{0} {1} is another object than the one that was accepted: its UID has changed")]
     Replaced(String, String),
 }
@@ -59,7 +68,7 @@ pub(super) fn named(cache: &Cache, namespace: &str, side: &SideSpec) -> Result<O
             continue;
         };
         let (kind, name) = (&workload.kind, &workload.name);
-        let scaled = of_role(cache, namespace, (kind, name), role)?;
+        let scaled = of_role(cache, namespace, (kind, name), role, None)?;
         objects.insert(role, (kind.clone(), scaled));
     }
     Ok(objects)
@@ -92,7 +101,11 @@ pub(super) fn remaining(
     for (role, accepted) in accepted_roles(side) {
         match one_accepted(cache, namespace, role, accepted) {
             Ok((role, object)) => drop(objects.insert(role, object)),
-            Err(Error::Scaling(ScalingError::Missing(..)) | Error::Replaced(..)) => {}
+            Err(
+                Error::Scaling(ScalingError::Missing(..))
+                | Error::NoSuchComponent { .. }
+                | Error::Replaced(..),
+            ) => {}
             Err(error) => return Err(error),
         }
     }
@@ -112,21 +125,34 @@ fn one_accepted(
     accepted: &AcceptedRole,
 ) -> Result<(Role, (String, Scaled)), Error> {
     let (kind, name) = (&accepted.kind, &accepted.name);
-    let scaled = of_role(cache, namespace, (kind, name), role)?;
+    let component = accepted.component.as_deref();
+    let scaled = of_role(cache, namespace, (kind, name), role, component)?;
     if scaled.object.metadata.uid.as_ref() != Some(&accepted.uid) {
         return Err(Error::Replaced(kind.clone(), name.clone()));
     }
     Ok((role, (kind.clone(), scaled)))
 }
 
-/// The part of an object with this role. An object with one part has whatever role it is given.
+/// The part of an object with this role, or the component that was accepted for it. Without one, an object with one part has
+/// whatever role it is given.
 fn of_role(
     cache: &Cache,
     namespace: &str,
     (kind, name): (&str, &str),
     role: Role,
+    component: Option<&str>,
 ) -> Result<Scaled, Error> {
     let mut roles = workloads::roles(cache, namespace, kind, name)?;
+    if let Some(component) = component {
+        let mut parts = roles.into_values();
+        let found = parts.find(|scaled| scaled.part.name == component);
+        return found.ok_or_else(|| Error::NoSuchComponent {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            component: component.to_owned(),
+            role,
+        });
+    }
     let found = match roles.len() {
         1 => roles.pop_first().map(|(_, scaled)| scaled),
         _ => roles.remove(&role),
@@ -193,6 +219,7 @@ fn accepted_role(kind: &str, scaled: &Scaled, full: u32) -> AcceptedRole {
     AcceptedRole {
         kind: kind.to_owned(),
         name: metadata.name.clone().unwrap_or_default(),
+        component: Some(scaled.part.name.clone()).filter(|name| !name.is_empty()),
         uid: metadata.uid.clone().unwrap_or_default(),
         revision: revision.cloned(),
         replicas: full,

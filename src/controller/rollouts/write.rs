@@ -144,9 +144,7 @@ impl Writer {
             let Some(size) = sizes.get(role).filter(|size| **size != scaled.part.asked) else {
                 continue;
             };
-            let Some((resource, resize)) = scaled.resize(kind, *size) else {
-                continue;
-            };
+            let (resource, resize) = scaled.resize(kind, *size)?;
             let name = accept::name_of(scaled.sized());
             let version = scaled.version();
             let params = PatchParams {
@@ -301,7 +299,7 @@ pub(super) fn is_uncertain(error: &Error) -> bool {
         Error::Late => true,
         // Anything but an answer of the API server, such as a connection that broke.
         Error::Refused(error) => code(error).is_none_or(|code| code >= 500),
-        Error::Changed | Error::NotLeading => false,
+        Error::Changed | Error::NotLeading | Error::Unscalable(_) => false,
     }
 }
 

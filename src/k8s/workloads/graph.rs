@@ -10,7 +10,7 @@ use serde_json::{Value as Json, json};
 
 use super::{
     COMPONENT_NAME, Cache, Counts, GRAPH, NotSynced, Part, PodsOf, RemovesFirst, Resize, Scaling,
-    Which, Workload, object, pods,
+    ScalingError, Which, Workload, object, pods,
 };
 use crate::rollout::{Role, Workers};
 
@@ -118,17 +118,27 @@ impl Scaling for Graphs {
         has_adapter(component).then(|| format!("{graph}-{}", part.name.to_lowercase()))
     }
 
-    fn resize(&self, object: &DynamicObject, part: &Part, size: u32) -> Resize {
-        let mut components = object.data["spec"]["components"].clone();
-        let list = components.as_array_mut().into_iter().flatten();
-        for component in list.filter(|component| component["name"] == *part.name) {
-            component["replicas"] = json!(size);
+    fn resize(
+        &self,
+        object: &DynamicObject,
+        part: &Part,
+        size: u32,
+    ) -> Result<Resize, ScalingError> {
+        let spec = &object.data["spec"];
+        if spec["services"].get(&part.name).is_some() {
+            let patch = json!({"spec": {"services": {&*part.name: {"replicas": size}}}});
+            return Ok(Resize::Patch(patch));
         }
-        Resize::Patch(match components {
-            // A merge patch replaces a list as a whole.
-            Json::Array(components) => json!({"spec": {"components": components}}),
-            _ => json!({"spec": {"services": {&*part.name: {"replicas": size}}}}),
-        })
+        // A merge patch replaces a list as a whole.
+        let mut components = spec["components"].clone();
+        let mut list = components.as_array_mut().into_iter().flatten();
+        let component = list.find(|component| component["name"] == *part.name);
+        let component = component.ok_or_else(|| {
+            let graph = object.metadata.name.clone().unwrap_or_default();
+            ScalingError::NoComponent(self.kind().to_owned(), graph, part.name.clone())
+        })?;
+        component["replicas"] = json!(size);
+        Ok(Resize::Patch(json!({"spec": {"components": components}})))
     }
 }
 
@@ -231,9 +241,9 @@ fn components(graph: &DynamicObject) -> Vec<(String, Role, u32)> {
         )
     });
     let components = spec["components"].as_array().into_iter().flatten();
-    let components = components.map(|component| {
-        let name = component["name"].as_str().unwrap_or_default().to_owned();
-        (name, component["type"].as_str(), None, component)
+    let components = components.filter_map(|component| {
+        let name = component["name"].as_str()?.to_owned();
+        Some((name, component["type"].as_str(), None, component))
     });
     let of = |(name, kind, sub, component): (String, Option<&str>, Option<&str>, &Json)| {
         // A component without a type is not known to be a worker.

@@ -54,8 +54,16 @@ pub trait Scaling: Sync {
     }
 
     /// How `part` gets another size, unless a scaling adapter sets it.
-    fn resize(&self, _object: &DynamicObject, _part: &Part, size: u32) -> Resize {
-        Resize::Scale(size)
+    ///
+    /// # Errors
+    /// If the object does not have the part.
+    fn resize(
+        &self,
+        _object: &DynamicObject,
+        _part: &Part,
+        size: u32,
+    ) -> Result<Resize, ScalingError> {
+        Ok(Resize::Scale(size))
     }
 }
 
@@ -132,6 +140,8 @@ pub enum ScalingError {
     Missing(String, String),
     #[error("a {0} cannot be scaled")]
     Kind(String),
+    #[error("{0} {1} has no component {2}")]
+    NoComponent(String, String, String),
     #[error("{0} {1} has several components of {2} workers: name one object for each role")]
     Ambiguous(String, String, Role),
 }
@@ -333,14 +343,16 @@ pub(super) fn once<'a>(object: &'a DynamicObject, pointer: &str) -> Vec<(&'a Jso
 
 impl Scaled {
     /// How this role gets another size: which object is written, and how.
-    #[must_use]
-    pub fn resize(&self, kind: &str, size: u32) -> Option<(ApiResource, Resize)> {
+    ///
+    /// # Errors
+    /// If the object cannot be scaled, or does not have the component any more.
+    pub fn resize(&self, kind: &str, size: u32) -> Result<(ApiResource, Resize), ScalingError> {
         if self.adapter.is_some() {
-            return Some((adapters(), Resize::Scale(size)));
+            return Ok((adapters(), Resize::Scale(size)));
         }
-        let scaling = of_kind(kind)?;
-        let resize = scaling.resize(&self.object, &self.part, size);
-        Some((scaling.resource(), resize))
+        let scaling = of_kind(kind).ok_or_else(|| ScalingError::Kind(kind.to_owned()))?;
+        let resize = scaling.resize(&self.object, &self.part, size)?;
+        Ok((scaling.resource(), resize))
     }
 
     /// The object whose spec has the size.

@@ -174,6 +174,10 @@ pub struct AcceptedRole {
     /// The name of the object.
     #[schemars(length(max = 253))]
     pub name: String,
+    /// The component of the object, if each of its components has a size of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 253))]
+    pub component: Option<String>,
     /// Its UID. Another object of the same name is not scaled.
     #[schemars(length(max = 253))]
     pub uid: String,

@@ -289,6 +289,7 @@ fn status() -> DynamoRolloutStatus {
             AcceptedRole {
                 kind: "Deployment".into(),
                 name: name.into(),
+                component: Some("VllmDecodeWorker".into()),
                 uid: "u".into(),
                 revision: Some("1".into()),
                 replicas: 4,

@@ -174,6 +174,31 @@ fn the_size_of_a_component_with_a_scaling_adapter_is_in_the_adapter() {
 }
 
 #[test]
+fn a_component_that_is_missing_is_an_error_that_names_it() {
+    let scaling = of_kind("DynamoGraphDeployment").unwrap();
+    for spec in [
+        json!({"services": {"Other": {"componentType": "worker"}}}),
+        json!({"components": [{"name": "Other", "type": "worker"}, {"type": "decode"}]}),
+        json!({}),
+    ] {
+        let graph = object(json!({"metadata": {"name": "g"}, "spec": spec}));
+        assert!(
+            scaling.parts(&graph).len() < 2,
+            "one without a name is no part"
+        );
+        let part = Part {
+            role: Role::Decode,
+            name: "Decode".to_owned(),
+            asked: 2,
+            ready: 2,
+            present: 2,
+        };
+        let error = scaling.resize(&graph, &part, 3).unwrap_err().to_string();
+        assert_eq!(error, "DynamoGraphDeployment g has no component Decode");
+    }
+}
+
+#[test]
 fn the_frontends_of_a_graph_are_asked_for_no_more() {
     use super::super::{frontends_stay, frontends_to_zero, wants_frontends};
     let services = object(json!({"metadata": {"name": "g"}, "spec": {"services": {

@@ -172,6 +172,29 @@ async fn a_size_that_a_person_gives_an_adapter_is_not_overwritten() {
     assert_eq!(managed.adapter_asks("old-decode").await, 5);
 }
 
+#[tokio::test]
+async fn a_component_that_is_taken_out_of_a_graph_is_named() {
+    let mut managed = Managed::set(0).await;
+    let operator = managed.begin_graphs().await;
+    managed.edit(json!({"strategy": {"partition": 2}})).await;
+    let _controller = managed.controller().await;
+    managed.phase("Partition").await;
+    operator.follows.store(false, Ordering::Relaxed);
+    let component = json!({"componentType": "worker", "replicas": 2});
+    let services = json!({"Decode": null, "Other": component});
+    managed
+        .patch(&graphs(), "old", json!({"spec": {"services": services}}))
+        .await;
+    let object = managed.phase("Stalled").await;
+    let conditions = object["status"]["conditions"].to_string();
+    let expected = "DynamoGraphDeployment old no longer has the component Decode";
+    assert!(conditions.contains(expected), "{conditions}");
+    managed.edit(json!({"strategy": {"partition": 0}})).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let graph = managed.stage.api(&graphs()).get("old").await.unwrap();
+    assert_eq!(graph.data["spec"]["services"]["Other"]["replicas"], 2);
+}
+
 impl Managed {
     /// Waits until the pods of this adapter are ready, and new ones are not.
     async fn whole(&self, adapter: &str, operator: &GraphOperator) {
