@@ -30,7 +30,7 @@ pub use self::{
     run::run,
     text::text,
 };
-use crate::scaling::Settings;
+use crate::scaling::{Settings, Sizes};
 
 /// The most replicas of a role that are modelled.
 pub const MAX_REPLICAS: u32 = 1000;
@@ -43,6 +43,8 @@ pub const MAX_GPUS: u32 = 100_000;
 pub struct Scenario {
     /// The rollout.
     pub settings: Settings,
+    /// The sizes that new has before the first step. Its workers start with the rollout.
+    pub begun: Sizes,
     /// How long a worker takes until it is ready.
     pub startup: Duration,
     /// How long a ready worker does not count yet.

@@ -153,8 +153,15 @@ impl SimulateArgs {
         };
         let accepted = workers.accepted(&rollout.spec, stated)?;
         let settings = self.settings(rollout, &accepted)?;
+        let begun = workers.begun();
+        if begun.values().any(|size| *size > MAX_REPLICAS) {
+            return Err(format!(
+                "more than {MAX_REPLICAS} replicas are not simulated"
+            ));
+        }
         Ok(Scenario {
             settings,
+            begun,
             startup: self.startup,
             stable: self.stable,
             apply: APPLY,

@@ -6,7 +6,7 @@ use super::{
     COMPONENT, Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
     names::Names,
     parts::{Parts, cleaned, labels as labels_of, name, shown},
-    rollout::{self, Frontends, Role, Rollout, Side},
+    rollout::{self, Frontends, Role, Rollout, SCALED, Side, without_replicas},
     services,
 };
 
@@ -44,9 +44,9 @@ pub(super) fn generation(
         object: service,
     });
     for (worker, mut object) in to.workers.iter().zip(workers.iter().cloned()) {
-        object["spec"]["replicas"] = 0.into();
+        without_replicas(&mut object["spec"]);
         made.push(Made {
-            comment: format!("The new {} workers, none of them yet.", worker.role),
+            comment: format!("The new {} workers. {SCALED}", worker.role),
             object,
         });
     }
@@ -64,12 +64,12 @@ pub(super) fn generation(
             .enumerate()
             .map(|(index, worker)| {
                 let object = next.map_or(&worker.object, |next| &next[index]);
-                let replicas = worker.object["spec"]["replicas"].as_u64().unwrap_or(1);
+                let replicas = worker.object["spec"]["replicas"].as_u64();
                 Role {
                     role: worker.role,
                     kind: object["kind"].as_str().unwrap_or_default().to_owned(),
                     name: name(object),
-                    replicas: Some(replicas),
+                    replicas,
                 }
             })
             .collect(),

@@ -6,7 +6,7 @@ use super::{
     Error, GENERATION, GRAPH, Made, Request, dynamo_namespace, labels,
     names::Names,
     parts::{Parts, cleaned, name, shown},
-    rollout::{self, Frontends, Rollout, Side},
+    rollout::{self, Frontends, Rollout, SCALED, Side, without_replicas},
     services,
 };
 use crate::inject;
@@ -46,7 +46,7 @@ pub(super) fn generation(
         match kind.as_str() {
             "frontend" => frontend = Some(name),
             "worker" | "prefill" | "decode" => {
-                component["replicas"] = 0.into();
+                without_replicas(component);
                 workers += 1;
             }
             "planner" => notes.push(format!(
@@ -62,8 +62,14 @@ pub(super) fn generation(
     }
     let service = format!("{target}-{}", frontend.to_lowercase().replace('.', "-"));
     made.extend(account(&target, new));
+    if next["spec"]["components"].is_array() {
+        notes.push(format!(
+            "apply {} with kubectl apply --server-side: a client-side apply replaces the list of components, and with it the sizes that the rollout sets",
+            shown(&next)
+        ));
+    }
     made.push(Made {
-        comment: "The new graph, without workers yet.".to_owned(),
+        comment: format!("The new graph. {SCALED}"),
         object: next,
     });
     if !from.has_sidecar {

@@ -4,6 +4,16 @@ use serde_json::{Map, Value as Json, json};
 
 use super::{Made, parts::is_same, parts::shown};
 
+/// What is said of workers without replicas.
+pub(super) const SCALED: &str = "Without replicas, so that applying this again keeps the sizes that the rollout sets: one worker starts at once.";
+
+/// Takes the replicas of workers out of a manifest. Who applies it would reset what the rollout sets, again and again.
+pub(super) fn without_replicas(workers: &mut Json) {
+    if let Some(fields) = workers.as_object_mut() {
+        fields.shift_remove("replicas");
+    }
+}
+
 /// The workers of a side.
 pub(super) struct Side {
     /// The role, kind, name and full size of each object.
@@ -56,8 +66,8 @@ impl Side {
             let same = |other: &&Role| other.role == own.role;
             let default =
                 other.map(|other| other.roles.iter().find(same).and_then(|role| role.replicas));
-            if let Some(replicas) = own.replicas
-                && default.is_some_and(|default| default != Some(replicas))
+            if let (Some(replicas), Some(default)) = (own.replicas, default)
+                && default != Some(replicas)
             {
                 workload["replicas"] = replicas.into();
             }

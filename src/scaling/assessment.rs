@@ -82,12 +82,11 @@ impl<'a> Assessment<'a> {
         self.settings.shape.units() - self.settings.unavailable()
     }
 
-    /// Whether the rollout has changed anything yet.
+    /// Whether the rollout has changed anything yet. New may have workers before: its owner decides how many it begins with.
     pub fn has_begun(&self) -> bool {
         let both = self.seen.sides.old.roles.values();
         let mut all = both.chain(self.seen.sides.new.roles.values());
         all.any(|role| role.recorded.is_some() || role.ours)
-            || self.units(Generation::New).begun > 0
             || !self.seen.traffic.split.is_all_old()
     }
 

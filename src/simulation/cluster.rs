@@ -107,6 +107,10 @@ impl<'a> Cluster<'a> {
             };
             cluster.sides.old.insert(*role, workload);
         }
+        cluster.scale(Generation::New, &scenario.begun);
+        for workload in cluster.sides.new.values_mut() {
+            workload.ours = false;
+        }
         cluster.fill();
         cluster
     }
@@ -145,13 +149,16 @@ impl<'a> Cluster<'a> {
     /// The GPUs of all pods, with those of pods that terminate.
     pub fn gpus(&self) -> u64 {
         let sides = Generation::ALL.into_iter();
-        let each = sides.flat_map(|side| {
-            let gpus = self.scenario.settings.gpus.of(side);
-            let roles = self.sides.of(side).iter();
-            roles.map(move |(role, workload)| {
-                let gpus = gpus.get(role).copied().unwrap_or_default();
-                u64::from(gpus) * workload.pods.len() as u64
-            })
+        sides.map(|side| self.gpus_of(side)).sum()
+    }
+
+    /// The same of one side.
+    pub fn gpus_of(&self, side: Generation) -> u64 {
+        let gpus = self.scenario.settings.gpus.of(side);
+        let roles = self.sides.of(side).iter();
+        let each = roles.map(|(role, workload)| {
+            let gpus = gpus.get(role).copied().unwrap_or_default();
+            u64::from(gpus) * workload.pods.len() as u64
         });
         each.sum()
     }

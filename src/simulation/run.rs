@@ -24,7 +24,7 @@ pub fn run(scenario: &Scenario) -> Report {
         samples: Vec::new(),
     };
     let mut cluster = Cluster::of(scenario);
-    let gpus_before = cluster.gpus();
+    let gpus_before = cluster.gpus_of(Generation::Old);
     let mut acted_at = 0;
     let ended = loop {
         let decision = decide(&scenario.settings, &cluster.read());

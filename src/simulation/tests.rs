@@ -9,6 +9,7 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
     let gpus: std::collections::BTreeMap<_, _> = roles.iter().map(|(role, _)| (*role, 8)).collect();
     let seconds = Duration::from_secs;
     Scenario {
+        begun: Sizes::new(),
         settings: Settings {
             shape: Shape::of(Sides {
                 old: sizes.clone(),
@@ -40,6 +41,21 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
 
 fn actions(report: &Report) -> Vec<&str> {
     report.rows.iter().map(|row| &*row.action).collect()
+}
+
+#[test]
+fn workers_that_new_begins_with_are_the_first_step() {
+    let mut begun = scenario(&[(Role::Worker, 2)]);
+    begun.begun = [(Role::Worker, 1)].into();
+    let report = run(&begun);
+    assert_eq!(
+        actions(&report)[..2],
+        ["split old 1 : new 1", "shrink old to 1"]
+    );
+    assert_eq!(report.ended, Ended::At(Progress::Complete));
+    let totals = report.totals;
+    assert_eq!((totals.gpus_before, totals.gpus_peak), (16, 24));
+    assert_eq!(totals.requests_refused, 0);
 }
 
 #[test]

@@ -54,7 +54,60 @@ fn a_real_api_server_takes_the_next_generation_beside_that_of_today() {
         };
         let first = apply(&["-o", "json"]);
         assert_eq!(versions(&apply(&["-o", "json"])), versions(&first));
+        // The sizes that a rollout sets stay, however the same manifests are applied.
+        let target = sized(&planned.text);
+        let (kind, name, patch) = &target;
+        let patch_args = [
+            "patch",
+            kind,
+            name,
+            "-n",
+            "inference",
+            "--type=json",
+            "--field-manager=crossfade-rollout-1",
+            "-p",
+            patch,
+        ];
+        cluster.kubectl(&patch_args);
+        let sizes = || {
+            cluster.kubectl(&[
+                "get",
+                kind,
+                name,
+                "-n",
+                "inference",
+                "-o",
+                "jsonpath={.spec}",
+            ])
+        };
+        let scaled = sizes();
+        apply(&[]);
+        assert_eq!(sizes(), scaled);
+        if kind == "deployment" {
+            cluster.kubectl_with(&["apply", "-f", "-"], &planned.text);
+            cluster.kubectl_with(&["apply", "-f", "-"], &planned.text);
+            assert_eq!(sizes(), scaled);
+            apply(&["--force-conflicts"]);
+            assert_eq!(sizes(), scaled);
+        }
         // Today's objects are as they were.
         cluster.kubectl_with(&["diff", "-f", "-"], &today);
     }
+}
+
+/// A worker of the next generation, and the patch that gives it three replicas.
+fn sized(planned: &str) -> (String, String, String) {
+    let objects = manifests(planned).unwrap();
+    let mut objects = objects.iter().flat_map(|manifest| &manifest.objects);
+    let (kind, path) = match planned.contains("kind: DynamoGraphDeployment") {
+        true => ("DynamoGraphDeployment", "/spec/components/1/replicas"),
+        false => ("Deployment", "/spec/replicas"),
+    };
+    let object = objects.find(|object| {
+        let is_frontend = object["metadata"]["name"].to_string().contains("frontend");
+        object["kind"] == kind && !is_frontend
+    });
+    let name = object.unwrap()["metadata"]["name"].as_str().unwrap();
+    let patch = format!(r#"[{{"op": "add", "path": "{path}", "value": 3}}]"#);
+    (kind.to_lowercase(), name.to_owned(), patch)
 }

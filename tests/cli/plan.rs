@@ -136,8 +136,8 @@ fn two_generations_of_deployments_share_no_name_no_label_and_no_namespace() {
             labels(new)["nvidia.com/dynamo-graph-deployment-name"],
             format!("chat-frontend-{hash}")
         );
-        let replicas = if start == "chat-frontend" { 2 } else { 0 };
-        assert_eq!(new["spec"]["replicas"], replicas);
+        let replicas = new["spec"].get("replicas").and_then(Value::as_u64);
+        assert_eq!(replicas, (start == "chat-frontend").then_some(2));
         assert_eq!(new["metadata"]["namespace"], "inference");
         let text = new.to_string();
         assert!(
@@ -196,6 +196,23 @@ fn the_rollout_names_both_generations_and_is_good() {
     assert_eq!(spec.source.roles["prefill"].name, "chat-prefill");
     assert_eq!(spec.target.roles["prefill"].replicas, Some(6));
     assert_eq!(spec.target.roles["decode"].replicas, None);
+    // Manifests without sizes leave them to what there is.
+    let bare = |text: &str| {
+        text.replace("  replicas: 4\n", "")
+            .replace("  replicas: 2\n", "")
+    };
+    for (from, to, prefill) in [
+        (bare(DEPLOYMENTS), bare(DEPLOYMENTS), None),
+        (DEPLOYMENTS.to_owned(), bare(DEPLOYMENTS), None),
+        (bare(DEPLOYMENTS), DEPLOYMENTS.to_owned(), Some(4)),
+    ] {
+        let (_, out, said) = Files::with(&from, &edited(&to)).plan(&[]);
+        let rollout = load_rollout(out.rsplit("---\n").next().unwrap());
+        let spec = rollout
+            .unwrap_or_else(|problems| panic!("{problems}\n{said}"))
+            .spec;
+        assert_eq!(spec.target.roles["prefill"].replicas, prefill);
+    }
     assert_eq!(
         (&*spec.frontends.source, spec.frontends.port),
         ("chat-frontend", 80)
@@ -205,7 +222,7 @@ fn the_rollout_names_both_generations_and_is_good() {
 }
 
 #[test]
-fn a_graph_gets_a_second_one_without_workers() {
+fn a_graph_gets_a_second_one_without_the_sizes_of_workers() {
     let (objects, said) = planned(GRAPH, &[]);
     assert!(
         said.contains("DynamoGraphDeployment/chat has no sidecar"),
@@ -230,9 +247,10 @@ fn a_graph_gets_a_second_one_without_workers() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|component| &component["replicas"])
+        .map(|component| component.get("replicas").and_then(Value::as_u64))
         .collect();
-    assert_eq!(replicas, [2, 0, 0]);
+    assert_eq!(replicas, [Some(2), None, None]);
+    assert!(said.contains("kubectl apply --server-side"), "{said}");
     assert_eq!(
         objects[1]["subjects"][0]["name"],
         format!("{name}-k8s-service-discovery")
@@ -255,9 +273,11 @@ fn a_graph_gets_a_second_one_without_workers() {
     let (status, out, said) = Files::with(alpha, &to).plan(&["--client-service", "clients"]);
     assert_eq!(status, Some(0), "{said}");
     assert!(
-        out.contains("    VllmDecodeWorker:\n      componentType: worker\n      replicas: 0\n"),
+        out.contains("    VllmDecodeWorker:\n      componentType: worker\n")
+            && !out.contains("replicas: 0"),
         "{out}"
     );
+    assert!(!said.contains("--server-side"), "{said}");
     assert!(out.contains("clientService: clients\n"), "{out}");
 }
 

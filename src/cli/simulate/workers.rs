@@ -64,6 +64,13 @@ impl Workers {
         }
     }
 
+    /// The sizes that new begins with, as its manifests say.
+    pub fn begun(&self) -> Sizes {
+        let new = self.sides.new.iter();
+        new.filter_map(|(role, found)| Some((*role, found.replicas.filter(|size| *size > 0)?)))
+            .collect()
+    }
+
     /// The sides as the rollout would accept them.
     pub fn accepted(
         &self,

@@ -52,6 +52,27 @@ fn frontends_that_cannot_be_retired_are_reported_before_the_first_write_and_at_t
 }
 
 #[test]
+fn new_may_have_a_unit_of_its_own_before_the_first_write() {
+    let with_a_unit = |settings: Settings| {
+        let mut cluster = Cluster::of(settings);
+        for object in cluster.side_mut(Generation::New).values_mut() {
+            object.asked = 1;
+        }
+        cluster
+    };
+    let (decision, way) = with_a_unit(settings(&PD)).run(500);
+    assert_eq!(decision.waits, [Wait::Clients]);
+    assert!(way[0] == "3:1" && way[1] == "old-3/2", "{way:?}");
+    let mut four = settings(&FOUR);
+    four.gpus.old = [(Role::Worker, 8)].into();
+    four.gpus.new = [(Role::Worker, 8)].into();
+    four.strategy.gpu_budget = Some(16);
+    let (decision, way) = with_a_unit(four).run(500);
+    assert_eq!(way, [""; 0]);
+    assert_eq!(decision.progress, Progress::Refused, "{:?}", decision.waits);
+}
+
+#[test]
 fn prefill_and_decode_keep_their_proportion() {
     let (_, way) = run(settings(&PD));
     let sizes: Vec<_> = way.split(' ').filter(|one| !one.contains(':')).collect();

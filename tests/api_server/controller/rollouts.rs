@@ -1,5 +1,6 @@
 //! A managed update beside a real API server: sizes, split and hand-over, step by step.
 
+mod again;
 mod graphs;
 mod operator;
 
@@ -65,6 +66,12 @@ impl Managed {
     }
 
     async fn begin(&mut self, more: Value) {
+        let rollout = json!({"spec": self.spec(more)});
+        self.stage.create(&rollouts(), "chat", rollout).await;
+    }
+
+    /// The spec of the rollout, with these fields more.
+    fn spec(&self, more: Value) -> Value {
         let mut spec = json!({
             "source": {"kind": "Deployment", "name": "v1"},
             "target": {"kind": "Deployment", "name": "v2"},
@@ -76,8 +83,7 @@ impl Managed {
         for (field, value) in more.as_object().unwrap() {
             spec[field] = value.clone();
         }
-        let rollout = json!({"spec": spec});
-        self.stage.create(&rollouts(), "chat", rollout).await;
+        spec
     }
 
     async fn deployment(&self, name: &str, replicas: u32) {

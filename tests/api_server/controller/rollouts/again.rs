@@ -1,0 +1,131 @@
+//! The manifests that `plan` makes, applied again and again from Git while a rollout scales what they describe.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossfade::inject::manifests;
+use crossfade::next_generation::{Request, plan};
+use serde_json::{Value, json};
+
+use super::super::stage::server;
+use super::Managed;
+use super::operator::deployments;
+
+const TODAY: &str = "\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: old}
+spec:
+  selector: {matchLabels: {app: old}}
+  template:
+    metadata: {labels: {app: old}}
+    spec:
+      containers: [{name: main, image: any, command: [python3, -m, dynamo.frontend], ports: [{containerPort: 8000}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: clients}
+spec: {selector: {app: old}, ports: [{port: 8000}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: v1}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: v1}}
+  template:
+    metadata: {labels: {app: v1}}
+    spec:
+      containers: [{name: main, image: any, command: [python3, -m, dynamo.mocker]}]
+";
+
+/// The workers that `plan` makes of an edit, under the name that the rollout of these tests has for them.
+fn workers() -> Value {
+    let edited = TODAY.replace("dynamo.mocker]", "dynamo.mocker, --new]");
+    let request = Request {
+        from: TODAY,
+        to: &edited,
+        image: Some("crossfade:test"),
+        ..Request::default()
+    };
+    let planned = plan(&request).unwrap();
+    let objects = manifests(&planned.text).unwrap().into_iter();
+    let mut objects = objects.flat_map(|manifest| manifest.objects);
+    let is_workers = |object: &Value| {
+        let name = object["metadata"]["name"].as_str().unwrap();
+        object["kind"] == "Deployment" && name.starts_with("v1-")
+    };
+    let mut workers = objects.find(is_workers).unwrap();
+    workers["metadata"]["name"] = json!("v2");
+    workers
+}
+
+/// Applies the manifests. What kubectl says.
+fn apply(namespace: &str, how: &[&str], text: &str) -> String {
+    let args = [&["apply", "-n", namespace, "-f", "-"], how].concat();
+    let output = server().try_kubectl(&args, text);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(output.status.success(), "{said}");
+    said
+}
+
+async fn a_rollout_of_what_is_applied_every_second(how: &'static [&'static str]) {
+    let mut managed = Managed::set(4).await;
+    managed.stage.delete(&deployments(), "v2").await;
+    let rollout = json!({
+        "apiVersion": "nvidia.com/v1alpha1", "kind": "DynamoRollout", "metadata": {"name": "chat"},
+        "spec": managed.spec(json!({})),
+    });
+    let text = format!("{}\n---\n{rollout}\n", workers());
+    let namespace = managed.stage.namespace.clone();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let applying = tokio::task::spawn_blocking({
+        let is_over = Arc::clone(&is_over);
+        move || {
+            let mut said = vec![apply(&namespace, how, &text)];
+            while !is_over.load(Ordering::Relaxed) {
+                std::thread::sleep(Duration::from_secs(1));
+                said.push(apply(&namespace, how, &text));
+            }
+            said
+        }
+    });
+    crate::rig::eventually("it is applied", async || {
+        let api = managed.stage.api(&super::rollouts());
+        api.get_opt("chat").await.unwrap().is_some()
+    })
+    .await;
+    let _controller = managed.controller().await;
+    let is_moved = |status: &Value| {
+        assert_ne!(status["phase"], "Contested", "{status:#}");
+        status["waitingFor"]
+            .to_string()
+            .contains("the clients to be sent")
+    };
+    managed.until("all new", is_moved).await;
+    managed.rests_at(0, 4).await;
+    is_over.store(true, Ordering::Relaxed);
+    let said = applying.await.unwrap();
+    assert!(said.len() > 2, "{said:?}");
+    if how.is_empty() {
+        let again = &said[1..];
+        assert!(
+            again
+                .iter()
+                .all(|said| said.matches("unchanged").count() == 2),
+            "{again:?}"
+        );
+    }
+    assert_eq!(managed.sizes().await, (0, 4, 4));
+}
+
+#[tokio::test]
+async fn a_client_side_apply_of_the_same_manifests_keeps_the_sizes() {
+    a_rollout_of_what_is_applied_every_second(&[]).await;
+}
+
+#[tokio::test]
+async fn a_server_side_apply_of_the_same_manifests_keeps_the_sizes() {
+    a_rollout_of_what_is_applied_every_second(&["--server-side"]).await;
+}
