@@ -3,6 +3,8 @@
 //! Updates may be labels here: there are few of them, and only users who may edit the cluster name them. The series of an
 //! update are removed with it.
 
+mod rollouts;
+
 use std::cell::RefCell;
 
 use prometheus::core::Collector;
@@ -11,6 +13,7 @@ use prometheus::{
     Opts, Registry, TextEncoder,
 };
 
+use self::rollouts::RolloutMetrics;
 use super::Key;
 use crate::rollout::{Decision, Verdict};
 use crate::split::Generation;
@@ -55,6 +58,7 @@ pub struct Metrics {
     weight: GaugeVec,
     analysis: IntGaugeVec,
     pub(super) stale: IntGauge,
+    pub(super) rollouts: RolloutMetrics,
 }
 
 impl Default for Metrics {
@@ -136,6 +140,7 @@ impl Default for Metrics {
                 "crossfade_controller_stale_kinds",
                 "Kinds of objects whose watch the API server refuses, so that only the last list is known",
             )),
+            rollouts: RolloutMetrics::new(&new),
             described: new.1.into_inner(),
             registry,
         }
@@ -220,12 +225,13 @@ impl Metrics {
         let _ = self.split.remove_label_values(&[namespace, name]);
     }
 
-    /// Removes the series of all updates: another replica leads, so the decisions made here are outdated.
+    /// Removes the series of all updates and rollouts: another replica leads, so the decisions made here are outdated.
     pub(super) fn rest(&self) {
         for gauges in [&self.capacity, &self.split, &self.weight] {
             gauges.reset();
         }
         self.analysis.reset();
+        self.rollouts.rest();
     }
 
     /// The descriptions of all metrics.

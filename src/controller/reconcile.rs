@@ -14,7 +14,7 @@ use super::work_loop::{AGAIN, Controller};
 use super::{Key, status};
 use crate::error_chain::error_chain;
 use crate::k8s::{Notice, Object};
-use crate::resource::{DynamoUpdateConfigStatus, Identity};
+use crate::resource::{DynamoUpdateConfigStatus, Identity, KIND};
 use crate::rollout::{self, Decision, Phase, Timestamp};
 
 /// Minimum interval between status writes if only figures have changed.
@@ -153,6 +153,7 @@ impl Controller {
         let is_new = before.message != status.message;
         let notice = Notice {
             about: parsed::identity(object),
+            kind: KIND,
             reason,
             note,
             warning: true,
@@ -212,6 +213,7 @@ fn forgotten(about: &Identity, lost: &str) -> Notice {
     );
     Notice {
         about: about.clone(),
+        kind: KIND,
         reason: "MemoryLost",
         note,
         warning: true,
@@ -225,6 +227,7 @@ pub(super) fn events(about: &Identity, decision: &Decision) -> Vec<Notice> {
     events
         .map(|event| Notice {
             about: about.clone(),
+            kind: KIND,
             reason: event.reason,
             note: event.message.clone(),
             warning: event.is_warning,

@@ -4,6 +4,7 @@
 //! other. All that must survive a reconcile is in the status of the rollout. Contains no policy.
 
 mod accept;
+mod events;
 mod frontends;
 mod job;
 mod look;
@@ -28,7 +29,7 @@ use super::observer::Observer;
 use super::queue::{Due, Queue};
 use super::{ControllerSettings, Key, Metrics, apply, parsed};
 use crate::error_chain::error_chain;
-use crate::k8s::{Changed, Connection, Leading, Object, Scope};
+use crate::k8s::{Changed, Connection, Leading, Notices, Object, Scope};
 use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase};
 use crate::resource::{DynamoRollout, read_rollout_status};
 
@@ -64,6 +65,7 @@ pub(super) struct Rollouts {
     observer: Arc<Observer>,
     writer: Writer,
     metrics: Arc<Metrics>,
+    notices: Notices,
     queue: Queue,
     tracked: HashMap<Key, Tracked>,
     running: JoinSet<(Key, Done)>,
@@ -75,9 +77,10 @@ impl Rollouts {
         observer: &Arc<Observer>,
         connection: &Connection,
         leading: Leading,
-        metrics: &Arc<Metrics>,
+        (metrics, notices): (&Arc<Metrics>, &Notices),
     ) -> Self {
         Self {
+            notices: notices.clone(),
             writer: Writer::new(
                 connection,
                 leading,
@@ -159,6 +162,7 @@ impl Rollouts {
             Ok(None) => {
                 self.tracked.remove(&key);
                 self.queue.forget(&key);
+                self.metrics.rollouts.forget(&key);
                 return;
             }
             Err(_) => return self.queue.put_back(due, Instant::now() + AGAIN),
@@ -188,6 +192,7 @@ impl Rollouts {
     /// Starts to carry out what is to be done.
     fn begin(&mut self, work: Work) {
         let key = work.key.clone();
+        self.metrics.rollouts.tell(&key, &work.status);
         let is_over = work.status.phase.is_some_and(RolloutPhase::is_over);
         let interval = if is_over { ENDED } else { MOVING };
         self.queue.wake_at(key.clone(), Instant::now() + interval);
@@ -210,6 +215,13 @@ impl Rollouts {
         } in done.written
         {
             tracked.written.insert((kind, name), version);
+        }
+        for notice in done.events {
+            tracing::info!(rollout = %key, reason = notice.reason, "{}", notice.note);
+            self.notices.tell(notice);
+        }
+        if let Some(action) = done.acted {
+            self.metrics.rollouts.acted(key, action);
         }
         if let Some(object) = done.object {
             tracked.latest = Some(object);

@@ -70,7 +70,8 @@ impl Controller {
         let carries_out = settings.rollouts && !settings.dry_run;
         let rollouts = carries_out.then(|| {
             let leading = leading.clone();
-            Rollouts::new(&settings, &observer, connection, leading, &metrics)
+            let told = (&metrics, &notices);
+            Rollouts::new(&settings, &observer, connection, leading, told)
         });
         Self {
             observer,

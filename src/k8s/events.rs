@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::Connection;
-use crate::resource::{API_VERSION, Identity, KIND};
+use crate::resource::{API_VERSION, Identity};
 
 /// How many Events may be queued; more are dropped.
 const WAITING: usize = 32;
@@ -31,11 +31,13 @@ const MAX_NAME: usize = 200;
 /// `reportingController` of the Events.
 const CONTROLLER: &str = "nvidia.com/crossfade";
 
-/// Something to report about an update.
+/// Something to report about an update or a rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// The update, and which edit of it.
+    /// The update or rollout, and which edit of it.
     pub about: Identity,
+    /// Its kind.
+    pub kind: &'static str,
     /// One word in CamelCase, such as `Invalid`.
     pub reason: &'static str,
     /// The message.
@@ -75,7 +77,7 @@ impl Notice {
             reason: Some(self.reason.to_owned()),
             regarding: Some(ObjectReference {
                 api_version: Some(API_VERSION.to_owned()),
-                kind: Some(KIND.to_owned()),
+                kind: Some(self.kind.to_owned()),
                 namespace: about.namespace,
                 name: about.name,
                 uid: about.uid,
@@ -190,6 +192,7 @@ mod tests {
                 uid: Some("u-1".into()),
                 generation: Some(3),
             },
+            kind: "DynamoUpdateConfig",
             reason: "Invalid",
             note: "ü".repeat(1000),
             warning: true,

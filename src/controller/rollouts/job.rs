@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::super::{Key, apply};
+use super::super::{Key, apply, reconcile::now};
 use super::accept::Objects;
+use super::events::{self, About};
 use super::frontends::Owner;
 use super::write::{Writer, Written};
 use super::{Subject, status};
-use crate::k8s::Object;
 use crate::k8s::workloads::of_kind;
+use crate::k8s::{Notice, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
-use crate::scaling::{Retire, Sizes};
+use crate::scaling::{Action, Retire, Sizes};
 use crate::split::Generation;
 
 /// One action, with what it needs.
@@ -51,6 +52,8 @@ pub(super) struct Work {
     pub status: DynamoRolloutStatus,
     /// Whether to write the status even if there is no action.
     pub write_status: bool,
+    /// The action that `step` carries out, or that the status does.
+    pub action: Option<Action>,
 }
 
 /// The result of some work.
@@ -60,6 +63,10 @@ pub(in crate::controller) struct Done {
     pub object: Option<Object>,
     /// Why the rest was not done.
     pub failed: Option<apply::Error>,
+    /// What is to be told of it.
+    pub events: Vec<Notice>,
+    /// The action that was carried out, as a label.
+    pub acted: Option<&'static str>,
 }
 
 impl Work {
@@ -80,6 +87,7 @@ impl Work {
             before: subject.before.clone(),
             status,
             write_status: false,
+            action: None,
         }
     }
 
@@ -94,21 +102,35 @@ impl Work {
             written: Vec::new(),
             object: None,
             failed: None,
+            events: Vec::new(),
+            acted: None,
         };
+        let about = About::of(&self.rollout, now().unix_millis());
         let step = std::mem::replace(&mut self.step, Step::Nothing);
         if let Err(error) = self.act(step, &writer, &mut done).await {
             done.failed = Some(error);
         }
+        let mut acted = self.action.take().filter(|_| done.failed.is_none());
         // Sizes that were written are recorded even if another write has failed.
         if self.is_news() && (self.write_status || !done.written.is_empty()) {
             let version = self.rollout.metadata.resource_version.as_deref();
             let version = version.unwrap_or_default();
             let told = writer.status(&self.key, version, &self.status, &self.manager);
             match told.await {
-                Ok(object) => done.object = Some(object),
-                Err(error) => done.failed = done.failed.or(Some(error)),
+                Ok(object) => {
+                    done.object = Some(object);
+                    done.events = events::changes(&about, &self.before, &self.status);
+                }
+                Err(error) => {
+                    // It is the status that saves the selector.
+                    acted = acted.filter(|action| *action != Action::SaveSelector);
+                    done.failed = done.failed.or(Some(error));
+                }
             }
         }
+        done.acted = acted.as_ref().map(events::label);
+        let acted = acted.map(|action| events::acted(&about, &action));
+        done.events.splice(0..0, acted);
         (self.key, done)
     }
 

@@ -184,6 +184,7 @@ impl Rollouts {
         mut status: DynamoRolloutStatus,
     ) -> Work {
         let services = observed.services;
+        let told = action.clone();
         let step = match action {
             // No kind says how many streams each of its pods has.
             Action::Mark { .. } => Step::Nothing,
@@ -223,7 +224,13 @@ impl Rollouts {
                 workers: observed.objects.old,
             },
         };
-        Work::step(subject, status, step)
+        let is_done = match &told {
+            Action::SaveSelector => !status.previous_selector.is_empty(),
+            _ => !matches!(step, Step::Nothing),
+        };
+        let mut work = Work::step(subject, status, step);
+        work.action = Some(told).filter(|_| is_done);
+        work
     }
 }
 

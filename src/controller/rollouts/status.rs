@@ -217,7 +217,8 @@ fn message(decision: &Decision) -> String {
     .to_owned()
 }
 
-fn action_text(action: &Action) -> String {
+/// An action in words.
+pub(super) fn action_text(action: &Action) -> String {
     let sizes = |sizes: &Sizes| {
         let sizes: Vec<_> = sizes
             .iter()

@@ -105,6 +105,20 @@ pub enum RolloutPhase {
 }
 
 impl RolloutPhase {
+    /// Every phase.
+    pub const ALL: [Self; 10] = [
+        Self::Pending,
+        Self::Refused,
+        Self::Progressing,
+        Self::RollingBack,
+        Self::Held,
+        Self::Contested,
+        Self::Stalled,
+        Self::Partition,
+        Self::Complete,
+        Self::RolledBack,
+    ];
+
     /// The name in JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -222,6 +222,16 @@ impl Managed {
         }
     }
 
+    /// Waits for an Event. The update of the rollout may have one of the same reason.
+    async fn happens(&self, reason: &str, note: &str) {
+        crate::rig::eventually(&format!("{reason}: {note}"), async || {
+            let mut events = self.stage.events().await;
+            let notes = events.remove(reason).unwrap_or_default();
+            notes.iter().any(|told| told.contains(note))
+        })
+        .await;
+    }
+
     async fn phase(&self, phase: &str) -> Value {
         self.until(phase, |status| status["phase"] == phase).await
     }
@@ -250,7 +260,7 @@ impl Managed {
 #[tokio::test]
 async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
     let mut managed = Managed::begun(json!({})).await;
-    let _controller = managed.controller().await;
+    let controller = managed.controller().await;
     let object = managed.waits_for("the clients to be sent").await;
     managed.rests_at(0, 4).await;
     managed.stage.splits("chat", 0, 1).await;
@@ -274,6 +284,29 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
         update["metadata"]["ownerReferences"][0]["kind"],
         "DynamoRollout"
     );
+    for (reason, expected) in [
+        ("Accepted", "accepted with 4 units"),
+        ("Progressing", ""),
+        ("ScaledUp", "grows new to"),
+        ("ScaledDown", "shrinks old to"),
+        ("Complete", "new serves everything"),
+    ] {
+        managed.happens(reason, expected).await;
+    }
+    let metrics = controller.metrics().await;
+    let of = |name: &str, labels: &[(&str, &str)]| {
+        metrics.sum(&format!("crossfade_controller_rollout_{name}"), labels)
+    };
+    assert_eq!(
+        of("workers", &[("generation", "new"), ("state", "ready")]),
+        4.0
+    );
+    assert_eq!(of("workers", &[("generation", "old")]), 0.0);
+    assert_eq!(of("units", &[("generation", "new")]), 4.0);
+    assert_eq!(of("phase", &[("phase", "Complete")]), 1.0);
+    assert_eq!((of("phase", &[]), of("stalled", &[])), (1.0, 0.0));
+    assert_eq!(of("actions_total", &[("action", "grow")]), 4.0);
+    assert!(of("actions_total", &[("action", "split")]) >= 4.0);
 }
 
 #[tokio::test]
@@ -311,6 +344,8 @@ async fn a_rollout_that_is_held_or_scaled_by_others_writes_nothing() {
     managed.patch(&deployments(), "v1", scaled).await;
     managed.edit(json!({"strategy": {"partition": 2}})).await;
     let object = managed.phase("Contested").await;
+    let expected = "somebody else has set old's worker workers to 3";
+    managed.happens("Contested", expected).await;
     let conditions = object["status"]["conditions"].to_string();
     assert!(conditions.contains("ScaleContested"), "{conditions}");
     // Each further size is noticed, and nothing is done about it.

@@ -18,7 +18,7 @@ use super::{Cluster, source};
 use crate::discovery::source::Context;
 use crate::discovery::{RequestedPlan, SourceEvent};
 use crate::k8s::Notice;
-use crate::resource::{Identity, Manifest, Plan, Problems};
+use crate::resource::{Identity, KIND, Manifest, Plan, Problems};
 use crate::snapshot::{Snapshot, SnapshotStore, Status};
 
 /// The follower's state: where plans are sent, what is in force, and what was already reported.
@@ -236,6 +236,7 @@ impl Follower {
             tracing::warn!("{told}");
             self.cluster.notices.tell(Notice {
                 about: conflict.loser.clone(),
+                kind: KIND,
                 reason: "Conflict",
                 note: told,
                 warning: true,
@@ -249,6 +250,7 @@ impl Follower {
     fn tell(&self, about: &Identity, reason: &'static str, note: String, warning: bool) {
         self.cluster.notices.tell(Notice {
             about: about.clone(),
+            kind: KIND,
             reason,
             note,
             warning,

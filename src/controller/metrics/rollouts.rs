@@ -1,0 +1,160 @@
+//! The metrics of rollouts. Their labels are rollouts, of which there are few, and words from short lists.
+
+use prometheus::{IntCounterVec, IntGaugeVec, Opts};
+
+use super::super::Key;
+use super::Registered;
+use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, SideStatus, condition};
+use crate::split::Generation;
+
+/// What a rollout does, as the label `action` has it.
+pub(in super::super) const ACTIONS: [&str; 6] = [
+    "split",
+    "grow",
+    "shrink",
+    "save_selector",
+    "move_clients",
+    "retire",
+];
+/// What is counted of workers, as the label `state` has it.
+const STATES: [&str; 3] = ["wanted", "ready", "terminating"];
+
+/// Handles of the metrics of rollouts.
+pub(in super::super) struct RolloutMetrics {
+    phase: IntGaugeVec,
+    stalled: IntGaugeVec,
+    workers: IntGaugeVec,
+    units: IntGaugeVec,
+    gpus: IntGaugeVec,
+    actions: IntCounterVec,
+}
+
+impl RolloutMetrics {
+    pub(super) fn new(new: &Registered) -> Self {
+        let gauge = |name: &str, help: &str, more: &[&str]| {
+            let labels = [&["namespace", "rollout"], more].concat();
+            new.add(IntGaugeVec::new(Opts::new(name, help), &labels))
+        };
+        Self {
+            phase: gauge(
+                "crossfade_controller_rollout_phase",
+                "1 for the phase of a rollout",
+                &["phase"],
+            ),
+            stalled: gauge(
+                "crossfade_controller_rollout_stalled",
+                "1 while a rollout cannot continue by itself (its condition Stalled)",
+                &[],
+            ),
+            workers: gauge(
+                "crossfade_controller_rollout_workers",
+                "Workers of a generation of a rollout",
+                &["generation", "state"],
+            ),
+            units: gauge(
+                "crossfade_controller_rollout_units",
+                "Units that are asked for of a generation of a rollout",
+                &["generation"],
+            ),
+            gpus: gauge(
+                "crossfade_controller_rollout_gpus",
+                "GPUs of both generations of a rollout, with those of terminating pods",
+                &[],
+            ),
+            actions: new.add(IntCounterVec::new(
+                Opts::new(
+                    "crossfade_controller_rollout_actions_total",
+                    "Actions that a rollout has carried out",
+                ),
+                &["namespace", "rollout", "action"],
+            )),
+        }
+    }
+
+    /// Sets the gauges of a rollout to its status.
+    pub fn tell(&self, key: &Key, status: &DynamoRolloutStatus) {
+        let labels = [&*key.namespace, &*key.name];
+        for phase in RolloutPhase::ALL {
+            let is_it = i64::from(status.phase == Some(phase));
+            self.phase
+                .with_label_values(&[labels[0], labels[1], phase.as_str()])
+                .set(is_it);
+        }
+        let mut conditions = status.conditions.iter();
+        let is_stalled =
+            conditions.any(|known| known.type_ == condition::STALLED && known.status == "True");
+        self.stalled
+            .with_label_values(&labels)
+            .set(is_stalled.into());
+        let step = status.step.unwrap_or_default();
+        for (side, told, units) in [
+            (Generation::Old, &status.source, step.old),
+            (Generation::New, &status.target, step.new),
+        ] {
+            for (state, count) in STATES.into_iter().zip(counts(told.as_ref())) {
+                let labels = [labels[0], labels[1], side.as_str(), state];
+                self.workers.with_label_values(&labels).set(count);
+            }
+            let labels = [labels[0], labels[1], side.as_str()];
+            self.units.with_label_values(&labels).set(units.into());
+        }
+        let gpus = status.gpus.unwrap_or_default().used;
+        self.gpus
+            .with_label_values(&labels)
+            .set(i64::try_from(gpus).unwrap_or(i64::MAX));
+    }
+
+    /// Counts an action that was carried out.
+    pub fn acted(&self, key: &Key, action: &str) {
+        let labels = [&*key.namespace, &*key.name, action];
+        self.actions.with_label_values(&labels).inc();
+    }
+
+    /// Removes the series of a rollout.
+    pub fn forget(&self, key: &Key) {
+        let (namespace, name) = (&*key.namespace, &*key.name);
+        for phase in RolloutPhase::ALL {
+            let labels = [namespace, name, phase.as_str()];
+            let _ = self.phase.remove_label_values(&labels);
+        }
+        for side in Generation::ALL {
+            for state in STATES {
+                let labels = [namespace, name, side.as_str(), state];
+                let _ = self.workers.remove_label_values(&labels);
+            }
+            let labels = [namespace, name, side.as_str()];
+            let _ = self.units.remove_label_values(&labels);
+        }
+        for action in ACTIONS {
+            let labels = [namespace, name, action];
+            let _ = self.actions.remove_label_values(&labels);
+        }
+        let _ = self.stalled.remove_label_values(&[namespace, name]);
+        let _ = self.gpus.remove_label_values(&[namespace, name]);
+    }
+
+    /// Removes the gauges of all rollouts: another replica leads, and tells what is so now.
+    pub(super) fn rest(&self) {
+        for gauges in [
+            &self.phase,
+            &self.stalled,
+            &self.workers,
+            &self.units,
+            &self.gpus,
+        ] {
+            gauges.reset();
+        }
+    }
+}
+
+/// Wanted, ready and terminating workers of a side.
+fn counts(side: Option<&SideStatus>) -> [i64; 3] {
+    let roles = side.into_iter().flat_map(|side| side.roles.values());
+    roles.fold([0; 3], |[wanted, ready, terminating], role| {
+        [
+            wanted + i64::from(role.spec),
+            ready + i64::from(role.ready),
+            terminating + i64::from(role.terminating),
+        ]
+    })
+}

@@ -1,0 +1,112 @@
+//! The Events of a rollout: each change of its phase, each stop, each step, and each action. Pure.
+
+use super::status::action_text;
+use crate::k8s::{Notice, Object};
+use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, condition};
+use crate::resource::{Identity, ROLLOUT_KIND};
+use crate::scaling::Action;
+
+/// Which rollout the Events are about, and when they occur.
+pub(super) struct About {
+    identity: Identity,
+    /// In milliseconds since the epoch. Tells apart Events of one reason.
+    occasion: u64,
+}
+
+impl About {
+    pub fn of(rollout: &Object, occasion: u64) -> Self {
+        let metadata = &rollout.metadata;
+        Self {
+            identity: Identity {
+                namespace: metadata.namespace.clone(),
+                name: metadata.name.clone(),
+                uid: metadata.uid.clone(),
+                generation: metadata.generation,
+            },
+            occasion,
+        }
+    }
+
+    fn notice(&self, reason: &'static str, note: String, warning: bool) -> Notice {
+        Notice {
+            about: self.identity.clone(),
+            kind: ROLLOUT_KIND,
+            reason,
+            note,
+            warning,
+            occasion: self.occasion,
+        }
+    }
+}
+
+/// What a status says that the one before did not.
+pub(super) fn changes(
+    about: &About,
+    before: &DynamoRolloutStatus,
+    after: &DynamoRolloutStatus,
+) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    let note = || after.message.clone().unwrap_or_default();
+    let phase = after.phase.filter(|phase| before.phase != Some(*phase));
+    if let Some(phase) = phase {
+        notices.push(match phase {
+            RolloutPhase::Pending => {
+                let units = after.accepted.as_ref().map_or(0, |accepted| accepted.units);
+                about.notice("Accepted", format!("accepted with {units} units"), false)
+            }
+            _ => about.notice(phase.as_str(), note(), is_bad(phase)),
+        });
+    }
+    // Phases that are a stop are told already.
+    let is_told = phase.is_some_and(is_bad);
+    if stalls(after) && !stalls(before) && !is_told {
+        notices.push(about.notice(RolloutPhase::Stalled.as_str(), note(), true));
+    }
+    let next = |status: &DynamoRolloutStatus| status.step.map(|step| step.next);
+    if let (Some(from), Some(to)) = (next(before), next(after))
+        && from != to
+    {
+        let note = format!("new is to have {to} units, before {from}");
+        notices.push(about.notice("StepChanged", note, false));
+    }
+    notices
+}
+
+/// An action that was carried out.
+pub(super) fn acted(about: &About, action: &Action) -> Notice {
+    let reason = match action {
+        Action::Split(_) => "SplitChanged",
+        Action::Grow { .. } => "ScaledUp",
+        Action::Shrink { .. } => "ScaledDown",
+        Action::Mark { .. } => "PodsMarked",
+        Action::SaveSelector => "SelectorSaved",
+        Action::Retarget(_) => "ClientsMoved",
+        Action::Retire(_) => "Retired",
+    };
+    about.notice(reason, action_text(action), false)
+}
+
+/// An action as a label of metrics.
+pub(super) const fn label(action: &Action) -> &'static str {
+    match action {
+        Action::Split(_) => "split",
+        Action::Grow { .. } => "grow",
+        Action::Shrink { .. } => "shrink",
+        Action::Mark { .. } => "mark",
+        Action::SaveSelector => "save_selector",
+        Action::Retarget(_) => "move_clients",
+        Action::Retire(_) => "retire",
+    }
+}
+
+const fn is_bad(phase: RolloutPhase) -> bool {
+    matches!(
+        phase,
+        RolloutPhase::Refused | RolloutPhase::Contested | RolloutPhase::Stalled
+    )
+}
+
+fn stalls(status: &DynamoRolloutStatus) -> bool {
+    let mut conditions = status.conditions.iter();
+    conditions.any(|known| known.type_ == condition::STALLED && known.status == "True")
+}
