@@ -158,6 +158,8 @@ pub enum Why {
     NoTraffic,
     /// A side has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
+    /// So many of new's requests have got no content yet, and are not over: more than of old's.
+    InFlight(u64),
     /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight.
     TooFewValues(Metric, u64),
     /// New looks worse, and there is not enough evidence that it is.
@@ -307,6 +309,9 @@ impl Memory {
                 return Verdict::Inconclusive(why);
             }
         }
+        if let Some(hung) = in_flight(rules, [old, new]) {
+            return Verdict::Inconclusive(Why::InFlight(hung));
+        }
         for row in rows {
             if row.is_worse() {
                 return Verdict::Inconclusive(Why::Unclear(row.clone()));
@@ -322,6 +327,16 @@ impl Memory {
         }
         Verdict::Pass
     }
+}
+
+/// New's requests in flight without content, if they are too many beside old's: nothing is known of them yet, and they may be stuck.
+fn in_flight(rules: &Rules, [old, new]: [&Side; 2]) -> Option<u64> {
+    let undecided = |side: &Side| side.started.saturating_sub(side.decided);
+    let share = undecided(old) as f64 / old.started.max(1) as f64;
+    let expected = (share + rules.max_failure_rate_increase) * new.started as f64;
+    // Three standard deviations more are not chance.
+    let most = expected + 3.0 * (expected + 1.0).sqrt();
+    (undecided(new) as f64 > most).then(|| undecided(new))
 }
 
 /// Slow requests of each stratum that old is known in.

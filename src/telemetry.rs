@@ -7,6 +7,7 @@ mod metrics;
 mod output;
 mod quantile;
 pub mod recent;
+pub mod sessions;
 pub mod strata;
 pub mod trace;
 mod window;

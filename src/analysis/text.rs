@@ -88,6 +88,10 @@ impl Report {
                 length(self.covers),
                 number(*needed)
             ),
+            Verdict::Inconclusive(Why::InFlight(hung)) => format!(
+                "{} of new's requests are in flight without content, a larger part than of old's.",
+                number(*hung)
+            ),
             Verdict::Inconclusive(Why::TooFewValues(Metric::Failures, has)) => format!(
                 "Not enough data: only {} requests of a side were answered or failed in {}.",
                 number(*has),

@@ -23,6 +23,20 @@ struct Subject {
     analysis: Analysis,
 }
 
+impl Subject {
+    fn of(plan: &Plan) -> Option<Self> {
+        // What follows from a failure is no margin.
+        let analysis = plan.analysis.clone().map(|analysis| Analysis {
+            on_failure: OnFailure::Hold,
+            ..analysis
+        })?;
+        Some(Self {
+            new: plan.new.clone(),
+            analysis,
+        })
+    }
+}
+
 /// The comparison since it began.
 struct Comparison {
     subject: Subject,
@@ -35,14 +49,11 @@ struct Comparison {
 
 impl Comparison {
     fn of(plan: &Plan, counted: Counts, now: Instant) -> Option<Self> {
-        let analysis = plan.analysis.clone()?;
+        let subject = Subject::of(plan)?;
         let mut memory = Memory::default();
-        memory.look(&analysis.rules, Counts::default(), Duration::ZERO);
+        memory.look(&subject.analysis.rules, Counts::default(), Duration::ZERO);
         Some(Self {
-            subject: Subject {
-                new: plan.new.clone(),
-                analysis,
-            },
+            subject,
             began: now,
             counted,
             looked: now,
@@ -51,7 +62,7 @@ impl Comparison {
     }
 
     fn is_of(&self, plan: &Plan) -> bool {
-        self.subject.new == plan.new && Some(&self.subject.analysis) == plan.analysis.as_ref()
+        Some(&self.subject) == Subject::of(plan).as_ref()
     }
 
     /// Is it time for a look?
@@ -87,12 +98,12 @@ pub async fn judge(
     loop {
         looks.tick().await;
         let plan = Arc::clone(&snapshots.load().plan);
-        if plan.analysis.is_none() {
+        let Some(analysis) = &plan.analysis else {
             if comparison.take().is_some() {
                 status.analysis.store(Arc::default());
             }
             continue;
-        }
+        };
         let now = Instant::now();
         let Some(current) = comparison.as_mut().filter(|known| known.is_of(&plan)) else {
             comparison = Comparison::of(&plan, metrics.strata.counts(), now);
@@ -103,7 +114,7 @@ pub async fn judge(
         }
         let report = current.look(metrics.strata.counts(), now);
         let rolls_back = matches!(report.verdict, Verdict::Fail(_))
-            && current.subject.analysis.on_failure == OnFailure::RollBack;
+            && analysis.on_failure == OnFailure::RollBack;
         if rolls_back && plan.may_roll_back() {
             let failed = SourceEvent::Failed {
                 new: current.subject.new.clone(),

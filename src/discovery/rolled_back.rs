@@ -27,10 +27,10 @@ impl Failed {
         Self { new, why }
     }
 
-    /// Is it the new generation of this plan?
+    /// Is any of it in the new generation of this plan?
     pub fn is_new_of(&self, plan: &Plan) -> bool {
-        let targets = plan.new.iter().map(ToString::to_string);
-        self.new.iter().cloned().eq(targets)
+        let mut targets = plan.new.iter().map(ToString::to_string);
+        targets.any(|target| self.new.contains(&target))
     }
 }
 

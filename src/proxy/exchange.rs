@@ -307,8 +307,13 @@ impl Drop for Exchange {
         if !self.is_sse && !failed {
             self.recovered();
         }
-        self.count_answer(Instant::now());
-        self.first_over(matches!(outcome, Outcome::Failed | Outcome::Truncated));
+        let now = Instant::now();
+        self.count_answer(now);
+        if outcome == Outcome::Cancelled {
+            self.compare_silence(now);
+        }
+        let refused = self.status.is_some_and(|status| status.is_client_error());
+        self.first_over(refused || matches!(outcome, Outcome::Failed | Outcome::Truncated));
         if self.is_sse {
             self.compare_pace();
         }

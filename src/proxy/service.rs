@@ -118,7 +118,7 @@ impl<O: OldBackend> Proxy<O> {
             );
             exchange.head_charge = charge;
             exchange.is_question = is_question;
-            exchange.compare(size);
+            exchange.compare(size, key, now);
             let mut attempts = Attempts {
                 retryable,
                 guard: guard.map(|value| (GUARD, value)),

@@ -30,6 +30,12 @@ impl Key {
         Key(xxh3_64_with_seed(bytes, SEED))
     }
 
+    /// The hash.
+    #[must_use]
+    pub const fn hash(&self) -> u64 {
+        self.0
+    }
+
     /// The generation of this key at `weights`: new exactly if `hash / 2^64 < new / (old + new)`,
     /// compared without rounding.
     #[must_use]

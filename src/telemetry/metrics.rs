@@ -16,6 +16,7 @@ pub use self::names::dropped_lines;
 pub use self::page::{Observed, Proofs};
 pub use self::reading::Distribution;
 use super::recent::Windows;
+use super::sessions::Sessions;
 use super::strata::Strata;
 use super::{Window, latency, trace};
 use crate::continuation;
@@ -128,6 +129,7 @@ pub struct Metrics {
     sides: [Side; 2],
     /// What both generations are compared by.
     pub strata: Strata,
+    pub sessions: Sessions,
     recovered: IntCounterVec,
     /// Resolved at first use, like `resolved`.
     recovered_by: [OnceLock<IntCounter>; MOVES * Cause::ALL.len()],

@@ -265,3 +265,70 @@ async fn another_new_generation_starts_without_a_record() {
     let [_, new] = sides(&proxy, 1).await;
     assert_eq!(figures(&new), (1, 0));
 }
+
+/// New may refuse what old takes. Requests without a session go to either side by the split alone, so clients cannot cause that.
+#[tokio::test]
+async fn a_request_that_is_refused_counts_against_its_generation() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(422))).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    for _ in 0..10 {
+        proxy.chat().await;
+    }
+    let [old_side, new_side] = sides(&proxy, 10).await;
+    assert_eq!((figures(&old_side), figures(&new_side)), ((5, 0), (5, 5)));
+    assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
+}
+
+/// What is odd about the requests of one session is the session's doing.
+#[tokio::test]
+async fn a_session_counts_once_however_many_requests_it_sends() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let affinity = "affinity: {headers: [x-session]}";
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 1, affinity));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    for _ in 0..20 {
+        for session in ["one", "other"] {
+            client::post(proxy.address, CHAT, &[("x-session", session)], STREAMING).await;
+        }
+    }
+    proxy.outcomes("completed", 40).await;
+    let [old_side, new_side] = counts(&proxy).await.total();
+    let all = old_side.started + new_side.started;
+    // A minute may have begun meanwhile.
+    assert!((2..=4).contains(&all), "{all}");
+}
+
+#[tokio::test]
+async fn a_client_that_gives_up_has_waited_at_least_so_long() {
+    let old = Upstream::start(healthy("old")).await;
+    let gate = Gate::closed();
+    let silent = Script::new().sse().wait(&gate);
+    let hangs = Script::new().sse().events(&content("new", 0)).wait(&gate);
+    for (script, has_content) in [(silent, false), (hangs, true)] {
+        let new = Upstream::start(serving(script)).await;
+        let plan = PlanFile::new(&manifest(&new.url(), 0, 1, AT_ONCE));
+        let proxy = Proxy::planned(&old, &plan, &[]).await;
+        let mut client = client::open_chat(proxy.address).await;
+        if has_content {
+            client.head().await;
+            client.until(&content("new", 0)).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        drop(client);
+        let [_, side] = sides(&proxy, 1).await;
+        assert_eq!(figures(&side), (1, 0));
+        let values = if has_content {
+            side.gap
+        } else {
+            side.first_event
+        };
+        assert_eq!(values.count(), 1);
+        assert!(
+            values.quantile(0.5) > Some(0.25),
+            "{:?}",
+            values.quantile(0.5)
+        );
+    }
+}

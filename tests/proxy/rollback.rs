@@ -69,8 +69,20 @@ async fn new_that_fails_gets_no_more_requests_until_the_plan_names_another() {
     assert_eq!(edited["trafficSplitPercent"], 0, "{edited}");
     assert_eq!(bad.count(), asked);
 
-    // Another new does.
+    // Nor does another server beside it.
     let good = Upstream::start(healthy("new")).await;
+    let both = format!("{},{}", good.url(), bad.url());
+    file.write(&manifest(&both, 1, 9, ROLL_BACK));
+    until("the other server is in the plan, too", async || {
+        let page = page(&proxy).await.to_string();
+        page.contains(&good.url()).then_some(())
+    })
+    .await;
+    for _ in 0..20 {
+        assert_eq!(proxy.chat().await.generation(), "old");
+    }
+
+    // Another new does.
     file.write(&plan(&good, (1, 1), ROLL_BACK));
     proxy.serves("new").await;
     let fresh = judged(&proxy, "it judges anew", |analysis| {
@@ -217,4 +229,23 @@ async fn without_an_analysis_nothing_is_judged() {
     assert_eq!(page(&proxy).await["analysis"], Value::Null);
     let metrics = proxy.metrics().await;
     assert!(!metrics.text.contains("crossfade_analysis_verdict"));
+}
+
+/// What follows from a failure is not what it is found by.
+#[tokio::test]
+async fn new_that_has_failed_is_rolled_back_once_the_plan_says_so() {
+    let old = Upstream::start(healthy("old")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&bad, (1, 1), "analysis: {onFailure: Hold}"));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    judged(&proxy, "it fails", |analysis| analysis["verdict"] == "fail").await;
+    file.write(&plan(&bad, (1, 1), ROLL_BACK));
+    until(
+        "it is rolled back, though nothing new is seen",
+        async || {
+            let page = page(&proxy).await;
+            (page["analysis"]["rolledBack"] == true).then_some(())
+        },
+    )
+    .await;
 }

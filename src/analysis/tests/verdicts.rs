@@ -175,6 +175,30 @@ fn requests_without_streams_pass_by_their_outcomes() {
     assert_eq!(report.verdict, Verdict::Pass, "{}", report.sentence());
 }
 
+/// Of a request that is stuck, nothing is known until it ends.
+#[test]
+fn new_whose_requests_hang_does_not_pass() {
+    let hang = |old: u64, new: u64| {
+        let mut counts = requests(2000, 1000, 0);
+        for sides in counts.0.values_mut() {
+            for (side, hung) in sides.iter_mut().zip([old, new]) {
+                side.started += hung;
+            }
+        }
+        counts
+    };
+    for (old, new, passes) in [(0, 0, true), (0, 10, true), (0, 40, false), (80, 40, true)] {
+        let report = looks(&Rules::default(), [hang(old, new)]);
+        let is = report.verdict == Verdict::Pass;
+        assert_eq!(is, passes, "{old} {new}: {}", report.sentence());
+        if !passes {
+            let expected =
+                "40 of new's requests are in flight without content, a larger part than of old's.";
+            assert_eq!(report.sentence(), expected);
+        }
+    }
+}
+
 #[test]
 fn new_that_looks_worse_without_enough_evidence_does_not_pass() {
     let report = looks(&Rules::default(), [requests(1000, 250, 2)]);

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Exchange;
+use crate::split::Key;
 use crate::telemetry::strata::Record;
 
 /// How a request is compared.
@@ -15,9 +16,13 @@ pub(super) struct Compared {
 }
 
 impl Exchange {
-    /// Compares the exchange with others whose bodies are of this size class, if it was open to the split.
-    pub fn compare(&mut self, size: u8) {
-        if self.assignment.open_to_split() {
+    /// Compares the exchange with others whose bodies are of this size class, if it was open to the split and its session is not
+    /// compared yet.
+    pub fn compare(&mut self, size: u8, session: Option<Key>, now: Instant) {
+        let metrics = &self.context.metrics;
+        let second = metrics.second(now);
+        let is_first = |session| metrics.sessions.is_first(session, second);
+        if self.assignment.open_to_split() && session.is_none_or(is_first) {
             let series = self.context.metrics.strata.series();
             self.compared = Some(Compared { size, series });
             self.first_open = true;
@@ -69,6 +74,20 @@ impl Exchange {
             && let Some(record) = self.stratum()
         {
             record.first_event(now.saturating_duration_since(self.attempted));
+        }
+    }
+
+    /// The client has left: the server would have taken longer.
+    pub(super) fn compare_silence(&mut self, now: Instant) {
+        if self.status.is_some() && !self.is_sse {
+            return;
+        }
+        match self.timeline.last_event() {
+            None => self.compare_first_event(now),
+            Some(last) => {
+                let gap = now.saturating_duration_since(last);
+                self.gap_sample.add(Some(gap), 0, fastrand::f64);
+            }
         }
     }
 

@@ -187,6 +187,7 @@ impl Default for Metrics {
             resolved: [const { OnceLock::new() }; COMBINATIONS],
             sides,
             strata: Strata::new(started),
+            sessions: Default::default(),
             recovered,
             recovered_by: [const { OnceLock::new() }; MOVES * Cause::ALL.len()],
             failed_attempts: Generation::ALL.map(|generation| {

@@ -1,0 +1,51 @@
+//! Which sessions were compared in the current minute.
+//!
+//! The requests of one session all reach one generation, and what is odd about them is the session's doing. So a session counts once
+//! a minute in the comparison of both generations, however many requests it sends.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::split::Key;
+
+/// Places for sessions. Sessions that share a place may count more than once a minute.
+const PLACES: usize = 1 << 14;
+
+/// The last session of each place, and its minute. 128 KiB.
+#[derive(Debug)]
+pub struct Sessions(Box<[AtomicU64]>);
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+impl Sessions {
+    /// Whether this is the first request of the session in the minute of `second`.
+    #[must_use]
+    pub fn is_first(&self, session: Key, second: u64) -> bool {
+        let hash = session.hash();
+        let place = usize::try_from(hash).unwrap_or(usize::MAX) % PLACES;
+        // Never 0, which is a place without a session.
+        let minute = (second / 60 + 1) & 0xffff;
+        let entry = (hash & !0xffff) | minute.max(1);
+        self.0[place].swap(entry, Ordering::Relaxed) != entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_first_once_a_minute() {
+        let sessions = Sessions::default();
+        let [one, other] = ["one", "other"].map(|name| Key::of(name.as_bytes()));
+        for second in [0, 60, 3600, 60 * 0xffff] {
+            for session in [one, other] {
+                assert!(sessions.is_first(session, second));
+                assert!(!sessions.is_first(session, second + 59));
+            }
+        }
+    }
+}
