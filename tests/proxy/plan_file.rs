@@ -51,6 +51,45 @@ async fn a_file_is_taken_however_it_is_changed() {
     rejected(&proxy, 0).await;
 }
 
+/// The directories that a process watches.
+fn watches(proxy: &Proxy) -> usize {
+    let infos = fs::read_dir(format!("/proc/{}/fdinfo", proxy.pid())).unwrap();
+    let infos = infos.filter_map(|info| fs::read_to_string(info.ok()?.path()).ok());
+    infos.map(|info| info.matches("inotify wd:").count()).sum()
+}
+
+#[tokio::test]
+async fn only_the_directory_that_a_link_leads_to_now_is_watched() {
+    let (old, new) = pair().await;
+    let releases = tempfile::TempDir::new().unwrap();
+    let file = PlanFile::new(&all_old(&new));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    let mut last = file.path();
+    for number in 0..6 {
+        let release = releases.path().join(number.to_string());
+        fs::create_dir(&release).unwrap();
+        last = release.join("plan.yaml");
+        let (text, generation) = match number % 2 {
+            0 => (all_new(&new), "new"),
+            _ => (all_old(&new), "old"),
+        };
+        fs::write(&last, text).unwrap();
+        let link = file.directory().join("link");
+        std::os::unix::fs::symlink(&last, &link).unwrap();
+        fs::rename(&link, file.path()).unwrap();
+        proxy.serves(generation).await;
+    }
+    eventually("those before are left", async || watches(&proxy) == 2).await;
+    fs::write(&last, all_new(&new)).unwrap();
+    proxy.serves("new").await;
+    // Back to a file of the own directory, which is still watched.
+    file.replace(&all_old(&new));
+    proxy.serves("old").await;
+    eventually("only that one is left", async || watches(&proxy) == 1).await;
+    file.write(&all_new(&new));
+    proxy.serves("new").await;
+}
+
 #[tokio::test]
 async fn the_volume_of_a_config_map_is_followed_through_its_swaps() {
     let (old, new) = pair().await;

@@ -156,6 +156,14 @@ impl PlanFile {
                 .as_deref()
                 .map(|target| directory(target).to_path_buf());
             if target != linked {
+                // The own directory may be watched under another path, and both paths have one watch (inotify(7)).
+                let own = std::fs::canonicalize(directory(&self.path)).ok();
+                if let Some(left) = linked
+                    .as_deref()
+                    .filter(|left| own.as_deref() != Some(left))
+                {
+                    let _ = watcher.unwatch(left);
+                }
                 if let Some(target) = &target {
                     let _ = watcher.watch(target, RecursiveMode::NonRecursive);
                 }
