@@ -141,7 +141,10 @@ fn the_closed_sets_of_labels_are_told() {
 
 #[test]
 fn the_controllers_metrics_are_told() {
-    let source = include_str!("../../src/controller/metrics.rs");
+    let source = concat!(
+        include_str!("../../src/controller/metrics.rs"),
+        include_str!("../../src/controller/metrics/rollouts.rs"),
+    );
     let registered = source.split('"').skip(1).step_by(2);
     let registered = set(registered.filter(|text| text.starts_with("crossfade_controller_")));
     let rows = rows("metric of the controller | type");
