@@ -200,7 +200,7 @@ fn number(
         return Some(Json::Number(number));
     }
     let range = match (min, max) {
-        (Some(min), Some(max)) => format!("{min}..={max}"),
+        (Some(min), Some(max)) => format!("from {min} to {max}"),
         (Some(min), None) => format!("at least {min}"),
         (_, max) => format!("at most {}", max.unwrap_or_default()),
     };

@@ -237,7 +237,7 @@ fn parse_port(digits: &str) -> Result<u16, String> {
     match number {
         Some(port) if port > 0 => Ok(port),
         _ => Err(format!(
-            "has the port '{digits}'; it must be 1..={}",
+            "has the port '{digits}'; it must be from 1 to {}",
             u16::MAX
         )),
     }

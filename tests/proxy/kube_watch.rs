@@ -362,7 +362,7 @@ async fn a_bad_update_changes_nothing_and_is_told_in_log_metric_page_and_one_eve
         proxy
             .counts("crossfade_plans_rejected_total", &[], 1.0)
             .await;
-        says(proxy, "must be 0..=100, is 101").await;
+        says(proxy, "must be from 0 to 100, is 101").await;
         let page = plan(proxy).await;
         assert_eq!(
             page["lastRejection"]["problems"][0]["path"],
@@ -372,7 +372,7 @@ async fn a_bad_update_changes_nothing_and_is_told_in_log_metric_page_and_one_eve
     }
     let note = api.event("Invalid").await;
     assert!(
-        note.contains("spec.trafficSplitPercent: must be 0..=100, is 101"),
+        note.contains("spec.trafficSplitPercent: must be from 0 to 100, is 101"),
         "{note}"
     );
     assert!(
@@ -717,7 +717,7 @@ async fn a_bad_successor_does_not_keep_a_deleted_update_in_force() {
     proxy.serves("old").await;
     // What is wrong with the other one is told and stays so.
     let note = api.event("Invalid").await;
-    assert!(note.contains("must be 0..=100"), "{note}");
+    assert!(note.contains("must be from 0 to 100"), "{note}");
     let page = plan(&proxy).await;
     assert_eq!(page["lastRejection"]["source"], "cluster: default/b");
     api.apply("b", spec(&new, 100));

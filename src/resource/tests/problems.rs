@@ -76,11 +76,11 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  workers: {new: {replicas: {decode: -1}}}",
-            "line 6: spec.workers.new.replicas.decode: must be 0..=1000000, is -1",
+            "line 6: spec.workers.new.replicas.decode: must be from 0 to 1000000, is -1",
         ),
         (
             "  workers: {new: {replicas: {decode: 5000000000}}}",
-            "line 6: spec.workers.new.replicas.decode: must be 0..=1000000, is 5000000000",
+            "line 6: spec.workers.new.replicas.decode: must be from 0 to 1000000, is 5000000000",
         ),
         // Unknown fields.
         (
@@ -96,23 +96,23 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         // Bounds.
         (
             "  maxTrafficSplitPercent: 101",
-            "line 6: spec.maxTrafficSplitPercent: must be 0..=100, is 101",
+            "line 6: spec.maxTrafficSplitPercent: must be from 0 to 100, is 101",
         ),
         (
             "  weights: {old: -1, new: 1}",
-            "line 6: spec.weights.old: must be 0..=1000000000, is -1",
+            "line 6: spec.weights.old: must be from 0 to 1000000000, is -1",
         ),
         (
             "  failover: {retryBudgetPercent: 101}",
-            "line 6: spec.failover.retryBudgetPercent: must be 0..=100, is 101",
+            "line 6: spec.failover.retryBudgetPercent: must be from 0 to 100, is 101",
         ),
         (
             "  failover: {maxReplayBytes: 1073741825}",
-            "line 6: spec.failover.maxReplayBytes: must be 0..=1073741824, is 1073741825",
+            "line 6: spec.failover.maxReplayBytes: must be from 0 to 1073741824, is 1073741825",
         ),
         (
             "  failover: {holdSeconds: -1}",
-            "line 6: spec.failover.holdSeconds: must be 0..=86400, is -1",
+            "line 6: spec.failover.holdSeconds: must be from 0 to 86400, is -1",
         ),
         (
             "  failover: {holdSeconds: .nan}",
@@ -124,7 +124,7 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  failover: {firstEventTimeoutSeconds: 0}",
-            "line 6: spec.failover.firstEventTimeoutSeconds: must be 0.001..=86400, is 0",
+            "line 6: spec.failover.firstEventTimeoutSeconds: must be from 0.001 to 86400, is 0",
         ),
         (
             "  failover: {firstEventTimeoutSeconds: 30s}",
@@ -132,7 +132,7 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  failover: {gapTimeoutSeconds: 86400.5}",
-            "line 6: spec.failover.gapTimeoutSeconds: must be 0.001..=86400, is 86400.5",
+            "line 6: spec.failover.gapTimeoutSeconds: must be from 0.001 to 86400, is 86400.5",
         ),
         (
             "  failover: {continuation: {mode: SameGenration}}",
@@ -145,15 +145,15 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  failover: {continuation: {maxTextBytes: 1023}}",
-            "line 6: spec.failover.continuation.maxTextBytes: must be 1024..=67108864, is 1023",
+            "line 6: spec.failover.continuation.maxTextBytes: must be from 1024 to 67108864, is 1023",
         ),
         (
             "  failover: {continuation: {maxPerStream: 0}}",
-            "line 6: spec.failover.continuation.maxPerStream: must be 1..=100, is 0",
+            "line 6: spec.failover.continuation.maxPerStream: must be from 1 to 100, is 0",
         ),
         (
             "  failover: {continuation: {maxPerStream: 101}}",
-            "line 6: spec.failover.continuation.maxPerStream: must be 1..=100, is 101",
+            "line 6: spec.failover.continuation.maxPerStream: must be from 1 to 100, is 101",
         ),
         (
             "  failover: {continuation: {comment: 1}}",
@@ -165,11 +165,11 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  drain: {moveAfterSeconds: -1}",
-            "line 6: spec.drain.moveAfterSeconds: must be 0..=604800, is -1",
+            "line 6: spec.drain.moveAfterSeconds: must be from 0 to 604800, is -1",
         ),
         (
             "  drain: {moveRate: 0}",
-            "line 6: spec.drain.moveRate: must be 1..=10000, is 0",
+            "line 6: spec.drain.moveRate: must be from 1 to 10000, is 0",
         ),
         (
             "  drain: {moveRate: 2.5}",
@@ -177,31 +177,31 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  probe: {intervalSeconds: 0}",
-            "line 6: spec.probe.intervalSeconds: must be 0.1..=86400, is 0",
+            "line 6: spec.probe.intervalSeconds: must be from 0.1 to 86400, is 0",
         ),
         (
             "  analysis: {warmupSeconds: -1}",
-            "line 6: spec.analysis.warmupSeconds: must be 0..=86400, is -1",
+            "line 6: spec.analysis.warmupSeconds: must be from 0 to 86400, is -1",
         ),
         (
             "  analysis: {windowSeconds: 5}",
-            "line 6: spec.analysis.windowSeconds: must be 10..=3600, is 5",
+            "line 6: spec.analysis.windowSeconds: must be from 10 to 3600, is 5",
         ),
         (
             "  analysis: {minSamples: 0}",
-            "line 6: spec.analysis.minSamples: must be 1..=1000000, is 0",
+            "line 6: spec.analysis.minSamples: must be from 1 to 1000000, is 0",
         ),
         (
             "  analysis: {maxFailureRateIncreasePercent: 100.5}",
-            "line 6: spec.analysis.maxFailureRateIncreasePercent: must be 0..=100, is 100.5",
+            "line 6: spec.analysis.maxFailureRateIncreasePercent: must be from 0 to 100, is 100.5",
         ),
         (
             "  analysis: {ttftP95Ratio: 0.9}",
-            "line 6: spec.analysis.ttftP95Ratio: must be 1..=100, is 0.9",
+            "line 6: spec.analysis.ttftP95Ratio: must be from 1 to 100, is 0.9",
         ),
         (
             "  analysis: {gapP99Ratio: 101}",
-            "line 6: spec.analysis.gapP99Ratio: must be 1..=100, is 101",
+            "line 6: spec.analysis.gapP99Ratio: must be from 1 to 100, is 101",
         ),
         (
             "  analysis: {onFailure: Rollback}",
@@ -209,15 +209,15 @@ fn a_field_that_is_wrong_is_named_with_its_line() {
         ),
         (
             "  analysis: {confidence: 1}",
-            "line 6: spec.analysis.confidence: must be 0.5..=0.999999, is 1",
+            "line 6: spec.analysis.confidence: must be from 0.5 to 0.999999, is 1",
         ),
         (
             "  steps: [{percent: 0}]",
-            "line 6: spec.steps[0].percent: must be 1..=100, is 0",
+            "line 6: spec.steps[0].percent: must be from 1 to 100, is 0",
         ),
         (
             "  steps: [{percent: 5, holdSeconds: 604801}]",
-            "line 6: spec.steps[0].holdSeconds: must be 0..=604800, is 604801",
+            "line 6: spec.steps[0].holdSeconds: must be from 0 to 604800, is 604801",
         ),
         (
             "  steps: [{holdSeconds: 1}]",
