@@ -243,7 +243,10 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_as_of_a_file() {
         let said = problems(json!({"newFrontendService": "new:8000", "trafficSplitPercent": 101}));
-        assert_eq!(said, "spec.trafficSplitPercent: must be from 0 to 100, is 101");
+        assert_eq!(
+            said,
+            "spec.trafficSplitPercent: must be from 0 to 100, is 101"
+        );
         let said = problems(json!({"newFrontendService": "1.1.1.1:80", "trafficSplitPercent": 1}));
         assert!(
             said.starts_with("spec.newFrontendService: http://1.1.1.1:80 is an address"),

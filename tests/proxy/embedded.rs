@@ -244,7 +244,13 @@ async fn a_builder_takes_flags_and_without_a_source_all_goes_to_old() {
     let frontend = Frontend::of(limited, Old::Answers).await;
     assert_eq!(frontend.chat().await.status, 503);
     let wrong = SplitLayer::builder().flags(spec(101)).start().await;
-    assert!(wrong.err().unwrap().to_string().contains("must be from 0 to 100"));
+    assert!(
+        wrong
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("must be from 0 to 100")
+    );
 }
 
 #[tokio::test]
