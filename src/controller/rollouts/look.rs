@@ -13,7 +13,7 @@ use crate::managed_update;
 use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, RolloutPhase};
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
-use crate::scaling::{self, Action, Progress, Seen};
+use crate::scaling::{self, Action, Progress, Seen, Sizes};
 use crate::split::{Generation, Weights};
 
 /// A rollout that was accepted, and how it is to be.
@@ -196,11 +196,25 @@ impl Rollouts {
                     annotations: update::annotations(subject.rollout),
                 }
             }
-            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => Step::Scale {
-                side,
-                objects: observed.objects.of(side).clone(),
-                sizes,
-            },
+            Action::Grow { side, sizes } | Action::Shrink { side, sizes } => {
+                let objects = observed.objects.of(side).clone();
+                let empties = empties(&objects, &sizes).then(|| side.as_str().to_owned());
+                let is_told = memory::emptying(subject.before) == empties.as_deref();
+                status
+                    .memory
+                    .get_or_insert_default()
+                    .emptying
+                    .clone_from(&empties);
+                // Of a size of 0, the API server does not tell who has set it. So the status tells it first.
+                match is_told || empties.is_none() {
+                    true => Step::Scale {
+                        side,
+                        objects,
+                        sizes,
+                    },
+                    false => Step::Nothing,
+                }
+            }
             Action::SaveSelector => {
                 let selector = services.old.as_ref().and_then(observe::selector);
                 status.previous_selector = selector.unwrap_or_default();
@@ -232,6 +246,16 @@ impl Rollouts {
         work.action = Some(told).filter(|_| is_done);
         work
     }
+}
+
+/// Whether a size becomes 0.
+fn empties(objects: &accept::Objects, sizes: &Sizes) -> bool {
+    let mut emptied = sizes.iter().filter(|(_, size)| **size == 0);
+    emptied.any(|(role, _)| {
+        objects
+            .get(role)
+            .is_some_and(|(_, scaled)| scaled.part.asked > 0)
+    })
 }
 
 fn has_handed_over(before: &DynamoRolloutStatus) -> bool {

@@ -52,6 +52,11 @@ pub(super) fn advance(
     (memory, seen)
 }
 
+/// The generation of which a size was about to become 0.
+pub(super) fn emptying(before: &DynamoRolloutStatus) -> Option<&str> {
+    before.memory.as_ref()?.emptying.as_deref()
+}
+
 fn elapsed(since: &Option<Time>, now: Timestamp) -> Duration {
     let since = since.as_ref().map(|since| now.duration_since(since.0));
     since.map_or(Duration::ZERO, |since| {

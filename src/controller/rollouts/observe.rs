@@ -13,7 +13,7 @@ use super::super::old_frontends::{frontends_by_name, kind};
 use super::super::{Key, observer::Observer, proxies::Report};
 use super::accept::{self, Objects};
 use super::frontends::{self, Owner};
-use super::update;
+use super::{memory, update};
 use crate::k8s::workloads::{RemovesFirst, Scaled, is_selected, pod_is_ready};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::{
@@ -102,7 +102,7 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
     let side = |side: Generation, before: &Option<SideStatus>| Side {
         roles: accept::accepted_roles(accepted_side(accepted, side))
             .map(|(role, _)| match objects.of(side).get(&role) {
-                Some((_, scaled)) => (role, workers(role, scaled, before, look)),
+                Some((_, scaled)) => (role, workers((side, role), scaled, before, look)),
                 None => (role, no_workers()),
             })
             .collect(),
@@ -154,8 +154,14 @@ fn accepts_sizes(look: &Looked) -> bool {
     recorded.is_some_and(|recorded| look.rollout.metadata.generation > Some(recorded))
 }
 
-fn workers(role: Role, scaled: &Scaled, before: &Option<SideStatus>, look: &Looked) -> Workers {
+fn workers(
+    (side, role): (Generation, Role),
+    scaled: &Scaled,
+    before: &Option<SideStatus>,
+    look: &Looked,
+) -> Workers {
     let set_at = scaled.set_by(look.manager);
+    let is_emptied = scaled.part.asked == 0 && memory::emptying(look.before) == Some(side.as_str());
     let warm = scaled.ready_since.as_ref().map_or(scaled.ready, |all| {
         let is_warm = |since: &&Timestamp| {
             let long = Duration::try_from(look.now.duration_since(**since));
@@ -173,7 +179,8 @@ fn workers(role: Role, scaled: &Scaled, before: &Option<SideStatus>, look: &Look
         warm: warm.min(scaled.ready),
         recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
         // What an earlier rollout of this name has set is not this one's.
-        ours: set_at.is_some_and(|at| at.as_second() >= look.accepted.at.0.as_second()),
+        ours: is_emptied
+            || set_at.is_some_and(|at| at.as_second() >= look.accepted.at.0.as_second()),
         grace: scaled.grace,
         removes: match scaled.removes {
             RemovesFirst::Unready => Removes::Unready,

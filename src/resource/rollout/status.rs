@@ -297,6 +297,10 @@ pub struct RolloutMemory {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "time")]
     pub applied_since: Option<Time>,
+    /// The generation (`old` or `new`) of which a size is about to become 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["old", "new"]))]
+    pub emptying: Option<String>,
     /// Whether the new generation has everything, the clients included. From then on, the objects of the old generation may be
     /// deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

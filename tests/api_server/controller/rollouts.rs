@@ -685,3 +685,21 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
         "{said}"
     );
 }
+
+/// The API server does not tell who has set a size to 0.
+#[tokio::test]
+async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_on() {
+    let mut managed = Managed::begun(json!({})).await;
+    let controller = managed.controller().await;
+    managed.waits_for("the clients to be sent").await;
+    managed.rests_at(0, 4).await;
+    drop(controller);
+    let status = json!({"status": {"source": {"roles": {"worker": {"recorded": 1}}}}});
+    let api = managed.stage.api(&rollouts());
+    let params = PatchParams::default();
+    let patched = api.patch_status("chat", &params, &Patch::Merge(status));
+    patched.await.unwrap();
+    let _controller = managed.controller().await;
+    managed.move_clients().await;
+    managed.phase("Complete").await;
+}
