@@ -295,6 +295,14 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
         hangs.sentence(),
+        "400 of new's requests are in flight without content, a larger part than of old's."
+    );
+    let mut both = counts(new(400, 0, 0));
+    for [old, new] in both.0.values_mut() {
+        *old = new.clone();
+    }
+    assert_eq!(
+        looks(&Rules::default(), [both]).sentence(),
         "Not enough data: only 0 requests of a side were answered or failed in 5 s."
     );
 }
