@@ -319,7 +319,8 @@ impl Memory {
             let [old_values, new_values] = row.samples;
             let few = old_values.min(new_values);
             // Streams that are rare among the requests need not be judged.
-            let matter = old_values.saturating_mul(10) >= old.started
+            let matter = row.metric == Metric::Failures
+                || old_values.saturating_mul(10) >= old.started
                 || new_values.saturating_mul(10) >= new.started;
             if few < rules.min_samples && matter {
                 return Verdict::Inconclusive(Why::TooFewValues(row.metric, few));
