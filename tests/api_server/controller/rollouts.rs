@@ -695,10 +695,10 @@ async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_
     managed.rests_at(0, 4).await;
     drop(controller);
     let status = json!({"status": {"source": {"roles": {"worker": {"recorded": 1}}}}});
-    let api = managed.stage.api(&rollouts());
+    let (api, patch) = (managed.stage.api(&rollouts()), Patch::Merge(status));
     let params = PatchParams::default();
-    let patched = api.patch_status("chat", &params, &Patch::Merge(status));
-    patched.await.unwrap();
+    let patched = api.patch_status("chat", &params, &patch).await;
+    patched.unwrap();
     let _controller = managed.controller().await;
     managed.move_clients().await;
     managed.phase("Complete").await;
