@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value as Json;
 
-use super::super::{Key, apply, reconcile::now};
+use super::super::{Key, apply};
 use super::accept::Objects;
 use super::events::{self, About};
 use super::frontends::Owner;
@@ -105,7 +106,8 @@ impl Work {
             events: Vec::new(),
             acted: None,
         };
-        let about = About::of(&self.rollout, now().unix_millis());
+        let now = Timestamp::now().as_millisecond();
+        let about = About::of(&self.rollout, u64::try_from(now).unwrap_or_default());
         let step = std::mem::replace(&mut self.step, Step::Nothing);
         if let Err(error) = self.act(step, &writer, &mut done).await {
             done.failed = Some(error);
