@@ -160,7 +160,6 @@ fn workers(
     before: &Option<SideStatus>,
     look: &Looked,
 ) -> Workers {
-    let set_at = scaled.set_by(look.manager);
     let is_emptied = scaled.part.asked == 0 && memory::emptying(look.before) == Some(side.as_str());
     let warm = scaled.ready_since.as_ref().map_or(scaled.ready, |all| {
         let is_warm = |since: &&Timestamp| {
@@ -178,9 +177,7 @@ fn workers(
         ready: scaled.ready,
         warm: warm.min(scaled.ready),
         recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
-        // What an earlier rollout of this name has set is not this one's.
-        ours: is_emptied
-            || set_at.is_some_and(|at| at.as_second() >= look.accepted.at.0.as_second()),
+        ours: is_emptied || scaled.is_set_by(look.manager),
         grace: scaled.grace,
         removes: match scaled.removes {
             RemovesFirst::Unready => Removes::Unready,

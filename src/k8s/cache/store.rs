@@ -61,6 +61,9 @@ pub struct Store {
 #[derive(Clone, Copy, Debug)]
 pub struct BothClocks(Instant, SystemTime);
 
+/// How the field managers of rollouts begin.
+pub const ROLLOUT_MANAGER: &str = "crossfade-rollout-";
+
 impl BothClocks {
     pub fn now() -> Self {
         Self(Instant::now(), SystemTime::now())
@@ -289,7 +292,13 @@ impl Store {
         if self.plural == "dynamoupdateconfigs" {
             return Arc::new(object);
         }
-        object.metadata.managed_fields = None;
+        if let Some(fields) = &mut object.metadata.managed_fields {
+            // Who has scaled an object matters to a rollout.
+            fields.retain(|entry| {
+                let manager = entry.manager.as_deref().unwrap_or_default();
+                manager.starts_with(ROLLOUT_MANAGER)
+            });
+        }
         if self.plural == "pods" {
             let ports = |list: &str| -> Json {
                 let containers = object.data["spec"][list].as_array().into_iter().flatten();

@@ -380,20 +380,19 @@ impl Scaled {
             .unwrap_or_default()
     }
 
-    /// When `manager` set the size, if it was the last to do so.
+    /// Whether `manager` was the last to set the size. The API server keeps no time for what was set by the scale subresource.
     #[must_use]
-    pub fn set_by(&self, manager: &str) -> Option<Timestamp> {
+    pub fn is_set_by(&self, manager: &str) -> bool {
         let entries = self.sized().metadata.managed_fields.iter().flatten();
         let mut ours = entries.filter(|entry| entry.manager.as_deref() == Some(manager));
-        let entry = ours.find(|entry| {
+        ours.any(|entry| {
             let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
             let part = match self.adapter {
                 Some(_) => "",
                 None => &*self.part.name,
             };
             fields.is_some_and(|fields| owns(fields, part))
-        })?;
-        entry.time.as_ref().map(|time| time.0)
+        })
     }
 }
 

@@ -703,3 +703,26 @@ async fn a_controller_that_was_killed_before_it_recorded_that_old_is_empty_goes_
     managed.move_clients().await;
     managed.phase("Complete").await;
 }
+
+#[tokio::test]
+async fn a_controller_that_was_killed_before_it_recorded_a_size_goes_on() {
+    let mut managed = Managed::begun(json!({"strategy": {"partition": 2}})).await;
+    let controller = managed.controller().await;
+    managed.phase("Partition").await;
+    managed.rests_at(2, 2).await;
+    drop(controller);
+    let status = json!({"status": {"source": {"roles": {"worker": {"recorded": 3}}}}});
+    let (api, patch) = (managed.stage.api(&rollouts()), Patch::Merge(status));
+    let params = PatchParams::default();
+    let patched = api.patch_status("chat", &params, &patch).await;
+    patched.unwrap();
+    let _controller = managed.controller().await;
+    // An edit would accept any size.
+    managed
+        .until("it is known whose size it is", |status| {
+            status["target"]["roles"]["worker"]["ready"] == 2 && status["phase"] == "Partition"
+        })
+        .await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(managed.rollout().await["status"]["phase"], "Partition");
+}
