@@ -309,7 +309,7 @@ struct Subject<'a> {
 /// The field manager of the writes of a rollout. Two rollouts of one object are told apart.
 fn manager(rollout: &Object) -> String {
     let uid = rollout.metadata.uid.as_deref().unwrap_or_default();
-    format!("crossfade-rollout-{uid}")
+    format!("{}{uid}", crate::k8s::ROLLOUT_MANAGER)
 }
 
 /// The newest known version of a rollout: the watch may lag behind the controller's own writes.
