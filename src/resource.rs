@@ -47,9 +47,9 @@ pub use self::{
     plan::{Affinity, Analysis, Drain, Failover, Plan, Probe, Question, Tls},
     problems::{Problem, Problems},
     rollout::{
-        Amount, AmountSpec, ClientsSpec, DynamoRolloutSpec, FrontendsSpec, HandoverSpec, Intent,
-        ROLLOUT_KIND, RetireSpec, RolloutManifest, SCALED_KINDS, SideSpec, StrategySpec,
-        TrafficSpec, WorkloadSpec, load_rollout, rollout_schema,
+        Amount, AmountSpec, ClientsSpec, DynamoRolloutSpec, FrontendsSpec, HandoverSpec,
+        IN_PLACE_KINDS, Intent, ROLLOUT_KIND, RetireSpec, RolloutManifest, SCALED_KINDS, SideSpec,
+        StrategySpec, TrafficSpec, WorkloadSpec, load_rollout, rollout_schema,
     },
     schema::schema,
     spec::{

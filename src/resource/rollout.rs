@@ -31,7 +31,7 @@ pub use self::{
     handover::{ClientsSpec, HandoverSpec, Intent, RetireSpec},
     strategy::StrategySpec,
     traffic::TrafficSpec,
-    workers::{FrontendsSpec, SCALED_KINDS, SideSpec, WorkloadSpec},
+    workers::{FrontendsSpec, IN_PLACE_KINDS, SCALED_KINDS, SideSpec, WorkloadSpec},
 };
 use super::{rules as shared, spec::AnalysisSpec, spec::StepSpec};
 
@@ -68,7 +68,8 @@ pub struct DynamoRolloutSpec {
     /// The workers of the old generation. Cannot be changed while the rollout is under way.
     pub source: SideSpec,
 
-    /// The workers of the new generation. Their objects must exist, with any number of replicas, including 0.
+    /// The workers of the new generation. Their objects must exist, with any number of replicas, including 0. If this is the same
+    /// object as `source`, it has the workers of both generations, and the rollout moves its `partition`.
     pub target: SideSpec,
 
     /// The frontends of both generations.
@@ -112,6 +113,15 @@ pub struct DynamoRolloutSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1))]
     pub undo_to: Option<i64>,
+}
+
+impl DynamoRolloutSpec {
+    /// Whether `source` and `target` name the same object, which then has the workers of both generations.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        let (one, other) = (&self.source, &self.target);
+        one.name.is_some() && one.name == other.name && one.kind == other.kind
+    }
 }
 
 impl fmt::Display for DynamoRolloutSpec {

@@ -1,6 +1,6 @@
 //! Problems of a rollout beyond types and bounds; the API server rejects the same through [`super::rules`].
 
-use super::{DynamoRolloutSpec, SideSpec, WorkloadSpec, rules};
+use super::{DynamoRolloutSpec, IN_PLACE_KINDS, SideSpec, WorkloadSpec, rules};
 use crate::resource::{
     problems::{Problem, Problems},
     validate,
@@ -13,6 +13,9 @@ pub(super) fn judge(spec: &DynamoRolloutSpec, problems: &mut Problems) {
     let mut report = |path: &str, message: &str| problems.push(Problem::new(path, message));
     if shares_workers(&spec.source, &spec.target) {
         report("spec.target", rules::SAME_WORKERS);
+    }
+    if spec.is_in_place() {
+        in_place(spec, &mut report);
     }
     if spec.frontends.source == spec.frontends.target {
         report("spec.frontends.target", rules::SAME_FRONTENDS);
@@ -52,9 +55,21 @@ pub(super) fn judge(spec: &DynamoRolloutSpec, problems: &mut Problems) {
     }
 }
 
-/// Whether both sides have the same object.
+/// What a rollout within one object cannot have.
+fn in_place(spec: &DynamoRolloutSpec, report: &mut impl FnMut(&str, &str)) {
+    if spec.source.replicas.is_some() || spec.target.replicas.is_some() {
+        report("spec.target.replicas", rules::IN_PLACE_REPLICAS);
+    }
+    let strategy = &spec.strategy;
+    if !strategy.max_surge.is_none() || strategy.max_unavailable.is_none() {
+        report("spec.strategy", rules::IN_PLACE_LIMITS);
+    }
+}
+
+/// Whether both sides have the same object, of a kind that cannot have the workers of both.
 fn shares_workers(one: &SideSpec, other: &SideSpec) -> bool {
-    let is_one = one.name.is_some() && one.name == other.name && one.kind == other.kind;
+    let is_kind = { one.kind.as_deref() }.is_some_and(|kind| IN_PLACE_KINDS.contains(&kind));
+    let is_one = one.name.is_some() && one.name == other.name && one.kind == other.kind && !is_kind;
     let mut roles = one.roles.iter();
     let is_same = |(role, workload): (&String, &WorkloadSpec)| {
         let other = other.roles.get(role);

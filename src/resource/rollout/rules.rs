@@ -2,6 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
+use super::IN_PLACE_KINDS;
 use crate::resource::rules::rule;
 
 /// The highest number that an amount can be.
@@ -25,7 +26,14 @@ pub(super) const AMOUNT: &str =
     "must be a whole number of at least 0, or a percentage from 0% to 100%";
 
 /// Why both sides are refused.
-pub(super) const SAME_WORKERS: &str = "source and target are the same workers";
+pub(super) const SAME_WORKERS: &str = "source and target are the same workers; only one StatefulSet or LeaderWorkerSet, named by kind and name, can have those of both generations";
+
+/// Why the limits of a rollout within one object are refused.
+pub(super) const IN_PLACE_LIMITS: &str = "source and target are one object, which replaces a worker of the old generation with one of the new: set maxSurge to 0 and maxUnavailable to 1 or more";
+
+/// Why the replicas of a rollout within one object are refused.
+pub(super) const IN_PLACE_REPLICAS: &str =
+    "source and target are one object: leave out replicas, which are those of the object";
 
 /// Why the frontends are refused.
 pub(super) const SAME_FRONTENDS: &str = "frontends.source and frontends.target are the same: each generation needs frontends of its own";
@@ -50,11 +58,24 @@ pub(in crate::resource) fn resource() -> Json {
 
 /// Rules for `spec`.
 pub(super) fn spec() -> Json {
+    let in_place = "has(self.source.name) && has(self.target.name) && self.source.name == self.target.name \
+         && has(self.source.kind) && has(self.target.kind) && self.source.kind == self.target.kind";
+    let kinds = IN_PLACE_KINDS.map(|kind| format!("'{kind}'")).join(", ");
     json!([
         rule(
-            "!(has(self.source.name) && has(self.target.name) && self.source.name == self.target.name \
-             && has(self.source.kind) && has(self.target.kind) && self.source.kind == self.target.kind)",
+            &format!("!({in_place}) || self.source.kind in [{kinds}]"),
             SAME_WORKERS,
+        ),
+        rule(
+            &format!(
+                "!({in_place}) || string(self.strategy.maxSurge).matches('^0+%?$') \
+                 && !string(self.strategy.maxUnavailable).matches('^0+%?$')"
+            ),
+            IN_PLACE_LIMITS,
+        ),
+        rule(
+            &format!("!({in_place}) || !has(self.source.replicas) && !has(self.target.replicas)"),
+            IN_PLACE_REPLICAS,
         ),
         rule(
             "!has(self.source.roles) || !has(self.target.roles) || !self.source.roles.exists(role, \

@@ -121,7 +121,32 @@ fn of_sides() -> Vec<(Value, &'static str)> {
     });
     let same = json!({"target": {"kind": "Deployment", "name": "v1"}});
     each.chain([(same, "source and target are the same workers")])
+        .chain(in_place())
         .collect()
+}
+
+/// Wrong cases of a rollout within one object.
+fn in_place() -> Vec<(Value, &'static str)> {
+    let spec =
+        |one: Value, strategy: Value| json!({"source": one, "target": one, "strategy": strategy});
+    let set = json!({"kind": "StatefulSet", "name": "w"});
+    let sized = json!({"kind": "StatefulSet", "name": "w", "replicas": 2});
+    let limits = "set maxSurge to 0 and maxUnavailable to 1 or more";
+    vec![
+        (spec(set.clone(), json!({})), limits),
+        (
+            spec(set.clone(), json!({"maxSurge": 1, "maxUnavailable": 1})),
+            limits,
+        ),
+        (
+            spec(set, json!({"maxSurge": 0, "maxUnavailable": "0%"})),
+            limits,
+        ),
+        (
+            spec(sized, json!({"maxSurge": 0, "maxUnavailable": 1})),
+            "leave out replicas, which are those of the object",
+        ),
+    ]
 }
 
 fn of_frontends() -> Vec<(Value, &'static str)> {

@@ -98,6 +98,41 @@ fn the_same_workers_or_frontends_on_both_sides_are_refused() {
 }
 
 #[test]
+fn one_object_can_have_both_generations_if_its_kind_and_the_limits_allow_it() {
+    let text = |one: &str, strategy: &str| {
+        let sides = format!("  source: {one}\n  target: {one}\n");
+        let strategy = format!("  strategy: {strategy}\n");
+        [HEAD, &sides, FRONTENDS, CLIENTS, &strategy].concat()
+    };
+    let set = "{kind: StatefulSet, name: w}";
+    let rollout = load_rollout(&text(set, "{maxSurge: 0, maxUnavailable: 25%}")).unwrap();
+    assert!(rollout.spec.is_in_place());
+    let limits = "spec.strategy: source and target are one object, which replaces";
+    for (one, strategy, expected) in [
+        (set, "{}", limits),
+        (set, "{maxSurge: 1, maxUnavailable: 1}", limits),
+        (
+            "{kind: StatefulSet, name: w, replicas: 2}",
+            "{maxSurge: 0, maxUnavailable: 1}",
+            "leave out replicas",
+        ),
+        (
+            "{kind: Deployment, name: w}",
+            "{maxSurge: 0, maxUnavailable: 1}",
+            "spec.target: source and target are the same workers; only one StatefulSet",
+        ),
+        (
+            "{roles: {decode: {kind: StatefulSet, name: w}}}",
+            "{maxSurge: 0, maxUnavailable: 1}",
+            "source and target are the same workers",
+        ),
+    ] {
+        let told = problems_of(&text(one, strategy));
+        assert!(told.contains(expected), "{told}");
+    }
+}
+
+#[test]
 fn what_is_missing_or_of_another_kind_is_told() {
     let told = problems_of(&[HEAD, SIDES, CLIENTS].concat());
     assert!(told.contains("spec.frontends: is required"), "{told}");
