@@ -118,6 +118,7 @@ pub fn settings(
                 RetireSpec::Delete => Retire::Delete,
             },
         },
+        in_place: spec.is_in_place(),
     })
 }
 

@@ -33,6 +33,12 @@
 //! Going back is the same with the sides exchanged, without analysis and steps. A third generation starts after the second has
 //! been taken back. An undo after the end is a rollout in which the caller exchanges the sides.
 //!
+//! # In place
+//!
+//! Where one object has the workers of both sides, `new + old` is always `u`: what one side loses, the other one gets. So no side
+//! grows by an action of its own, there is no surge, and `maxUnavailable` must be at least one unit. Everything else is the same.
+//! An object that has made a pod of new does not go back by itself: the pod is deleted once it may leave ([`Action::Replace`]).
+//!
 //! # For the caller
 //!
 //! - Make each write conditional on the `resourceVersion` that was read. Wait for the result of a write. If there is none, wait
@@ -81,6 +87,12 @@ pub enum Action {
     },
     /// Lower the sizes of a side.
     Shrink { side: Generation, sizes: Sizes },
+    /// Delete these pods of a side, which their object replaces with pods of the other side.
+    Replace {
+        side: Generation,
+        role: Role,
+        pods: Vec<String>,
+    },
     /// Save the selector of the Service of the clients.
     SaveSelector,
     /// Make the Service of the clients select the frontends of this side.

@@ -146,6 +146,9 @@ impl SimulateArgs {
                 "the files must contain exactly one {ROLLOUT_KIND}; they contain {count}"
             ));
         };
+        if rollout.spec.is_in_place() {
+            return Err("a rollout within one object is not simulated yet".to_owned());
+        }
         let workers = Workers::of(&rollout.spec, &objects);
         let stated = Stated {
             replicas: self.replicas.as_ref(),

@@ -74,7 +74,12 @@ fn next(look: &Assessment) -> (Progress, Next) {
     if !missing.is_empty() {
         return (Progress::Refused, Next::Wait(missing));
     }
-    let contested = obstacles::contested(look);
+    let lost = obstacles::lost(look);
+    if !lost.is_empty() {
+        return (Progress::Stalled, Next::Wait(lost));
+    }
+    let mut contested = obstacles::contested(look);
+    contested.extend(obstacles::resized(look));
     if !contested.is_empty() {
         return (Progress::Contested, Next::Wait(contested));
     }
@@ -139,6 +144,10 @@ fn scale(look: &Assessment, on_its_way: Progress) -> (Progress, Next) {
     }
     match ending::end(look) {
         Some((ended, next)) if waits.is_empty() => (ended.unwrap_or(progress), next),
+        // Somebody else has moved the one worker that there is.
+        None if waits.is_empty() && look.settings.in_place && look.settings.unavailable() == 0 => {
+            (progress, Next::Wait(vec![Wait::InPlace]))
+        }
         _ => (progress, Next::Wait(waits)),
     }
 }

@@ -48,12 +48,15 @@ pub fn way(settings: &Settings, seen: &Seen) -> Option<Vec<Sides<Sizes>>> {
             Some((shrunk.side, shrunk.sizes))
         };
         let (side, sizes) = grown.or_else(shrunk)?;
-        let roles = match side {
-            Generation::Old => &mut seen.sides.old.roles,
-            Generation::New => &mut seen.sides.new.roles,
-        };
         for (role, size) in sizes {
-            roles.entry(role).or_default().asked = size;
+            let mut ask = |side: Generation, size: u32| {
+                let roles = &mut seen.sides.of_mut(side).roles;
+                roles.entry(role).or_default().asked = size;
+            };
+            ask(side, size);
+            if settings.in_place {
+                ask(side.other(), settings.shape.units() - size);
+            }
         }
     }
     None
@@ -68,5 +71,6 @@ fn ideal(side: &mut Side) {
         workers.ready = workers.asked;
         workers.warm = workers.asked;
         workers.terminating = 0;
+        workers.leaving.clear();
     }
 }

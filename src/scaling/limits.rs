@@ -20,7 +20,8 @@ pub(super) fn growth(look: &Assessment, side: Generation) -> Option<Result<Sizes
         }
         sizes
     };
-    if target <= own.asked {
+    // In place, a side grows by what the other one loses.
+    if target <= own.asked || look.settings.in_place {
         return None;
     }
     // From the largest downwards: the first that fits.
@@ -83,8 +84,13 @@ fn gpus_of(look: &Assessment, side: Generation) -> u64 {
 
 /// The GPUs that both sides use or may use at any moment, terminating pods included.
 pub(super) fn gpus_used(look: &Assessment) -> u64 {
-    Generation::ALL
-        .into_iter()
-        .map(|side| gpus_of(look, side))
-        .sum()
+    let sides = Generation::ALL.into_iter();
+    let used = sides.map(|side| gpus_of(look, side)).sum();
+    if !look.settings.in_place {
+        return used;
+    }
+    // A replica ends before the one that takes its place begins.
+    let whole =
+        |side: Generation| gpus(look.settings.gpus.of(side), look.settings.shape.full(side));
+    used.min(whole(Generation::Old).max(whole(Generation::New)))
 }

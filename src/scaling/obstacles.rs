@@ -51,6 +51,30 @@ pub(super) fn contested(look: &Assessment) -> Vec<Wait> {
     waits
 }
 
+/// A side of which the object of both makes no more workers, although it is to have more, or the object makes others.
+pub(super) fn lost(look: &Assessment) -> Vec<Wait> {
+    let sides = Generation::ALL.into_iter();
+    let is_short = |side: &Generation| look.units(*side).asked < *look.targets.of(*side);
+    let lost = sides.filter(|side| is_short(side) || both(look) != look.settings.shape.units());
+    let lost = lost.filter_map(|side| look.seen.sides.of(side).lost.clone());
+    lost.map(Wait::Lost).collect()
+}
+
+/// Whether the object of both sides has another number of replicas than was accepted: the owner cannot accept that, since old and
+/// new together are always the full size.
+pub(super) fn resized(look: &Assessment) -> Vec<Wait> {
+    let (asked, full) = (both(look), look.settings.shape.units());
+    let is_resized = look.settings.in_place && asked != full;
+    Vec::from_iter(is_resized.then_some(Wait::Resized { asked, full }))
+}
+
+/// What is asked for of both sides.
+fn both(look: &Assessment) -> u32 {
+    let sides = Generation::ALL.into_iter();
+    let roles = sides.flat_map(|side| look.seen.sides.of(side).roles.values());
+    roles.map(|workers| workers.asked).sum()
+}
+
 /// Why old cannot be retired as the rollout asks.
 pub(super) fn unretirable(look: &Assessment) -> Option<Wait> {
     let why = look.seen.unretirable.clone();
@@ -65,7 +89,10 @@ pub(super) fn before_first_write(look: &Assessment) -> Vec<Wait> {
     }
     let mut waits = Vec::from_iter(unretirable(look));
     if feasible::way(look.settings, look.seen).is_none() {
-        waits.push(Wait::Infeasible);
+        waits.push(match look.settings.in_place {
+            true => Wait::InPlace,
+            false => Wait::Infeasible,
+        });
         // The growth that is refused says why.
         waits.extend(growth(look, Generation::New).and_then(Result::err));
     }

@@ -45,6 +45,8 @@ pub struct Side {
     pub frontends: u32,
     /// What else scales it: an autoscaler or planner, as text for users.
     pub scaler: Option<String>,
+    /// Why it can get no more workers, as text for users: the object of both sides does not make its revision any more.
+    pub lost: Option<String>,
 }
 
 /// Whether a side serves what is required of it.
@@ -80,6 +82,8 @@ pub struct Workers {
     pub grace: Option<Duration>,
     /// Which replicas go first.
     pub removes: Removes,
+    /// Pods that are to be of the other side, but that their object does not replace by itself. Counted as terminating.
+    pub leaving: Vec<String>,
 }
 
 /// Which replicas go first when a role shrinks.

@@ -21,6 +21,9 @@ pub struct Settings {
     pub superseded: bool,
     /// What happens once new has everything.
     pub handover: Handover,
+    /// Whether one object has the workers of both sides. Each replica is of one side or the other, so shrinking a side grows the
+    /// other one.
+    pub in_place: bool,
 }
 
 /// How a rollout goes forward.
@@ -203,6 +206,7 @@ mod tests {
             intent: Intent::Run,
             superseded: false,
             handover: Handover::default(),
+            in_place: false,
         };
         (settings.surge(), settings.unavailable())
     }

@@ -47,10 +47,13 @@ fn trim(look: &Assessment, side: Generation) -> Option<Result<Shrink, Wait>> {
 /// Shrinks `side` towards so many units, as far as capacity admits.
 fn to(look: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink, Wait>> {
     let own = look.units(side);
+    let other = look.units(side.other()).usable;
+    if let Some(shrink) = leave(look, side) {
+        return Some(Ok(shrink));
+    }
     if own.begun <= target {
         return None;
     }
-    let other = look.units(side.other()).usable;
     let needed = look.floor().min(own.capacity + other);
     // Workers that are not ready may still become so, unless their side does not serve at all.
     let least = match look.is_out(side) {
@@ -73,19 +76,39 @@ fn to(look: &Assessment, side: Generation, target: u32) -> Option<Result<Shrink,
         if units == 0 && other == 0 {
             return Some(Err(Wait::NoOther(side)));
         }
-        let (old, new) = match side {
-            Generation::Old => (stays, other),
-            Generation::New => (other, stays),
-        };
         return Some(Ok(Shrink {
             side,
             sizes,
             units,
             capacity: stays,
-            split: Weights::new(old, new).ok(),
+            split: weights(side, stays, other),
         }));
     }
     None
+}
+
+/// The split that gives `side` as much as `own` units carry, and the other side as much as `other` units do.
+fn weights(side: Generation, own: u32, other: u32) -> Option<Weights> {
+    let (old, new) = match side {
+        Generation::Old => (own, other),
+        Generation::New => (other, own),
+    };
+    Weights::new(old, new).ok()
+}
+
+/// The pods that are to leave `side` already by its size. They go as if the side shrank to that size now: an owner may have accepted
+/// a size that somebody else has set.
+fn leave(look: &Assessment, side: Generation) -> Option<Shrink> {
+    let own = look.units(side);
+    let mut roles = look.seen.sides.of(side).roles.values();
+    let leaves = roles.any(|workers| !workers.leaving.is_empty());
+    leaves.then(|| Shrink {
+        side,
+        sizes: own.sizes.clone(),
+        units: own.asked,
+        capacity: own.capacity,
+        split: weights(side, own.capacity, look.units(side.other()).usable),
+    })
 }
 
 impl Shrink {
@@ -213,6 +236,13 @@ impl Shrink {
     /// The next action: pods are marked first where the kind lets one choose.
     pub fn action(self, look: &Assessment) -> Action {
         for (role, workers) in &look.seen.sides.of(self.side).roles {
+            if !workers.leaving.is_empty() {
+                return Action::Replace {
+                    side: self.side,
+                    role: *role,
+                    pods: workers.leaving.clone(),
+                };
+            }
             let size = self.sizes.get(role).copied().unwrap_or_default();
             if let Removes::Marked(pods) = &workers.removes
                 && let Some(pods) = to_mark(pods, size)

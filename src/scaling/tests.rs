@@ -35,5 +35,6 @@ fn settings(roles: &[(Role, u32)]) -> Settings {
         intent: Intent::Run,
         superseded: false,
         handover: Handover::default(),
+        in_place: false,
     }
 }

@@ -24,10 +24,16 @@ pub enum Wait {
         asked: u32,
         recorded: Option<u32>,
     },
+    /// The object of both sides has another number of replicas than was accepted.
+    Resized { asked: u32, full: u32 },
+    /// The object of both sides makes no more workers of one of them, for this reason.
+    Lost(String),
     /// Something else scales a side.
     Scaler(Generation, String),
     /// The limits do not let the rollout reach its end.
     Infeasible,
+    /// The limits do not let one object replace any of its workers.
+    InPlace,
     /// Both sides take up as much room as the surge admits.
     Surge { occupied: u64, limit: u64 },
     /// More GPUs than the budget has left.
@@ -117,9 +123,17 @@ impl fmt::Display for Wait {
                     None => Ok(()),
                 }
             }
+            Self::Resized { asked, full } => write!(
+                f,
+                "the {full} replicas that were accepted: somebody else has set {asked}"
+            ),
+            Self::Lost(why) => f.write_str(why),
             Self::Scaler(side, what) => write!(f, "{what} scales {side}: take it away first"),
             Self::Infeasible => f.write_str(
                 "maxSurge, maxUnavailable and gpuBudget leave no next step: one of them must be more",
+            ),
+            Self::InPlace => f.write_str(
+                "one object has the workers of both generations: maxUnavailable must be at least 1, of at least 2 workers",
             ),
             Self::Surge { occupied, limit } => {
                 write!(f, "room: {occupied} of {limit} units exist or terminate")

@@ -180,6 +180,8 @@ impl<'a> Cluster<'a> {
                     }
                 }
             }
+            // Rollouts within one object are not simulated.
+            Action::Replace { .. } => {}
             Action::SaveSelector => self.selector_saved = true,
             Action::Retarget(side) => self.service = *side,
             Action::Retire(_) => self.retired = true,

@@ -79,6 +79,7 @@ impl Cluster<'_> {
             serves: Serves::Yes,
             frontends: 1,
             scaler: None,
+            lost: None,
         }
     }
 
@@ -97,6 +98,7 @@ impl Cluster<'_> {
             recorded: workload.ours.then_some(workload.asked),
             ours: workload.ours,
             grace: Some(self.scenario.grace),
+            leaving: Vec::new(),
             removes: match self.scenario.chooses {
                 false => Removes::Last,
                 true => Removes::Marked(

@@ -256,7 +256,7 @@ fn told(action: &Action) -> Option<String> {
         }
         Action::Grow { side, sizes: to } => format!("grow {side} to {}", sizes(to)),
         Action::Shrink { side, sizes: to } => format!("shrink {side} to {}", sizes(to)),
-        Action::Mark { .. } => return None,
+        Action::Mark { .. } | Action::Replace { .. } => return None,
         Action::SaveSelector => "save the selector of the clients' Service".to_owned(),
         Action::Retarget(side) => format!("send the clients to the frontends of {side}"),
         Action::Retire(retire) => format!("retire old: {retire:?}"),

@@ -24,6 +24,7 @@ fn scenario(roles: &[(Role, u32)]) -> Scenario {
             intent: Intent::Run,
             superseded: false,
             handover: Handover::default(),
+            in_place: false,
         },
         startup: seconds(240),
         stable: seconds(5),

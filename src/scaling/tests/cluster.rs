@@ -24,6 +24,8 @@ pub(super) struct Object {
     pub pods: Vec<u32>,
     /// How long its pods that end still take.
     pub ending: Vec<u32>,
+    /// In place: its pods that are to be of the other side, until somebody deletes them.
+    pub leaving: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -45,6 +47,7 @@ pub(super) struct Cluster {
     pub retired: bool,
     pub accepts_sizes: bool,
     pub unretirable: Option<String>,
+    pub lost: Sides<Option<String>>,
     pub needs_last_worker: bool,
     /// Pods of new never become ready.
     pub new_is_broken: bool,
@@ -117,6 +120,7 @@ impl Cluster {
             retired: false,
             accepts_sizes: false,
             unretirable: None,
+            lost: Sides::default(),
             needs_last_worker: false,
             new_is_broken: false,
             quota: None,
@@ -151,14 +155,61 @@ impl Cluster {
         }
     }
 
+    /// Sets the size of a role, as one write. In place, one number is the size of both sides.
+    pub fn ask(&mut self, side: Generation, role: Role, size: u32, ours: bool, records: bool) {
+        let rest = self.settings.shape.units() - size.min(self.settings.shape.units());
+        let both = [(side, size), (side.other(), rest)];
+        let sizes = if self.settings.in_place { 2 } else { 1 };
+        for (side, size) in both.into_iter().take(sizes) {
+            let object = self.side_mut(side).get_mut(&role).expect("the role exists");
+            object.asked = size;
+            object.version += 1;
+            object.ours = ours;
+            if records {
+                object.recorded = Some(size);
+            }
+        }
+    }
+
+    /// The replicas of one object are of old or of new: one begins when the one before it has ended.
+    fn take_places(&mut self) {
+        for role in self
+            .side(Generation::Old)
+            .keys()
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            let [old, new] = Generation::ALL.map(|side| self.side(side)[&role].clone());
+            let mut free = self
+                .settings
+                .shape
+                .units()
+                .saturating_sub(old.taken() + new.taken());
+            // What is deleted below the partition is of old again.
+            for side in Generation::ALL {
+                let object = self.side_mut(side).get_mut(&role).expect("the role exists");
+                let more = object
+                    .asked
+                    .saturating_sub(object.pods.len() as u32)
+                    .min(free);
+                object.pods.extend(vec![0; more as usize]);
+                free -= more;
+            }
+        }
+    }
+
     /// Ten seconds pass.
     pub fn pass(&mut self) {
         self.tick += 1;
         for side in Generation::ALL {
             let is_broken = self.new_is_broken && side == Generation::New;
+            let in_place = self.settings.in_place;
             for object in self.side_mut(side).values_mut() {
-                object.pass(is_broken);
+                object.pass(is_broken, in_place.then_some(side));
             }
+        }
+        if self.settings.in_place {
+            self.take_places();
         }
         let (split, tick) = (self.split, self.tick);
         for proxy in self.applied.iter_mut().flatten() {
@@ -261,6 +312,7 @@ impl Cluster {
             serves: *self.serves.of(side),
             frontends: 1,
             scaler: self.scaler.clone().filter(|_| side == Generation::Old),
+            lost: self.lost.of(side).clone(),
         }
     }
 
@@ -285,6 +337,16 @@ impl Cluster {
                 return self.scale(*side, sizes, read, writes, records);
             }
             Action::Mark { .. } => {}
+            Action::Replace { side, role, .. } => {
+                let version = self.side(*side)[role].version;
+                if read.objects[&(*side == Generation::New, *role)] != version || writes == 0 {
+                    return false;
+                }
+                let object = self.side_mut(*side).get_mut(role).expect("the role exists");
+                for _ in 0..std::mem::take(&mut object.leaving) {
+                    object.ending.push(END);
+                }
+            }
             _ if self.service_version != read.service || writes == 0 => return false,
             Action::SaveSelector => self.selector_saved = true,
             Action::Retarget(side) => self.service = *side,
@@ -309,7 +371,7 @@ impl Cluster {
     ) -> bool {
         let mut done = 0;
         for (role, size) in sizes {
-            let object = self.side_mut(side).get_mut(role).expect("the role exists");
+            let object = &self.side(side)[role];
             if object.asked == *size {
                 continue;
             }
@@ -317,12 +379,7 @@ impl Cluster {
             if done == writes || !is_as_read {
                 return false;
             }
-            object.asked = *size;
-            object.version += 1;
-            object.ours = true;
-            if records {
-                object.recorded = Some(*size);
-            }
+            self.ask(side, *role, *size, true, records);
             done += 1;
         }
         self.changed_at = self.tick;
@@ -367,6 +424,7 @@ pub(super) fn told(action: &Action) -> String {
         Action::Grow { side, sizes: to } => format!("{side}+{}", sizes(to)),
         Action::Shrink { side, sizes: to } => format!("{side}-{}", sizes(to)),
         Action::Mark { .. } => "mark".to_owned(),
+        Action::Replace { pods, .. } => format!("replace{}", pods.len()),
         Action::SaveSelector => "save".to_owned(),
         Action::Retarget(side) => format!("clients>{side}"),
         Action::Retire(retire) => format!("{retire:?}"),
@@ -374,7 +432,12 @@ pub(super) fn told(action: &Action) -> String {
 }
 
 impl Object {
-    fn pass(&mut self, is_broken: bool) {
+    /// The places that its pods take.
+    fn taken(&self) -> u32 {
+        self.pods.len() as u32 + self.ending.len() as u32 + self.leaving
+    }
+
+    fn pass(&mut self, is_broken: bool, in_place: Option<Generation>) {
         self.observed = self.version;
         self.ending.iter_mut().for_each(|left| *left -= 1);
         self.ending.retain(|left| *left > 0);
@@ -386,9 +449,19 @@ impl Object {
         self.pods.sort_unstable_by(|a, b| b.cmp(a));
         while self.pods.len() > self.asked as usize {
             self.pods.pop();
-            self.ending.push(END);
+            match in_place {
+                Some(Generation::New) => self.leaving += 1,
+                _ => self.ending.push(END),
+            }
         }
-        self.pods.resize(self.asked as usize, 0);
+        // The size was set back: they may stay.
+        let short = self.asked.saturating_sub(self.pods.len() as u32);
+        let back = self.leaving.min(short);
+        self.leaving -= back;
+        self.pods.extend(vec![WARM; back as usize]);
+        if in_place.is_none() {
+            self.pods.resize(self.asked as usize, 0);
+        }
     }
 
     pub fn ready(&self) -> u32 {
@@ -400,7 +473,8 @@ impl Object {
             asked: self.asked,
             observed: self.observed == self.version,
             present: self.pods.len() as u32,
-            terminating: self.ending.len() as u32,
+            terminating: self.ending.len() as u32 + self.leaving,
+            leaving: (0..self.leaving).map(|pod| pod.to_string()).collect(),
             ready: self.ready(),
             warm: self.pods.iter().filter(|age| **age >= WARM).count() as u32,
             recorded: self.recorded,

@@ -13,7 +13,10 @@ pub(super) fn any_settings(draw: &mut Draw) -> Settings {
         0 => settings(&[(Role::Worker, full)]),
         _ => settings(&pair),
     };
-    if draw.one_in(5) {
+    // One worker alone cannot be replaced while it serves.
+    let is_one = settings.shape.full(Generation::Old).len() == 1 && full > 1;
+    settings.in_place = is_one && draw.one_in(2);
+    if !settings.in_place && draw.one_in(5) {
         // New has another shape.
         let old = settings.shape.full(Generation::Old).clone();
         let new: Sizes = [(Role::Worker, 1 + draw.below(6) as u32)].into();
@@ -30,6 +33,12 @@ pub(super) fn any_settings(draw: &mut Draw) -> Settings {
     ][draw.below(5) as usize];
     strategy.max_unavailable =
         [Amount::Count(0), Amount::Count(1), Amount::Percent(50)][draw.below(3) as usize];
+    if settings.in_place {
+        strategy.max_surge = Amount::Count(0);
+        if strategy.max_unavailable == Amount::Count(0) {
+            strategy.max_unavailable = Amount::Count(1);
+        }
+    }
     if draw.one_in(3) {
         strategy.partition = draw.below(7) as u32;
     }
@@ -165,21 +174,26 @@ impl Simulation {
             }
             7 => {
                 // Somebody else scales.
-                let size = draw.below(5) as u32;
-                let objects = cluster.side_mut(side).values_mut();
-                for object in objects.filter(|object| object.asked != size) {
-                    (object.asked, object.ours) = (size, false);
-                    object.version += 1;
+                let mut size = draw.below(5) as u32;
+                if cluster.settings.in_place {
+                    size = size.min(cluster.settings.shape.units());
+                }
+                let objects = cluster.side(side).iter();
+                let others = objects.filter(|(_, object)| object.asked != size);
+                for role in others.map(|(role, _)| *role).collect::<Vec<_>>() {
+                    cluster.ask(side, role, size, false, false);
                 }
                 self.disturbed_at = tick;
             }
             8 => {
                 // They put it back, or the owner accepts it.
-                for object in cluster.side_mut(side).values_mut() {
-                    if let Some(recorded) = object.recorded.filter(|size| *size != object.asked) {
-                        object.asked = recorded;
-                        object.version += 1;
-                    }
+                let objects = cluster.side(side).iter();
+                let recorded = objects.filter_map(|(role, object)| {
+                    let recorded = object.recorded.filter(|size| *size != object.asked)?;
+                    Some((*role, recorded, object.ours))
+                });
+                for (role, recorded, ours) in recorded.collect::<Vec<_>>() {
+                    cluster.ask(side, role, recorded, ours, false);
                 }
                 cluster.accepts_sizes = draw.one_in(2);
                 self.disturbed_at = tick;
@@ -242,7 +256,9 @@ impl Simulation {
             decide(&fresh.settings, &fresh.read()).progress == Progress::Refused
         };
         if is_stuck(0) || is_stuck(cluster.settings.strategy.partition) {
-            cluster.settings.strategy.max_surge = Amount::Count(1);
+            if !cluster.settings.in_place {
+                cluster.settings.strategy.max_surge = Amount::Count(1);
+            }
             cluster.settings.strategy.gpu_budget = None;
         }
         // A person moves the clients where the controller does not.

@@ -54,6 +54,7 @@ impl Simulation {
         is.nobody_else_scales();
         match action {
             Action::Grow { side, sizes } => {
+                assert!(!is.settings.in_place, "it would be one replica too many");
                 is.keeps_proportion(*side, sizes);
                 is.has_room(*side, sizes);
                 let roles = &is.seen.sides.of(*side).roles;
@@ -69,6 +70,12 @@ impl Simulation {
                 is.was_applied(*side);
                 is.drains(*side, sizes);
                 is.was_judged(*side);
+            }
+            Action::Replace { side, .. } => {
+                let roles = is.seen.sides.of(*side).roles.iter();
+                let sizes = roles.map(|(role, workers)| (*role, workers.asked));
+                is.was_applied(*side);
+                is.drains(*side, &sizes.collect());
             }
             Action::Retire(_) => {
                 assert!(is.seen.clients.safe_to_delete_old);
