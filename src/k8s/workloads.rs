@@ -5,6 +5,7 @@
 mod deployment;
 mod graph;
 mod grove;
+mod in_place;
 mod leader_worker_set;
 mod metadata;
 mod model_serving;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 use kube::api::ApiResource;
 
 pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
+pub use self::in_place::{Half, InPlace, halves, pods_resource};
 pub use self::object::{is_selected, labels, pod_is_ready};
 pub use self::scaling::{
     Part, PodsOf, RemovesFirst, Resize, Scaled, Scaling, ScalingError, of_kind, roles,

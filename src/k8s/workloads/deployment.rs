@@ -22,7 +22,9 @@ impl Workload for Deployments {
         let objects = object::meant(cache, &object::deployments(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                pods::of_revision(cache, &objects, which, revision, REVISION)
+                let selector =
+                    |object: &_| scaling::labels_at(object, "/spec/selector/matchLabels");
+                pods::of_revision(cache, &objects, which, (revision, REVISION), selector)
             }
             _ => Ok(object::sum(&objects, which, |object| {
                 object::replicas(object, "/status/readyReplicas")

@@ -81,23 +81,19 @@ fn is_of_namespace(pod: &DynamicObject, which: &Which) -> bool {
 }
 
 /// Counts the pods of one revision, for kinds whose status mixes generations. The controller of the kind writes the revision
-/// to the label `marked_by`.
+/// to the label `marked_by`. The pods of an object have the labels that `selector` gives.
 pub(super) fn of_revision(
     cache: &Cache,
     objects: &[Object],
     which: &Which,
-    revision: &str,
-    marked_by: &str,
+    (revision, marked_by): (&str, &str),
+    selector: impl Fn(&DynamicObject) -> Option<BTreeMap<String, String>>,
 ) -> Result<Counts, NotSynced> {
     let mut counts = Counts::new();
     for object in objects {
-        let selector = object.data.pointer("/spec/selector/matchLabels");
-        let selector: BTreeMap<String, String> = selector
-            .and_then(|selector| serde_json::from_value(selector.clone()).ok())
-            .unwrap_or_default();
-        if selector.is_empty() {
+        let Some(selector) = selector(object) else {
             continue;
-        }
+        };
         let mut pods = cache.of(&resource(), &which.namespace)?;
         pods.retain(|pod| {
             is_selected(pod, &selector)

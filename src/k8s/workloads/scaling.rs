@@ -10,7 +10,7 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value as Json, json};
 
 use super::object::{self, label, number, pod_has_ended, pod_is_ready};
-use super::{Cache, NotSynced, Workload, by_kind, pods};
+use super::{Cache, Half, InPlace, NotSynced, Workload, by_kind, pods};
 use crate::k8s::cache::Object;
 use crate::rollout::Role;
 
@@ -46,6 +46,11 @@ pub trait Scaling: Sync {
     /// Which replicas go first.
     fn removes(&self) -> RemovesFirst {
         RemovesFirst::Last
+    }
+
+    /// How one object has the workers of two generations, if it can.
+    fn in_place(&self) -> Option<&dyn InPlace> {
+        None
     }
 
     /// The name of the scaling adapter that sets the size of `part` in the place of its owner, if there is to be one.
@@ -129,6 +134,8 @@ pub struct Scaled {
     /// How long a replica may take to end.
     pub grace: Option<Duration>,
     pub removes: RemovesFirst,
+    /// Which generation it is of an object that has both.
+    pub half: Option<Half>,
 }
 
 /// Why an object cannot be scaled.
@@ -140,6 +147,10 @@ pub enum ScalingError {
     Missing(String, String),
     #[error("a {0} cannot be scaled")]
     Kind(String),
+    #[error("one {0} cannot have the workers of two generations")]
+    OneGeneration(String),
+    #[error("{0}")]
+    InPlace(String),
     #[error("{0} {1} has no component {2}")]
     NoComponent(String, String, String),
     #[error("{0} {1} has several components of {2} workers: name one object for each role")]
@@ -167,12 +178,7 @@ pub fn roles(
     kind: &str,
     name: &str,
 ) -> Result<BTreeMap<Role, Scaled>, ScalingError> {
-    let scaling = of_kind(kind).ok_or_else(|| ScalingError::Kind(kind.to_owned()))?;
-    let found = cache.one(&scaling.resource(), namespace, name)?;
-    let is_there = |object: &Object| object.metadata.deletion_timestamp.is_none();
-    let object = found
-        .filter(is_there)
-        .ok_or_else(|| ScalingError::Missing(kind.to_owned(), name.to_owned()))?;
+    let (scaling, object) = found(cache, namespace, kind, name)?;
     let pods = cache.of(&pods::resource(), namespace)?;
     let mut roles = BTreeMap::new();
     for part in scaling.parts(&object) {
@@ -185,6 +191,22 @@ pub fn roles(
         }
     }
     Ok(roles)
+}
+
+/// The object of this name, and what scales its kind.
+pub(super) fn found(
+    cache: &Cache,
+    namespace: &str,
+    kind: &str,
+    name: &str,
+) -> Result<(&'static dyn Scaling, Object), ScalingError> {
+    let scaling = of_kind(kind).ok_or_else(|| ScalingError::Kind(kind.to_owned()))?;
+    let found = cache.one(&scaling.resource(), namespace, name)?;
+    let is_there = |object: &Object| object.metadata.deletion_timestamp.is_none();
+    let object = found
+        .filter(is_there)
+        .ok_or_else(|| ScalingError::Missing(kind.to_owned(), name.to_owned()))?;
+    Ok((scaling, object))
 }
 
 fn adapter(
@@ -210,10 +232,6 @@ fn scaled(
     let adapted = adapted.and_then(|adapter| number(adapter, "/spec/replicas"));
     let in_object = part.asked;
     part.asked = adapted.unwrap_or(in_object);
-    let replica = scaling.replica(object, &part);
-    let generation = object.metadata.generation;
-    let seen = object.data.pointer("/status/observedGeneration");
-    let seen = seen.and_then(Json::as_i64);
     let of_part = scaling
         .pods(object, &part)
         .map(|of| Replicas::of(&of, pods));
@@ -229,24 +247,23 @@ fn scaled(
         None => (part.present, 0, part.ready),
     };
     Scaled {
-        object: Object::clone(object),
-        // Some kinds do not say it, but every kind has a status once its controller has seen the object.
-        observed: part.asked == in_object
-            && match seen {
-                Some(_) => seen >= generation,
-                None => !object.data["status"].is_null(),
-            },
+        observed: part.asked == in_object && is_observed(object),
         adapter,
         present,
         terminating,
         ready,
         ready_since: of_part.map(|found| found.ready_since),
-        gpus: replica.iter().fold(0, |sum, (spec, count)| {
-            gpus(spec).saturating_mul(*count).saturating_add(sum)
-        }),
-        grace: replica.iter().map(|(spec, _)| grace(spec)).min(),
-        removes: scaling.removes(),
-        part,
+        ..Scaled::of(scaling, object, part)
+    }
+}
+
+/// Whether the status is of this `spec`.
+pub(super) fn is_observed(object: &DynamicObject) -> bool {
+    let seen = object.data.pointer("/status/observedGeneration");
+    match seen.and_then(Json::as_i64) {
+        Some(seen) => Some(seen) >= object.metadata.generation,
+        // Some kinds do not say it, but every kind has a status once its controller has seen the object.
+        None => !object.data["status"].is_null(),
     }
 }
 
@@ -283,7 +300,7 @@ impl Replicas {
 }
 
 /// Since when a pod has been ready, if it is.
-fn ready_since(pod: &DynamicObject) -> Option<Timestamp> {
+pub(super) fn ready_since(pod: &DynamicObject) -> Option<Timestamp> {
     if !pod_is_ready(pod) {
         return None;
     }
@@ -342,6 +359,43 @@ pub(super) fn once<'a>(object: &'a DynamicObject, pointer: &str) -> Vec<(&'a Jso
 }
 
 impl Scaled {
+    /// A part of an object, by its status and template alone.
+    fn of(scaling: &dyn Scaling, object: &Object, part: Part) -> Self {
+        let replica = scaling.replica(object, &part);
+        Self {
+            object: Object::clone(object),
+            observed: is_observed(object),
+            adapter: None,
+            present: part.present,
+            terminating: 0,
+            ready: part.ready,
+            ready_since: None,
+            gpus: replica.iter().fold(0, |sum, (spec, count)| {
+                gpus(spec).saturating_mul(*count).saturating_add(sum)
+            }),
+            grace: replica.iter().map(|(spec, _)| grace(spec)).min(),
+            removes: scaling.removes(),
+            half: None,
+            part,
+        }
+    }
+
+    /// One generation of an object that has both.
+    pub(super) fn half(
+        scaling: &dyn Scaling,
+        object: &Object,
+        (part, half): (Part, Half),
+        terminating: u32,
+        ready_since: Vec<Timestamp>,
+    ) -> Self {
+        Self {
+            terminating,
+            ready_since: Some(ready_since),
+            half: Some(half),
+            ..Self::of(scaling, object, part)
+        }
+    }
+
     /// How this role gets another size: which object is written, and how.
     ///
     /// # Errors
@@ -351,6 +405,9 @@ impl Scaled {
             return Ok((adapters(), Resize::Scale(size)));
         }
         let scaling = of_kind(kind).ok_or_else(|| ScalingError::Kind(kind.to_owned()))?;
+        if let Some(half) = &self.half {
+            return Ok((scaling.resource(), half.resize(size)));
+        }
         let resize = scaling.resize(&self.object, &self.part, size)?;
         Ok((scaling.resource(), resize))
     }
@@ -391,7 +448,10 @@ impl Scaled {
                 Some(_) => "",
                 None => &*self.part.name,
             };
-            fields.is_some_and(|fields| owns(fields, part))
+            fields.is_some_and(|fields| match &self.half {
+                Some(half) => half.is_in(fields),
+                None => owns(fields, part),
+            })
         })
     }
 }

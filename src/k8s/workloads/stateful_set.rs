@@ -4,13 +4,16 @@ use kube::api::{ApiResource, DynamicObject};
 use serde_json::Value as Json;
 
 use super::{
-    Cache, Counts, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods, scaling,
+    Cache, Counts, InPlace, NotSynced, Part, PodsOf, Scaling, Which, Workload, object, pods,
+    scaling,
 };
+use crate::k8s::cache::Object;
+use crate::rollout::Sides;
 
 pub(super) struct StatefulSets;
 
 /// The label that the StatefulSet controller sets on pods of one revision.
-const REVISION: &str = "controller-revision-hash";
+pub(super) const REVISION: &str = "controller-revision-hash";
 
 impl Workload for StatefulSets {
     fn kind(&self) -> &'static str {
@@ -21,7 +24,9 @@ impl Workload for StatefulSets {
         let objects = object::meant(cache, &object::stateful_sets(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
-                pods::of_revision(cache, &objects, which, revision, REVISION)
+                let selector =
+                    |object: &_| scaling::labels_at(object, "/spec/selector/matchLabels");
+                pods::of_revision(cache, &objects, which, (revision, REVISION), selector)
             }
             _ => Ok(object::sum(&objects, which, |object| {
                 object::replicas(object, "/status/readyReplicas")
@@ -45,5 +50,55 @@ impl Scaling for StatefulSets {
 
     fn pods(&self, object: &DynamicObject, _: &Part) -> Option<PodsOf> {
         scaling::pods_by_selector(object)
+    }
+
+    fn in_place(&self) -> Option<&dyn InPlace> {
+        Some(self)
+    }
+}
+
+/// The revision of the replicas below the partition of a StatefulSet, and that of the others.
+pub(super) fn made(set: &DynamicObject) -> Option<Sides<String>> {
+    let status = |field: &str| Some(set.data["status"][field].as_str()?.to_owned());
+    Some(Sides {
+        old: status("currentRevision")?,
+        new: status("updateRevision")?,
+    })
+}
+
+/// Pods of the new revision stay when the partition is raised above them. Once they are deleted, pods of the old one take their
+/// place, until the whole set has been updated: then the old revision is forgotten.
+impl InPlace for StatefulSets {
+    fn partition(&self) -> &'static [&'static str] {
+        &["spec", "updateStrategy", "rollingUpdate", "partition"]
+    }
+
+    fn revision_label(&self) -> &'static str {
+        REVISION
+    }
+
+    fn revisions(
+        &self,
+        _: &Cache,
+        object: &DynamicObject,
+        _: &[Object],
+        _: Option<&Sides<String>>,
+    ) -> Result<Option<Sides<String>>, NotSynced> {
+        Ok(made(object))
+    }
+
+    fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32> {
+        let (set, pod) = (&object.metadata.name, pod.metadata.name.as_deref()?);
+        let ordinal = pod.strip_prefix(set.as_deref()?)?.strip_prefix('-')?;
+        let first = object::number(object, "/spec/ordinals/start").unwrap_or(0);
+        ordinal.parse::<u32>().ok()?.checked_sub(first)
+    }
+
+    fn refuses(&self, object: &DynamicObject) -> Option<String> {
+        let by = object.data["spec"]["updateStrategy"]["type"].as_str();
+        let by = by.filter(|by| *by != "RollingUpdate")?;
+        Some(format!(
+            "has the updateStrategy {by}, and not RollingUpdate"
+        ))
     }
 }

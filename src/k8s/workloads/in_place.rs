@@ -1,0 +1,290 @@
+//! The workers of both generations in one object: the replicas below its `partition` are of the old revision, the others of the new.
+//!
+//! Each kind says in its own file where its partition is, and how its pods tell their revision. Contains no rollout policy.
+
+use std::collections::BTreeMap;
+
+use kube::api::{ApiResource, DynamicObject};
+use serde_json::{Value as Json, json};
+
+use super::object::{self, label, number, pod_has_ended};
+use super::scaling::{self, Part, Resize, Scaled, Scaling, ScalingError};
+use super::{Cache, NotSynced, pods};
+use crate::k8s::cache::Object;
+use crate::rollout::Sides;
+use crate::split::Generation;
+
+/// A kind of object that can have the workers of two generations.
+pub trait InPlace: Sync {
+    /// The fields that lead to the partition.
+    fn partition(&self) -> &'static [&'static str];
+
+    /// The label of a pod with its revision.
+    fn revision_label(&self) -> &'static str;
+
+    /// The revision of the replicas below the partition, and that of the others. The same if there is only one. `None` if nothing
+    /// says so. `accepted` are those that a rollout moves, if it has begun.
+    ///
+    /// # Errors
+    /// If an object that says so is not listed yet.
+    fn revisions(
+        &self,
+        cache: &Cache,
+        object: &DynamicObject,
+        pods: &[Object],
+        accepted: Option<&Sides<String>>,
+    ) -> Result<Option<Sides<String>>, NotSynced>;
+
+    /// The index of the replica that a pod belongs to, from 0.
+    fn index(&self, object: &DynamicObject, pod: &DynamicObject) -> Option<u32>;
+
+    /// How many pods a replica has, by one of them.
+    fn size(&self, _pod: &DynamicObject) -> Option<usize> {
+        Some(1)
+    }
+
+    /// Whether a replica is made anew when this pod of it is deleted.
+    fn leads(&self, _pod: &DynamicObject) -> bool {
+        true
+    }
+
+    /// Why the object does not keep to its partition, as text for users.
+    fn refuses(&self, object: &DynamicObject) -> Option<String>;
+}
+
+/// One generation of an object that has both.
+#[derive(Clone, Debug)]
+pub struct Half {
+    side: Generation,
+    /// The replicas of both generations.
+    whole: u32,
+    partition: &'static [&'static str],
+    /// Its revision.
+    pub revision: String,
+    /// The pods that are to be of the other generation, but that the object does not replace by itself: it has made them before
+    /// the partition was raised.
+    pub leaving: Vec<Object>,
+    /// Why it gets no more workers, as text for users.
+    pub lost: Option<String>,
+}
+
+/// Both generations of one object, by the revisions that were accepted, or by those that it has now.
+///
+/// # Errors
+/// If it is not there or not listed yet, or, while no revisions are accepted, if it cannot be updated by its partition.
+pub fn halves(
+    cache: &Cache,
+    namespace: &str,
+    (kind, name): (&str, &str),
+    accepted: Option<Sides<String>>,
+) -> Result<Sides<Scaled>, ScalingError> {
+    let (scaling, object) = scaling::found(cache, namespace, kind, name)?;
+    let in_place = scaling.in_place();
+    let in_place = in_place.ok_or_else(|| ScalingError::OneGeneration(kind.to_owned()))?;
+    let pods = cache.of(&pods::resource(), namespace)?;
+    let made = in_place.revisions(cache, &object, &pods, accepted.as_ref())?;
+    let whole = Whole::of((scaling, in_place), (&object, kind), made, accepted)?;
+    Ok(whole.halves(&pods))
+}
+
+/// An object that has both generations.
+struct Whole<'a> {
+    kinds: (&'a dyn Scaling, &'a dyn InPlace),
+    object: &'a Object,
+    name: String,
+    part: Part,
+    partition: u32,
+    /// The revisions that it makes.
+    made: Option<Sides<String>>,
+    /// The revisions of both generations.
+    revisions: Sides<String>,
+}
+
+impl<'a> Whole<'a> {
+    fn of(
+        kinds: (&'a dyn Scaling, &'a dyn InPlace),
+        (object, kind): (&'a Object, &str),
+        made: Option<Sides<String>>,
+        accepted: Option<Sides<String>>,
+    ) -> Result<Self, ScalingError> {
+        let (scaling, in_place) = kinds;
+        let name = object.metadata.name.as_deref().unwrap_or_default();
+        let name = format!("{kind} {name}");
+        let part = scaling.parts(object).pop();
+        let part = part.ok_or_else(|| ScalingError::OneGeneration(kind.to_owned()))?;
+        let partition = number(object, &pointer(in_place.partition())).unwrap_or(0);
+        let revisions = match accepted {
+            Some(accepted) => accepted,
+            None => {
+                let refuse = |why: String| ScalingError::InPlace(format!("{name} {why}"));
+                if let Some(why) = in_place.refuses(object) {
+                    return Err(refuse(why));
+                }
+                let made = made.clone().filter(|_| scaling::is_observed(object));
+                let made = made.ok_or_else(|| {
+                    refuse("has a change that its status does not show yet".to_owned())
+                })?;
+                let field = in_place.partition().join(".");
+                if partition < part.asked {
+                    return Err(refuse(format!(
+                        "replaces its workers by itself: edit its pod template together with {field}, which must be at least \
+                         its {} replicas, and is {partition}",
+                        part.asked
+                    )));
+                }
+                if made.old == made.new {
+                    return Err(refuse(format!(
+                        "has one revision, {}: edit its pod template, with {field} {}",
+                        made.new, part.asked
+                    )));
+                }
+                made
+            }
+        };
+        Ok(Self {
+            kinds,
+            object,
+            name,
+            partition: partition.min(part.asked),
+            part,
+            made,
+            revisions,
+        })
+    }
+
+    /// The revision that the replica of this index is to have.
+    fn wants(&self, index: u32) -> Option<&str> {
+        let made = self.made.as_ref()?;
+        Some(match index < self.partition {
+            true => &made.old,
+            false => &made.new,
+        })
+    }
+
+    fn halves(&self, pods: &[Object]) -> Sides<Scaled> {
+        let replicas = self.replicas(pods);
+        Sides {
+            old: self.half(Generation::Old, &replicas),
+            new: self.half(Generation::New, &replicas),
+        }
+    }
+
+    /// The pods of each replica.
+    fn replicas<'b>(&self, pods: &'b [Object]) -> BTreeMap<u32, Vec<&'b Object>> {
+        let (scaling, in_place) = self.kinds;
+        let mut replicas: BTreeMap<u32, Vec<&Object>> = BTreeMap::new();
+        let Some(of) = scaling.pods(self.object, &self.part) else {
+            return replicas;
+        };
+        let is_meant = |pod: &&Object| object::is_selected(pod, &of.labels) && !pod_has_ended(pod);
+        for pod in pods.iter().filter(is_meant) {
+            if let Some(index) = in_place.index(self.object, pod) {
+                replicas.entry(index).or_default().push(pod);
+            }
+        }
+        replicas
+    }
+
+    fn half(&self, side: Generation, replicas: &BTreeMap<u32, Vec<&Object>>) -> Scaled {
+        let (scaling, in_place) = self.kinds;
+        let revision = self.revisions.of(side);
+        let (mut present, mut terminating) = (0, 0);
+        let (mut ready_since, mut leaving) = (Vec::new(), Vec::new());
+        for (index, pods) in replicas {
+            let first = pods.first();
+            let is_of = first.and_then(|pod| label(pod, in_place.revision_label()));
+            if is_of != Some(&**revision) {
+                continue;
+            }
+            let ends = { pods.iter() }.any(|pod| pod.metadata.deletion_timestamp.is_some());
+            let stays = *index < self.part.asked && self.wants(*index) == Some(revision);
+            if ends || !stays {
+                terminating += 1;
+                if !ends && *index < self.partition {
+                    let mut pods = pods.iter();
+                    let leader = pods.find(|pod| in_place.leads(pod));
+                    leaving.extend(leader.map(|pod| Object::clone(pod)));
+                }
+                continue;
+            }
+            present += 1;
+            let since = pods.iter().map(|pod| scaling::ready_since(pod));
+            let since = since.collect::<Option<Vec<_>>>();
+            let size = first.and_then(|pod| in_place.size(pod));
+            let since = since.filter(|all| size.is_none_or(|size| all.len() >= size));
+            ready_since.extend(since.and_then(|since| since.into_iter().max()));
+        }
+        let part = Part {
+            asked: (0..self.part.asked)
+                .filter(|index| self.wants(*index) == Some(revision))
+                .count() as u32,
+            ready: ready_since.len() as u32,
+            present,
+            ..self.part.clone()
+        };
+        let half = Half {
+            side,
+            whole: self.part.asked,
+            partition: in_place.partition(),
+            revision: revision.clone(),
+            leaving,
+            lost: self.lost(side),
+        };
+        Scaled::half(scaling, self.object, (part, half), terminating, ready_since)
+    }
+
+    /// Why a generation gets no more workers.
+    fn lost(&self, side: Generation) -> Option<String> {
+        let (name, revision) = (&self.name, self.revisions.of(side));
+        let made = self.made.as_ref()?;
+        let (made, then) = match side {
+            Generation::Old => (
+                &made.old,
+                "to go back, edit its pod template back, and make a rollout of that",
+            ),
+            Generation::New => (&made.new, "edit its pod template back to that"),
+        };
+        (made != revision).then(|| {
+            format!("{name} makes workers of revision {made}, and no longer of {revision}: {then}")
+        })
+    }
+}
+
+fn pointer(path: &[&str]) -> String {
+    path.iter().map(|field| format!("/{field}")).collect()
+}
+
+impl Half {
+    /// How this generation gets another size.
+    pub(super) fn resize(&self, size: u32) -> Resize {
+        let partition = match self.side {
+            Generation::Old => size,
+            Generation::New => self.rest(size),
+        };
+        let fields = self.partition.iter().rev();
+        Resize::Patch(fields.fold(json!(partition), |value, field| json!({*field: value})))
+    }
+
+    /// The size of the other generation if this one has `size` replicas.
+    #[must_use]
+    pub const fn rest(&self, size: u32) -> u32 {
+        self.whole.saturating_sub(size)
+    }
+
+    /// Whether these fields have the partition among them.
+    pub(super) fn is_in(&self, fields: &Json) -> bool {
+        let path = self.partition.iter();
+        !path
+            .fold(fields, |fields, field| &fields[format!("f:{field}")])
+            .is_null()
+    }
+}
+
+/// The pods that a rollout may delete in place.
+#[must_use]
+pub fn pods_resource() -> ApiResource {
+    pods::resource()
+}
+
+#[cfg(test)]
+mod tests;
