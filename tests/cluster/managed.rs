@@ -3,6 +3,7 @@
 //! The other forms of it ([`forms`]) take half an hour and run with `make rollouts` only.
 
 mod forms;
+mod in_place;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

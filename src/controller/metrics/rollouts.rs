@@ -8,10 +8,11 @@ use crate::resource::rollout_status::{DynamoRolloutStatus, RolloutPhase, SideSta
 use crate::split::Generation;
 
 /// What a rollout does, as the label `action` has it.
-pub(in super::super) const ACTIONS: [&str; 6] = [
+pub(in super::super) const ACTIONS: [&str; 7] = [
     "split",
     "grow",
     "shrink",
+    "replace",
     "save_selector",
     "move_clients",
     "retire",

@@ -74,6 +74,63 @@ pub(super) fn named(cache: &Cache, namespace: &str, side: &SideSpec) -> Result<O
     Ok(objects)
 }
 
+/// Both generations of the one object that has them.
+fn both(
+    cache: &Cache,
+    namespace: &str,
+    (kind, name): (&str, &str),
+    revisions: Option<Sides<String>>,
+) -> Result<Sides<Objects>, Error> {
+    let halves = workloads::halves(cache, namespace, (kind, name), revisions)?;
+    let objects = |half: Scaled| [(half.part.role, (kind.to_owned(), half))].into();
+    Ok(Sides {
+        old: objects(halves.old),
+        new: objects(halves.new),
+    })
+}
+
+/// Both generations as they were accepted, if one object has them.
+///
+/// # Errors
+/// When it is not listed, not there, or another one of the same name.
+pub(super) fn accepted_in_place(
+    cache: &Cache,
+    namespace: &str,
+    accepted: &AcceptedStatus,
+) -> Result<Option<Sides<Objects>>, Error> {
+    let Some((old, new)) = one_object(accepted) else {
+        return Ok(None);
+    };
+    let (kind, name) = (&*old.kind, &*old.name);
+    let revision = |role: &AcceptedRole| role.revision.clone().unwrap_or_default();
+    let revisions = Sides {
+        old: revision(old),
+        new: revision(new),
+    };
+    let objects = both(cache, namespace, (kind, name), Some(revisions))?;
+    let mut found = objects.old.values();
+    match found.all(|(_, scaled)| scaled.object.metadata.uid.as_ref() == Some(&old.uid)) {
+        true => Ok(Some(objects)),
+        false => Err(Error::Replaced(kind.to_owned(), name.to_owned())),
+    }
+}
+
+/// Whether one object has the workers of both generations.
+pub(super) fn is_in_place(accepted: &AcceptedStatus) -> bool {
+    one_object(accepted).is_some()
+}
+
+/// What was accepted of the one object that has both generations.
+fn one_object(accepted: &AcceptedStatus) -> Option<(&AcceptedRole, &AcceptedRole)> {
+    let only = |side: &AcceptedSide| side.roles.len() == 1;
+    let (source, target) = (&accepted.source, &accepted.target);
+    let (old, new) = (source.roles.values().next()?, target.roles.values().next()?);
+    let is_same = old.kind == new.kind && old.name == new.name && old.uid == new.uid;
+    let is_one = only(source) && only(target) && is_same;
+    // Two components of a graph are scaled apart.
+    (is_one && old.component.is_none() && new.component.is_none()).then_some((old, new))
+}
+
 /// The objects that were accepted.
 ///
 /// # Errors
@@ -170,9 +227,14 @@ pub(super) fn accept(
     spec: &DynamoRolloutSpec,
     now: Timestamp,
 ) -> Result<AcceptedStatus, Error> {
-    let objects = Sides {
-        old: named(cache, namespace, &spec.source)?,
-        new: named(cache, namespace, &spec.target)?,
+    let objects = match (&spec.source.kind, &spec.source.name) {
+        (Some(kind), Some(name)) if spec.is_in_place() => {
+            both(cache, namespace, (kind, name), None)?
+        }
+        _ => Sides {
+            old: named(cache, namespace, &spec.source)?,
+            new: named(cache, namespace, &spec.target)?,
+        },
     };
     let sizes = |objects: &Objects| {
         let sizes = objects.iter();
@@ -214,8 +276,12 @@ pub(super) fn service(spec: &DynamoRolloutSpec) -> String {
 fn accepted_role(kind: &str, scaled: &Scaled, full: u32) -> AcceptedRole {
     let metadata = &scaled.object.metadata;
     let annotations = metadata.annotations.as_ref();
-    let revision =
-        annotations.and_then(|annotations| annotations.get("deployment.kubernetes.io/revision"));
+    let revision = match &scaled.half {
+        Some(half) => Some(&half.revision),
+        None => {
+            annotations.and_then(|annotations| annotations.get("deployment.kubernetes.io/revision"))
+        }
+    };
     AcceptedRole {
         kind: kind.to_owned(),
         name: metadata.name.clone().unwrap_or_default(),

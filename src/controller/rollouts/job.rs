@@ -31,6 +31,10 @@ pub(super) enum Step {
         objects: Objects,
         sizes: Sizes,
     },
+    /// Delete pods, which their object replaces.
+    Replace {
+        pods: Vec<Object>,
+    },
     /// Make a Service select other pods.
     Select {
         service: Object,
@@ -68,6 +72,15 @@ pub(in crate::controller) struct Done {
     pub events: Vec<Notice>,
     /// The action that was carried out, as a label.
     pub acted: Option<&'static str>,
+}
+
+/// The sizes of the other generation that follow from these, where one object has both.
+fn rest(objects: &Objects, sizes: &Sizes) -> Sizes {
+    let rest = sizes.iter().filter_map(|(role, size)| {
+        let (_, scaled) = objects.get(role)?;
+        Some((*role, scaled.half.as_ref()?.rest(*size)))
+    });
+    rest.collect()
 }
 
 impl Work {
@@ -162,12 +175,24 @@ impl Work {
                 let what = (&objects, &sizes);
                 let result = writer.scale(&self.key, what, &self.manager, &mut scaled);
                 let result = result.await;
-                let sizes = scaled.iter().map(|(role, size, _)| (*role, *size));
+                let sizes: Sizes = scaled
+                    .iter()
+                    .map(|(role, size, _)| (*role, *size))
+                    .collect();
                 let generation = self.rollout.metadata.generation;
-                status::record(&mut self.status, side, &sizes.collect(), generation);
+                status::record(&mut self.status, side, &sizes, generation);
+                let rest = rest(&objects, &sizes);
+                if !rest.is_empty() {
+                    status::record(&mut self.status, side.other(), &rest, generation);
+                }
                 done.written
                     .extend(scaled.into_iter().map(|(.., written)| written));
                 result?;
+            }
+            Step::Replace { pods } => {
+                for pod in pods {
+                    writer.delete_pod(&pod).await?;
+                }
             }
             Step::Select { service, selector } => {
                 let written = writer.select(&service, &selector, &self.manager);

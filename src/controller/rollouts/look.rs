@@ -188,6 +188,13 @@ impl Rollouts {
         let step = match action {
             // No kind says how many streams each of its pods has.
             Action::Mark { .. } => Step::Nothing,
+            Action::Replace { side, role, pods } => {
+                let workers = observed.objects.of(side).get(&role);
+                let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
+                let mut leaving = half.map(|half| half.leaving.clone()).unwrap_or_default();
+                leaving.retain(|pod| pods.iter().any(|name| name == accept::name_of(pod)));
+                Step::Replace { pods: leaving }
+            }
             Action::Split(split) => {
                 status.split = Some(memory::split(split));
                 Step::Update {
@@ -235,7 +242,11 @@ impl Rollouts {
             Action::Retire(retire) => Step::Retire {
                 retire,
                 frontends: observed.frontends,
-                workers: observed.objects.old,
+                workers: match accept::is_in_place(plan.accepted) {
+                    // They are those of new.
+                    true => accept::Objects::new(),
+                    false => observed.objects.old,
+                },
             },
         };
         let is_done = match &told {

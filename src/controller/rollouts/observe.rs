@@ -67,13 +67,16 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
     let accepted = look.accepted;
     let memory = look.before.memory.as_ref();
     // Once new has everything, old is deleted: by this rollout, or by its owner.
-    let old = match memory.is_some_and(|memory| memory.handed_over) {
-        true => accept::remaining(cache, namespace, &accepted.source)?,
-        false => accept::accepted(cache, namespace, &accepted.source)?,
+    let old = || match memory.is_some_and(|memory| memory.handed_over) {
+        true => accept::remaining(cache, namespace, &accepted.source),
+        false => accept::accepted(cache, namespace, &accepted.source),
     };
-    let objects = Sides {
-        old,
-        new: accept::accepted(cache, namespace, &accepted.target)?,
+    let objects = match accept::accepted_in_place(cache, namespace, accepted)? {
+        Some(objects) => objects,
+        None => Sides {
+            old: old()?,
+            new: accept::accepted(cache, namespace, &accepted.target)?,
+        },
     };
     let frontends = Sides {
         old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
@@ -113,6 +116,7 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         },
         frontends: ready(frontends.of(side)),
         scaler: scaler(objects.of(side), &scalers),
+        lost: lost(objects.of(side)),
     };
     let service = cache.one(&services(), namespace, look.client_service)?;
     let new_service = accepted.service.split(':').next().unwrap_or_default();
@@ -183,7 +187,19 @@ fn workers(
             RemovesFirst::Unready => Removes::Unready,
             RemovesFirst::Last => Removes::Last,
         },
+        leaving: { scaled.half.iter() }
+            .flat_map(|half| &half.leaving)
+            .map(|pod| accept::name_of(pod).to_owned())
+            .collect(),
     }
+}
+
+/// Why the one object of both generations makes no more workers of this one.
+fn lost(objects: &Objects) -> Option<String> {
+    let mut halves = objects
+        .values()
+        .filter_map(|(_, scaled)| scaled.half.as_ref());
+    halves.find_map(|half| half.lost.clone())
 }
 
 /// The workers of an object that has been deleted.
@@ -295,7 +311,8 @@ fn is_retired(look: &Looked, old: &Objects, frontends: Option<&[Owner]>) -> bool
     let handed_over = memory.is_some_and(|memory| memory.handed_over);
     let is_left = |owner: &Owner| !frontends::is_retired(owner, look.retire);
     let frontends_left = frontends.is_none_or(|owners| owners.iter().any(is_left));
-    let workers_left = look.retire == RetireSpec::Delete && !old.is_empty();
+    let workers_left =
+        look.retire == RetireSpec::Delete && !old.is_empty() && !accept::is_in_place(look.accepted);
     let is_asked = look.retire != RetireSpec::Keep;
     memory.is_some_and(|memory| memory.retired)
         || handed_over && is_asked && !frontends_left && !workers_left

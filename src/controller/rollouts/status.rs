@@ -234,6 +234,9 @@ pub(super) fn action_text(action: &Action) -> String {
         Action::Mark { side, role, .. } => {
             format!("marks the {role} workers of {side} that go first")
         }
+        Action::Replace { side, pods, .. } => {
+            format!("replaces {} of {side} by {}", pods.join(", "), side.other())
+        }
         Action::Shrink { side, sizes: to } => format!("shrinks {side} to {}", sizes(to)),
         Action::SaveSelector => "saves the selector of the clients' Service".to_owned(),
         Action::Retarget(side) => format!("sends the clients to the frontends of {side}"),
@@ -265,6 +268,7 @@ fn conditions(
             Wait::Failed
                 | Wait::Grace { .. }
                 | Wait::Infeasible
+                | Wait::InPlace
                 | Wait::DirectClients
                 | Wait::Unretirable(_)
         )

@@ -4,6 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::DynamicObject;
 use serde_json::{Value as Json, json};
 
+use super::accept;
 use crate::k8s::Object;
 use crate::resource::rollout_status::{AcceptedSide, AcceptedStatus};
 use crate::resource::{DynamoRolloutSpec, RETRIED_AT};
@@ -12,12 +13,16 @@ use crate::split::Weights;
 /// The spec of the update. The controller of updates neither moves nor overrides its split: the rollout leads.
 pub(super) fn spec(spec: &DynamoRolloutSpec, accepted: &AcceptedStatus, split: Weights) -> Json {
     let traffic = &spec.traffic;
+    let in_place = accept::is_in_place(accepted);
     let mut update = json!({
         "newFrontendService": accepted.service,
         "sourceDeployment": accepted.source.frontends,
         "targetDeployment": accepted.target.frontends,
         "clientService": spec.client_service,
-        "workers": {"old": workers(&accepted.source), "new": workers(&accepted.target)},
+        "workers": {
+            "old": workers(&accepted.source, in_place),
+            "new": workers(&accepted.target, in_place),
+        },
         "paused": true,
         "strict": true,
         "trafficSplitPercent": split.rounded_percent(),
@@ -55,7 +60,7 @@ pub(super) fn spec(spec: &DynamoRolloutSpec, accepted: &AcceptedStatus, split: W
     update
 }
 
-fn workers(side: &AcceptedSide) -> Json {
+fn workers(side: &AcceptedSide, in_place: bool) -> Json {
     let replicas: serde_json::Map<String, Json> = { side.roles.iter() }
         .map(|(role, accepted)| (role.clone(), json!(accepted.replicas)))
         .collect();
@@ -65,7 +70,14 @@ fn workers(side: &AcceptedSide) -> Json {
         (None, Some(role)) if role.kind == "ModelServing" => {
             json!({"kind": role.kind, "name": role.name})
         }
-        (None, Some(role)) => json!({"kind": role.kind, "name": role.name, "replicas": replicas}),
+        (None, Some(role)) => {
+            let mut workers = json!({"kind": role.kind, "name": role.name, "replicas": replicas});
+            // The number of a Deployment's revision is not what its pods are labelled with.
+            if let Some(revision) = role.revision.as_ref().filter(|_| in_place) {
+                workers["revision"] = json!(revision);
+            }
+            workers
+        }
         (None, None) => json!({}),
     }
 }
@@ -119,6 +131,7 @@ pub(super) fn is_owned(update: &Object, rollout: &Object) -> bool {
 
 /// Whether the split of this update is one of the same two generations.
 pub(super) fn is_of(update: &DynamicObject, accepted: &AcceptedStatus) -> bool {
+    let in_place = accept::is_in_place(accepted);
     let spec = &update.data["spec"];
     spec["sourceDeployment"] == *accepted.source.frontends
         && spec["targetDeployment"] == *accepted.target.frontends
@@ -128,7 +141,10 @@ pub(super) fn is_of(update: &DynamicObject, accepted: &AcceptedStatus) -> bool {
                 "old" => &accepted.source,
                 _ => &accepted.target,
             };
-            spec["workers"][side]["name"] == workers(accepted)["name"]
+            let wanted = workers(accepted, in_place);
+            ["name", "revision"]
+                .into_iter()
+                .all(|field| spec["workers"][side][field] == wanted[field])
         })
 }
 

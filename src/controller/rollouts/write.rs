@@ -233,6 +233,18 @@ impl Writer {
         }
     }
 
+    /// Deletes a pod, if it is still this one. It may be gone.
+    ///
+    /// # Errors
+    /// Why it was not deleted.
+    pub async fn delete_pod(&self, pod: &Object) -> Result<(), Error> {
+        let mut pod = DynamicObject::clone(pod);
+        // Its status changes all the time.
+        pod.metadata.resource_version = None;
+        let pod = Arc::new(pod);
+        self.delete(&workloads::pods_resource(), &pod).await
+    }
+
     /// Scales a Deployment or StatefulSet to zero, if it is still this one.
     ///
     /// # Errors

@@ -425,16 +425,17 @@ async fn a_graph_that_is_both_source_and_target_is_told_apart_by_revision_to_the
 #[tokio::test]
 async fn what_a_kind_cannot_tell_apart_is_refused_and_never_passed_over() {
     let (stage, controller) =
-        counting(json!({"kind": "LeaderWorkerSet", "name": "new", "revision": "abc"})).await;
+        counting(json!({"kind": "ModelServing", "name": "new", "revision": "abc"})).await;
     let kind = resource(
-        "leaderworkerset.x-k8s.io",
-        "v1",
-        "LeaderWorkerSet",
-        "leaderworkersets",
+        "workload.serving.volcano.sh",
+        "v1alpha1",
+        "ModelServing",
+        "modelservings",
     );
-    let spec = json!({"replicas": 2, "leaderWorkerTemplate": {"size": 4}});
-    stage.create(&kind, "new", json!({"spec": spec})).await;
-    let status = json!({"replicas": 2, "readyReplicas": 2});
+    stage
+        .create(&kind, "new", json!({"spec": {"replicas": 2}}))
+        .await;
+    let status = json!({"replicas": 2, "availableReplicas": 2});
     stage.status(&kind, "new", status).await;
     let told = async |what: &str| {
         stage

@@ -2,6 +2,7 @@
 
 mod again;
 mod graphs;
+mod in_place;
 mod operator;
 
 use std::sync::atomic::Ordering;
@@ -611,6 +612,9 @@ async fn what_a_rollout_cannot_begin_with_is_said_before_the_first_write() {
 
 /// Gives the controller's service account what `deploy/` does, and the Lease in this namespace.
 fn with_own_rights(admin: &str, namespace: &str, place: &std::path::Path) {
+    // Two that apply the same object for the first time are in each other's way.
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = ONE.lock().unwrap();
     super::stage::as_service_account(admin, place);
     let deploy = |file: &str| format!("{}/deploy/rollout/{file}", env!("CARGO_MANIFEST_DIR"));
     let server = server();
@@ -629,9 +633,23 @@ fn with_own_rights(admin: &str, namespace: &str, place: &std::path::Path) {
         "-n",
         namespace,
     ]);
-    // As it stands, for the namespace and the rollout of this test.
-    let policy = std::fs::read_to_string(deploy("policy.yaml")).unwrap();
-    server.apply(&policy.replace("inference", namespace));
+}
+
+impl Managed {
+    /// A controller that may do what `deploy/` permits, and no more.
+    async fn controller_with_own_rights(&mut self, name: &str) -> Controller {
+        let file = format!("{name}.kubeconfig");
+        let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+        let own = place.to_string_lossy().into_owned();
+        let (admin, namespace) = (self.stage.kubeconfig.clone(), self.stage.namespace.clone());
+        tokio::task::spawn_blocking(move || with_own_rights(&admin, &namespace, &place))
+            .await
+            .unwrap();
+        let admin = std::mem::replace(&mut self.stage.kubeconfig, own);
+        let controller = self.stage.controller(&["--rollouts"]).await;
+        self.stage.kubeconfig = admin;
+        controller
+    }
 }
 
 #[tokio::test]
@@ -639,23 +657,15 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     let handover = json!({"handover": {"clients": "Automatic", "retire": "Delete"}});
     let mut managed = Managed::begun(handover).await;
     managed.deployment("other", 1).await;
-    let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rollouts.kubeconfig");
-    let (admin, namespace) = (
-        managed.stage.kubeconfig.clone(),
-        managed.stage.namespace.clone(),
-    );
-    tokio::task::spawn_blocking({
-        let place = place.clone();
-        move || with_own_rights(&admin, &namespace, &place)
-    })
-    .await
-    .unwrap();
-    let admin = std::mem::replace(
-        &mut managed.stage.kubeconfig,
-        place.to_string_lossy().into_owned(),
-    );
-    let _controller = managed.stage.controller(&["--rollouts"]).await;
-    managed.stage.kubeconfig = admin;
+    let namespace = managed.stage.namespace.clone();
+    // As it stands, for the namespace and the rollout of this test.
+    let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/rollout/policy.yaml");
+    let policy = std::fs::read_to_string(policy).unwrap();
+    let policy = policy.replace("inference", &namespace);
+    tokio::task::spawn_blocking(move || server().apply(&policy))
+        .await
+        .unwrap();
+    let _controller = managed.controller_with_own_rights("rollouts").await;
     managed.owned_frontends("old").await;
     managed.stage.proxy("chat").await;
     managed.own_frontends("old").await;

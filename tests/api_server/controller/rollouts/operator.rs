@@ -116,7 +116,8 @@ pub async fn make_pods(
     Ok((pods.items.len(), pods.iter().filter(is_ready).count()))
 }
 
-async fn make(
+/// Makes one pod.
+pub async fn make(
     all: &Api<DynamicObject>,
     pod: &str,
     of: &str,

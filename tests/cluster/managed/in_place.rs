@@ -1,0 +1,158 @@
+//! Workers of both generations in one StatefulSet: a managed update moves its partition, and back.
+
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::*;
+use crate::stage::within_patience;
+
+const SET: &str = "workers";
+const SIZE: u64 = 3;
+
+/// The pod template of a generation's Deployment, for the set.
+fn template(stage: &Stage, generation: &str) -> Value {
+    let name = format!("{generation}-worker");
+    let deployment = stage.cluster.get(&["deployment", &name]);
+    let mut template = deployment["spec"]["template"].clone();
+    template["metadata"]["labels"]["app"] = json!(SET);
+    template
+}
+
+/// The manifest of the set with this template, as a person applies it.
+fn set(template: &Value) -> String {
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": SET, "namespace": "default"},
+        "spec": {
+            "replicas": SIZE, "serviceName": SET, "selector": {"matchLabels": {"app": SET}},
+            "podManagementPolicy": "Parallel", "template": template,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": SIZE}},
+        },
+    })
+    .to_string()
+}
+
+/// The Service behind which Dynamo looks for the workers of a generation.
+fn discovery(stage: &Stage, generation: &str) -> String {
+    let service = stage
+        .cluster
+        .get(&["service", &format!("{generation}-worker")]);
+    let labels = service["metadata"]["labels"].clone();
+    let namespace = labels["nvidia.com/dynamo-namespace"].clone();
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": format!("{generation}-{SET}"), "namespace": "default", "labels": labels},
+        "spec": {
+            "selector": {"app": SET, "nvidia.com/dynamo-namespace": namespace},
+            "ports": [{"name": "system", "port": 9090}],
+        },
+    })
+    .to_string()
+}
+
+/// What is ready of the set, its partition, and how many of its pods are of each Dynamo namespace.
+fn pods(stage: &Stage) -> (u64, u64, [usize; 2]) {
+    let set = stage.cluster.get(&["statefulset", SET]);
+    let partition = &set["spec"]["updateStrategy"]["rollingUpdate"]["partition"];
+    let ready = set["status"]["readyReplicas"].as_u64().unwrap_or(0);
+    let list = stage.cluster.get(&["pods", "-l", &format!("app={SET}")]);
+    let items = list["items"].as_array().expect("a list");
+    let of = |namespace: &str| {
+        let label =
+            |pod: &&Value| pod["metadata"]["labels"]["nvidia.com/dynamo-namespace"] == namespace;
+        items.iter().filter(label).count()
+    };
+    (
+        ready,
+        partition.as_u64().unwrap_or(0),
+        [of("dynamo-v1"), of("dynamo-v2")],
+    )
+}
+
+/// Waits until the rollout is in this phase, by its current spec. One worker is missing at most, and none too many.
+async fn until(managed: &Managed, wanted: &str) -> Value {
+    let begun = Instant::now();
+    let mut last = None;
+    loop {
+        let object = managed.stage().cluster.get(&["dro", NAME]);
+        let status = &object["status"];
+        let is_seen = status["observedGeneration"] == object["metadata"]["generation"];
+        if status["phase"] == wanted && is_seen {
+            println!("{wanted} after {}", since(begun));
+            return object;
+        }
+        let (ready, partition, generations) = pods(managed.stage());
+        assert!(
+            ready + 1 >= SIZE,
+            "{ready} ready: {generations:?}: {status}"
+        );
+        assert!(
+            generations.iter().sum::<usize>() as u64 <= SIZE,
+            "{generations:?}: {status}"
+        );
+        if last != Some((partition, generations)) {
+            println!(
+                "{:>7} {partition} {generations:?}: {}",
+                since(begun),
+                status["message"]
+            );
+            last = Some((partition, generations));
+        }
+        assert!(
+            begun.elapsed() < LONGEST,
+            "never {wanted}: {last:?}: {status}"
+        );
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "in a cluster"]
+async fn one_stateful_set_goes_from_old_to_new_and_half_way_back_and_loses_no_stream() {
+    let managed = Managed {
+        rollout: Rollout {
+            stage: stage(0).await,
+        },
+        deployments: [Vec::new(), Vec::new()],
+        most: SIZE,
+        least: SIZE - 1,
+    };
+    let stage = managed.stage();
+    for generation in ["old", "new"] {
+        stage.cluster.apply(&discovery(stage, generation));
+    }
+    stage.cluster.apply(&set(&template(stage, "old")));
+    within_patience("the set is whole", async || pods(stage).0 == SIZE).await;
+    stage.with_model("old").await;
+    let load = Load::aside(stage.address, STREAMS, SHAPE);
+    phase(&load, 0, STREAMS).await;
+
+    stage.cluster.apply(&set(&template(stage, "new")));
+    let one = json!({"kind": "StatefulSet", "name": SET});
+    let strategy =
+        |partition: u32| json!({"maxSurge": 0, "maxUnavailable": 1, "partition": partition});
+    let begun = json!({"source": one, "target": one, "strategy": strategy(1)});
+    stage.cluster.apply(&manifest(&begun));
+    until(&managed, "Partition").await;
+    assert_eq!(pods(stage), (SIZE, 1, [1, 2]));
+
+    // Back: the set has forgotten nothing as long as it has a pod of old.
+    managed.edit(json!({"intent": "Abort"}));
+    until(&managed, "RolledBack").await;
+    assert_eq!(pods(stage), (SIZE, SIZE, [3, 0]));
+    phase(&load, 1, STREAMS).await;
+
+    managed.edit(json!({"intent": "Run", "strategy": {"partition": 0}}));
+    until(&managed, "Complete").await;
+    assert_eq!(pods(stage), (SIZE, 0, [0, 3]));
+    assert_eq!(managed.clients_reach(), "new-frontend");
+    phase(&load, 2, STREAMS).await;
+    let ended = load.finish();
+    assert_all_well(&ended);
+    println!("{} streams, none failed or cut", ended.len());
+    managed.remove();
+    let services = ["old", "new"].map(|generation| format!("service/{generation}-{SET}"));
+    let set = format!("statefulset/{SET}");
+    stage
+        .cluster
+        .kubectl(&["delete", &set, &services[0], &services[1]]);
+}
