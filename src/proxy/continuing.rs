@@ -79,8 +79,7 @@ pub struct Asked {
 
 /// What is kept of a request after its first content, independent of the type of the old backend.
 pub trait Resume: Send {
-    /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which was continued `times` before. Spends
-    /// from the retry budget, except for the first time.
+    /// Prepares to ask for the rest of a stream of which `sent` has been sent, and which was continued `times` before.
     ///
     /// # Errors
     /// Why nobody is asked.
@@ -162,14 +161,8 @@ impl<O: OldBackend> Resume for Source<O> {
         if !charge.resize(&context.memory, cost(body.len()), Purpose::RequestBody) {
             return Err(Reason::NoMemory);
         }
-        // The first attempt to continue a stream adds no load: it takes the place of the one that broke. When a server with
-        // hundreds of streams dies, all of them are to go on. Moves have a rate of their own.
-        let is_paid = match cause {
-            Cause::PlannedMove => true,
-            _ if times == 0 => snapshot.plan.failover.retry_budget_percent > 0,
-            _ => context.may_retry(&snapshot),
-        };
-        if !is_paid {
+        // Moves have a rate of their own.
+        if cause != Cause::PlannedMove && snapshot.plan.failover.retry_budget_percent == 0 {
             return Err(Reason::RetryBudget);
         }
         Ok(Asked {
@@ -242,7 +235,8 @@ impl<O: OldBackend> Source<O> {
         from: Option<Arc<Endpoint>>,
     ) -> Result<Joined, Reason> {
         let mut tried: Vec<u64> = from.iter().map(|endpoint| endpoint.id).collect();
-        let mut attempts = 0;
+        let mut attempts = [0; Generation::ALL.len()];
+        let mut is_denied = false;
         for candidates in &asked.candidates {
             let (target, most, same) = match candidates {
                 Candidates::Others(target) => (*target, MAX_PER_POOL, None),
@@ -255,11 +249,14 @@ impl<O: OldBackend> Source<O> {
             for _ in 0..most {
                 let endpoint = self.pick(pool, target, asked, same, &tried).await;
                 let Some(endpoint) = endpoint else { break };
-                // The first attempt is paid for already.
-                if attempts > 0 && !self.proxy.context.may_retry(&asked.snapshot) {
-                    return Err(Reason::RetryBudget);
+                // The first attempt of a generation takes the place of the one that broke: when a server with hundreds of
+                // streams dies, all of them are to go on, also if the rest of its generation dies with it.
+                let attempts = &mut attempts[target.generation().index()];
+                if *attempts > 0 && !self.proxy.context.may_retry(&asked.snapshot) {
+                    is_denied = true;
+                    break;
                 }
-                attempts += 1;
+                *attempts += 1;
                 tried.push(endpoint.id);
                 let attempt = self.attempt(asked, pool, target, &endpoint, exchange, sent);
                 match attempt.await {
@@ -273,8 +270,9 @@ impl<O: OldBackend> Source<O> {
             }
         }
         Err(match (attempts, &asked.proof) {
-            (0, Some(_)) => Reason::NotSupported,
-            (0, None) => Reason::NoTarget,
+            _ if is_denied => Reason::RetryBudget,
+            ([0, 0], Some(_)) => Reason::NotSupported,
+            ([0, 0], None) => Reason::NoTarget,
             _ => Reason::AttemptsFailed,
         })
     }
