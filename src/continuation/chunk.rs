@@ -85,6 +85,15 @@ impl<'a> Chunk<'a> {
             return Vec::new();
         };
         let total = corrected.prompt_tokens + corrected.completion_tokens;
+        // The second server may have had some of the answer in its cache, as a part of its prompt.
+        let details = usage.object("prompt_tokens_details");
+        let cached = details.filter(|details| {
+            let cached = details.value("cached_tokens").map(std::str::from_utf8);
+            let cached = cached.and_then(|cached| cached.ok()?.parse::<u64>().ok());
+            cached.is_some_and(|cached| cached > corrected.prompt_tokens)
+        });
+        let most = corrected.prompt_tokens.to_string();
+        let cached = cached.map(|details| details.set("cached_tokens", &most));
         [
             ("prompt_tokens", corrected.prompt_tokens),
             ("completion_tokens", corrected.completion_tokens),
@@ -95,6 +104,7 @@ impl<'a> Chunk<'a> {
         .into_iter()
         .filter(|(key, _)| usage.given(key).is_some())
         .map(|(key, value)| usage.set(key, &value.to_string()))
+        .chain(cached)
         .collect()
     }
 }

@@ -87,11 +87,6 @@ pub fn end_of_block(index: u32) -> String {
     )
 }
 
-/// The text without white space at its end, which no assistant's last message may have.
-pub fn without_end(text: &str) -> &str {
-    text.trim_end()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
+use super::Reason;
 use super::json::{self, Edit, Object};
-use super::{Reason, messages};
+use super::text::given;
 use crate::sse::Api;
 
 /// Fields that bind the output to a grammar or schema, besides those that begin with `guided_`.
@@ -71,9 +72,9 @@ impl<'a> Request<'a> {
         let quoted = [b"\"", text, b"\""].concat();
         let said: String = serde_json::from_slice(&quoted).map_err(|_| Reason::Content)?;
         let mut edits = match self.api {
-            Api::Chat => self.with_message(&quoted)?,
+            Api::Chat => self.with_message(given(self.api, &said))?,
             Api::Completions => self.with_prompt(text)?,
-            Api::Messages => self.with_prefill(messages::without_end(&said))?,
+            Api::Messages => self.with_prefill(given(self.api, &said))?,
             _ => return Err(Reason::Request),
         };
         self.lower_limits(tokens, &mut edits)?;
@@ -172,8 +173,9 @@ impl<'a> Request<'a> {
     }
 
     /// The edits that append the text as an assistant's message, or to the last one if that is already to be continued.
-    fn with_message(&self, quoted: &[u8]) -> Result<Vec<Edit>, Reason> {
+    fn with_message(&self, said: &str) -> Result<Vec<Edit>, Reason> {
         let object = &self.object;
+        let quoted = serde_json::to_string(said).map_err(|_| Reason::Content)?;
         let messages = object.get("messages").ok_or(Reason::Request)?.value.clone();
         let all = json::elements(object.text, messages.clone()).ok_or(Reason::Request)?;
         let last = all.last().ok_or(Reason::Request)?;
@@ -184,7 +186,7 @@ impl<'a> Request<'a> {
                     return Err(Reason::Request);
                 }
                 let end = messages.end - 1;
-                let message = [b",{\"role\":\"assistant\",\"content\":", quoted, b"}"].concat();
+                let message = format!(",{{\"role\":\"assistant\",\"content\":{quoted}}}");
                 Ok(vec![
                     Edit::new(end..end, message),
                     object.set("continue_final_message", "true"),

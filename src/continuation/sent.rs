@@ -9,8 +9,8 @@ use super::blocks::Blocks;
 use super::chunk::{Chunk, Step};
 use super::frame::Frame;
 use super::json;
-use super::text::Text;
-use super::{Reason, event, messages};
+use super::text::{Text, given};
+use super::{Reason, event};
 use crate::sse::{Api, Usage};
 
 /// The last event of a stream.
@@ -56,14 +56,18 @@ pub struct Sent {
     earlier: u64,
     /// Events of the current server with text or reasoning.
     events: u64,
+    /// Those of all servers with reasoning alone. Its tokens are in no prompt of a server that continues the text.
+    reasoned: u64,
     /// Tokens that the current server reported.
     reported: Option<u64>,
     /// As the first server reported them.
     prompt: Option<u64>,
     /// The content blocks of Messages.
     blocks: Blocks,
-    /// White space at the end of the text that the current server was not given. What it repeats of it is dropped.
+    /// White space at the end of the text that the current server was not given (see [`given`]). What it repeats of it is dropped.
     repeats: String,
+    /// Events of the current server with nothing but that white space, each a token that the client has counted.
+    repeated: u64,
     /// Another server continues it, so that ids and counts are rewritten.
     joined: bool,
     prevented: Option<Reason>,
@@ -84,10 +88,12 @@ impl Sent {
             finished: false,
             earlier: 0,
             events: 0,
+            reasoned: 0,
             reported: None,
             prompt: None,
             blocks: Blocks::default(),
             repeats: String::new(),
+            repeated: 0,
             joined: false,
             prevented: None,
         }
@@ -139,7 +145,8 @@ impl Sent {
     /// How many tokens it took: as reported, else one for each event with text or reasoning.
     #[must_use]
     pub fn tokens(&self) -> u64 {
-        self.earlier + self.reported.unwrap_or(self.events)
+        let own = self.reported.unwrap_or(self.events);
+        self.earlier + own.saturating_sub(self.repeated)
     }
 
     /// The model that its events name.
@@ -159,13 +166,9 @@ impl Sent {
         if self.finished {
             return Err(Reason::Finished);
         }
-        // A server of Messages cannot be given white space alone.
-        let is_blank = self.text.is_empty()
-            || (self.api == Api::Messages
-                && self
-                    .said()
-                    .is_some_and(|said| messages::without_end(&said).is_empty()));
-        // Without text the client has nothing that could contradict another answer.
+        let said = self.said();
+        let is_blank = said.is_some_and(|said| given(self.api, &said).is_empty());
+        // The client has nothing that could contradict another answer.
         Ok(if is_blank { Ask::Again } else { Ask::Rest })
     }
 
@@ -236,6 +239,7 @@ impl Sent {
             self.prevent(reason);
         }
         self.events += u64::from(chunk.reasoning || chunk.text.is_some());
+        self.reasoned += u64::from(chunk.reasoning && chunk.text.is_none());
     }
 
     fn report(&mut self, usage: Usage) {

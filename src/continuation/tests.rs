@@ -19,8 +19,8 @@ fn continued(api: Api, body: &str, text: &str, tokens: u64) -> Result<String, Re
 #[test]
 fn the_text_becomes_a_message_that_is_to_be_continued_and_the_rest_keeps_its_bytes() {
     let body = "{ \"x-unknown\": [1, 2 ],\"messages\" : [ {\"role\":\"user\",\"content\":\"a\"} ] ,\"stream\":true, \"max_tokens\": 10 ,\"seed\":1}";
-    let expected = "{ \"x-unknown\": [1, 2 ],\"messages\" : [ {\"role\":\"user\",\"content\":\"a\"} ,{\"role\":\"assistant\",\"content\":\"b\\n\"}] ,\"stream\":true, \"max_tokens\": 7 ,\"seed\":1,\"continue_final_message\":true,\"add_generation_prompt\":false}";
-    assert_eq!(continued(Api::Chat, body, "b\\n", 3).unwrap(), expected);
+    let expected = "{ \"x-unknown\": [1, 2 ],\"messages\" : [ {\"role\":\"user\",\"content\":\"a\"} ,{\"role\":\"assistant\",\"content\":\"b\\nc\"}] ,\"stream\":true, \"max_tokens\": 7 ,\"seed\":1,\"continue_final_message\":true,\"add_generation_prompt\":false}";
+    assert_eq!(continued(Api::Chat, body, "b\\nc\\n", 3).unwrap(), expected);
 }
 
 #[test]
@@ -266,17 +266,65 @@ fn token_counts_are_those_of_the_whole_answer() {
     plain.join(Ask::Rest, 0);
     // The second server counts the text so far as part of its prompt.
     assert_eq!(plain.corrected(usage(9, 4)), usage(7, 6));
+    // It is not given the reasoning.
+    let think = delta("a", r#"{"reasoning":"hm"}"#);
+    let mut reasoned = sent(&[&think, &think, &think, &text, &text]);
+    reasoned.join(Ask::Rest, 0);
+    assert_eq!(reasoned.corrected(usage(9, 4)), usage(7, 9));
+    let mut again = sent(&[&think, &think]);
+    again.join(Ask::Again, 1);
+    passed(&mut again, &text);
+    again.join(Ask::Rest, 0);
+    assert_eq!(again.corrected(usage(8, 4)), usage(7, 6));
     let mut reported = sent(&[&text, &counted]);
     reported.join(Ask::Rest, 0);
     assert_eq!(reported.corrected(usage(99, 4)), usage(7, 9));
     let last = r#"{"id":"b","choices":[],"usage":{"prompt_tokens":99,"completion_tokens":4,"total_tokens":103,"x":{"y":1}}}"#;
     let expected = r#"{"id":"a","choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16,"x":{"y":1}}}"#;
     assert_eq!(passed(&mut reported, last), expected);
+    for (cached, expected) in [(50, 7), (3, 3)] {
+        let with = |prompt, completion, total, cached| {
+            format!(
+                r#"{{"id":"a","choices":[],"usage":{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{total},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}}}"#
+            )
+        };
+        let data = passed(&mut reported, &with(99, 4, 103, cached));
+        assert_eq!(data, with(7, 9, 16, expected));
+    }
     // A request that is asked again is answered as a whole.
     let mut again = sent(&[&delta("a", r#"{"reasoning":"hm"}"#)]);
     again.join(Ask::Again, 3);
     assert_eq!(again.corrected(usage(7, 9)), usage(7, 9));
     assert_eq!(again.tokens(), 3);
+}
+
+#[test]
+fn white_space_that_the_second_server_says_again_is_dropped_and_counts_once() {
+    let text = |text: &str, count: u64| {
+        let delta = serde_json::json!({"content": text});
+        let usage = serde_json::json!({"prompt_tokens": 7, "completion_tokens": count});
+        serde_json::json!({"id": "a", "choices": [{"index": 0, "delta": delta}], "usage": usage})
+            .to_string()
+    };
+    let mut broken = sent(&[&text("a", 1), &text("b\n", 2), &text("\n", 3)]);
+    assert_eq!(broken.ask(), Ok(Ask::Rest));
+    broken.join(Ask::Rest, 0);
+    for (given, expected) in [
+        (text("\n", 1), text("", 3)),
+        (text("\n c", 2), text(" c", 4)),
+        (text("\n", 3), text("\n", 5)),
+    ] {
+        assert_eq!(passed(&mut broken, &given), expected);
+    }
+    assert_eq!(
+        (&broken.text()[..], broken.tokens()),
+        (&br"ab\n\n c\n"[..], 5)
+    );
+    // White space alone is asked for again.
+    let mut blank = sent(&[&delta("a", r#"{"reasoning":"hm"}"#), &text("\n\n", 2)]);
+    assert_eq!(blank.ask(), Ok(Ask::Again));
+    blank.join(Ask::Again, 0);
+    assert_eq!(passed(&mut blank, &text("\n\na", 1)), text("a", 1));
 }
 
 #[test]

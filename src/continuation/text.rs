@@ -1,10 +1,23 @@
 //! The text of a stream, kept in pieces, so that long ones are neither copied as they grow nor reserve much.
 
+use crate::sse::Api;
+
 /// The size of a full piece, in bytes.
 const PIECE: usize = 64 * 1024;
 
 /// By how much the last piece grows at least, in bytes.
 const STEP: usize = 256;
+
+/// What another server is given of the text that a client has.
+///
+/// Without white space at its end, where the text becomes a message: chat templates drop it, or keep it, and Messages refuses it.
+/// The model generates it again.
+pub fn given(api: Api, text: &str) -> &str {
+    match api {
+        Api::Chat | Api::Messages => text.trim_end(),
+        _ => text,
+    }
+}
 
 /// A text that grows.
 #[derive(Debug, Default)]
@@ -17,10 +30,6 @@ impl Text {
     /// Its length in bytes.
     pub fn len(&self) -> usize {
         self.full.len() * PIECE + self.last.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// What it holds, in bytes: less than its length, [`STEP`], and 16 bytes for each full piece.
@@ -62,6 +71,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_message_is_given_without_white_space_at_its_end_and_a_prompt_with_it() {
+        let text = " a b \u{a0}\r\n\t";
+        assert_eq!(given(Api::Chat, text), " a b");
+        assert_eq!(given(Api::Messages, text), " a b");
+        assert_eq!(given(Api::Completions, text), text);
+        assert_eq!(given(Api::Chat, " \n"), "");
+    }
+
+    #[test]
     fn a_text_holds_little_more_than_its_length() {
         for size in [1, 5, 255, 1000, PIECE - 1, PIECE, 3 * PIECE + 7] {
             let (mut text, mut expected) = (Text::default(), Vec::new());
@@ -75,6 +93,6 @@ mod tests {
             }
             assert_eq!(text.whole(), expected);
         }
-        assert!(Text::default().is_empty() && Text::default().held() == 0);
+        assert!(Text::default().len() == 0 && Text::default().held() == 0);
     }
 }

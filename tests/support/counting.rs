@@ -185,17 +185,23 @@ impl Counting {
         script = script.chunk(event(
             json!({"type": "content_block_start", "index": index, "content_block": block}),
         ));
+        let text = |text: &str| {
+            let delta = json!({"type": "text_delta", "text": text});
+            event(json!({"type": "content_block_delta", "index": index, "delta": delta}))
+        };
+        let (blank, rest) = without_blank(rest);
         for (number, word) in rest.split_inclusive([' ', '\n']).enumerate() {
             if let Some((after, how)) = breaks
                 && *after == number
             {
                 return how(script);
             }
+            if number == 0 && !blank.is_empty() {
+                said += 1;
+                script = script.chunk(text(blank));
+            }
             said += 1;
-            let delta = json!({"type": "text_delta", "text": word});
-            script = script.chunk(event(
-                json!({"type": "content_block_delta", "index": index, "delta": delta}),
-            ));
+            script = script.chunk(text(word));
         }
         script = script.chunk(event(json!({"type": "content_block_stop", "index": index})));
         script = script.chunk(event(json!({
@@ -248,11 +254,16 @@ impl Counting {
             let delta = json!({"reasoning_content": format!("{} thinks {index} ", self.name)});
             script = script.chunk(chunk(delta, Value::Null, said));
         }
+        let (blank, rest) = without_blank(rest);
         for (index, word) in rest.split_inclusive([' ', '\n']).enumerate() {
             if let Some((after, how)) = breaks
                 && *after == index
             {
                 return how(script);
+            }
+            if index == 0 && !blank.is_empty() {
+                said += 1;
+                script = script.chunk(chunk(json!({"content": blank}), Value::Null, said));
             }
             said += 1;
             let mut delta = json!({"content": word});
@@ -271,6 +282,11 @@ impl Counting {
         }
         script.chunk(DONE)
     }
+}
+
+/// The white space at the beginning of a text, which is a token of its own and no word, and what follows it.
+fn without_blank(text: &str) -> (&str, &str) {
+    text.split_at(text.len() - text.trim_start().len())
 }
 
 fn usage(prompt: usize, said: usize) -> Value {

@@ -3,6 +3,7 @@
 use super::{Ask, IDENTITY, Sent};
 use crate::continuation::chunk::{Chunk, Step};
 use crate::continuation::json::{self, Edit};
+use crate::continuation::text::given;
 use crate::continuation::{Reason, event, messages};
 use crate::sse::{Api, Usage};
 
@@ -49,19 +50,20 @@ impl Sent {
     pub fn join(&mut self, ask: Ask, skipped: u64) {
         self.earlier = match ask {
             // It generates a whole answer.
-            Ask::Again => 0,
+            Ask::Again => {
+                self.reasoned = skipped;
+                0
+            }
             Ask::Rest => self.tokens(),
         };
         self.events = skipped;
         self.reported = None;
         self.frame = None;
+        self.repeated = 0;
         self.blocks.join();
-        self.repeats = match self.api {
-            Api::Messages => self.said().map_or_else(String::new, |said| {
-                said[messages::without_end(&said).len()..].to_owned()
-            }),
-            _ => String::new(),
-        };
+        self.repeats = self.said().map_or_else(String::new, |said| {
+            said[given(self.api, &said).len()..].to_owned()
+        });
         self.joined = true;
     }
 
@@ -77,10 +79,12 @@ impl Sent {
         if !self.joined || self.earlier == 0 {
             return reported;
         }
-        let own = reported.prompt_tokens.saturating_sub(self.earlier);
+        let in_prompt = self.earlier.saturating_sub(self.reasoned);
+        let own = reported.prompt_tokens.saturating_sub(in_prompt);
         Usage {
             prompt_tokens: self.prompt.unwrap_or(own),
-            completion_tokens: reported.completion_tokens + self.earlier,
+            completion_tokens: self.earlier
+                + reported.completion_tokens.saturating_sub(self.repeated),
         }
     }
 
@@ -92,6 +96,13 @@ impl Sent {
             return None;
         };
         let mut edits: Vec<Edit> = Vec::new();
+        let text = chunk.text.clone();
+        let rest = text
+            .as_ref()
+            .and_then(|text| self.without_repeats(&data[text.start - 1..text.end + 1]));
+        if self.earlier > 0 {
+            self.repeated += u64::from(rest.as_ref().is_some_and(Vec::is_empty));
+        }
         for (key, known) in IDENTITY.iter().zip(&self.identity) {
             if let (Some(known), Some(member)) = (known, chunk.object.get(key)) {
                 edits.push(Edit::new(member.value.clone(), &known[..]));
@@ -105,14 +116,13 @@ impl Sent {
         }
         let before = self.place(&chunk, &mut edits);
         self.record(&chunk);
-        if let Some(text) = chunk.text {
-            match self.without_repeats(&data[text.start - 1..text.end + 1]) {
-                Some(rest) => {
-                    self.push(&rest);
-                    edits.push(Edit::new(text, rest));
-                }
-                None => self.push(&data[text]),
+        match (text, rest) {
+            (Some(text), Some(rest)) => {
+                self.push(&rest);
+                edits.push(Edit::new(text, rest));
             }
+            (Some(text), None) => self.push(&data[text]),
+            (None, _) => {}
         }
         let data = json::edited(data, edits);
         Some(Rewritten { before, data })
