@@ -332,8 +332,8 @@ pub struct Generation {
     pub last_minute: ::core::option::Option<Recent>,
     #[prost(message, optional, tag = "11")]
     pub last_five_minutes: ::core::option::Option<Recent>,
-    /// Attempts that it failed before the first content, whether or not another one recovered the request. Absent: this proxy does
-    /// not say.
+    /// Attempts that it failed before the first content, whether or not another one recovered the request, and streams that broke
+    /// after it and that others were asked to continue. Absent: this proxy does not say.
     #[prost(message, optional, tag = "12")]
     pub failed_attempts: ::core::option::Option<Causes>,
 }

@@ -81,6 +81,13 @@ const fn failure(cause: Cause) -> Option<failover::Cause> {
 }
 
 impl Exchange {
+    /// Records that the stream broke on its server, and that others are asked for the rest.
+    pub fn broke(&mut self, cause: Cause) {
+        if let Some(cause) = failure(cause) {
+            self.attempt_failed(cause);
+        }
+    }
+
     /// Records that another server, of `generation`, is asked to continue the stream. The server before it generated `tokens`
     /// of the answer. Returns the `traceparent` of the attempt if the exchange is traced.
     pub fn asks_to_continue(
@@ -89,8 +96,9 @@ impl Exchange {
         cause: Cause,
         tokens: u64,
     ) -> Option<HeaderValue> {
-        // The stream broke on its first server, though the client may notice nothing.
-        self.first_over(cause != Cause::PlannedMove);
+        if cause == Cause::PlannedMove {
+            self.first_over(false);
+        }
         self.attempts += 1;
         self.parts.get_or_insert_default().deliver(
             &self.context.metrics,

@@ -117,7 +117,7 @@ impl Default for Metrics {
         );
         let failed_attempts = by_generation.counters(
             "crossfade_failed_attempts_total",
-            "Attempts that failed before the first content, by the generation that failed them, whether or not another one recovered the request",
+            "Attempts that failed before the first content, and streams that broke after it and that other servers were asked to continue, by the generation that failed them",
             &["generation", "cause"],
         );
         let rejects = by_generation.counters(
