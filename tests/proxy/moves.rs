@@ -210,6 +210,28 @@ async fn a_moving_stream_is_on_old_until_it_has_joined_new() {
 }
 
 #[tokio::test]
+async fn a_stream_that_old_took_over_from_new_moves_back() {
+    let new = counting::Counting::new("new", WORDS).breaking(4, Script::reset);
+    let new = Upstream::start(new.handler()).await;
+    let mut server = counting::Counting::new("old", WORDS);
+    server.breaks_again = Some((2, Arc::new(Script::hang)));
+    let old = Upstream::start(server.handler()).await;
+    let file = PlanFile::new(&plan(&new, [0, 1], "moveAfterSeconds: 0"));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    proven(&proxy).await;
+    let seen = client::open_chat(proxy.address).await.response().await;
+    let seen = seen.text();
+    let (text, ids) = content(&seen);
+    assert_eq!(text, words(WORDS), "{seen}");
+    assert_eq!(ids, ["cmpl-new"], "{seen}");
+    for reason in ["connection", "planned_move"] {
+        let labels = [("outcome", "continued"), ("reason", reason)];
+        proxy.counts(MOVED, &labels, 1.0).await;
+    }
+    proxy.counts(MOVING, &[], 0.0).await;
+}
+
+#[tokio::test]
 async fn streams_move_at_the_pace_of_the_plan() {
     const STREAMS: usize = 6;
     let old = Counting::new("old").pausing_after(2).start().await;

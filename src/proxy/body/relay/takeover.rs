@@ -114,7 +114,7 @@ impl Relay {
         let (Some(kept), Some(sse)) = (&mut self.kept, &mut self.sse) else {
             return false;
         };
-        let (Some(source), Some(sent), Some(exchange)) =
+        let (Some(source), Some(sent), Some(mut exchange)) =
             (kept.source.take(), sse.sent.take(), self.exchange.take())
         else {
             return false;
@@ -134,6 +134,7 @@ impl Relay {
                 return false;
             }
         };
+        exchange.broke(cause);
         let stays = matches!(otherwise, Otherwise::Forward(_) | Otherwise::Stay);
         if !stays {
             self.source = UpstreamBody::empty();
@@ -291,9 +292,14 @@ impl Relay {
         if let Some(kept) = &mut self.kept {
             kept.times += 1;
             kept.endpoint = Some(joined.endpoint);
-            if to == Generation::New {
-                kept.moves = None;
-            }
+            kept.moves = match (from, to) {
+                (_, Generation::New) => None,
+                (Generation::Old, Generation::Old) => kept.moves.take(),
+                // Old may have lost its share before.
+                (Generation::New, Generation::Old) => {
+                    kept.source.as_ref().map(|source| source.watch_moves())
+                }
+            };
         }
         self.hide(joined.hidden);
         self.source = joined.body;
