@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
+use crate::pair::PROTOCOLS;
 use crate::peers::read_streams;
-use crate::rig::{Family, PlanFile, Proxy, Script, Upstream, manifest, stream_of};
+use crate::rig::plan_file::mostly_old;
+use crate::rig::{Counting, Family, PlanFile, Proxy, Script, Upstream, manifest, stream_of, words};
 
 /// Between two streams that break, so that the endpoint is not ejected.
 const WHOLE_STREAMS: usize = 2;
@@ -226,5 +228,34 @@ async fn the_official_clients_read_a_stream_that_goes_on_elsewhere_after_any_par
                 .recovers(&[("cause", "broken")], cuts.len() as f64)
                 .await;
         }
+    }
+}
+
+#[tokio::test]
+async fn the_official_client_of_messages_reads_a_message_that_breaks_and_goes_on_elsewhere() {
+    type How = fn(Script) -> Script;
+    const STREAMS: usize = 3;
+    let gone: How = |script| {
+        let error = json!({"type": "api_error", "message": "Service temporarily unavailable"});
+        script.chunk(framed(&[json!({"type": "error", "error": error})]))
+    };
+    let breaks: [(usize, How); 3] = [(1, Script::reset), (5, Script::end), (4, gone)];
+    for (protocol, (after, how)) in PROTOCOLS.into_iter().cycle().zip(breaks) {
+        let old = Upstream::start(Counting::new("old", 20).breaking(after, how).handler()).await;
+        let new = Upstream::start(Counting::new("new", 20).handler()).await;
+        let lines = "failover: {retryBudgetPercent: 100, continuation: {mode: AnyGeneration}}";
+        let flags = ["--upstream-protocol", protocol];
+        let proxy = Proxy::planned(&old, &mostly_old(&new, lines), &flags).await;
+        let streams = read_streams(Family::Messages, proxy.address, STREAMS).await;
+        for (id, blocks) in streams {
+            let what = format!("{protocol} after {after}: {blocks}");
+            assert_eq!(id, "msg_old", "{what}");
+            assert_eq!(blocks, json!([["text", words(20)]]), "{what}");
+        }
+        let labels = [("outcome", "continued")];
+        let count = STREAMS as f64;
+        proxy
+            .counts("crossfade_continuations_total", &labels, count)
+            .await;
     }
 }

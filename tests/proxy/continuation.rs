@@ -198,11 +198,20 @@ async fn whatever_breaks_a_stream_another_server_goes_on_and_its_client_sees_one
                 (&line["answered"], &line["attempts"]),
                 (&json!(by), &json!(2))
             );
-            let gap = proxy
-                .metrics()
-                .await
-                .sum("crossfade_continuation_gap_seconds_count", &[]);
+            let metrics = proxy.metrics().await;
+            let gap = metrics.sum("crossfade_continuation_gap_seconds_count", &[]);
             assert_eq!(gap, 1.0, "{what}");
+            // The server that continues it failed nothing.
+            let failure = match cause {
+                "connection" | "truncated" => "broken",
+                "gap_timeout" => "deadline",
+                other => other,
+            };
+            let labels = [("generation", "old"), ("cause", failure)];
+            for labels in [&labels[..], &[]] {
+                let failed = metrics.sum("crossfade_failed_attempts_total", labels);
+                assert_eq!(failed, 1.0, "{what}");
+            }
         }
     }
 }
@@ -542,9 +551,14 @@ async fn an_answer_goes_on_by_its_content_and_not_if_the_second_model_thinks_aga
         let old = Upstream::start(first.handler()).await;
         let new = Upstream::start(second.handler()).await;
         let proxy = Proxy::planned(&old, &mostly_old(&new, ANY), &[]).await;
-        let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
+        let body = asking(json!({"stream_options": {"include_usage": true}}));
+        let response = client::post(proxy.address, CHAT, &[], body).await;
         if goes_on {
             let seen = assert_one(&response, 20, "thinks");
+            // The second server is given the five words, and not the three thoughts.
+            let expected =
+                json!({"prompt_tokens": 10, "completion_tokens": 23, "total_tokens": 33});
+            assert_eq!(seen.usage, [expected]);
             assert_eq!(seen.reasoning, "old thinks 0 old thinks 1 old thinks 2 ");
             assert_counted(&proxy, "continued", "connection").await;
         } else {
@@ -582,6 +596,33 @@ async fn a_server_that_fails_before_it_goes_on_is_followed_by_another() {
         );
         assert_eq!(asked(&a) + asked(&b), 2);
         assert_eq!(proxy.access_line(1).await["attempts"], 3);
+    }
+}
+
+#[tokio::test]
+async fn the_retry_budget_does_not_limit_the_first_attempt_of_a_generation() {
+    // Three retries for this plan.
+    let lines =
+        "failover: {retryBudgetPercent: 1, continuation: {mode: AnyGeneration, maxPerStream: 3}}";
+    let mut gone = Counting::new("old", 20).breaking(5, Script::reset);
+    gone.breaks_again = Some((0, std::sync::Arc::new(Script::reset)));
+    let mut new = Counting::new("new", 20);
+    new.breaks_again = Some((5, std::sync::Arc::new(Script::reset)));
+    let a = Upstream::start(gone.clone().handler()).await;
+    let b = Upstream::start(gone.handler()).await;
+    let new = Upstream::start(new.handler()).await;
+    let proxy = Proxy::planned(&a, &mostly_old(&new, lines), &["--old", &b.url()]).await;
+    for (generation, count) in [("old", 2.0), ("new", 1.0)] {
+        let labels = [("generation", generation), ("state", "supported")];
+        proxy
+            .counts("crossfade_continuation_capability", &labels, count)
+            .await;
+    }
+    for stream in 1..=3 {
+        let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
+        let seen = assert_one(&response, 20, "the budget");
+        assert_eq!(seen.comments.len(), 3, "{:?}", seen.comments);
+        assert_eq!(proxy.access_line(stream).await["continued"], 3);
     }
 }
 
