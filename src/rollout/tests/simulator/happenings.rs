@@ -92,9 +92,9 @@ impl Simulation {
                     may_reach_old: [Some(0), Some(0), Some(1), None][self.draw.below(4) as usize],
                     open_streams,
                     quiet_for: [
-                        Some(seconds(60)),
+                        Some(seconds(10)),
                         Some(seconds(100)),
-                        Some(seconds(59)),
+                        Some(seconds(9)),
                         None,
                     ][self.draw.below(4) as usize],
                     moving: self.draw.below(2),
