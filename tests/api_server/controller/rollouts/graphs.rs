@@ -190,7 +190,10 @@ async fn a_component_that_is_taken_out_of_a_graph_is_named() {
     let expected = "DynamoGraphDeployment old no longer has the component Decode";
     assert!(conditions.contains(expected), "{conditions}");
     managed.edit(json!({"strategy": {"partition": 0}})).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let generation = managed.rollout().await["metadata"]["generation"].clone();
+    let is_seen = |status: &Value| status["observedGeneration"] == generation;
+    let object = managed.until("the edit seen", is_seen).await;
+    assert_eq!(object["status"]["phase"], "Stalled");
     let graph = managed.stage.api(&graphs()).get("old").await.unwrap();
     assert_eq!(graph.data["spec"]["services"]["Other"]["replicas"], 2);
 }
