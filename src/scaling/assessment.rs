@@ -1,7 +1,7 @@
 //! The observed state, in units.
 
 use super::{
-    Intent, OnFailure, Serves, Settings, Sizes, Verdict, Workers,
+    Intent, OnFailure, Serves, Settings, Sizes, Verdict, Wait, Workers,
     seen::{Removes, Seen, Side},
 };
 use crate::rollout::{Role, Sides};
@@ -121,12 +121,15 @@ impl<'a> Assessment<'a> {
         }
     }
 
-    /// The units of `side` that may get requests: a loss counts at once, a gain once it is warm.
+    /// The units of `side` that may get requests: a loss counts at once, a gain once it is warm. One that is no longer asked for
+    /// may be ready for a moment longer.
     pub fn counted(&self, side: Generation) -> u32 {
-        match side == self.gaining() {
-            true => self.units(side).usable,
-            false => self.units(side).capacity,
-        }
+        let units = self.units(side);
+        let ready = match side == self.gaining() {
+            true => units.usable,
+            false => units.capacity,
+        };
+        ready.min(units.asked)
     }
 
     /// Whether every proxy has applied the split in the resource. Without a proxy nobody confirms it.
@@ -134,6 +137,16 @@ impl<'a> Assessment<'a> {
         let traffic = &self.seen.traffic;
         let applied = |proxy: &Option<Weights>| *proxy == Some(traffic.split);
         !traffic.applied.is_empty() && traffic.applied.iter().all(applied)
+    }
+
+    /// The proxies that have not applied the split.
+    pub fn unapplied(&self) -> Wait {
+        let traffic = &self.seen.traffic;
+        let applied = |proxy: &&Option<Weights>| **proxy == Some(traffic.split);
+        Wait::Proxies {
+            applied: traffic.applied.iter().filter(applied).count(),
+            all: traffic.applied.len(),
+        }
     }
 }
 

@@ -18,6 +18,10 @@ pub(super) fn clients_back(look: &Assessment) -> Option<Next> {
     Some(match look.seen.sides.old.frontends {
         // The frontends of new serve the clients until then.
         0 => Next::Wait(vec![Wait::Frontend(Generation::Old)]),
+        // The proxies of old follow the split again after an undo, and may still send requests to where they did before.
+        _ if !look.is_applied() && !look.is_out(Generation::New) => {
+            Next::Wait(vec![look.unapplied()])
+        }
         _ => Next::Act(Action::Retarget(Generation::Old), Vec::new()),
     })
 }

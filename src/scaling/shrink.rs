@@ -149,12 +149,7 @@ impl Shrink {
         let traffic = &look.seen.traffic;
         let mut waits = Vec::new();
         if !look.is_applied() {
-            let applied = |proxy: &&Option<Weights>| **proxy == Some(traffic.split);
-            waits.push(Wait::Proxies {
-                applied: traffic.applied.iter().filter(applied).count(),
-                all: traffic.applied.len(),
-            });
-            return waits;
+            return vec![look.unapplied()];
         }
         let deadline = look.settings.strategy.drain_deadline;
         let is_over = deadline.is_some_and(|deadline| traffic.applied_for >= deadline);

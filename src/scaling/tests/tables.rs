@@ -495,6 +495,37 @@ fn workers_that_restart_are_not_taken_for_workers_that_are_not_needed() {
 }
 
 #[test]
+fn workers_that_were_taken_away_get_no_requests_while_they_are_still_ready() {
+    let mut four = settings(&FOUR);
+    four.handover.clients = Switch::Automatic;
+    let mut cluster = Cluster::of(four);
+    assert_eq!(cluster.run(500).0.progress, Progress::Complete);
+    // Nothing has removed the last pod yet.
+    let object = cluster.objects.old.get_mut(&Role::Worker).unwrap();
+    object.pods = vec![9];
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!((decision.action, decision.ready.old), (None, 1));
+}
+
+/// The proxies of an earlier generation follow other plans until they have applied the split again.
+#[test]
+fn clients_come_back_only_to_proxies_that_have_applied_the_split() {
+    let mut four = settings(&FOUR);
+    four.handover.clients = Switch::Automatic;
+    let mut cluster = Cluster::of(four);
+    cluster.run(500);
+    cluster.settings.intent = Intent::Abort;
+    cluster.applied[0] = Some(Weights::ALL_OLD);
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!(decision.action, None);
+    assert_eq!(decision.waits, [Wait::Proxies { applied: 1, all: 2 }]);
+    // Where new does not serve at all, nothing is worse than to stay.
+    cluster.serves.new = Serves::No;
+    let decision = decide(&cluster.settings, &cluster.read());
+    assert_eq!(decision.action, Some(Action::Retarget(Generation::Old)));
+}
+
+#[test]
 fn new_is_not_taken_back_while_a_person_sends_clients_to_it() {
     let mut cluster = Cluster::of(settings(&FOUR));
     cluster.run(500);
