@@ -23,7 +23,7 @@ use super::proxies::Heard;
 use super::{ControllerSettings, Key, parsed};
 use crate::k8s::{Leading, NotSynced, Object};
 use crate::pages::{History, LivePage, Refusal, Sample};
-use crate::resource::DynamoUpdateConfig;
+use crate::resource::{DynamoRollout, DynamoUpdateConfig};
 use crate::state_api::{total, v1};
 use totals::Totals;
 
@@ -125,6 +125,7 @@ impl Dashboard {
             record: None,
             seen: 0,
             listed: None,
+            listed_rollouts: None,
             last: None,
         };
         Ok(stream::unfold(reader, async |mut reader| {
@@ -139,6 +140,17 @@ impl Dashboard {
             .map(|update| (parsed::key(&update), update))
             .filter(|(key, _)| self.settings.manages(&key.namespace))
             .collect())
+    }
+
+    /// The rollouts, if this controller carries them out and they are listed.
+    fn rollouts(&self) -> Vec<Object> {
+        if !self.settings.rollouts {
+            return Vec::new();
+        }
+        let found = self.observer.cache.all(&DynamoRollout::api_resource());
+        let mut found = found.unwrap_or_default();
+        found.retain(|rollout| self.settings.manages(&parsed::key(rollout).namespace));
+        found
     }
 
     fn leads(&self) -> bool {
@@ -242,6 +254,8 @@ struct Reader {
     seen: usize,
     /// The list of updates that was last sent.
     listed: Option<Json>,
+    /// The list of rollouts that was last sent.
+    listed_rollouts: Option<Json>,
     last: Option<tokio::time::Instant>,
 }
 
@@ -258,6 +272,12 @@ impl Reader {
         if self.listed.as_ref() != Some(&list) {
             telling["updates"] = list.clone();
             self.listed = Some(list);
+        }
+        let rollouts = self.dashboard.rollouts();
+        let list = rollouts.iter().map(view::rollout).collect();
+        if self.listed_rollouts.as_ref() != Some(&list) {
+            telling["rollouts"] = list.clone();
+            self.listed_rollouts = Some(list);
         }
         if self.chosen.is_none() && updates.len() == 1 {
             self.chosen = updates.keys().next().cloned();

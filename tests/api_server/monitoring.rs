@@ -82,9 +82,18 @@ apiVersion: nvidia.com/v1alpha1
 kind: DynamoUpdateConfig
 metadata: {name: bad}
 spec: {sourceDeployment: dgd-bad, newFrontendService: "new.elsewhere.svc:8000", trafficSplitPercent: 0}
+---
+apiVersion: nvidia.com/v1alpha1
+kind: DynamoRollout
+metadata: {name: refused}
+spec:
+  source: {kind: Deployment, name: v1}
+  target: {kind: Deployment, name: v2}
+  frontends: {source: v1-frontend, target: v2-frontend, service: v2-frontend}
+  clientService: chat
 "#;
 
-/// A controller beside an API server with two updates, and its admin port.
+/// A controller beside an API server with two updates and a rollout, and its admin port.
 fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
     let kinds = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/kubernetes/kinds.yaml");
     let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd/crd.yaml");
@@ -95,6 +104,7 @@ fn controller(cluster: &Cluster) -> (Running, SocketAddr) {
     let mut child = program()
         .args([
             "controller",
+            "--rollouts",
             "--admin",
             "127.0.0.1:0",
             "--namespace",

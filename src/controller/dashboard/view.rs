@@ -26,6 +26,33 @@ pub(super) fn line(update: &Object) -> Json {
     })
 }
 
+/// A row in the table of rollouts.
+pub(super) fn rollout(rollout: &Object) -> Json {
+    let key = parsed::key(rollout);
+    let (spec, status) = (&rollout.data["spec"], &rollout.data["status"]);
+    let side =
+        |name: &str, units: &Json| json!({"units": units, "workers": status[name]["workers"]});
+    let waits = status["waitingFor"].as_array().into_iter().flatten();
+    let waits: Vec<_> = waits.map(|wait| &wait["what"]).collect();
+    json!({
+        "namespace": key.namespace,
+        "name": key.name,
+        "intent": spec["intent"],
+        "undoTo": spec["undoTo"].as_i64().filter(|revision| *revision > 0),
+        "phase": status["phase"],
+        "message": status["message"],
+        "units": status["accepted"]["units"],
+        "old": side("source", &status["step"]["old"]),
+        "new": side("target", &status["step"]["new"]),
+        "next": status["step"]["next"],
+        "percent": status["split"]["percent"],
+        "waits": waits,
+        "verdict": status["analysis"]["verdict"],
+        "gpus": status["gpus"]["used"],
+        "peakGpus": status["gpus"]["peak"],
+    })
+}
+
 /// The details of an update: what its spec asks for and what its status says.
 pub(super) fn update(update: &Object) -> Json {
     let key = parsed::key(update);
@@ -183,6 +210,25 @@ mod tests {
     fn object(spec: Json) -> Object {
         let metadata = json!({"namespace": "a", "name": "up", "uid": "1"});
         Arc::new(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap())
+    }
+
+    #[test]
+    fn a_rollout_tells_what_is_known_of_it() {
+        let mut told = (*object(json!({"intent": "Run", "undoTo": 0}))).clone();
+        let row = rollout(&Arc::new(told.clone()));
+        assert_eq!((&row["phase"], &row["undoTo"]), (&Json::Null, &Json::Null));
+        assert_eq!(row["waits"], json!([]));
+        told.data["status"] = json!({
+            "phase": "Progressing", "accepted": {"units": 4}, "step": {"old": 3, "new": 1, "next": 4},
+            "source": {"workers": "3/3"}, "target": {"workers": "0/1"}, "split": {"percent": 0},
+            "waitingFor": [{"what": "new to be ready", "since": "2026-01-01T00:00:00Z"}],
+            "analysis": {"verdict": "Pass"}, "gpus": {"used": 32, "peak": 40},
+        });
+        told.data["spec"]["undoTo"] = json!(2);
+        let row = rollout(&Arc::new(told));
+        assert_eq!(row["new"], json!({"units": 1, "workers": "0/1"}));
+        assert_eq!(row["waits"], json!(["new to be ready"]));
+        assert_eq!((&row["undoTo"], &row["gpus"]), (&json!(2), &json!(32)));
     }
 
     #[test]

@@ -62,6 +62,7 @@ function take(telling) {
   told = telling;
   fleet = told.controller ?? null;
   updates = told.updates ?? updates;
+  rollouts = told.rollouts ?? rollouts;
   remember(told.samples ?? []);
   show("main", true);
   draw();
@@ -79,6 +80,7 @@ function draw() {
   if (fleet) {
     drawFleetHead(update);
     drawUpdates(update);
+    drawRollouts();
     alerts = complaints(proxies);
   } else {
     drawHead(state);

@@ -390,6 +390,63 @@ async fn a_replica_that_stands_by_asks_the_proxies_only_while_somebody_looks() {
     .await;
 }
 
+#[tokio::test]
+async fn it_has_a_table_of_rollouts() {
+    let Some(mut browser) = Browser::start().await else {
+        return;
+    };
+    let stage = Stage::set().await;
+    let rollouts = resource("nvidia.com", "v1alpha1", "DynamoRollout", "dynamorollouts");
+    let spec = json!({
+        "source": {"kind": "Deployment", "name": "v1"}, "target": {"kind": "Deployment", "name": "v2"},
+        "frontends": {"source": "old", "target": "new", "service": "new"}, "clientService": "clients",
+    });
+    for name in ["chat", "embed"] {
+        stage.create(&rollouts, name, json!({ "spec": spec })).await;
+    }
+    let controller = stage.controller(&["--rollouts"]).await;
+    let refused = |object: &Value| object["status"]["phase"] == "Refused";
+    for name in ["chat", "embed"] {
+        eventually("it is refused", async || {
+            let object = stage.api(&rollouts).get(name).await.unwrap();
+            refused(&serde_json::to_value(object).unwrap())
+        })
+        .await;
+    }
+    // What is known of one that has begun stays when it cannot go on.
+    let side = |frontends: &str| json!({"roles": {}, "frontends": frontends});
+    let status = json!({
+        "phase": "Progressing", "step": {"old": 3, "new": 1, "next": 4}, "gpus": {"used": 40, "peak": 40},
+        "split": {"percent": 25}, "analysis": {"verdict": "Inconclusive", "message": "too few requests"},
+        "accepted": {
+            "at": "2026-01-01T00:00:00Z", "units": 4, "source": side("old"), "target": side("new"), "service": "new:8000",
+        },
+        "source": {"workers": "3/3"}, "target": {"workers": "0/1"},
+    });
+    stage.status(&rollouts, "chat", status).await;
+    browser.looks(1100, "light").await;
+    browser.open(&url(&controller, "")).await;
+    browser
+        .until("#h-rollouts", |text| text == "2 rollouts")
+        .await;
+    let shown = browser
+        .until("#rollout-table", |text| {
+            text.contains("there is no Deployment v1") && text.contains("1 of 4 new, next 4")
+        })
+        .await;
+    for part in [
+        "chat",
+        "embed",
+        "Refused",
+        "waits for",
+        "3/3 ready, 3 units",
+        "25 % new",
+    ] {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
+    browser.picture("controller-rollouts").await;
+}
+
 /// Not a test of its own: makes what `docs/controller-page.png` shows.
 #[tokio::test]
 #[ignore = "takes minutes: draws a fade for the documentation"]
