@@ -30,7 +30,7 @@ pub use self::controller::ControllerArgs;
 pub use self::inject::{InjectArgs, RbacArgs, UninjectArgs};
 pub use self::plan::PlanArgs;
 pub use self::proxy::{LogFormat, ProxyArgs};
-pub use self::rollout::{RolloutArgs, RolloutCommand};
+pub use self::rollout::{RolloutArgs, RolloutCommand, RolloutEdit};
 pub use self::simulate::SimulateArgs;
 pub use self::status::StatusArgs;
 pub use self::verbs::{CompletionsArgs, EditArgs, ManArgs, SetArgs};

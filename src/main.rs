@@ -10,7 +10,7 @@ use crossfade::admin::client;
 use crossfade::app::{self, Ended, commands};
 use crossfade::cli::{
     Cli, Command, ControllerArgs, DrainArgs, EditArgs, LogFormat, LogLevelArgs, ProxyArgs,
-    RolloutArgs,
+    RolloutArgs, RolloutCommand,
 };
 use crossfade::demo::DemoArgs;
 use crossfade::error_chain::error_chain;
@@ -105,7 +105,10 @@ fn edit(args: &EditArgs, verb: Verb) -> anyhow::Result<ExitCode> {
 
 fn rollout(args: RolloutArgs) -> anyhow::Result<ExitCode> {
     match &args.verb {
-        Some(command) => {
+        Some(RolloutCommand::History(args)) => {
+            Ok(commands::rollout_history(&args.name, &args.choice())?)
+        }
+        Some(RolloutCommand::Edit(command)) => {
             let (edit, verb) = command.parts();
             Ok(commands::edit_rollout(
                 &edit.name,

@@ -87,26 +87,33 @@ pub fn role(name: &str) -> Option<Role> {
     roles.into_iter().find(|role| role.as_str() == name)
 }
 
+/// Where a rollout goes, beside what `spec.intent` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Course {
+    /// As `spec.intent` says.
+    AsAsked,
+    /// Back to the old generation: it is the revision to undo to.
+    Back,
+    /// Back to the old generation, because another one is wanted instead of the new one.
+    Superseded,
+    /// Nowhere: what is wanted is impossible.
+    Nowhere,
+}
+
 /// The settings of a rollout. `None` if one side has nothing to move, or an amount is none.
 #[must_use]
-pub fn settings(
-    spec: &DynamoRolloutSpec,
-    accepted: &Accepted,
-    superseded: bool,
-) -> Option<Settings> {
+pub fn settings(spec: &DynamoRolloutSpec, accepted: &Accepted, course: Course) -> Option<Settings> {
     Some(Settings {
         shape: Shape::of(accepted.full.clone())?,
         gpus: accepted.gpus.clone(),
         strategy: strategy(spec)?,
-        intent: match spec.intent {
-            resource::Intent::Hold => Intent::Hold,
-            // The old generation is the first revision.
-            _ if spec.undo_to.is_some() => Intent::Abort,
-            resource::Intent::Run => Intent::Run,
-            resource::Intent::Promote => Intent::Promote,
-            resource::Intent::Abort => Intent::Abort,
+        intent: match (spec.intent, course) {
+            (resource::Intent::Hold, _) | (_, Course::Nowhere) => Intent::Hold,
+            (_, Course::Back) | (resource::Intent::Abort, _) => Intent::Abort,
+            (resource::Intent::Run, _) => Intent::Run,
+            (resource::Intent::Promote, _) => Intent::Promote,
         },
-        superseded,
+        superseded: course == Course::Superseded,
         handover: Handover {
             clients: match spec.handover.clients {
                 ClientsSpec::Manual => Switch::Manual,

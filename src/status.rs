@@ -25,7 +25,7 @@ pub use format::printable;
 pub use json::{json, json_list, rollout_json, rollouts_json, yaml};
 pub use proxies::Proxies;
 pub use rollout::RolloutVerb;
-pub use text::{list, rollout as rollout_text, rollouts as rollout_list, text};
+pub use text::{list, rollout as rollout_text, rollout_history, rollouts as rollout_list, text};
 pub use verdict::{Compared, Judge, Judgement, no_judgement};
 
 use crate::resource::DynamoUpdateConfig;

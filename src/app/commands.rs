@@ -12,7 +12,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use self::frame::Frame;
-pub use self::rollout::{RolloutOptions, edit_rollout, rollout};
+pub use self::rollout::{RolloutOptions, edit_rollout, rollout, rollout_history};
 pub use self::verdict::{JudgeOptions, RuleChanges, judge};
 use crate::error_chain::error_chain;
 use crate::printable::{self, printable};

@@ -92,7 +92,12 @@ Examples:
 
 pub(super) const ROLLOUT_UNDO: &str = "\
 Examples:
-  crossfade rollout undo chat";
+  crossfade rollout undo chat
+  crossfade rollout undo chat --to 2";
+
+pub(super) const ROLLOUT_HISTORY: &str = "\
+Examples:
+  crossfade rollout history chat -n inference";
 
 pub(super) const COMPLETIONS: &str = "\
 Examples:

@@ -7,7 +7,7 @@ use super::display::Display;
 use super::examples;
 use super::verbs::EditArgs;
 use crate::app::commands::RolloutOptions;
-use crate::status::RolloutVerb;
+use crate::status::{Choice, RolloutVerb};
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
@@ -24,6 +24,15 @@ pub struct RolloutArgs {
 
 #[derive(Debug, Subcommand)]
 pub enum RolloutCommand {
+    #[command(flatten)]
+    Edit(RolloutEdit),
+    /// List the revisions that `undo` can go back to
+    #[command(after_help = examples::ROLLOUT_HISTORY)]
+    History(HistoryArgs),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum RolloutEdit {
     /// Change neither sizes nor split, except that requests leave a generation that cannot serve
     #[command(after_help = examples::ROLLOUT_PAUSE)]
     Pause(EditArgs),
@@ -36,12 +45,37 @@ pub enum RolloutCommand {
     /// Go back to the old generation
     #[command(after_help = examples::ROLLOUT_ABORT)]
     Abort(EditArgs),
-    /// Go back to the old generation, also after the rollout has ended
+    /// Go back to the old generation or to another revision, also after the rollout has ended
     #[command(after_help = examples::ROLLOUT_UNDO)]
-    Undo(EditArgs),
+    Undo(UndoArgs),
 }
 
-impl RolloutCommand {
+#[derive(Debug, Args)]
+pub struct UndoArgs {
+    #[command(flatten)]
+    edit: EditArgs,
+    /// The revision, as `history` lists it [default: the old generation of the rollout]
+    #[arg(long, value_name = "REVISION", value_parser = clap::value_parser!(i64).range(1..))]
+    to: Option<i64>,
+}
+
+#[derive(Debug, Args)]
+pub struct HistoryArgs {
+    /// The rollout
+    pub name: String,
+    #[command(flatten)]
+    cluster: ClusterChoice,
+}
+
+impl HistoryArgs {
+    /// The cluster and namespace.
+    #[must_use]
+    pub fn choice(&self) -> Choice {
+        self.cluster.clone().choice()
+    }
+}
+
+impl RolloutEdit {
     /// What is asked for, and of which rollout.
     #[must_use]
     pub const fn parts(&self) -> (&EditArgs, RolloutVerb) {
@@ -50,17 +84,16 @@ impl RolloutCommand {
             Self::Resume(args) => (args, RolloutVerb::Resume),
             Self::Promote(args) => (args, RolloutVerb::Promote),
             Self::Abort(args) => (args, RolloutVerb::Abort),
-            Self::Undo(args) => (args, RolloutVerb::Undo),
+            Self::Undo(args) => (&args.edit, RolloutVerb::Undo(args.to)),
         }
     }
 
     fn args_mut(&mut self) -> &mut EditArgs {
         match self {
-            Self::Pause(args)
-            | Self::Resume(args)
-            | Self::Promote(args)
-            | Self::Abort(args)
-            | Self::Undo(args) => args,
+            Self::Pause(args) | Self::Resume(args) | Self::Promote(args) | Self::Abort(args) => {
+                args
+            }
+            Self::Undo(args) => &mut args.edit,
         }
     }
 }
@@ -69,7 +102,12 @@ impl RolloutArgs {
     /// Takes over what was given before the subcommand. `given` are the subcommand's own arguments.
     pub(super) fn after(&mut self, early: Early, given: &ArgMatches) {
         match (&mut self.verb, given.subcommand()) {
-            (Some(verb), Some((_, given))) => verb.args_mut().after(early, given),
+            (Some(RolloutCommand::Edit(verb)), Some((_, given))) => {
+                verb.args_mut().after(early, given);
+            }
+            (Some(RolloutCommand::History(args)), Some((_, given))) => {
+                args.cluster.after(early, given);
+            }
             _ => self.cluster.after(early, given),
         }
     }

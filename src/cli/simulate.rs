@@ -15,7 +15,7 @@ use self::workers::{Stated, Workers};
 use super::manifest_file::{WRONG, read};
 use super::parse::{amount, rate, seconds, seconds_or_none};
 use crate::inject::{Manifest, manifests};
-use crate::managed_update::{self, Accepted};
+use crate::managed_update::{self, Accepted, Course};
 use crate::printable::{printable, printable_lines, write_json_pretty};
 use crate::resource::{AmountSpec, DrainSpec, ROLLOUT_KIND, RolloutManifest, load_rollout};
 use crate::scaling::Settings;
@@ -198,7 +198,7 @@ impl SimulateArgs {
         if strategy.max_surge.is_none() && strategy.max_unavailable.is_none() {
             return Err("maxSurge and maxUnavailable must not both be 0".to_owned());
         }
-        let settings = managed_update::settings(&rollout.spec, accepted, false);
+        let settings = managed_update::settings(&rollout.spec, accepted, Course::AsAsked);
         let mut settings = settings.ok_or("a generation has no workers to move")?;
         if settings.shape.units() > MAX_REPLICAS {
             return Err(format!(

@@ -9,7 +9,9 @@ mod frontends;
 mod job;
 mod look;
 mod memory;
+mod next;
 mod observe;
+mod revisions;
 mod status;
 mod update;
 mod write;
@@ -41,6 +43,8 @@ const MOVING: Duration = Duration::from_secs(2);
 const ENDED: Duration = Duration::from_secs(30);
 /// Minimum interval between status writes if only figures have changed.
 const FIGURES: Duration = Duration::from_secs(10);
+/// How long the watch may take to deliver a revision that was kept, before it counts as deleted by somebody else.
+const DELIVERED: Duration = Duration::from_secs(5);
 /// How long a write whose result is unknown may still take effect.
 const UNCERTAIN: Duration = Duration::from_secs(60);
 /// Delay before another try when something is not listed yet.
@@ -53,6 +57,8 @@ struct Tracked {
     latest: Option<Object>,
     /// What was written and must be seen before the next decision, by kind and name.
     written: HashMap<(String, String), u64>,
+    /// The revision that was kept last, which the watch may not have delivered yet, and when.
+    kept: Option<(String, Instant)>,
     /// Until when a write whose result is unknown may take effect.
     uncertain_until: Option<Instant>,
     /// When the status was last written.
@@ -214,6 +220,9 @@ impl Rollouts {
             version,
         } in done.written
         {
+            if kind == revisions::resource().kind {
+                tracked.kept = Some((name.clone(), now));
+            }
             tracked.written.insert((kind, name), version);
         }
         for notice in done.events {
@@ -268,6 +277,15 @@ impl Rollouts {
                 .copied()
         });
         written.is_none_or(|written| write::number(Some(version)) >= written)
+    }
+
+    /// Whether a revision of this name was kept just now, and the watch may only not have delivered it yet.
+    fn was_kept(&self, key: &Key, name: &str) -> bool {
+        let kept = self
+            .tracked
+            .get(key)
+            .and_then(|tracked| tracked.kept.as_ref());
+        kept.is_some_and(|(kept, at)| kept == name && at.elapsed() < DELIVERED)
     }
 
     /// Whether no write can take effect any more whose result is unknown.

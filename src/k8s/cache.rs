@@ -14,7 +14,7 @@ use super::Connection;
 use store::{BothClocks, Store, noting};
 
 pub use objects::Object;
-pub use store::{Changed, NotSynced, ROLLOUT_MANAGER};
+pub use store::{Changed, NotSynced, ROLLOUT_LABEL, ROLLOUT_MANAGER};
 
 /// The namespaces to list and watch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -29,7 +29,7 @@ fn settings_of(change: &Value) -> Settings {
         },
         gpus: Sides::default(),
     };
-    settings(&spec(change), &accepted, false).unwrap()
+    settings(&spec(change), &accepted, Course::AsAsked).unwrap()
 }
 
 #[test]
@@ -79,13 +79,31 @@ fn each_field_is_one_of_the_settings() {
     assert_eq!(settings.handover, handover);
     let aborted = settings_of(&json!({"intent": "Abort"}));
     assert_eq!(aborted.intent, Intent::Abort);
-    assert_eq!(settings_of(&json!({"undoTo": 1})).intent, Intent::Abort);
-    let held = json!({"undoTo": 1, "intent": "Hold"});
-    assert_eq!(
-        settings_of(&held).intent,
-        Intent::Hold,
-        "an undo can be held"
-    );
+}
+
+#[test]
+fn a_course_overrides_the_intent_except_for_a_hold() {
+    use Course::{AsAsked, Back, Nowhere, Superseded};
+    for (asked, course, expected) in [
+        ("Run", AsAsked, Intent::Run),
+        ("Run", Back, Intent::Abort),
+        ("Promote", Back, Intent::Abort),
+        ("Hold", Back, Intent::Hold),
+        ("Promote", Nowhere, Intent::Hold),
+        ("Promote", Superseded, Intent::Promote),
+        ("Hold", Superseded, Intent::Hold),
+    ] {
+        let accepted = Accepted {
+            full: Sides {
+                old: sizes(&[(Role::Worker, 4)]),
+                new: sizes(&[(Role::Worker, 4)]),
+            },
+            gpus: Sides::default(),
+        };
+        let settings = settings(&spec(&json!({"intent": asked})), &accepted, course).unwrap();
+        assert_eq!(settings.intent, expected, "{asked} {course:?}");
+        assert_eq!(settings.superseded, course == Superseded);
+    }
 }
 
 #[test]

@@ -108,11 +108,29 @@ pub struct DynamoRolloutSpec {
     #[serde(default)]
     pub traffic: TrafficSpec,
 
-    /// Go back to a revision, also after the rollout has ended: 1 is its old generation. Nothing by
-    /// default.
+    /// Go back to this revision of `status.revisions`, also after the rollout has ended. While it is set, `target` waits. No
+    /// undo by default, or if it is 0.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 1))]
+    #[schemars(range(min = 0))]
     pub undo_to: Option<i64>,
+
+    /// How many revisions are kept to go back to, beside those of the current rollout. Their objects are not deleted with them.
+    #[serde(default = "revision_history_limit")]
+    #[schemars(range(min = 0, max = 100))]
+    pub revision_history_limit: u32,
+}
+
+/// The default of [`DynamoRolloutSpec::revision_history_limit`], which is that of a Deployment.
+const fn revision_history_limit() -> u32 {
+    10
+}
+
+impl DynamoRolloutSpec {
+    /// The revision to go back to.
+    #[must_use]
+    pub fn undo(&self) -> Option<i64> {
+        self.undo_to.filter(|revision| *revision > 0)
+    }
 }
 
 impl DynamoRolloutSpec {

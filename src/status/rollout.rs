@@ -3,10 +3,11 @@
 use serde_json::json;
 
 use super::{Change, Section};
+use crate::resource::rollout_status::RevisionStatus;
 use crate::resource::{DynamoRollout, Intent};
 
-/// The revision that an undo goes back to: the old generation of the rollout.
-const OLD: i64 = 1;
+/// The revision of the old generation, if the status does not say.
+const FIRST: i64 = 1;
 
 /// What the user asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +20,8 @@ pub enum RolloutVerb {
     Promote,
     /// Goes back to the old generation.
     Abort,
-    /// Goes back to the old generation, also after the end.
-    Undo,
+    /// Goes back to this revision, also after the end; by default to the old generation.
+    Undo(Option<i64>),
 }
 
 impl RolloutVerb {
@@ -59,10 +60,22 @@ impl RolloutVerb {
                 undo(None, "it would go back"),
             ],
             Self::Abort => vec![intent(Intent::Abort, "it goes back to the old generation")],
-            Self::Undo => {
-                let mut wanted = vec![undo(Some(OLD), "it goes back to the old generation")];
-                if spec.intent == Intent::Hold {
-                    wanted.push(intent(Intent::Run, "a hold would keep it where it is"));
+            Self::Undo(to) => {
+                let to = to.unwrap_or_else(|| of_generation(rollout, "old").unwrap_or(FIRST));
+                let is_new = of_generation(rollout, "new") == Some(to);
+                let why = match is_new {
+                    true => "it goes to the new generation",
+                    false => "it goes back to this revision",
+                };
+                let mut wanted = vec![undo(Some(to), why)];
+                match spec.intent {
+                    Intent::Hold => {
+                        wanted.push(intent(Intent::Run, "a hold would keep it where it is"));
+                    }
+                    Intent::Abort if is_new => {
+                        wanted.push(intent(Intent::Run, "an abort would take it back"));
+                    }
+                    _ => {}
                 }
                 wanted
             }
@@ -70,12 +83,44 @@ impl RolloutVerb {
         let is_new = |change: &Change| change.from != change.to;
         wanted.into_iter().filter(is_new).collect()
     }
+
+    /// A warning if it will have no effect.
+    #[must_use]
+    pub fn caveat(self, rollout: &DynamoRollout) -> Option<String> {
+        let Self::Undo(Some(to)) = self else {
+            return None;
+        };
+        let revisions = revisions(rollout);
+        match revisions.iter().find(|known| known.revision == to) {
+            Some(known) if known.exists => None,
+            Some(_) => Some(format!(
+                "warning: objects of revision {to} have been deleted, so the rollout cannot go back to it"
+            )),
+            None => Some(format!(
+                "warning: revision {to} is not kept; `crossfade rollout history` lists those that are"
+            )),
+        }
+    }
+}
+
+/// The revisions of a rollout.
+fn revisions(rollout: &DynamoRollout) -> &[RevisionStatus] {
+    let status = rollout.status.as_ref();
+    status.map_or(&[], |status| &status.revisions)
+}
+
+/// The revision that is `old` or `new` in the current rollout.
+fn of_generation(rollout: &DynamoRollout, generation: &str) -> Option<i64> {
+    let mut newest = revisions(rollout).iter().rev();
+    let found = newest.find(|known| known.generation.as_deref() == Some(generation))?;
+    Some(found.revision)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::resource::DynamoRolloutSpec;
+    use crate::resource::rollout_status::DynamoRolloutStatus;
 
     fn rollout(intent: Intent, undo_to: Option<i64>) -> DynamoRollout {
         let spec = json!({
@@ -105,7 +150,8 @@ mod tests {
                 r#"spec.intent: "Run" -> "Promote"   ("#,
             ),
             (RolloutVerb::Abort, r#"spec.intent: "Run" -> "Abort"   ("#),
-            (RolloutVerb::Undo, "spec.undoTo: none -> 1   ("),
+            (RolloutVerb::Undo(None), "spec.undoTo: none -> 1   ("),
+            (RolloutVerb::Undo(Some(7)), "spec.undoTo: none -> 7   ("),
         ] {
             let shown = shown(verb, &runs);
             assert_eq!(shown.len(), 1, "{shown:?}");
@@ -117,9 +163,60 @@ mod tests {
             [""; 0]
         );
         assert_eq!(
-            shown(RolloutVerb::Undo, &rollout(Intent::Abort, Some(1))),
+            shown(RolloutVerb::Undo(None), &rollout(Intent::Abort, Some(1))),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn an_undo_goes_to_the_old_generation_or_to_a_revision_that_is_kept() {
+        let mut kept = rollout(Intent::Abort, None);
+        let revision = |revision: i64, generation: Option<&str>, exists| RevisionStatus {
+            revision,
+            generation: generation.map(str::to_owned),
+            workers: "Deployment v".into(),
+            frontends: "f".into(),
+            at: None,
+            exists,
+        };
+        kept.status = Some(DynamoRolloutStatus {
+            revisions: vec![
+                revision(1, None, false),
+                revision(2, Some("old"), true),
+                revision(3, Some("new"), true),
+            ],
+            ..DynamoRolloutStatus::default()
+        });
+        for (to, expected) in [
+            (None, vec!["spec.undoTo: none -> 2   ("]),
+            (
+                Some(3),
+                vec![
+                    "spec.undoTo: none -> 3   (",
+                    r#"spec.intent: "Abort" -> "Run""#,
+                ],
+            ),
+        ] {
+            let shown = shown(RolloutVerb::Undo(to), &kept);
+            assert_eq!(shown.len(), expected.len(), "{shown:?}");
+            for (shown, expected) in shown.iter().zip(expected) {
+                assert!(shown.starts_with(expected), "{shown}");
+            }
+        }
+        for (to, expected) in [
+            (None, None),
+            (Some(3), None),
+            (Some(1), Some("have been deleted")),
+            (Some(9), Some("is not kept")),
+        ] {
+            let caveat = RolloutVerb::Undo(to).caveat(&kept);
+            assert_eq!(caveat.is_some(), expected.is_some(), "{to:?}");
+            assert!(
+                caveat
+                    .unwrap_or_default()
+                    .contains(expected.unwrap_or_default())
+            );
+        }
     }
 
     #[test]
@@ -132,7 +229,7 @@ mod tests {
                 "{shown:?}"
             );
         }
-        let shown = shown(RolloutVerb::Undo, &rollout(Intent::Hold, None));
+        let shown = shown(RolloutVerb::Undo(None), &rollout(Intent::Hold, None));
         assert!(
             shown[1].starts_with(r#"spec.intent: "Hold" -> "Run""#),
             "{shown:?}"

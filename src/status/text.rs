@@ -7,7 +7,7 @@ mod rows;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use k8s_openapi::jiff::Timestamp;
 
-pub use self::rollout::{rollout, rollouts};
+pub use self::rollout::{rollout, rollout_history, rollouts};
 use super::Report;
 use super::format::{count, percent, printable, share};
 use super::wanted::{of_spec, wanted};

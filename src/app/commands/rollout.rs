@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
+
 use super::{Answer, Error, Form, Source, View, asked, print, show};
 use crate::status::{self, Choice, Cluster, RolloutVerb};
 
@@ -44,6 +46,19 @@ pub(super) async fn view(cluster: &Cluster, name: Option<&str>) -> Result<View, 
     }
 }
 
+/// Prints the revisions of a rollout.
+///
+/// # Errors
+/// When the cluster cannot be read.
+pub fn rollout_history(name: &str, choice: &Choice) -> Result<ExitCode, Error> {
+    crate::app::runtime()?.block_on(async {
+        let cluster = Cluster::open(choice).await?;
+        let rollout = cluster.rollout(name).await?;
+        print(&status::rollout_history(&rollout, Timestamp::now()));
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
 /// Shows what a verb changes in a rollout, asks for confirmation, and makes the changes.
 ///
 /// # Errors
@@ -58,7 +73,8 @@ pub fn edit_rollout(
         let cluster = Cluster::open(choice).await?;
         let rollout = cluster.rollout(name).await?;
         let changes = verb.changes(&rollout);
-        match asked(name, cluster.namespace(), &changes, None, yes)? {
+        let caveat = verb.caveat(&rollout);
+        match asked(name, cluster.namespace(), &changes, caveat.as_deref(), yes)? {
             Answer::Nothing => Ok(ExitCode::SUCCESS),
             Answer::No => Ok(ExitCode::FAILURE),
             Answer::Yes => {

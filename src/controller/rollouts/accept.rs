@@ -8,7 +8,9 @@ use k8s_openapi::jiff::Timestamp;
 use crate::k8s::workloads::{self, GRAPH, Scaled, ScalingError};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::managed_update::{self, Accepted, SizeError, full_sizes};
-use crate::resource::rollout_status::{AcceptedRole, AcceptedSide, AcceptedStatus};
+use crate::resource::rollout_status::{
+    AcceptedRole, AcceptedSide, AcceptedStatus, ScaledRoleStatus, SideStatus,
+};
 use crate::resource::{DynamoRolloutSpec, SideSpec};
 use crate::rollout::{Role, Sides};
 use crate::scaling::Shape;
@@ -247,6 +249,97 @@ pub(super) fn accept(
         new: sizes(&objects.new),
     };
     let full = full_sizes(spec, &now_sizes)?;
+    let frontends = &spec.frontends;
+    let named = Named {
+        frontends: Sides {
+            old: &frontends.source,
+            new: &frontends.target,
+        },
+        service: service(spec),
+        undo_to: None,
+    };
+    status(&objects, &full, named, now)
+}
+
+/// What a rollout names beside its workers.
+struct Named<'a> {
+    frontends: Sides<&'a str>,
+    service: String,
+    undo_to: Option<i64>,
+}
+
+/// The way back from a generation that has everything, with the Service of its frontends, to the revision `number`, and the sizes
+/// of both. It is a rollout that has ended, and goes back: what it says of old and new are the revision and what serves now.
+///
+/// # Errors
+/// What is not there.
+pub(super) fn undo(
+    cache: &Cache,
+    namespace: &str,
+    (to, number): (&AcceptedSide, i64),
+    (from, service): (&AcceptedSide, String),
+    now: Timestamp,
+) -> Result<(AcceptedStatus, Sides<SideStatus>), Error> {
+    let objects = Sides {
+        old: accepted(cache, namespace, to)?,
+        new: accepted(cache, namespace, from)?,
+    };
+    // It is to be as large as what it replaces, if both have the same roles.
+    let new = accepted_roles(from).map(|(role, was)| {
+        let asked = objects
+            .new
+            .get(&role)
+            .map_or(0, |(_, scaled)| scaled.part.asked);
+        (role, if asked > 0 { asked } else { was.replicas })
+    });
+    let new: BTreeMap<Role, u32> = new.collect();
+    let old = accepted_roles(to).map(|(role, was)| {
+        let size = new.get(&role).copied().unwrap_or(was.replicas);
+        (role, size)
+    });
+    let full = Sides {
+        old: old.collect(),
+        new,
+    };
+    let named = Named {
+        frontends: Sides {
+            old: &to.frontends,
+            new: &from.frontends,
+        },
+        service,
+        undo_to: Some(number),
+    };
+    let status = status(&objects, &full, named, now)?;
+    let sizes = Sides {
+        old: recorded(&objects.old),
+        new: recorded(&objects.new),
+    };
+    Ok((status, sizes))
+}
+
+/// The sizes that the objects have, as the rollout's own.
+fn recorded(objects: &Objects) -> SideStatus {
+    let roles = objects.iter().map(|(role, (_, scaled))| {
+        let told = ScaledRoleStatus {
+            spec: scaled.part.asked,
+            ready: scaled.ready,
+            terminating: scaled.terminating,
+            recorded: Some(scaled.part.asked),
+        };
+        (role.as_str().to_owned(), told)
+    });
+    SideStatus {
+        roles: roles.collect(),
+        ..SideStatus::default()
+    }
+}
+
+fn status(
+    objects: &Sides<Objects>,
+    full: &Sides<BTreeMap<Role, u32>>,
+    named: Named,
+    now: Timestamp,
+) -> Result<AcceptedStatus, Error> {
     let side = |objects: &Objects, full: &BTreeMap<Role, u32>, frontends: &str| {
         let roles = objects.iter().map(|(role, (kind, scaled))| {
             let full = full.get(role).copied().unwrap_or_default();
@@ -262,9 +355,10 @@ pub(super) fn accept(
     Ok(AcceptedStatus {
         at: Time(now),
         units,
-        source: side(&objects.old, &full.old, &spec.frontends.source)?,
-        target: side(&objects.new, &full.new, &spec.frontends.target)?,
-        service: service(spec),
+        source: side(&objects.old, &full.old, named.frontends.old)?,
+        target: side(&objects.new, &full.new, named.frontends.new)?,
+        service: named.service,
+        undo_to: named.undo_to,
     })
 }
 

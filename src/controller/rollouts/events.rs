@@ -51,8 +51,12 @@ pub(super) fn changes(
     if let Some(phase) = phase {
         notices.push(match phase {
             RolloutPhase::Pending => {
-                let units = after.accepted.as_ref().map_or(0, |accepted| accepted.units);
-                about.notice("Accepted", format!("accepted with {units} units"), false)
+                let accepted = after.accepted.as_ref();
+                let units = accepted.map_or(0, |accepted| accepted.units);
+                let undo = accepted.and_then(|accepted| accepted.undo_to);
+                let undo = undo.map(|number| format!(", to go back to revision {number}"));
+                let note = format!("accepted with {units} units{}", undo.unwrap_or_default());
+                about.notice("Accepted", note, false)
             }
             _ => about.notice(phase.as_str(), note(), is_bad(phase)),
         });

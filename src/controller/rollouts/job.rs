@@ -10,7 +10,7 @@ use super::accept::Objects;
 use super::events::{self, About};
 use super::frontends::Owner;
 use super::write::{Writer, Written};
-use super::{Subject, status};
+use super::{Subject, revisions, status};
 use crate::k8s::workloads::of_kind;
 use crate::k8s::{Notice, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
@@ -45,6 +45,10 @@ pub(super) enum Step {
         frontends: Vec<Owner>,
         workers: Objects,
     },
+    /// Keep a revision.
+    Keep(Json),
+    /// Keep a revision no longer.
+    Forget(Object),
 }
 
 /// What is to be done for one rollout.
@@ -207,6 +211,10 @@ impl Work {
                 self.status.memory.get_or_insert_default().retired = true;
                 self.write_status = true;
             }
+            Step::Keep(revision) => {
+                done.written.push(writer.keep(&self.key, &revision).await?);
+            }
+            Step::Forget(revision) => writer.delete(&revisions::resource(), &revision).await?,
         }
         Ok(())
     }

@@ -4,46 +4,191 @@ use kube::CustomResourceExt;
 use serde_json::Value as Json;
 
 use super::job::{Step, Work};
+use super::next::{self, Next};
 use super::observe::{self, Looked, Observed};
+use super::revisions::Revision;
 use super::status::{self, Told};
-use super::{Early, Rollouts, Subject, accept, manager, memory, update, write};
+use super::{Early, Rollouts, Subject, accept, manager, memory, revisions, update, write};
 use crate::error_chain::error_chain;
-use crate::k8s::Object;
-use crate::managed_update;
-use crate::resource::rollout_status::{AcceptedStatus, DynamoRolloutStatus, RolloutPhase};
+use crate::k8s::{NotSynced, Object};
+use crate::managed_update::{self, Course};
+use crate::resource::rollout_status::{
+    AcceptedStatus, DynamoRolloutStatus, RevisionStatus, RolloutMemory, RolloutPhase,
+};
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, condition};
 use crate::resource::{DynamoRolloutSpec, DynamoUpdateConfig, DynamoUpdateConfigStatus};
 use crate::scaling::{self, Action, Progress, Seen, Sizes};
 use crate::split::{Generation, Weights};
 
+/// The reason of the conditions of a rollout whose `undoTo` is impossible.
+const NO_UNDO: &str = "UndoImpossible";
+
 /// A rollout that was accepted, and how it is to be.
 struct Plan<'a> {
     spec: &'a DynamoRolloutSpec,
     accepted: &'a AcceptedStatus,
+    course: Course,
+    /// Why what is wanted is impossible.
+    obstacle: Option<String>,
+    revisions: &'a [Revision],
 }
 
 impl Rollouts {
     /// What is to be done for a rollout now.
     pub(super) fn work(&self, subject: Subject) -> Result<Work, Early> {
-        let before = subject.before;
         let spec = match DynamoRolloutSpec::read(&subject.rollout.data["spec"]) {
             Ok(spec) => spec,
             Err(problems) => return Ok(refused(subject, "Invalid", problems.to_string())),
         };
-        let is_over = before.phase.is_some_and(RolloutPhase::is_over);
-        let has_begun = before
-            .phase
-            .is_some_and(|phase| !matches!(phase, RolloutPhase::Pending | RolloutPhase::Refused));
-        let accepted = before.accepted.as_ref().filter(|accepted| {
-            let is_other = accept::is_other_source(accepted, &spec)
-                || accept::is_other_target(accepted, &spec);
-            !is_other || (has_begun && !is_over)
-        });
-        let spec = &spec;
-        match accepted {
-            Some(accepted) => self.go_on(subject, &Plan { spec, accepted }),
-            None => self.accept(subject, spec),
+        let kind = revisions::resource();
+        let objects = match self.observer.cache.of(&kind, &subject.key.namespace) {
+            Ok(objects) => objects,
+            Err(NotSynced::NotYet(_)) => return Err(Early),
+            Err(error) => return Ok(refused(subject, "NotSynced", error_chain(&error))),
+        };
+        let revisions = revisions::of(subject.rollout, &objects);
+        if let Some(step) = self.tend(subject, &spec, &revisions)? {
+            return Ok(Work::step(subject, subject.before.clone(), step));
         }
+        let plan = |accepted, course| Plan {
+            spec: &spec,
+            accepted,
+            course,
+            obstacle: None,
+            revisions: &revisions,
+        };
+        let why = match next::next(subject.before, &spec, &revisions) {
+            Next::Accept => return self.accept(subject, &spec),
+            Next::GoOn(accepted, course) => return self.go_on(subject, &plan(accepted, course)),
+            Next::Undo { to, at_once } => match self.undo(subject, to, &revisions)? {
+                Ok(status) if at_once => return Ok(Work::status(subject, status)),
+                Ok(status) => {
+                    let accepted = subject
+                        .before
+                        .accepted
+                        .as_ref()
+                        .or(status.accepted.as_ref());
+                    let accepted = accepted.expect("it has both generations");
+                    return self.go_on(subject, &plan(accepted, Course::Superseded));
+                }
+                Err(why) => why,
+            },
+            Next::NoRevision(number) => {
+                let kept: Vec<_> = { revisions.iter() }
+                    .map(|revision| revision.number.to_string())
+                    .collect();
+                match kept.is_empty() {
+                    true => format!("undoTo is {number}, but no revision is kept yet"),
+                    false => format!(
+                        "undoTo is {number}, but only these revisions are kept: {}",
+                        kept.join(", ")
+                    ),
+                }
+            }
+        };
+        let accepted = subject.before.accepted.as_ref();
+        match accepted.filter(|_| next::has_begun(subject.before)) {
+            None => Ok(refused(subject, NO_UNDO, why)),
+            // Whatever cannot serve loses its requests all the same.
+            Some(accepted) => {
+                let mut plan = plan(accepted, Course::Nowhere);
+                plan.obstacle = Some(why);
+                self.go_on(subject, &plan)
+            }
+        }
+    }
+
+    /// Keeps a generation that is not kept yet, or forgets one beyond the limit. `None` if there is nothing to do.
+    fn tend(
+        &self,
+        subject: Subject,
+        spec: &DynamoRolloutSpec,
+        revisions: &[Revision],
+    ) -> Result<Option<Step>, Early> {
+        let accepted = subject.before.accepted.as_ref();
+        let Some(accepted) = accepted.filter(|_| next::has_begun(subject.before)) else {
+            return Ok(None);
+        };
+        if let Some(mut kept) = revisions::missing(accepted, revisions) {
+            let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
+            let selectors = observe::selectors(cache, namespace, accepted, &spec.client_service);
+            let selectors = selectors.map_err(|_| Early)?;
+            let saved = &subject.before.previous_selector;
+            kept.client_selector = match kept.service {
+                Some(_) => selectors.new,
+                // Once the clients are at new, this is what led them to old.
+                None if !saved.is_empty() => saved.clone(),
+                None => selectors.old,
+            };
+            let object = revisions::object(subject.rollout, &kept, revisions);
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            return match self.was_kept(subject.key, name) {
+                true => Err(Early),
+                false => Ok(Some(Step::Keep(object))),
+            };
+        }
+        let limit = spec.revision_history_limit;
+        let surplus = revisions::surplus(accepted, spec.undo(), limit, revisions);
+        Ok(surplus.map(|revision| Step::Forget(Object::clone(&revision.object))))
+    }
+
+    /// The status that begins the way back to a revision, or why there is none, as text for users.
+    fn undo(
+        &self,
+        subject: Subject,
+        to: &Revision,
+        revisions: &[Revision],
+    ) -> Result<Result<DynamoRolloutStatus, String>, Early> {
+        let (before, number) = (subject.before, to.number);
+        let Some(accepted) = &before.accepted else {
+            return Err(Early);
+        };
+        if to.kept.in_place {
+            return Ok(Err(format!(
+                "undoTo cannot go back to revision {number}: one object had its workers and those of another generation"
+            )));
+        }
+        let (from, service) = next::serving(before, accepted, revisions);
+        let Some(service) = service else {
+            return Ok(Err(format!(
+                "the frontends {} serve now, and no rollout ever went to them, so undoTo cannot go from them to revision \
+                 {number}: make it the target of the rollout",
+                from.frontends
+            )));
+        };
+        let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
+        let generation = &to.kept.generation;
+        let pair = ((generation, number), (&from, service));
+        let undo = accept::undo(cache, namespace, pair.0, pair.1, write::now());
+        let (accepted, sizes) = match undo {
+            Ok(undo) => undo,
+            Err(error) if error.is_early() => return Err(Early),
+            Err(error) => {
+                let why = error_chain(&error);
+                return Ok(Err(format!(
+                    "undoTo cannot go back to revision {number}: {why}"
+                )));
+            }
+        };
+        let generation = subject.rollout.metadata.generation;
+        let memory = RolloutMemory {
+            recorded_generation: generation,
+            // What serves now has everything, as after a rollout to it.
+            handed_over: true,
+            ..RolloutMemory::default()
+        };
+        Ok(Ok(DynamoRolloutStatus {
+            accepted: Some(accepted),
+            phase: Some(RolloutPhase::Pending),
+            observed_generation: generation,
+            source: Some(sizes.old),
+            target: Some(sizes.new),
+            split: Some(memory::split(Weights::ALL_NEW)),
+            previous_selector: to.kept.client_selector.clone(),
+            revisions: before.revisions.clone(),
+            memory: Some(memory),
+            ..DynamoRolloutStatus::default()
+        }))
     }
 
     /// Begins a rollout: its status says what it moves, and nothing else is written.
@@ -60,6 +205,7 @@ impl Rollouts {
             accepted: Some(accepted),
             phase: Some(RolloutPhase::Pending),
             observed_generation: generation,
+            revisions: subject.before.revisions.clone(),
             ..DynamoRolloutStatus::default()
         };
         let memory = status.memory.get_or_insert_default();
@@ -88,7 +234,12 @@ impl Rollouts {
         let is_of = |update: &&Object| update::is_of(update, plan.accepted);
         let split = update.as_ref().filter(is_of);
         let split = split.and_then(|update| update::split(update));
-        let split = split.unwrap_or(Weights::ALL_OLD);
+        // On the way back to a revision, what serves now has everything at first.
+        let known = || {
+            let is_undo = plan.accepted.undo_to.is_some();
+            subject.before.split.filter(|_| is_undo)?.exact()
+        };
+        let split = split.or_else(known).unwrap_or(Weights::ALL_OLD);
         let wanted = update::spec(plan.spec, plan.accepted, split);
         let annotations = update::annotations(rollout);
         let is_as = |update: &&Object| update::is_as(update, &wanted, &annotations);
@@ -133,12 +284,13 @@ impl Rollouts {
         if !old.values().chain(new.values()).all(shows) {
             return Err(Early);
         }
-        let superseded = accept::is_other_target(plan.accepted, plan.spec);
         let terms = accept::terms(plan.accepted);
-        let Some(settings) = managed_update::settings(plan.spec, &terms, superseded) else {
+        let Some(mut settings) = managed_update::settings(plan.spec, &terms, plan.course) else {
             let why = "nothing of what was accepted can be moved".to_owned();
             return Ok(refused(subject, "Invalid", why));
         };
+        // The spec may name other objects by now.
+        settings.in_place = accept::is_in_place(plan.accepted);
         let (mut memory, seen) = memory::advance(subject.before, observed.seen.clone(), look.now);
         let decision = scaling::decide(&settings, &seen);
         let goes_back = matches!(decision.progress, Progress::Back | Progress::RolledBack);
@@ -157,12 +309,21 @@ impl Rollouts {
             seen: &seen,
             decision: &decision,
             memory,
-            analysis: analysis(subject.before, &observed.update_status, &seen),
+            analysis: analysis(
+                subject.before,
+                plan.accepted,
+                &observed.update_status,
+                &seen,
+            ),
+            revisions: self.told(subject, plan),
             generation,
             now: look.now,
         });
         if seen.accepts_sizes && decision.progress != Progress::Contested {
             status::accept_sizes(&mut status, &seen.sides, generation);
+        }
+        if let Some(why) = &plan.obstacle {
+            status = status::refused(&status, NO_UNDO, why.clone(), generation, look.now);
         }
         let is_news = self.is_news(subject.key, subject.before, &status);
         let mut work = match decision.action {
@@ -171,6 +332,16 @@ impl Rollouts {
         };
         work.write_status |= is_news;
         Ok(work)
+    }
+
+    /// The revisions as the status lists them.
+    fn told(&self, subject: Subject, plan: &Plan) -> Vec<RevisionStatus> {
+        let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
+        revisions::told(plan.accepted, plan.revisions, |generation| {
+            let found = accept::accepted(cache, namespace, generation);
+            // What is not listed yet counts as there.
+            found.map_or_else(|error| error.is_early(), |_| true)
+        })
     }
 
     /// The work that `action` is.
@@ -301,13 +472,16 @@ fn unusable(status: &DynamoUpdateConfigStatus, update: &Object) -> Option<String
 /// What the analysis says of new. A failure is remembered.
 fn analysis(
     before: &DynamoRolloutStatus,
+    accepted: &AcceptedStatus,
     update: &DynamoUpdateConfigStatus,
     seen: &Seen,
 ) -> Option<AnalysisStatus> {
     let has_failed = seen.verdict == scaling::Verdict::Fail;
     let is_known = |known: &&AnalysisStatus| known.verdict == AnalysisVerdict::Fail && has_failed;
     let known = before.analysis.as_ref().filter(is_known);
-    known.or(update.analysis.as_ref()).cloned()
+    let of_update = update.analysis.as_ref();
+    let of_update = of_update.filter(|analysis| observe::is_of_rollout(analysis, accepted));
+    known.or(of_update).cloned()
 }
 
 /// A status without what changes all the time.

@@ -19,7 +19,7 @@ use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::{
     AcceptedSide, AcceptedStatus, DynamoRolloutStatus, SideStatus,
 };
-use crate::resource::status::{AnalysisVerdict, Phase, Promise, condition};
+use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, Promise, condition};
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
 use crate::rollout::{Evidence, Lengths, Role, Sides};
 use crate::scaling::{Clients, LastWorker, Removes, Seen, Serves, Side, Traffic, Verdict, Workers};
@@ -119,8 +119,7 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         lost: lost(objects.of(side)),
     };
     let service = cache.one(&services(), namespace, look.client_service)?;
-    let new_service = accepted.service.split(':').next().unwrap_or_default();
-    let new_service = cache.one(&services(), namespace, new_service)?;
+    let new_service = cache.one(&services(), namespace, service_name(accepted))?;
     let seen = Seen {
         // Before this process has looked at the update, what is said of it may be of long ago.
         is_current: look.shows_writes && cache.are_current() && heard.is_some(),
@@ -265,7 +264,9 @@ fn traffic(look: &Looked, reports: &[Option<Report>]) -> Traffic {
 
 /// A failure is remembered by the update, and by the rollout in case the update is made anew.
 fn verdict(status: &DynamoUpdateConfigStatus, look: &Looked, is_of_update: bool) -> Verdict {
-    let verdict = status.analysis.as_ref().map(|analysis| analysis.verdict);
+    let analysis = status.analysis.as_ref();
+    let analysis = analysis.filter(|analysis| is_of_rollout(analysis, look.accepted));
+    let verdict = analysis.map(|analysis| analysis.verdict);
     let before = look.before.analysis.as_ref();
     let has_failed = before.is_some_and(|before| before.verdict == AnalysisVerdict::Fail);
     let is_retried = update::retried_at(look.rollout).is_some_and(|at| {
@@ -278,6 +279,13 @@ fn verdict(status: &DynamoUpdateConfigStatus, look: &Looked, is_of_update: bool)
         Some(AnalysisVerdict::Pass) if is_of_update => Verdict::Pass,
         _ => Verdict::Inconclusive,
     }
+}
+
+/// Whether a failure in the status of the update came after the rollout was accepted. One from before is of other generations,
+/// between which the update moved the requests then.
+pub(super) fn is_of_rollout(analysis: &AnalysisStatus, accepted: &AcceptedStatus) -> bool {
+    let failed_at = analysis.failed_at.as_ref();
+    failed_at.is_none_or(|failed_at| failed_at.0 >= accepted.at.0)
 }
 
 fn clients(
@@ -332,6 +340,37 @@ fn only_streams(status: &DynamoUpdateConfigStatus, generation: Option<i64>) -> b
         && { missing.iter() }.all(|missing| missing == streams || is_of_deletion(missing))
 }
 
+/// What leads clients to the frontends of each generation, as far as it is known: the selector of the clients' Service, if it
+/// leads to old, and that of the Service of the new frontends.
+///
+/// # Errors
+/// When Services, pods or Deployments are not listed.
+pub(super) fn selectors(
+    cache: &Cache,
+    namespace: &str,
+    accepted: &AcceptedStatus,
+    client_service: &str,
+) -> Result<Sides<BTreeMap<String, String>>, NotSynced> {
+    let frontends = Sides {
+        old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
+        new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
+    };
+    let of_clients = cache.one(&services(), namespace, client_service)?;
+    let is_at_old = |service: &Object| leads_to(service, &frontends) == Some(Generation::Old);
+    let of_clients = of_clients.filter(is_at_old);
+    let of_new = cache.one(&services(), namespace, service_name(accepted))?;
+    let selected = |service: Option<Object>| service.as_ref().and_then(selector);
+    Ok(Sides {
+        old: selected(of_clients).unwrap_or_default(),
+        new: selected(of_new).unwrap_or_default(),
+    })
+}
+
+/// The name of the Service of the new frontends.
+fn service_name(accepted: &AcceptedStatus) -> &str {
+    accepted.service.split(':').next().unwrap_or_default()
+}
+
 /// What a Service selects.
 pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
     let selector = service.data["spec"]["selector"].clone();
@@ -340,7 +379,7 @@ pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
 }
 
 /// The side whose frontends a Service selects, if it selects those of one side only.
-fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Option<Generation> {
+pub(super) fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Option<Generation> {
     let selector = selector(service)?;
     let selects = |side| {
         let mut pods = frontends.of(side).iter();
@@ -478,6 +517,31 @@ mod tests {
             new_serves(&DynamoUpdateConfigStatus::default()),
             Serves::Unknown
         );
+    }
+
+    #[test]
+    fn a_failure_from_before_the_rollout_is_of_other_generations() {
+        let time = |at: &str| serde_json::from_value(json!(at)).unwrap();
+        let accepted = AcceptedStatus {
+            at: time("2026-01-01T00:01:00Z"),
+            units: 4,
+            source: AcceptedSide::default(),
+            target: AcceptedSide::default(),
+            service: "v2:8000".into(),
+            undo_to: None,
+        };
+        for (at, is_its) in [
+            (Some("2026-01-01T00:00:59Z"), false),
+            (Some("2026-01-01T00:01:00Z"), true),
+            (None, true),
+        ] {
+            let analysis = AnalysisStatus {
+                verdict: AnalysisVerdict::Fail,
+                failed_at: at.map(time),
+                ..AnalysisStatus::default()
+            };
+            assert_eq!(is_of_rollout(&analysis, &accepted), is_its, "{at:?}");
+        }
     }
 
     #[test]

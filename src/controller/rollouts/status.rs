@@ -5,8 +5,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::memory;
 use crate::resource::rollout_status::{
-    AcceptedStatus, DynamoRolloutStatus, GpuStatus, RolloutMemory, RolloutPhase, RolloutStepStatus,
-    ScaledRoleStatus, SideStatus, condition,
+    AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus, RolloutMemory, RolloutPhase,
+    RolloutStepStatus, ScaledRoleStatus, SideStatus, condition,
 };
 use crate::resource::status::{AnalysisStatus, WaitStatus};
 use crate::rollout::Sides;
@@ -25,6 +25,7 @@ pub(super) struct Told<'a> {
     pub decision: &'a Decision,
     pub memory: RolloutMemory,
     pub analysis: Option<AnalysisStatus>,
+    pub revisions: Vec<RevisionStatus>,
     pub generation: Option<i64>,
     pub now: Timestamp,
 }
@@ -65,6 +66,7 @@ pub(super) fn status(told: Told) -> DynamoRolloutStatus {
             peak: peak.max(decision.gpus),
         }),
         previous_selector: before.previous_selector.clone(),
+        revisions: told.revisions,
         memory: Some(told.memory),
     };
     settled(status, before)

@@ -174,6 +174,7 @@ mod tests {
             source: side("v1"),
             target: side("v2"),
             service: "v2-frontend:8000".into(),
+            undo_to: None,
         }
     }
 

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::{Client, CustomResourceExt, Error as ClientError};
 use serde_json::{Value as Json, json};
 
@@ -15,6 +17,7 @@ use super::super::apply::Error;
 use super::super::{Key, Metrics};
 use super::accept::{self, Objects};
 use super::observe::services;
+use super::revisions;
 use crate::k8s::workloads::{self, Resize};
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
@@ -208,6 +211,20 @@ impl Writer {
         let patch = Patch::Merge(&patch);
         let written = self.write(api.patch(name, &params, &patch)).await?;
         Ok(shown(&services(), &written))
+    }
+
+    /// Makes a ControllerRevision.
+    ///
+    /// # Errors
+    /// Why it was not made. [`Error::Changed`] if it is there already.
+    pub async fn keep(&self, key: &Key, revision: &Json) -> Result<Written, Error> {
+        let kind = revisions::resource();
+        let api = self.api(&key.namespace, &kind)?;
+        let object = serde_json::from_value(revision.clone());
+        let object: DynamicObject = object.expect("it is written as an object");
+        let params = PostParams::default();
+        let written = self.write(api.create(&params, &object)).await?;
+        Ok(shown(&kind, &written))
     }
 
     /// Deletes an object, if it is still this one. It may be gone.

@@ -61,6 +61,9 @@ pub struct Store {
 #[derive(Clone, Copy, Debug)]
 pub struct BothClocks(Instant, SystemTime);
 
+/// The label with the UID of the rollout that has made an object.
+pub const ROLLOUT_LABEL: &str = "crossfade/rollout-uid";
+
 /// How the field managers of rollouts begin.
 pub const ROLLOUT_MANAGER: &str = "crossfade-rollout-";
 
@@ -299,6 +302,10 @@ impl Store {
                 manager.starts_with(ROLLOUT_MANAGER)
             });
         }
+        // Those of StatefulSets and DaemonSets hold whole pod templates.
+        if self.plural == "controllerrevisions" && !is_of_rollout(&object) {
+            object.data = Json::Null;
+        }
         if self.plural == "pods" {
             let ports = |list: &str| -> Json {
                 let containers = object.data["spec"][list].as_array().into_iter().flatten();
@@ -316,6 +323,12 @@ impl Store {
         }
         Arc::new(object)
     }
+}
+
+/// Whether a rollout has made the object.
+fn is_of_rollout(object: &DynamicObject) -> bool {
+    let labels = object.metadata.labels.as_ref();
+    labels.is_some_and(|labels| labels.contains_key(ROLLOUT_LABEL))
 }
 
 /// Whether the API server reports ready.

@@ -29,7 +29,7 @@ function drawUpdates(chosen) {
   renew(byId("list"), lines);
 }
 
-const ROLLOUT_COLUMNS = { phase: "phase", step: "step", old: "old", new: "new", split: "split", verdict: "verdict", gpus: "GPUs", waits: "waits for" };
+const ROLLOUT_COLUMNS = { phase: "phase", step: "units", old: "old ready", new: "new ready", split: "split", verdict: "verdict", gpus: "GPUs", waits: "waits for" };
 
 function drawRollouts() {
   show("rollouts", rollouts.length);
@@ -38,23 +38,23 @@ function drawRollouts() {
   renew(document.querySelector("#rollout-table thead tr"), ["rollout", ...Object.values(ROLLOUT_COLUMNS)].map(column));
   const rows = rollouts.map((rollout) => {
     const asked = known(rollout.undoTo) ? `, to revision ${rollout.undoTo}` : rollout.intent && rollout.intent !== "Run" ? `, ${rollout.intent}` : "";
-    const units = ({ units }) => (known(units) ? `, ${plural(units, "unit")}` : "");
-    const side = (side) => (side.workers ? `${side.workers} ready${units(side)}` : "–");
+    const side = ({ workers }) => workers ?? "–";
     const cells = {
       phase: `${rollout.phase ?? "no status yet"}${asked}`,
-      step: known(rollout.next) ? `${rollout.new.units} of ${rollout.units} new, next ${rollout.next}` : "–",
+      step: known(rollout.next) ? `${rollout.new.units} of ${rollout.units}, next ${rollout.next}` : "–",
       old: side(rollout.old),
       new: side(rollout.new),
       split: known(rollout.percent) ? `${rollout.percent} % new` : "–",
       verdict: rollout.verdict ?? "–",
-      gpus: known(rollout.gpus) ? `${count(rollout.gpus)}, at most ${count(rollout.peakGpus)}` : "–",
+      gpus: known(rollout.gpus) ? `${count(rollout.gpus)}, peak ${count(rollout.peakGpus)}` : "–",
       waits: rollout.waits.join("; ") || (rollout.message ?? "–"),
     };
-    const cell = ([field, text]) => html("td", { role: "cell", "data-figure": `rollout.${nameOf(rollout)}.${field}`, "data-name": ROLLOUT_COLUMNS[field] }, text);
+    const stops = ["Refused", "Contested", "Stalled"].includes(rollout.phase);
+    const emphasis = (field) => (stops && field === "phase" ? { class: "stops" } : {});
+    const cell = ([field, text]) => html("td", { role: "cell", ...emphasis(field), "data-figure": `rollout.${nameOf(rollout)}.${field}`, "data-name": ROLLOUT_COLUMNS[field] }, text);
     // The update of a rollout has its name.
     const link = html("a", { href: pageOf(rollout) }, nameOf(rollout));
-    const stops = ["Refused", "Contested", "Stalled"].includes(rollout.phase);
-    return html("tr", stops ? { role: "row", class: "silent" } : { role: "row" }, html("th", { role: "rowheader", scope: "row" }, link), ...Object.entries(cells).map(cell));
+    return html("tr", { role: "row" }, html("th", { role: "rowheader", scope: "row" }, link), ...Object.entries(cells).map(cell));
   });
   renew(document.querySelector("#rollout-table tbody"), rows);
 }

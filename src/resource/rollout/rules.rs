@@ -42,7 +42,8 @@ pub(super) const SAME_FRONTENDS: &str = "frontends.source and frontends.target a
 #[cfg(feature = "kube")]
 pub(in crate::resource) fn resource() -> Json {
     let is_over = "!has(self.status) || !has(self.status.phase) \
-         || self.status.phase in ['Pending', 'Refused', 'Complete', 'RolledBack']";
+         || self.status.phase in ['Pending', 'Refused', 'Complete', 'RolledBack'] \
+         || has(self.status.memory) && has(self.status.memory.handedOver) && self.status.memory.handedOver";
     json!([
         rule(
             &format!("self.spec.source == oldSelf.spec.source || {is_over}"),

@@ -57,6 +57,10 @@ pub struct DynamoRolloutStatus {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 64))]
     pub previous_selector: BTreeMap<String, String>,
+    /// The generations that the rollout went to or came from, and that are kept to go back to, in increasing order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 128))]
+    pub revisions: Vec<RevisionStatus>,
     /// The conditions of the rollout: Ready (ended, or held by its owner), Reconciling and Stalled, and ScaleContested while
     /// somebody else scales.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -160,6 +164,35 @@ pub struct AcceptedStatus {
     /// The Service and port of the new frontends.
     #[schemars(length(max = 300))]
     pub service: String,
+    /// The revision of the old generation, if this goes back to it after the new generation had everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub undo_to: Option<i64>,
+}
+
+/// A generation that a rollout went to or came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RevisionStatus {
+    /// Its number, which `spec.undoTo` takes. The number of a generation never changes.
+    #[schemars(range(min = 1))]
+    pub revision: i64,
+    /// Its place in the current rollout: `old` or `new`, or none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["old", "new"]))]
+    pub generation: Option<String>,
+    /// The kinds and names of the objects that own its workers.
+    #[schemars(length(max = 1024))]
+    pub workers: String,
+    /// Its frontends: a `DynamoGraphDeployment` or a Deployment.
+    #[schemars(length(max = 253))]
+    pub frontends: String,
+    /// When a rollout to or from it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "time")]
+    pub at: Option<Time>,
+    /// Whether its objects still exist, so that `undoTo` can go back to it.
+    pub exists: bool,
 }
 
 /// One generation, as accepted.

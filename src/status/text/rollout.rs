@@ -4,8 +4,8 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::super::format::percent;
 use super::Page;
-use crate::resource::rollout_status::{DynamoRolloutStatus, SideStatus};
-use crate::resource::{DynamoRollout, Intent, SideSpec};
+use crate::resource::rollout_status::{AcceptedSide, DynamoRolloutStatus, SideStatus};
+use crate::resource::{DynamoRollout, Intent, SideSpec, WorkloadSpec};
 
 /// One rollout, with its progress and both generations.
 #[must_use]
@@ -21,7 +21,7 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
     );
     page.line("rollout", &named);
     if let Some(asked) = asked(rollout) {
-        page.line("intent", asked);
+        page.line("intent", &asked);
     }
     let Some(status) = &rollout.status else {
         page.line(
@@ -50,14 +50,19 @@ pub fn rollout(rollout: &DynamoRollout, now: Timestamp) -> String {
 }
 
 /// What its owner asks for, unless that is to go forward.
-fn asked(rollout: &DynamoRollout) -> Option<&'static str> {
-    match (rollout.spec.intent, rollout.spec.undo_to) {
-        (Intent::Hold, _) => Some("Hold; `crossfade rollout resume` goes on"),
-        (_, Some(_)) => Some("back to the old generation (undoTo)"),
-        (Intent::Abort, _) => Some("Abort: back to the old generation"),
-        (Intent::Promote, _) => Some("Promote: forward without analysis and steps"),
-        (Intent::Run, None) => None,
-    }
+fn asked(rollout: &DynamoRollout) -> Option<String> {
+    let asked = match (rollout.spec.intent, rollout.spec.undo()) {
+        (Intent::Hold, _) => "Hold; `crossfade rollout resume` goes on",
+        (_, Some(number)) => {
+            return Some(format!(
+                "to revision {number} (undoTo); `crossfade rollout resume` goes forward again"
+            ));
+        }
+        (Intent::Abort, _) => "Abort: back to the old generation",
+        (Intent::Promote, _) => "Promote: forward without analysis and steps",
+        (Intent::Run, None) => return None,
+    };
+    Some(asked.to_owned())
 }
 
 /// A list of rollouts, one per line.
@@ -88,6 +93,38 @@ pub fn rollouts(rollouts: &[DynamoRollout]) -> String {
                 split.as_deref().unwrap_or("-"),
             ]),
         );
+    }
+    page.0
+}
+
+/// The revisions of a rollout, one per line.
+#[must_use]
+pub fn rollout_history(rollout: &DynamoRollout, now: Timestamp) -> String {
+    let mut page = Page(String::new());
+    let status = rollout.status.clone().unwrap_or_default();
+    let row = |[number, age, place, frontends, workers]: [&str; 5]| {
+        format!("{number:<10}{age:<10}{place:<10}{frontends:<32} {workers}")
+    };
+    page.put(0, &row(["REVISION", "AGE", "NOW", "FRONTENDS", "WORKERS"]));
+    for known in &status.revisions {
+        let age = known.at.as_ref().map(|at| since(at.0, now));
+        let place = match known.exists {
+            true => known.generation.as_deref().unwrap_or("-"),
+            false => "deleted",
+        };
+        page.put(
+            0,
+            &row([
+                &known.revision.to_string(),
+                age.as_deref().unwrap_or("-"),
+                place,
+                &known.frontends,
+                &known.workers,
+            ]),
+        );
+    }
+    if status.revisions.is_empty() {
+        page.put(2, "no revision is kept yet");
     }
     page.0
 }
@@ -145,17 +182,16 @@ impl Page {
     /// The roles of both generations.
     fn generations(&mut self, rollout: &DynamoRollout, status: &DynamoRolloutStatus) {
         let none = SideStatus::default();
+        // After an undo, what the rollout moves is not what its spec names.
+        let accepted = status.accepted.as_ref();
+        let accepted = accepted.filter(|accepted| accepted.undo_to.is_some());
+        let (old, new) = match accepted {
+            Some(accepted) => (side(&accepted.source), side(&accepted.target)),
+            None => (rollout.spec.source.clone(), rollout.spec.target.clone()),
+        };
         let sides = [
-            (
-                "old",
-                &rollout.spec.source,
-                status.source.as_ref().unwrap_or(&none),
-            ),
-            (
-                "new",
-                &rollout.spec.target,
-                status.target.as_ref().unwrap_or(&none),
-            ),
+            ("old", &old, status.source.as_ref().unwrap_or(&none)),
+            ("new", &new, status.target.as_ref().unwrap_or(&none)),
         ];
         self.gap();
         let row = |cells: [&str; 6]| {
@@ -214,6 +250,22 @@ impl Page {
                 },
             );
         }
+    }
+}
+
+/// What was accepted of a generation, as a spec names it.
+fn side(accepted: &AcceptedSide) -> SideSpec {
+    let roles = accepted.roles.iter().map(|(role, accepted)| {
+        let workload = WorkloadSpec {
+            kind: accepted.kind.clone(),
+            name: accepted.name.clone(),
+            replicas: None,
+        };
+        (role.clone(), workload)
+    });
+    SideSpec {
+        roles: roles.collect(),
+        ..SideSpec::default()
     }
 }
 
@@ -301,6 +353,19 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}\n{text}");
         }
+        let (status, lost) = read_rollout_status(&json!({"revisions": [
+            {"revision": 1, "workers": "Deployment d1", "frontends": "f1", "exists": false, "at": "2026-01-02T03:04:05Z"},
+            {"revision": 2, "workers": "Deployment d2", "frontends": "f2", "exists": true, "generation": "old"},
+        ]}));
+        assert_eq!(lost, [""; 0]);
+        rollout_of.status.as_mut().unwrap().revisions = status.revisions;
+        let history = rollout_history(&rollout_of, now);
+        assert_eq!(
+            history,
+            "REVISION  AGE       NOW       FRONTENDS                        WORKERS\n\
+             1         10 min    deleted   f1                               Deployment d1\n\
+             2         -         old       f2                               Deployment d2\n"
+        );
         let list = rollouts(&[rollout_of]);
         assert!(
             list.contains(

@@ -4,6 +4,7 @@ mod again;
 mod graphs;
 mod in_place;
 mod operator;
+mod revisions;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -555,6 +556,8 @@ async fn a_third_generation_waits_until_the_second_is_taken_back() {
     managed.deployment("v3", 0).await;
     let _controller = managed.controller().await;
     managed.phase("Partition").await;
+    managed.rests_at(2, 2).await;
+    let watched = revisions::Watched::begin(&managed);
     managed
         .edit(json!({"target": {"kind": "Deployment", "name": "v3"}, "strategy": {"partition": 0}}))
         .await;
@@ -568,6 +571,7 @@ async fn a_third_generation_waits_until_the_second_is_taken_back() {
         .until("new is v3", |status| status["target"]["workers"] == "4/4")
         .await;
     assert_eq!(managed.sizes().await.1, 0);
+    watched.end().await;
 }
 
 #[tokio::test]
@@ -674,26 +678,34 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     managed.is_deleted("v1").await;
     managed.is_deleted("old").await;
     let namespace = managed.stage.namespace.clone();
-    let said = tokio::task::spawn_blocking(move || {
+    let unnamed = "the rollout chat does not name this object";
+    let of_services = "the rollout chat changes only the selector of its clientService";
+    let labels = r#"{"spec": {"selector": {"app": "other"}}}"#;
+    let ports = r#"{"spec": {"ports": [{"port": 8000, "targetPort": 9000}]}}"#;
+    // `kubectl scale` reads the object first, as the controller does, and then writes its scale.
+    let tries = [
+        (vec!["scale", "deployment/other", "--replicas=0"], unnamed),
+        (vec!["delete", "deployment/other"], unnamed),
+        // Only the old generation is ever deleted.
+        (vec!["delete", "deployment/v2"], unnamed),
+        (
+            vec!["patch", "service/localhost", "-p", labels],
+            of_services,
+        ),
+        (vec!["patch", "service/clients", "-p", ports], of_services),
+    ];
+    tokio::task::spawn_blocking(move || {
         let account = "--as=system:serviceaccount:crossfade:crossfade-controller";
-        let scale = [
-            "scale",
-            "deployment/other",
-            "--replicas=0",
-            account,
-            "-n",
-            &namespace,
-        ];
-        // `kubectl scale` reads the object first, as the controller does, and then writes its scale.
-        let output = server().try_kubectl(&scale, "");
-        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+        for (args, expected) in tries {
+            let args = [&args[..], &[account, "-n", &namespace]].concat();
+            let output = server().try_kubectl(&args, "");
+            let said = [output.stdout, output.stderr].concat();
+            let said = String::from_utf8_lossy(&said);
+            assert!(said.contains(expected), "{args:?}: {said}");
+        }
     })
     .await
     .unwrap();
-    assert!(
-        said.contains("the rollout chat does not name this object"),
-        "{said}"
-    );
 }
 
 /// The API server does not tell who has set a size to 0.

@@ -1,8 +1,8 @@
 //! `DynamoRollout` as a real API server takes it.
 
 use crossfade::resource::rollout_status::{
-    AcceptedRole, AcceptedSide, AcceptedStatus, DynamoRolloutStatus, GpuStatus, RolloutMemory,
-    RolloutPhase, RolloutStepStatus, ScaledRoleStatus, SideStatus,
+    AcceptedRole, AcceptedSide, AcceptedStatus, DynamoRolloutStatus, GpuStatus, RevisionStatus,
+    RolloutMemory, RolloutPhase, RolloutStepStatus, ScaledRoleStatus, SideStatus,
 };
 use crossfade::resource::{DynamoRolloutSpec, rollout_schema};
 use serde_json::from_value;
@@ -245,7 +245,14 @@ fn of_the_end() -> Vec<(Value, &'static str)> {
             json!({"handover": {"retire": "Burn"}}),
             "Unsupported value: \"Burn\"",
         ),
-        (json!({"undoTo": 0}), "should be greater than or equal to 1"),
+        (
+            json!({"undoTo": -1}),
+            "should be greater than or equal to 0",
+        ),
+        (
+            json!({"revisionHistoryLimit": 101}),
+            "should be less than or equal to 100",
+        ),
     ]
 }
 
@@ -290,6 +297,7 @@ fn whatever_is_right_of_a_rollout_is_taken() {
             "target": {"roles": {"prefill": deployment("p2"), "decode": deployment("d2")}},
         }),
         json!({"handover": {"clients": "Automatic", "retire": "ScaleToZero"}, "undoTo": 1}),
+        json!({"undoTo": 0, "revisionHistoryLimit": 0}),
     ] {
         let spec = good(&change);
         let (taken, said) = server.tries(&rollout("right", &spec));
@@ -351,6 +359,7 @@ fn status() -> DynamoRolloutStatus {
             source: side("v1"),
             target: side("v2"),
             service: "v2-frontend:8000".into(),
+            undo_to: Some(1),
         }),
         source: Some(workers(3, 3)),
         target: Some(workers(2, 1)),
@@ -364,6 +373,14 @@ fn status() -> DynamoRolloutStatus {
             next: 4,
         }),
         gpus: Some(GpuStatus { used: 40, peak: 40 }),
+        revisions: vec![RevisionStatus {
+            revision: 1,
+            generation: Some("old".into()),
+            workers: "Deployment v1".into(),
+            frontends: "v1-frontend".into(),
+            at: Some(from_value(at(3)).unwrap()),
+            exists: true,
+        }],
         previous_selector: [("app".to_owned(), "v1".to_owned())].into(),
         conditions: from_value(json!([{
             "type": "Reconciling", "status": "True", "reason": "Progressing", "message": "",
@@ -442,6 +459,15 @@ fn the_source_cannot_be_changed_while_a_rollout_is_under_way() {
     server.good(
         &["apply", "-f", "-"],
         &rollout("bound", &spec("v0", 4)).to_string(),
+    );
+    // One that is held after its end is not under way again.
+    let mut held = json!(status());
+    held["phase"] = json!("Held");
+    held["memory"]["handedOver"] = json!(true);
+    write_status(&server, "bound", &held);
+    server.good(
+        &["apply", "-f", "-"],
+        &rollout("bound", &spec("v1", 4)).to_string(),
     );
     server.good(&["delete", "dro", "bound"], "");
 }

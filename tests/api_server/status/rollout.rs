@@ -164,6 +164,50 @@ async fn each_verb_shows_what_it_changes_asks_and_writes_once() {
         assert_eq!(code, Some(0), "{verb}: {text}");
         assert!(text.contains("nothing to change"), "{verb}: {text}");
     }
+    server.crossfade(&["rollout", "resume", "chat", "--yes"]);
+    let (code, text) = server.crossfade(&["rollout", "history", "chat"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("no revision is kept yet"), "{text}");
+    let revisions = json!({"status": {"revisions": [
+        {"revision": 1, "workers": "Deployment chat-v0", "frontends": "chat-v0-frontend", "exists": false},
+        {"revision": 2, "workers": "Deployment chat-v1", "frontends": "chat-v1-frontend", "exists": true, "generation": "old"},
+        {"revision": 3, "workers": "Deployment chat-v2", "frontends": "chat-v2-frontend", "exists": true, "generation": "new"},
+    ]}})
+    .to_string();
+    let to = [
+        "patch",
+        "dro",
+        "chat",
+        "--subresource=status",
+        "--type=merge",
+    ];
+    server.0.kubectl(&[&to[..], &["-p", &revisions]].concat());
+    let (code, text) = server.crossfade(&["-n", "default", "rollout", "history", "chat"]);
+    assert_eq!(code, Some(0), "{text}");
+    for part in [
+        "REVISION  AGE       NOW       FRONTENDS                        WORKERS\n",
+        "1         -         deleted   chat-v0-frontend                 Deployment chat-v0\n",
+        "3         -         new       chat-v2-frontend                 Deployment chat-v2\n",
+    ] {
+        assert!(text.contains(part), "{part:?} is not in\n{text}");
+    }
+    for (args, undo, said) in [
+        (
+            &["--to", "1"][..],
+            1,
+            "objects of revision 1 have been deleted",
+        ),
+        (&["--to", "3"], 3, "it goes to the new generation"),
+        (&[], 2, "it goes back to this revision"),
+    ] {
+        let (code, text) =
+            server.crossfade(&[&["rollout", "undo", "chat", "--yes"], args].concat());
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains(said), "{text}");
+        assert_eq!(server.rollout("chat")["undoTo"], undo);
+    }
+    server.crossfade(&["rollout", "resume", "chat", "--yes"]);
+    assert_eq!(server.rollout("chat")["undoTo"], Value::Null);
     // What the controller writes meanwhile does not matter; what another person does, does.
     let look = || {
         let patch = [

@@ -1,0 +1,278 @@
+//! Which two generations a rollout moves between now: those it has accepted, those of its spec, or a revision to undo to. Pure.
+
+use super::accept;
+use super::revisions::{self, Revision};
+use crate::managed_update::Course;
+use crate::resource::DynamoRolloutSpec;
+use crate::resource::rollout_status::{
+    AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase,
+};
+
+/// What a rollout does next.
+#[derive(Debug)]
+pub(super) enum Next<'a> {
+    /// Goes on with what was accepted.
+    GoOn(&'a AcceptedStatus, Course),
+    /// Accepts what the spec names.
+    Accept,
+    /// Goes back to a revision that is none of the accepted generations: at once, or after the new generation is taken back.
+    Undo { to: &'a Revision, at_once: bool },
+    /// The revision to undo to is not kept.
+    NoRevision(i64),
+}
+
+/// What a rollout with this status and spec does next.
+pub(super) fn next<'a>(
+    before: &'a DynamoRolloutStatus,
+    spec: &DynamoRolloutSpec,
+    revisions: &'a [Revision],
+) -> Next<'a> {
+    let Some(accepted) = &before.accepted else {
+        // What serves now is not known before the spec is accepted.
+        let is_kept = |number: &i64| revisions.iter().any(|revision| revision.number == *number);
+        return match spec.undo().filter(|number| !is_kept(number)) {
+            Some(number) => Next::NoRevision(number),
+            None => Next::Accept,
+        };
+    };
+    match spec.undo() {
+        Some(number) => undo(before, accepted, number, revisions),
+        None => go_on(before, accepted, spec),
+    }
+}
+
+fn undo<'a>(
+    before: &DynamoRolloutStatus,
+    accepted: &'a AcceptedStatus,
+    number: i64,
+    revisions: &'a [Revision],
+) -> Next<'a> {
+    let Some(to) = { revisions.iter() }.find(|revision| revision.number == number) else {
+        return Next::NoRevision(number);
+    };
+    let is = |side: &AcceptedSide| revisions::is_same(side, &to.kept.generation);
+    match (is(&accepted.source), is(&accepted.target)) {
+        (true, _) => Next::GoOn(accepted, Course::Back),
+        (_, true) => Next::GoOn(accepted, Course::AsAsked),
+        _ => Next::Undo {
+            to,
+            at_once: has_ended(before) || !has_begun(before),
+        },
+    }
+}
+
+fn go_on<'a>(
+    before: &DynamoRolloutStatus,
+    accepted: &'a AcceptedStatus,
+    spec: &DynamoRolloutSpec,
+) -> Next<'a> {
+    let is_target = !accept::is_other_target(accepted, spec);
+    // An undo has another source than the spec, which is of the time before it.
+    let is_source = accepted.undo_to.is_some() || !accept::is_other_source(accepted, spec);
+    let is_under_way = has_begun(before) && !has_ended(before);
+    match (is_source && is_target, is_under_way) {
+        (true, _) => Next::GoOn(accepted, Course::AsAsked),
+        (false, true) if is_target => Next::GoOn(accepted, Course::AsAsked),
+        (false, true) => Next::GoOn(accepted, Course::Superseded),
+        (false, false) => Next::Accept,
+    }
+}
+
+/// Whether one generation has everything, so that another rollout can begin from it.
+fn has_ended(before: &DynamoRolloutStatus) -> bool {
+    before.phase.is_some_and(RolloutPhase::is_over) || is_at_new(before)
+}
+
+/// Whether anything may have been written for the rollout that was accepted.
+pub(super) fn has_begun(before: &DynamoRolloutStatus) -> bool {
+    let phase = before.phase;
+    phase.is_some_and(|phase| !matches!(phase, RolloutPhase::Pending | RolloutPhase::Refused))
+}
+
+/// Whether the new generation has everything.
+pub(super) fn is_at_new(before: &DynamoRolloutStatus) -> bool {
+    let memory = before.memory.as_ref();
+    memory.is_some_and(|memory| memory.handed_over)
+}
+
+/// The generation that serves after the accepted rollout has ended, with the Service of its frontends if a rollout ever went to
+/// it.
+pub(super) fn serving(
+    before: &DynamoRolloutStatus,
+    accepted: &AcceptedStatus,
+    revisions: &[Revision],
+) -> (AcceptedSide, Option<String>) {
+    match is_at_new(before) {
+        true => (accepted.target.clone(), Some(accepted.service.clone())),
+        false => {
+            let service = revisions::service(&accepted.source, revisions);
+            (accepted.source.clone(), service)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::super::revisions::Kept;
+    use super::*;
+    use crate::resource::rollout_status::{AcceptedRole, RolloutMemory};
+
+    fn side(name: &str) -> AcceptedSide {
+        let role = AcceptedRole {
+            kind: "Deployment".into(),
+            name: name.into(),
+            uid: name.into(),
+            ..AcceptedRole::default()
+        };
+        AcceptedSide {
+            roles: [("worker".to_owned(), role)].into(),
+            frontends: format!("{name}-frontend"),
+            graph: None,
+        }
+    }
+
+    /// A status at `phase` of a rollout from `old` to `new`.
+    fn status(old: &str, new: &str, phase: RolloutPhase) -> DynamoRolloutStatus {
+        DynamoRolloutStatus {
+            phase: Some(phase),
+            accepted: Some(AcceptedStatus {
+                at: serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap(),
+                units: 4,
+                source: side(old),
+                target: side(new),
+                service: format!("{new}-frontend:8000"),
+                undo_to: None,
+            }),
+            memory: Some(RolloutMemory {
+                handed_over: phase == RolloutPhase::Complete,
+                ..RolloutMemory::default()
+            }),
+            ..DynamoRolloutStatus::default()
+        }
+    }
+
+    fn spec(old: &str, new: &str, undo_to: Option<i64>) -> DynamoRolloutSpec {
+        let frontends = |name: &str| format!("{name}-frontend");
+        let spec = json!({
+            "source": {"kind": "Deployment", "name": old},
+            "target": {"kind": "Deployment", "name": new},
+            "frontends": {"source": frontends(old), "target": frontends(new), "service": frontends(new)},
+            "clientService": "chat",
+            "undoTo": undo_to,
+        });
+        DynamoRolloutSpec::read(&spec).unwrap()
+    }
+
+    /// `v1` to `v3`, under their numbers.
+    fn revisions() -> Vec<Revision> {
+        let revision = |number: i64| Revision {
+            number,
+            at: None,
+            kept: Kept {
+                generation: side(&format!("v{number}")),
+                service: (number > 1).then(|| format!("v{number}-frontend:8000")),
+                ..Kept::default()
+            },
+            object: Arc::new(serde_json::from_value(json!({"metadata": {}})).unwrap()),
+        };
+        (1..=3).map(revision).collect()
+    }
+
+    fn told(status: &DynamoRolloutStatus, spec: &DynamoRolloutSpec) -> String {
+        match next(status, spec, &revisions()) {
+            Next::GoOn(_, course) => format!("{course:?}"),
+            Next::Accept => "Accept".to_owned(),
+            Next::Undo { to, at_once } => format!("undo to {} at once: {at_once}", to.number),
+            Next::NoRevision(number) => format!("no {number}"),
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_is_set_against_what_was_accepted() {
+        use RolloutPhase::{Complete, Held, Pending, Progressing, Refused, RolledBack};
+        let from_2_to_3 = |phase| status("v2", "v3", phase);
+        for (phase, old, new, undo, expected) in [
+            (Progressing, "v2", "v3", None, "AsAsked"),
+            (Progressing, "v2", "v3", Some(0), "AsAsked"),
+            (Complete, "v2", "v3", None, "AsAsked"),
+            // A third generation: the second is taken back first, and after the end nothing is.
+            (Progressing, "v2", "v4", None, "Superseded"),
+            (Held, "v2", "v4", None, "Superseded"),
+            (Complete, "v3", "v4", None, "Accept"),
+            (RolledBack, "v2", "v4", None, "Accept"),
+            (Pending, "v2", "v4", None, "Accept"),
+            (Refused, "v1", "v3", None, "Accept"),
+            // The generations of the rollout itself.
+            (Progressing, "v2", "v3", Some(2), "Back"),
+            (Complete, "v2", "v3", Some(2), "Back"),
+            (RolledBack, "v2", "v3", Some(3), "AsAsked"),
+            // Any other one.
+            (Progressing, "v2", "v3", Some(1), "undo to 1 at once: false"),
+            (Complete, "v2", "v3", Some(1), "undo to 1 at once: true"),
+            (RolledBack, "v2", "v3", Some(1), "undo to 1 at once: true"),
+            (Complete, "v2", "v3", Some(9), "no 9"),
+        ] {
+            let told = told(&from_2_to_3(phase), &spec(old, new, undo));
+            assert_eq!(told, expected, "{phase:?} {old} {new} {undo:?}");
+        }
+    }
+
+    /// A hold after the end does not begin the rollout again.
+    #[test]
+    fn a_rollout_that_is_held_after_its_end_has_ended() {
+        let mut held = status("v2", "v3", RolloutPhase::Complete);
+        held.phase = Some(RolloutPhase::Held);
+        assert_eq!(told(&held, &spec("v3", "v4", None)), "Accept");
+        assert_eq!(
+            told(&held, &spec("v2", "v3", Some(1))),
+            "undo to 1 at once: true"
+        );
+    }
+
+    #[test]
+    fn after_an_undo_the_target_of_the_spec_is_what_counts() {
+        let mut undone = status("v1", "v3", RolloutPhase::RolledBack);
+        undone.accepted.as_mut().unwrap().undo_to = Some(1);
+        for (old, new, undo, expected) in [
+            ("v2", "v3", Some(1), "Back"),
+            // The undo is taken back.
+            ("v2", "v3", None, "AsAsked"),
+            ("v2", "v3", Some(3), "AsAsked"),
+            ("v1", "v4", Some(1), "Back"),
+            ("v1", "v4", None, "Accept"),
+            ("v2", "v3", Some(2), "undo to 2 at once: true"),
+        ] {
+            let told = told(&undone, &spec(old, new, undo));
+            assert_eq!(told, expected, "{old} {new} {undo:?}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_undone_of_a_rollout_that_was_never_accepted() {
+        let none = DynamoRolloutStatus::default();
+        assert_eq!(told(&none, &spec("v2", "v3", Some(9))), "no 9");
+        assert_eq!(told(&none, &spec("v2", "v3", Some(1))), "Accept");
+        assert_eq!(told(&none, &spec("v2", "v3", None)), "Accept");
+    }
+
+    #[test]
+    fn what_serves_after_the_end_is_new_or_after_a_way_back_old() {
+        let serving = |phase| {
+            let status = status("v1", "v2", phase);
+            let accepted = status.accepted.clone().unwrap();
+            let (side, service) = serving(&status, &accepted, &revisions());
+            (side.frontends, service)
+        };
+        let new = (
+            "v2-frontend".to_owned(),
+            Some("v2-frontend:8000".to_owned()),
+        );
+        assert_eq!(serving(RolloutPhase::Complete), new);
+        let old = ("v1-frontend".to_owned(), None);
+        assert_eq!(serving(RolloutPhase::RolledBack), old);
+    }
+}
