@@ -11,13 +11,14 @@ mod h1;
 mod h2;
 mod head;
 mod idle;
+mod kept;
 mod lifetime;
 mod outlier;
 mod pool;
 mod quick_ack;
 
 pub use body::{BodyError, UpstreamBody};
-pub use capability::{Demand, GuardField, QUESTION, Wanted};
+pub use capability::{Demand, GuardField, ProvenConnection, QUESTION, Wanted};
 pub use endpoint::Endpoint;
 pub use h1::Upgraded;
 pub use head::{Added, Head, Outgoing, X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_PROTO};

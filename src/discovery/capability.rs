@@ -121,7 +121,7 @@ async fn ask(
 ) -> Question {
     match &question.about {
         Some((probe, model)) => {
-            let proof = pool.prove(&endpoint, (*probe, model), None, guard.as_ref(), plan);
+            let proof = pool.prove(&endpoint, (*probe, model), guard.as_ref(), plan);
             proof.await;
         }
         None => pool.list(&endpoint, guard.as_ref(), plan).await,

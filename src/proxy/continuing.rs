@@ -1,6 +1,7 @@
 //! Asks other servers for the rest of a stream that broke after its first content, one after another until one continues it.
 
 mod begin;
+mod order;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 
 use self::begin::begin;
+use self::order::Order;
 use super::backend::{OldBackend, Proxy};
 use super::exchange::Exchange;
 use crate::continuation::{Ask, Capability, Cause, Mode, Probe, Reason, Request, Sent};
@@ -24,7 +26,9 @@ use crate::split::Generation;
 use crate::sse::Api;
 use crate::telemetry::trace::TRACEPARENT;
 use crate::transport::deadline;
-use crate::upstream::{Endpoint, FailFast, Failure, Head, Outgoing, Pool, Terms, UpstreamBody};
+use crate::upstream::{
+    Endpoint, FailFast, Failure, Head, Outgoing, Pool, ProvenConnection, Terms, UpstreamBody,
+};
 
 /// Most endpoints of one pool that are asked for the rest of a stream.
 const MAX_PER_POOL: usize = 3;
@@ -235,37 +239,54 @@ impl<O: OldBackend> Source<O> {
         from: Option<Arc<Endpoint>>,
     ) -> Result<Joined, Reason> {
         let mut tried: Vec<u64> = from.iter().map(|endpoint| endpoint.id).collect();
+        let mut same = from.as_ref();
         let mut attempts = [0; Generation::ALL.len()];
         let mut is_denied = false;
-        for candidates in &asked.candidates {
-            let (target, most, same) = match candidates {
-                Candidates::Others(target) => (*target, MAX_PER_POOL, None),
-                Candidates::Same if from.is_none() => continue,
-                Candidates::Same => (self.target, 1, from.as_ref()),
-            };
-            let Some(pool) = asked.snapshot.pool(target) else {
-                continue;
-            };
-            for _ in 0..most {
-                let endpoint = self.pick(pool, target, asked, same, &tried).await;
-                let Some(endpoint) = endpoint else { break };
-                // The first attempt of a generation takes the place of the one that broke: when a server with hundreds of
-                // streams dies, all of them are to go on, also if the rest of its generation dies with it.
-                let attempts = &mut attempts[target.generation().index()];
-                if *attempts > 0 && !self.proxy.context.may_retry(&asked.snapshot) {
-                    is_denied = true;
-                    break;
-                }
-                *attempts += 1;
-                tried.push(endpoint.id);
-                let attempt = self.attempt(asked, pool, target, &endpoint, exchange, sent);
-                match attempt.await {
-                    Ok(joined) => {
-                        self.target = target;
-                        return Ok(joined);
+        // How many endpoints each of the candidates may still name.
+        let mut left = vec![MAX_PER_POOL; asked.candidates.len()];
+        for order in Order::ALL {
+            for (candidates, left) in asked.candidates.iter().zip(&mut left) {
+                let target = match candidates {
+                    Candidates::Others(target) => *target,
+                    Candidates::Same => self.target,
+                };
+                let Some(pool) = asked.snapshot.pool(target) else {
+                    continue;
+                };
+                while *left > 0 {
+                    let picked = asked.pick(pool, candidates, order, &tried, &mut same);
+                    let Some((endpoint, order)) = picked else {
+                        break;
+                    };
+                    *left -= 1;
+                    tried.push(endpoint.id);
+                    let is_proven = order == Order::Proven;
+                    let attempts = &mut attempts[target.generation().index()];
+                    let connection = match self.prove(asked, pool, target, &endpoint).await {
+                        Ok(connection) => connection,
+                        Err(answer) => {
+                            // It failed, and may be gone. One of which nothing was known has not been tried.
+                            *attempts += u32::from(is_proven && answer == Capability::Unknown);
+                            continue;
+                        }
+                    };
+                    // The first attempt of a generation takes the place of the one that broke: when a server with hundreds of
+                    // streams dies, all of them are to go on, also if the rest of its generation dies with it.
+                    if *attempts > 0 && !self.proxy.context.may_retry(&asked.snapshot) {
+                        is_denied = true;
+                        *left = 0;
+                        break;
                     }
-                    Err(Refused::This | Refused::Silent) => {}
-                    Err(Refused::All(reason)) => return Err(reason),
+                    *attempts += 1;
+                    let at = (target, &endpoint, connection);
+                    match self.attempt(asked, pool, at, exchange, sent).await {
+                        Ok(joined) => {
+                            self.target = target;
+                            return Ok(joined);
+                        }
+                        Err(Refused::This | Refused::Silent) => {}
+                        Err(Refused::All(reason)) => return Err(reason),
+                    }
                 }
             }
         }
@@ -277,51 +298,37 @@ impl<O: OldBackend> Source<O> {
         })
     }
 
-    /// An endpoint that can go on: the one that broke off if `same`, else another one. If no other is left, asks one of which
-    /// nothing is known, as the client of the stream.
-    async fn pick(
+    /// A connection to `endpoint` over which its server has proven that it continues the text, since another one may have taken
+    /// the address of the one that proved it before. `None` if no proof is needed.
+    async fn prove(
         &self,
-        pool: &Arc<Pool>,
-        target: Target,
         asked: &Asked,
-        same: Option<&Arc<Endpoint>>,
-        tried: &[u64],
-    ) -> Option<Arc<Endpoint>> {
-        let now = Instant::now();
-        let proof = asked.proof.as_ref();
-        let proof = proof.map(|(probe, model)| (*probe, model.as_str()));
-        let may_be = |endpoint: &&Arc<Endpoint>| match same {
-            Some(same) => Arc::ptr_eq(endpoint, same),
-            None => !tried.contains(&endpoint.id) && endpoint.is_healthy(now),
+        pool: &Pool,
+        target: Target,
+        endpoint: &Arc<Endpoint>,
+    ) -> Result<Option<ProvenConnection>, Capability> {
+        let Some((probe, model)) = &asked.proof else {
+            return Ok(None);
         };
-        let is = |endpoint: &Endpoint, fits: fn(Capability) -> bool| {
-            proof.is_none_or(|(probe, model)| fits(endpoint.capability(probe, model, now)))
-        };
-        let known = match same {
-            None => pool.pick_capable(now, fastrand::u32(..), proof, tried),
-            Some(_) => {
-                let mut endpoints = pool.endpoints().iter().filter(may_be);
-                endpoints.find(|endpoint| is(endpoint, |known| known == Capability::Supported))
-            }
-        };
-        if let Some(endpoint) = known {
-            return Some(Arc::clone(endpoint));
+        let about = (*probe, model.as_str());
+        let outgoing = self.outgoing(asked, target);
+        let proof = pool.prove_connection(endpoint, about, outgoing, asked.snapshot.epoch);
+        Box::pin(proof).await.map(Some)
+    }
+
+    fn outgoing<'a>(&'a self, asked: &'a Asked, target: Target) -> Outgoing<'a> {
+        Outgoing {
+            head: &self.head,
+            extra: Some(&asked.guard).filter(|_| target != Target::Old),
+            memory: &self.proxy.context.memory,
         }
-        let mut endpoints = pool.endpoints().iter().filter(may_be);
-        let unknown = endpoints.find(|endpoint| is(endpoint, Capability::is_open))?;
-        let guard = Some(&asked.guard).filter(|_| target != Target::Old);
-        let epoch = asked.snapshot.epoch;
-        let proof = pool.prove(unknown, proof?, Some(&self.head), guard, epoch);
-        let proven = proof.await;
-        (proven == Capability::Supported).then(|| Arc::clone(unknown))
     }
 
     async fn attempt(
         &mut self,
         asked: &Asked,
-        pool: &Arc<Pool>,
-        target: Target,
-        endpoint: &Arc<Endpoint>,
+        pool: &Pool,
+        (target, endpoint, connection): (Target, &Arc<Endpoint>, Option<ProvenConnection>),
         exchange: &mut Exchange,
         sent: &Sent,
     ) -> Result<Joined, Refused> {
@@ -338,18 +345,19 @@ impl<O: OldBackend> Source<O> {
         let limit = asked.snapshot.plan.failover.first_event_timeout;
         let until = limit.map(|limit| now + limit);
         let silent = now + SILENCE;
-        let outgoing = Outgoing {
-            head: &self.head,
-            extra: Some(&asked.guard).filter(|_| target != Target::Old),
-            memory: &self.proxy.context.memory,
-        };
+        let outgoing = self.outgoing(asked, target);
         let terms = Terms {
             fail_fast: FailFast::Never,
             deadline: until,
             was_sent: true,
         };
         let body = asked.body.again().ok_or(Refused::This)?;
-        let sending = pool.send_on(endpoint, outgoing, body, terms);
+        let sending = async {
+            match connection {
+                Some(proven) => pool.send_over(proven, outgoing, body, terms).await,
+                None => pool.send_on(endpoint, outgoing, body, terms).await,
+            }
+        };
         let response = match until {
             Some(_) => sending.await,
             None => match deadline::timeout_at(silent, Box::pin(sending)).await {

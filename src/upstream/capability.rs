@@ -1,5 +1,8 @@
 //! What an endpoint has proven: for which models and APIs it can continue a text, and which models it lists.
 //!
+//! A proof of an endpoint says that it is worth asking for the rest of a stream. It is not enough for sending a continuation:
+//! another server may have taken the address since. For that, [`ProvenConnection`] is the proof.
+//!
 //! Whether a result may be used, and when to probe again, are pure functions of the time.
 
 mod demand;
@@ -13,7 +16,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 
 pub use self::demand::{Demand, Wanted};
-pub use self::prove::{GuardField, QUESTION};
+pub use self::prove::{GuardField, ProvenConnection, QUESTION};
 use super::Endpoint;
 use crate::continuation::{Capability, Probe};
 
@@ -190,6 +193,13 @@ impl Endpoint {
         asked.is_none_or(|asked| asked.is_due(now, plan, self.run()))
     }
 
+    /// Did it not answer when it was asked last whether it can continue a text of `model`?
+    #[must_use]
+    pub fn is_silent(&self, probe: Probe, model: &str) -> bool {
+        let by_model = self.proofs.of(probe).load();
+        by_model.get(model).is_some_and(|asked| asked.failures > 0)
+    }
+
     /// Should it be asked at `now`, under the plan of this epoch, whether it can continue a text of `model`?
     #[must_use]
     pub fn is_proof_due(&self, probe: Probe, model: &str, now: Instant, plan: u64) -> bool {
@@ -220,6 +230,15 @@ impl Endpoint {
                 };
                 by_model.remove(&oldest);
             }
+            by_model
+        });
+    }
+
+    /// Forgets an answer that a server at this address has contradicted. The question is then due at once.
+    fn doubts(&self, probe: Probe, model: &str) {
+        self.proofs.of(probe).rcu(|by_model| {
+            let mut by_model = BTreeMap::clone(by_model);
+            by_model.remove(model);
             by_model
         });
     }
@@ -314,6 +333,7 @@ mod tests {
             1,
             0,
         );
+        assert!(endpoint.is_silent(Probe::Chat, "m") && !endpoint.is_silent(Probe::Chat, "n"));
         let asked = start + RENEWAL;
         assert_eq!(
             endpoint.capability(Probe::Chat, "m", asked),

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::capability::Proofs;
+use super::kept::Slot;
 use super::lifetime::Life;
 use super::outlier::{Ejection, Failure, Record};
 use super::quick_ack::Trials;
@@ -208,6 +209,8 @@ pub struct Lease {
     endpoint: Arc<Endpoint>,
     /// The lifetime of the connection that carries the exchange.
     pub(super) life: Life,
+    /// Where the exchange leaves the connection, if not in the pool of the thread.
+    pub(super) slot: Option<Slot>,
 }
 
 impl Lease {
@@ -216,6 +219,7 @@ impl Lease {
         Self {
             endpoint,
             life: Life::ENDLESS,
+            slot: None,
         }
     }
 }

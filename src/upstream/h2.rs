@@ -22,6 +22,8 @@ pub(super) use self::link::sweep;
 use self::link::{Link, Stream};
 use super::connect::Connector;
 use super::endpoint::Lease;
+use super::kept::Connection;
+use super::lifetime::Life;
 use super::{Endpoint, Error, Outgoing, UpstreamBody};
 use crate::memory::Purpose;
 use crate::request_body::{Fault, RequestBody};
@@ -78,6 +80,30 @@ pub(super) async fn send_over(
     sent.map_err(Failed::into)
 }
 
+/// A connection, with room on it for one more request.
+pub(super) struct Reserved {
+    link: Link,
+    _room: Stream,
+}
+
+impl Reserved {
+    /// Is it neither closed nor shutting down?
+    pub(super) fn is_open(&mut self) -> bool {
+        self.link.is_open()
+    }
+}
+
+/// Sends a request over this connection and no other.
+pub(super) async fn send_on(
+    lease: Lease,
+    reserved: Reserved,
+    outgoing: Outgoing<'_>,
+    body: RequestBody,
+) -> Result<Response<UpstreamBody>, Error> {
+    let sent = over(lease, reserved.link.clone(), outgoing, body).await;
+    sent.map_err(Failed::into)
+}
+
 /// Why there is no response.
 enum Failed {
     /// The server has not begun to process the request, so it may be retried whatever its method is.
@@ -107,7 +133,7 @@ fn is_unprocessed(error: &::h2::Error) -> bool {
 }
 
 async fn over(
-    lease: Lease,
+    mut lease: Lease,
     mut link: Link,
     outgoing: Outgoing<'_>,
     body: RequestBody,
@@ -146,6 +172,12 @@ async fn over(
             });
         }
     };
+    if let Some(slot) = lease.slot.take() {
+        let (link, room) = (link.clone(), link.stream());
+        let reserved = Reserved { link, _room: room };
+        // The link counts its own exchanges.
+        slot.put(Connection::Http2(reserved), Life::ENDLESS);
+    }
     let incoming = Incoming {
         received: Received::new(received, &head.headers, outgoing.memory, Purpose::Answer),
         held: Some(HeldUpload {

@@ -12,8 +12,9 @@ use http::{Response, StatusCode};
 use super::connect::Connector;
 use super::endpoint::Lease;
 use super::head::Outgoing;
+use super::kept::Connection;
 use super::lifetime::Lifetime;
-use super::{Endpoint, Error, Failure, UpstreamBody, h1, h2, idle};
+use super::{Endpoint, Error, Failure, ProvenConnection, UpstreamBody, h1, h2, idle};
 use crate::error_chain::error_chain;
 use crate::request_body::RequestBody;
 use crate::resource::{Host, Target};
@@ -195,6 +196,50 @@ impl Pool {
         sent.await
     }
 
+    /// Sends one request over this connection and no other, and records the result for the health of its endpoint.
+    ///
+    /// # Errors
+    /// Why there is no response head.
+    pub async fn send_over(
+        &self,
+        proven: ProvenConnection,
+        outgoing: Outgoing<'_>,
+        body: RequestBody,
+        terms: Terms,
+    ) -> Result<Response<UpstreamBody>, Error> {
+        batching::before_head_write().await;
+        let endpoint = proven.endpoint;
+        let mut lease = Lease::new(Arc::clone(&endpoint));
+        lease.life = proven.life;
+        let sending = async {
+            match proven.connection {
+                Connection::Http1(transport) => {
+                    let sent = h1::exchange(lease, transport, true, outgoing, body).await;
+                    sent.map_err(|(error, ..)| error)
+                }
+                Connection::Http2(reserved) => h2::send_on(lease, reserved, outgoing, body).await,
+            }
+        };
+        let result = match self.limit(Instant::now(), terms) {
+            None => sending.await,
+            Some((at, error)) => deadline::timeout_at(at, sending)
+                .await
+                .unwrap_or(Err(error)),
+        };
+        note(&endpoint, &result, terms);
+        result
+    }
+
+    /// When a response head must have come, and the error if it has not.
+    fn limit(&self, now: Instant, terms: Terms) -> Option<(Instant, Error)> {
+        let head_limit = self.settings.head_timeout;
+        let limits = [
+            head_limit.map(|limit| (now + limit, Error::HeadTimeout(limit))),
+            terms.deadline.map(|at| (at, Error::Deadline)),
+        ];
+        limits.into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
     /// Makes one attempt at one endpoint and records the result for its health. The time limits are applied here, so that an
     /// attempt dropped by the caller does not count as a failure of the endpoint.
     async fn watched(
@@ -206,14 +251,9 @@ impl Pool {
         terms: Terms,
     ) -> Result<Response<UpstreamBody>, Error> {
         let lease = Lease::new(Arc::clone(endpoint));
-        let head_limit = self.settings.head_timeout;
-        let limits = [
-            head_limit.map(|limit| (now + limit, Error::HeadTimeout(limit))),
-            terms.deadline.map(|at| (at, Error::Deadline)),
-        ];
         // Here and below, rare paths are boxed to keep the future of every request small. The common path is awaited in place
         // to avoid a move.
-        let result = match limits.into_iter().flatten().min_by_key(|(at, _)| *at) {
+        let result = match self.limit(now, terms) {
             None => {
                 self.attempt(lease, outgoing, body, now, terms.was_sent)
                     .await
@@ -225,25 +265,7 @@ impl Pool {
                     .unwrap_or(Err(error))
             }
         };
-        let now = Instant::now();
-        match &result {
-            Ok(response) if matches!(response.status().as_u16(), 502..=504) => {
-                let why = format_args!("answered {}", response.status());
-                endpoint.failed(Failure::Answer, now, &why);
-            }
-            // With a deadline for the first event, the head of an event stream is not a success yet: the reader of the body
-            // records it.
-            Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
-            Ok(_) => endpoint.succeeded(now),
-            Err(error) => {
-                if matches!(error, Error::Connect { .. }) {
-                    endpoint.went_away();
-                }
-                if let Some(failure) = error.of_endpoint() {
-                    endpoint.failed(failure, now, &error_chain(error));
-                }
-            }
-        }
+        note(endpoint, &result, terms);
         result
     }
 
@@ -262,7 +284,7 @@ impl Pool {
             .await
     }
 
-    async fn attempt(
+    pub(super) async fn attempt(
         &self,
         mut lease: Lease,
         outgoing: Outgoing<'_>,
@@ -333,6 +355,29 @@ impl Pool {
             },
             limit: self.settings.connect_timeout,
             lifetime: self.settings.lifetime,
+        }
+    }
+}
+
+/// Records the result of an attempt for the health of the endpoint.
+fn note(endpoint: &Endpoint, result: &Result<Response<UpstreamBody>, Error>, terms: Terms) {
+    let now = Instant::now();
+    match result {
+        Ok(response) if matches!(response.status().as_u16(), 502..=504) => {
+            let why = format_args!("answered {}", response.status());
+            endpoint.failed(Failure::Answer, now, &why);
+        }
+        // With a deadline for the first event, the head of an event stream is not a success yet: the reader of the body
+        // records it.
+        Ok(response) if terms.deadline.is_some() && response.status() == StatusCode::OK => {}
+        Ok(_) => endpoint.succeeded(now),
+        Err(error) => {
+            if matches!(error, Error::Connect { .. }) {
+                endpoint.went_away();
+            }
+            if let Some(failure) = error.of_endpoint() {
+                endpoint.failed(failure, now, &error_chain(error));
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Streams that break after their first content and are continued by another server.
 
 mod messages;
+mod replaced;
 mod silence;
 
 use std::collections::BTreeSet;
@@ -111,6 +112,18 @@ fn assert_ended(response: &Response, count: usize, what: &str) {
     assert_eq!(seen.comments, [""; 0], "{what}");
 }
 
+/// Waits until so many endpoints have proven that they continue a chat: the others are asked after them.
+async fn proven(proxy: &Proxy, count: u32) {
+    let labels = [("api", "chat"), ("state", "supported")];
+    proxy
+        .counts(
+            "crossfade_continuation_capability",
+            &labels,
+            f64::from(count),
+        )
+        .await;
+}
+
 async fn assert_counted(proxy: &Proxy, outcome: &str, reason: &str) {
     let labels = [("outcome", outcome), ("reason", reason)];
     proxy
@@ -181,6 +194,7 @@ async fn whatever_breaks_a_stream_another_server_goes_on_and_its_client_sees_one
             );
             let flags = ["--upstream-protocol", protocol];
             let proxy = Proxy::planned(&old, &plan, &flags).await;
+            proven(&proxy, 2).await;
             let what = format!("{protocol} {index}: {cause}");
             let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
             let seen = assert_one(&response, 20, &what);
@@ -247,6 +261,7 @@ async fn a_stream_is_continued_on_its_own_generation_before_the_other_one() {
         let flags = ["--old", &b.url()];
         let proxy = Proxy::planned(&a, &mostly_old(&new, mode), &flags).await;
         for _ in 0..4 {
+            proven(&proxy, 3).await;
             let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
             let seen = assert_one(&response, 20, mode);
             assert_eq!(
@@ -326,6 +341,7 @@ async fn a_stream_is_continued_as_often_as_the_plan_allows() {
             &format!("AnyGeneration, maxPerStream: {most}"),
         );
         let proxy = Proxy::planned(&old, &mostly_old(&new, &lines), &["--old", &b.url()]).await;
+        proven(&proxy, 3).await;
         let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
         let seen = seen(&response);
         if complete {
@@ -588,6 +604,7 @@ async fn a_server_that_fails_before_it_goes_on_is_followed_by_another() {
         let b = Upstream::start(peer.handler()).await;
         let new = Upstream::start(Counting::new("new", 20).handler()).await;
         let proxy = Proxy::planned(&a, &mostly_old(&new, ANY), &["--old", &b.url()]).await;
+        proven(&proxy, 3).await;
         let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
         let seen = assert_one(&response, 20, "another");
         assert_eq!(
@@ -663,6 +680,7 @@ async fn a_stream_on_new_is_continued_on_old_until_old_drains() {
     )
     .await;
     let proxy = Proxy::planned(&old, &mostly_new(&new, ANY), &[]).await;
+    proven(&proxy, 2).await;
     let response = client::post(proxy.address, CHAT, &[], asking(json!({}))).await;
     let seen = assert_one(&response, 20, "back");
     assert_eq!(
@@ -711,7 +729,8 @@ async fn a_server_that_needs_a_key_is_asked_what_it_can_do_with_that_of_the_clie
         });
         all.len()
     };
-    assert_eq!(questions(true), 1);
+    // Each stream asks on the connection that it goes on with.
+    assert_eq!(questions(true), 2);
     let other = [("authorization", "Bearer k2")];
     let response = client::post(proxy.address, CHAT, &other, asking(json!({}))).await;
     assert_eq!(response.status, 401);

@@ -10,9 +10,13 @@ use http_body_util::{BodyExt, Limited};
 
 use super::{MAX_MODEL_NAME, MAX_MODELS, Models};
 use crate::continuation::{Capability, Probe};
+use crate::error_chain::error_chain;
 use crate::memory::Budget;
 use crate::request_body::RequestBody;
 use crate::transport::deadline;
+use crate::upstream::endpoint::Lease;
+use crate::upstream::kept::{Connection, Slot};
+use crate::upstream::lifetime::Life;
 use crate::upstream::{Added, Endpoint, Error, Head, Outgoing, Pool};
 
 /// The guard header, by which other proxies of the update do not forward a request again.
@@ -20,95 +24,178 @@ pub type GuardField = (HeaderName, HeaderValue);
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same while a stream waits, for an endpoint of which nothing is known: it may be one that never answers.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest list of models that is read, in bytes.
 const MAX_LIST: usize = 1024 * 1024;
 /// The longest answer to a proof that is read, in bytes: an error, or a response of one token.
 const MAX_ANSWER: usize = 64 * 1024;
 
+/// A connection whose server has just proven, over this connection, that it continues texts of a model.
+pub struct ProvenConnection {
+    pub(in crate::upstream) endpoint: Arc<Endpoint>,
+    pub(in crate::upstream) connection: Connection,
+    pub(in crate::upstream) life: Life,
+}
+
 impl Pool {
-    /// Asks `endpoint` whether it can continue a text of `model`, and records the answer. With `client`, the head of a client's
-    /// request, it is asked as that client, whose credentials a server may demand.
+    /// Asks `endpoint` whether it can continue a text of `model`, and records the answer.
     ///
     /// A server that would continue a text refuses the question without generating anything.
     pub async fn prove(
         &self,
         endpoint: &Arc<Endpoint>,
         (probe, model): (Probe, &str),
-        client: Option<&Head>,
         guard: Option<&GuardField>,
         plan: u64,
-    ) -> Capability {
+    ) {
         let run = endpoint.run();
-        let head = match client {
-            Some(client) => as_client(client),
-            None => {
-                let mut head = own(endpoint, Method::POST, probe.path());
-                let json = HeaderValue::from_static("application/json");
-                head.headers.insert(CONTENT_TYPE, json);
-                if probe == Probe::Messages {
-                    head.headers
-                        .insert(VERSION, HeaderValue::from_static("2023-06-01"));
-                }
-                head
-            }
-        };
-        let body = probe.body(model).into();
-        let answer = match self
-            .question(endpoint, &head, body, guard, MAX_ANSWER)
-            .await
-        {
-            Some((status, body)) => probe.judge(status.as_u16(), &body),
-            None => Capability::Unknown,
-        };
-        let before = endpoint.capability(probe, model, Instant::now());
-        endpoint.proved((probe, model), answer, Instant::now(), plan, run);
-        let now = endpoint.capability(probe, model, Instant::now());
-        if now != before {
-            tracing::info!(
-                endpoint = %endpoint.address, api = probe.as_str(), model, answer = now.as_str(), "continuation"
-            );
+        let mut head = own(endpoint, Method::POST, probe.path());
+        let json = HeaderValue::from_static("application/json");
+        head.headers.insert(CONTENT_TYPE, json);
+        if probe == Probe::Messages {
+            head.headers
+                .insert(VERSION, HeaderValue::from_static("2023-06-01"));
         }
-        now
+        let outgoing = Outgoing {
+            head: &head,
+            extra: guard,
+            memory: &Budget::new(2 * MAX_ANSWER),
+        };
+        let asking = self.question(
+            Lease::new(Arc::clone(endpoint)),
+            outgoing,
+            probe.body(model),
+            MAX_ANSWER,
+        );
+        let answer = deadline::timeout(PATIENCE, asking).await;
+        let answer = judge(probe, answer);
+        learn(endpoint, (probe, model), answer, plan, run);
+    }
+
+    /// Asks a server at `endpoint` whether it can continue a text of `model`, and returns the connection over which it proved
+    /// it. It is asked as the client whose stream is to be continued, with that client's credentials.
+    ///
+    /// # Errors
+    /// What is known instead. [`Capability::Unknown`] also if the server proved it but closed the connection.
+    pub async fn prove_connection(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        (probe, model): (Probe, &str),
+        client: Outgoing<'_>,
+        plan: u64,
+    ) -> Result<ProvenConnection, Capability> {
+        let run = endpoint.run();
+        let known = endpoint.capability(probe, model, Instant::now());
+        let head = as_client(client.head);
+        let outgoing = Outgoing {
+            head: &head,
+            ..client
+        };
+        let (mut lease, slot) = (Lease::new(Arc::clone(endpoint)), Slot::default());
+        lease.slot = Some(slot.clone());
+        let asking = self.question(lease, outgoing, probe.body(model), MAX_ANSWER);
+        let limit = match known {
+            Capability::Unknown => SHORT_PATIENCE,
+            _ => PATIENCE,
+        };
+        let answer = deadline::timeout(limit, asking).await;
+        if let Some(Err(Some(error))) = &answer
+            && let Some(failure) = error.of_endpoint()
+        {
+            endpoint.failed(failure, Instant::now(), &error_chain(error));
+        }
+        let answer = judge(probe, answer);
+        match (known, answer) {
+            // Which of the servers at this address is right is not known here, and no client is to decide it for all others.
+            (Capability::Supported, Capability::Unsupported) => {
+                tracing::info!(
+                    endpoint = %endpoint.address, api = probe.as_str(), model, "a server at this address does not continue texts, unlike the one before it"
+                );
+                endpoint.doubts(probe, model);
+            }
+            _ => learn(endpoint, (probe, model), answer, plan, run),
+        }
+        if answer != Capability::Supported {
+            return Err(answer);
+        }
+        let (connection, life) = slot.take().ok_or(Capability::Unknown)?;
+        Ok(ProvenConnection {
+            endpoint: Arc::clone(endpoint),
+            connection,
+            life,
+        })
     }
 
     /// Reads the list of models of `endpoint`, and records it.
     pub async fn list(&self, endpoint: &Arc<Endpoint>, guard: Option<&GuardField>, plan: u64) {
         let run = endpoint.run();
         let head = own(endpoint, Method::GET, "/v1/models");
-        let answer = self.question(endpoint, &head, Bytes::new(), guard, MAX_LIST);
-        let answer = answer.await;
+        let outgoing = Outgoing {
+            head: &head,
+            extra: guard,
+            memory: &Budget::new(2 * MAX_LIST),
+        };
+        let lease = Lease::new(Arc::clone(endpoint));
+        let asking = self.question(lease, outgoing, Vec::new(), MAX_LIST);
+        let answer = deadline::timeout(PATIENCE, asking).await;
         let models = answer
+            .and_then(Result::ok)
             .filter(|(status, _)| *status == StatusCode::OK)
             .and_then(|(_, body)| models(&body));
         endpoint.listed(models, Instant::now(), plan, run);
     }
 
-    /// Sends a question of the proxy itself, and reads the whole answer, of up to `most` bytes. `None` if there is none in time.
+    /// Sends a question of the proxy itself, and reads the whole answer, of up to `most` bytes. The error is `None` if the answer
+    /// broke off or is too long.
     async fn question(
         &self,
-        endpoint: &Arc<Endpoint>,
-        head: &Head,
-        body: Bytes,
-        guard: Option<&GuardField>,
+        lease: Lease,
+        outgoing: Outgoing<'_>,
+        body: Vec<u8>,
         most: usize,
-    ) -> Option<(StatusCode, Bytes)> {
-        let outgoing = Outgoing {
-            head,
-            extra: guard,
-            memory: &Budget::new(2 * most),
-        };
-        let asking = async {
-            let sent = self.send_to(endpoint, outgoing, RequestBody::whole(body));
-            let sent = sent.await;
-            if matches!(sent, Err(Error::Connect { .. })) {
+    ) -> Result<Answer, Option<Error>> {
+        let endpoint = Arc::clone(&lease);
+        let body = RequestBody::whole(body.into());
+        let sent = self.attempt(lease, outgoing, body, Instant::now(), false);
+        let response = sent.await.map_err(|error| {
+            if matches!(error, Error::Connect { .. }) {
                 endpoint.went_away();
             }
-            let response = sent.ok()?;
-            let status = response.status();
-            let body = Limited::new(response.into_body(), most);
-            Some((status, body.collect().await.ok()?.to_bytes()))
-        };
-        deadline::timeout(PATIENCE, asking).await.flatten()
+            Some(error)
+        })?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), most).collect().await;
+        Ok((status, body.map_err(|_| None)?.to_bytes()))
+    }
+}
+
+/// The status and the body of a response.
+type Answer = (StatusCode, Bytes);
+
+/// What an answer means, `None` if there was none in time.
+fn judge(probe: Probe, answer: Option<Result<Answer, Option<Error>>>) -> Capability {
+    match answer {
+        Some(Ok((status, body))) => probe.judge(status.as_u16(), &body),
+        Some(Err(_)) | None => Capability::Unknown,
+    }
+}
+
+/// Records an answer, and logs what is new.
+fn learn(
+    endpoint: &Endpoint,
+    (probe, model): (Probe, &str),
+    answer: Capability,
+    plan: u64,
+    run: u32,
+) {
+    let before = endpoint.capability(probe, model, Instant::now());
+    endpoint.proved((probe, model), answer, Instant::now(), plan, run);
+    let now = endpoint.capability(probe, model, Instant::now());
+    if now != before {
+        tracing::info!(
+            endpoint = %endpoint.address, api = probe.as_str(), model, answer = now.as_str(), "continuation"
+        );
     }
 }
 

@@ -14,6 +14,7 @@ use crate::http1::{Chunked, Framing};
 use crate::memory::FREE;
 use crate::transport::{MIN_READ, Transport, batching};
 use crate::upstream::endpoint::Lease;
+use crate::upstream::kept::Connection;
 use crate::upstream::quick_ack::QuickAck;
 use crate::upstream::{BodyError, Endpoint, idle};
 
@@ -241,17 +242,20 @@ impl Incoming {
         Ok(bytes.freeze())
     }
 
-    /// Returns the connection to the idle pool if it can be reused, and ends the lease.
+    /// Returns the connection to the idle pool, or to the slot of its lease, if it can be reused, and ends the lease.
     fn release(&mut self) {
         if let Some(sender) = self.sender.take() {
             self.unsent |= !sender.is_done();
         }
-        let Some(link) = self.link.take() else {
+        let Some(mut link) = self.link.take() else {
             return;
         };
         self.acks.ended(link.transport.socket(), &link.lease.trials);
         if self.keep_alive && !self.unsent && self.rest.is_empty() {
-            idle::put(&link.lease, link.transport, Instant::now());
+            match link.lease.slot.take() {
+                None => idle::put(&link.lease, link.transport, Instant::now()),
+                Some(slot) => slot.put(Connection::Http1(link.transport), link.lease.life),
+            }
         }
     }
 

@@ -88,7 +88,7 @@ impl Link {
     }
 
     /// Is it neither closed nor shutting down?
-    fn is_open(&mut self) -> bool {
+    pub(super) fn is_open(&mut self) -> bool {
         let mut cx = Context::from_waker(Waker::noop());
         matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{FailFast, Pool};
-use crate::continuation::{Capability, Probe};
 use crate::upstream::Endpoint;
 
 /// While no endpoint is healthy, one request in this many is sent anyway, as a trial.
@@ -81,25 +80,19 @@ impl Pool {
             .is_multiple_of(every)
     }
 
-    /// Picks, like [`Pool::send`], a healthy endpoint that has proven what `proof` names. Without that, any healthy endpoint will
-    /// do. Endpoints whose ids are in `but` are left out.
+    /// Picks, like [`Pool::send`], a healthy endpoint that `fits`. Endpoints whose ids are in `but` are left out.
     #[must_use]
-    pub fn pick_capable(
+    pub fn pick_fitting(
         &self,
         now: Instant,
         draw: u32,
-        proof: Option<(Probe, &str)>,
+        fits: impl Fn(&Endpoint) -> bool,
         but: &[u64],
     ) -> Option<&Arc<Endpoint>> {
-        let can = |endpoint: &Endpoint| {
-            proof.is_none_or(|(probe, model)| {
-                endpoint.capability(probe, model, now) == Capability::Supported
-            })
-        };
-        let capable = self.endpoints.iter().filter(|endpoint| {
-            !but.contains(&endpoint.id) && endpoint.is_healthy(now) && can(endpoint)
+        let fitting = self.endpoints.iter().filter(|endpoint| {
+            !but.contains(&endpoint.id) && endpoint.is_healthy(now) && fits(endpoint)
         });
-        two_choices(capable.clone(), capable.count(), draw)
+        two_choices(fitting.clone(), fitting.count(), draw)
     }
 }
 

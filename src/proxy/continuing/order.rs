@@ -1,0 +1,67 @@
+//! The order in which endpoints are asked for the rest of a stream. One that may not answer does not delay those that have proven
+//! that they continue it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Asked;
+use crate::continuation::Capability;
+use crate::failover::Candidates;
+use crate::upstream::{Endpoint, Pool};
+
+/// When an endpoint is asked for the rest of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Order {
+    /// It has proven it.
+    Proven,
+    /// Nothing is known of it.
+    Open,
+    /// It did not answer when it was asked what it can do.
+    Silent,
+}
+
+impl Order {
+    /// Every one, in the order of asking.
+    pub const ALL: [Self; 3] = [Self::Proven, Self::Open, Self::Silent];
+}
+
+impl Asked {
+    /// When to ask `endpoint`. `None` if it has proven that it cannot continue the stream.
+    fn order(&self, endpoint: &Endpoint, now: Instant) -> Option<Order> {
+        let Some((probe, model)) = &self.proof else {
+            return Some(Order::Proven);
+        };
+        match endpoint.capability(*probe, model, now) {
+            Capability::Supported => Some(Order::Proven),
+            Capability::Unsupported => None,
+            _ if endpoint.is_silent(*probe, model) => Some(Order::Silent),
+            Capability::Unknown | Capability::Unauthorized => Some(Order::Open),
+        }
+    }
+
+    /// The next endpoint to ask, at `order` or before, and at which order it is. `same` is the one that broke off, until it is
+    /// asked.
+    pub fn pick(
+        &self,
+        pool: &Pool,
+        candidates: &Candidates,
+        order: Order,
+        tried: &[u64],
+        same: &mut Option<&Arc<Endpoint>>,
+    ) -> Option<(Arc<Endpoint>, Order)> {
+        let now = Instant::now();
+        let at = |endpoint: &Endpoint| self.order(endpoint, now).filter(|at| *at <= order);
+        let fits = |endpoint: &Endpoint| at(endpoint).is_some();
+        let picked = match candidates {
+            Candidates::Others(_) => pool.pick_fitting(now, fastrand::u32(..), fits, tried)?,
+            Candidates::Same => {
+                let of_pool = |same: &Arc<Endpoint>| {
+                    let mut endpoints = pool.endpoints().iter();
+                    endpoints.any(|endpoint| Arc::ptr_eq(endpoint, same))
+                };
+                same.take_if(|same| of_pool(same) && fits(same))?
+            }
+        };
+        Some((Arc::clone(picked), at(picked)?))
+    }
+}
