@@ -8,7 +8,15 @@ readonly most=4
 readonly scenarios="${CARGO_TARGET_DIR:-target}/tmp/scenarios.log"
 output=$(mktemp) && trap 'rm -f "$output"' EXIT
 
-cargo test --locked --no-fail-fast 2>&1 | tee "$output" && exit
+# The tests of the API server mostly wait for it, so twice as many of them run at once.
+every_test() {
+  local status=0
+  RUST_TEST_THREADS=$((2 * $(nproc))) cargo test --locked --no-fail-fast --test api_server || status=1
+  cargo test --locked --no-fail-fast --lib --bins --examples --test '[!a]*' || status=1
+  cargo test --locked --doc || status=1
+  return $status
+}
+every_test 2>&1 | tee "$output" && exit
 
 # One line for each failed test: how cargo selects its binary, a tab, and its name. The binary of a test lists its failures
 # last, and cargo then says how to run it again; one that crashed lists none.
