@@ -59,6 +59,20 @@ pub struct Rules {
     pub confidence: f64,
 }
 
+impl Rules {
+    /// Are all values within the bounds that a plan and the flags have?
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let is_ratio = |ratio: f64| (1.0..=100.0).contains(&ratio);
+        (10..=3600).contains(&self.window.as_secs())
+            && (1..=1_000_000).contains(&self.min_samples)
+            && (0.0..=1.0).contains(&self.max_failure_rate_increase)
+            && is_ratio(self.ttft_ratio)
+            && is_ratio(self.gap_ratio)
+            && (0.5..=0.999_999).contains(&self.confidence)
+    }
+}
+
 impl Default for Rules {
     fn default() -> Self {
         Self {
@@ -158,10 +172,12 @@ pub enum Why {
     NoTraffic,
     /// A side has too few requests: its name, how many it has, and how many are needed.
     TooFew(&'static str, u64, u64),
-    /// So many of new's requests have got no content yet, and are not over: more than of old's.
+    /// So many of new's requests have neither failed nor succeeded, a larger part than of old's: they have got no content yet and are
+    /// not over, or were refused in a session.
     InFlight(u64),
-    /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight.
-    TooFewValues(Metric, u64),
+    /// There are requests enough, but not enough values of this metric: few of them are streams, or most are in flight. The
+    /// name of the side, how many it has, and how many are needed.
+    TooFewValues(Metric, &'static str, u64, u64),
     /// New looks worse, and there is not enough evidence that it is.
     Unclear(Row),
 }
@@ -317,13 +333,18 @@ impl Memory {
                 return Verdict::Inconclusive(Why::Unclear(row.clone()));
             }
             let [old_values, new_values] = row.samples;
-            let few = old_values.min(new_values);
+            let (few, side) = if old_values < new_values {
+                (old_values, "old")
+            } else {
+                (new_values, "new")
+            };
             // Streams that are rare among the requests need not be judged.
             let matter = row.metric == Metric::Failures
                 || old_values.saturating_mul(10) >= old.started
                 || new_values.saturating_mul(10) >= new.started;
             if few < rules.min_samples && matter {
-                return Verdict::Inconclusive(Why::TooFewValues(row.metric, few));
+                let why = Why::TooFewValues(row.metric, side, few, rules.min_samples);
+                return Verdict::Inconclusive(why);
             }
         }
         Verdict::Pass

@@ -26,7 +26,7 @@ pub use json::{json, json_list, rollout_json, rollouts_json, yaml};
 pub use proxies::Proxies;
 pub use rollout::RolloutVerb;
 pub use text::{list, rollout as rollout_text, rollout_history, rollouts as rollout_list, text};
-pub use verdict::{Compared, Judge, Judgement, no_judgement};
+pub use verdict::{Compared, Judge, Judgement, no_judgement, rules};
 
 use crate::resource::DynamoUpdateConfig;
 use crate::state_api::v1;
@@ -55,6 +55,8 @@ pub enum Error {
         "there is no update {name} in namespace {namespace}; `kubectl get duc --all-namespaces` shows those there are"
     )]
     NoSuchUpdate { name: String, namespace: String },
+    #[error("{one} and {other} judge new by different margins: give the margins as flags")]
+    DifferentMargins { one: String, other: String },
     #[error("no rollout found in namespace {0}")]
     NoRollout(String),
     #[error(

@@ -60,6 +60,7 @@ impl Admin {
     /// What both generations did per kind of request.
     pub(super) fn comparison(&self, with_past: bool) -> v1::Comparison {
         let strata = &self.metrics.strata;
+        let plan = &self.snapshots.load().plan;
         let series = strata.current_series(Instant::now(), with_past);
         let counts = series.counts.iter();
         v1::Comparison {
@@ -69,6 +70,12 @@ impl Admin {
                 .collect(),
             series: series.number,
             series_age: Some(duration(series.age)),
+            new_targets: new_targets(plan),
+            margins: plan
+                .analysis
+                .as_ref()
+                .map(|analysis| v1::Margins::from(&analysis.rules)),
+            rolled_back: plan.failed_analysis.as_deref().unwrap_or_default().into(),
         }
     }
 
@@ -141,6 +148,10 @@ impl Admin {
     }
 }
 
+fn new_targets(plan: &crate::resource::Plan) -> Vec<String> {
+    plan.new.iter().map(ToString::to_string).collect()
+}
+
 fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
     let plan = &snapshot.plan;
     let manifest = snapshot.manifest.as_ref();
@@ -167,7 +178,7 @@ fn plan(snapshot: &Snapshot, status: &Status, metrics: &Metrics) -> v1::Plan {
         source_lost_for: lost.as_ref().map(|since| duration(since.elapsed())),
         remarks: status.remarks.load().to_vec(),
         earlier_requests_that_may_reach_old: None,
-        new_targets: plan.new.iter().map(ToString::to_string).collect(),
+        new_targets: new_targets(plan),
         analysis: status.judged(plan).map(|judged| v1::Analysis {
             verdict: judged.verdict.to_owned(),
             text: judged.text,
@@ -210,6 +221,7 @@ fn side(
             outcomes: Some(outcomes(side.outcomes)),
             first_event: Some((&side.first_event).into()),
             gap: Some((&side.gap).into()),
+            completed_by_another: side.completed_by_another,
         }
     };
     let count = |count| u32::try_from(count).unwrap_or(u32::MAX);

@@ -29,6 +29,12 @@ pub struct Side {
     pub ended: u64,
     /// Those that failed, or whose response was cut or ended with an error.
     pub failed: u64,
+    /// Those among them whose response had not begun with content.
+    pub unanswered: u64,
+    /// Second attempts on this side, after the other side failed the first one without content, of which is known how they go.
+    pub retried: u64,
+    /// Those among them that failed, too, without content.
+    pub retries_failed: u64,
     /// From the attempt to the first event with content.
     pub first_event: Sketch,
     /// Of each stream, one of its gaps between events, drawn at random: gaps of one stream are not independent.
@@ -44,6 +50,9 @@ impl Side {
         self.decided = self.decided.saturating_add(other.decided);
         self.ended = self.ended.saturating_add(other.ended);
         self.failed = self.failed.saturating_add(other.failed);
+        self.unanswered = self.unanswered.saturating_add(other.unanswered);
+        self.retried = self.retried.saturating_add(other.retried);
+        self.retries_failed = self.retries_failed.saturating_add(other.retries_failed);
         self.first_event.add(&other.first_event);
         self.gap.add(&other.gap);
         self.per_token.add(&other.per_token);
@@ -61,6 +70,9 @@ impl Side {
             decided: self.decided.checked_sub(before.decided)?,
             ended: self.ended.checked_sub(before.ended)?,
             failed: self.failed.checked_sub(before.failed)?,
+            unanswered: self.unanswered.checked_sub(before.unanswered)?,
+            retried: self.retried.checked_sub(before.retried)?,
+            retries_failed: self.retries_failed.checked_sub(before.retries_failed)?,
             first_event: times(&self.first_event, &before.first_event)?,
             gap: times(&self.gap, &before.gap)?,
             per_token: times(&self.per_token, &before.per_token)?,

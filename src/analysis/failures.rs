@@ -6,6 +6,11 @@
 //!
 //! The end of a block depends only on when requests *began*, never on how they ended: if a failure could end a block, the
 //! evidence would be biased.
+//!
+//! While old begins none at all, as at a split of 100 %, the control group are the second attempts that it gets after new has failed
+//! the first. If requests fail because of what they ask for, old fails them more often than others, which only hides
+//! a difference. How many there are depends on how often new fails, so a second's attempts on old are
+//! compared with the requests that new begins in the next one. Only failures without content count then, since only those are retried.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,6 +34,7 @@ pub(super) struct Failures {
     /// Until when outcomes were taken in.
     until: Duration,
     open: BTreeMap<Stratum, Open>,
+    alone: BTreeMap<Stratum, Alone>,
     rates: Rates,
     flow: Flow,
 }
@@ -60,6 +66,31 @@ impl Open {
         };
         self.sides = Default::default();
         self.since = now;
+    }
+}
+
+/// A second in which old began no request.
+#[derive(Clone, Debug, Default)]
+struct Alone {
+    since: Duration,
+    new: Tally,
+    /// Second attempts on old: those of the second before, and those of this one.
+    before: Option<Tally>,
+    retries: Tally,
+}
+
+impl Alone {
+    /// Takes in what both sides did until `now`, and closes a block once a second is over.
+    fn add(&mut self, [old, new]: [Tally; 2], now: Duration) -> Option<[Tally; 2]> {
+        self.retries.add(old);
+        self.new.add(new);
+        if now.saturating_sub(self.since) < KEPT {
+            return None;
+        }
+        self.since = now;
+        let new = std::mem::take(&mut self.new);
+        let before = self.before.replace(std::mem::take(&mut self.retries))?;
+        (before.retried > 0 && new.started > 0).then_some([before, new])
     }
 }
 
@@ -105,6 +136,45 @@ impl Failures {
         }
         for open in self.open.values_mut() {
             open.age(now);
+        }
+        blocks.extend(self.without_old(outcomes, before, stands_for));
+        blocks
+    }
+
+    /// Closes blocks of strata in which old begins no request.
+    fn without_old(
+        &mut self,
+        outcomes: &Outcomes,
+        before: Duration,
+        stands_for: f64,
+    ) -> Vec<Block> {
+        let mut blocks = Vec::new();
+        for (stratum, sides) in &outcomes.0 {
+            let Some(open) = self.open.get_mut(stratum) else {
+                continue;
+            };
+            let [old, _] = sides;
+            if old.started > 0 {
+                self.alone.remove(stratum);
+                continue;
+            }
+            let alone = self.alone.entry(stratum.clone()).or_insert_with(|| Alone {
+                since: before,
+                ..Alone::default()
+            });
+            if let Some([retries, new]) = alone.add(*sides, self.until) {
+                // They count once.
+                open.sides[1] = Tally::default();
+                let begun = new.started as f64 * stands_for;
+                blocks.push(Block {
+                    n: [retries.retried as f64, begun],
+                    k: [
+                        retries.retries_failed as f64,
+                        (new.unanswered as f64).min(begun),
+                    ],
+                    a: self.rates.of(stratum),
+                });
+            }
         }
         blocks
     }
@@ -188,6 +258,7 @@ mod tests {
                 started,
                 ended: started,
                 failed,
+                ..Tally::default()
             });
             let outcomes = Outcomes([(stratum, sides)].into());
             let closed = failures.add(&outcomes, Duration::from_millis(50) * number, true);
@@ -230,6 +301,50 @@ mod tests {
         let mut steps = vec![[[1, 0], [0, 0]]; 59];
         steps.extend([[[0, 0], [1, 1]], [[0, 0], [0, 0]]]);
         assert_eq!(blocks(&steps)[60], [[39.0, 0.0, 1.0, 1.0]]);
+    }
+
+    #[test]
+    fn second_attempts_on_old_are_compared_with_the_next_requests_of_new_while_old_begins_none() {
+        let mut failures = Failures::default();
+        let mut closed = Vec::new();
+        for step in 1..=65 {
+            let stratum = Stratum {
+                class: "chat".into(),
+                size: 1,
+            };
+            let old = Tally {
+                retried: 1,
+                retries_failed: u64::from(step % 10 == 0),
+                ..Tally::default()
+            };
+            let new = Tally {
+                started: 2,
+                ended: 2,
+                failed: 2,
+                unanswered: 1,
+                ..Tally::default()
+            };
+            // In the end, old gets requests again.
+            let old = if step > 60 {
+                Tally { started: 1, ..old }
+            } else {
+                old
+            };
+            let outcomes = Outcomes([(stratum, [old, new])].into());
+            for Block { n, k, .. } in
+                failures.add(&outcomes, Duration::from_millis(50) * step, false)
+            {
+                closed.push((step, [n[0], k[0], n[1], k[1]]));
+            }
+        }
+        assert_eq!(
+            closed[..3],
+            [
+                (40, [20.0, 2.0, 40.0, 20.0]),
+                (60, [20.0, 2.0, 40.0, 20.0]),
+                (61, [1.0, 0.0, 2.0, 2.0]),
+            ]
+        );
     }
 
     #[test]

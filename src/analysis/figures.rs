@@ -73,6 +73,9 @@ fn rates(counts: &Counts) -> Figures {
         new_failed += decided * rate(new);
     }
     let [old, new] = counts.total();
+    if old.started == 0 && old.retried > 0 {
+        return without_old(&old, &new);
+    }
     let samples = [old.decided, new.decided];
     if weight > 0.0 {
         return (
@@ -82,6 +85,16 @@ fn rates(counts: &Counts) -> Figures {
     }
     let alone = |side: &Side| (side.decided > 0).then(|| rate(side));
     ([alone(&old), alone(&new)], samples)
+}
+
+/// Old began no request: its rate is that of the second attempts that it got.
+fn without_old(old: &Side, new: &Side) -> Figures {
+    let rate = |failed: u64, of: u64| (of > 0).then(|| failed as f64 / of as f64);
+    let figures = [
+        rate(old.retries_failed, old.retried),
+        rate(new.unanswered, new.decided),
+    ];
+    (figures, [old.retried, new.decided])
 }
 
 /// Requests in flight do not dilute it.

@@ -10,6 +10,9 @@ pub struct Tally {
     pub started: u64,
     pub ended: u64,
     pub failed: u64,
+    pub unanswered: u64,
+    pub retried: u64,
+    pub retries_failed: u64,
 }
 
 impl Tally {
@@ -17,6 +20,9 @@ impl Tally {
         self.started = self.started.saturating_add(other.started);
         self.ended = self.ended.saturating_add(other.ended);
         self.failed = self.failed.saturating_add(other.failed);
+        self.unanswered = self.unanswered.saturating_add(other.unanswered);
+        self.retried = self.retried.saturating_add(other.retried);
+        self.retries_failed = self.retries_failed.saturating_add(other.retries_failed);
     }
 
     /// What was counted since `before`. A count that is lower now says nothing.
@@ -25,6 +31,9 @@ impl Tally {
             started: self.started.saturating_sub(before.started),
             ended: self.ended.saturating_sub(before.ended),
             failed: self.failed.saturating_sub(before.failed),
+            unanswered: self.unanswered.saturating_sub(before.unanswered),
+            retried: self.retried.saturating_sub(before.retried),
+            retries_failed: self.retries_failed.saturating_sub(before.retries_failed),
         }
     }
 }
@@ -35,6 +44,9 @@ impl From<&Side> for Tally {
             started: side.started,
             ended: side.ended,
             failed: side.failed,
+            unanswered: side.unanswered,
+            retried: side.retried,
+            retries_failed: side.retries_failed,
         }
     }
 }

@@ -89,20 +89,22 @@ impl Report {
                 number(*needed)
             ),
             Verdict::Inconclusive(Why::InFlight(hung)) => format!(
-                "{} of new's requests are in flight without content, a larger part than of old's.",
+                "{} of new's requests have no result (in flight, or refused in a session), a larger part than of old's.",
                 number(*hung)
             ),
-            Verdict::Inconclusive(Why::TooFewValues(Metric::Failures, has)) => format!(
-                "Not enough data: only {} requests of a side were answered or failed in {}.",
-                number(*has),
-                length(self.covers)
-            ),
-            Verdict::Inconclusive(Why::TooFewValues(metric, has)) => format!(
-                "Not enough data: {} values of '{}' in {}.",
-                number(*has),
-                metric.title(),
-                length(self.covers)
-            ),
+            Verdict::Inconclusive(Why::TooFewValues(metric, side, has, needed)) => {
+                let has = number(*has);
+                let values = match metric {
+                    Metric::Failures => format!("{has} requests of {side} were answered or failed"),
+                    metric => format!("{side} has {has} values of '{}'", metric.title()),
+                };
+                let warmup = match (metric, *side) {
+                    (Metric::Failures, _) | (_, "old") => "",
+                    _ => ", without those of its warm-up",
+                };
+                let (covers, needed) = (length(self.covers), number(*needed));
+                format!("Not enough data: {values} in {covers}{warmup}; {needed} are needed.")
+            }
             Verdict::Inconclusive(Why::Unclear(row)) => {
                 format!("{}; that is not enough evidence yet.", Comparison(row))
             }
@@ -148,6 +150,9 @@ fn seconds(seconds: f64) -> String {
 
 /// `5 min`, or seconds below two minutes.
 fn length(length: Duration) -> String {
+    if length < Duration::from_secs(1) {
+        return "under 1 s".to_owned();
+    }
     let seconds = length.as_secs_f64().round() as u64;
     if seconds < 120 {
         return format!("{seconds} s");

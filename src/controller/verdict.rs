@@ -190,6 +190,9 @@ mod tests {
         Arc::new(v1::Comparison {
             series: 1,
             series_age: None,
+            new_targets: Vec::new(),
+            margins: None,
+            rolled_back: String::new(),
             process: Some(v1::Process {
                 started: Some(prost_types::Timestamp::default()),
                 uptime: Some(duration(500)),

@@ -45,6 +45,8 @@ struct Comparison {
     counted: Counts,
     looked: Instant,
     memory: Memory,
+    /// A failure that changes no split has been logged.
+    is_logged: bool,
 }
 
 impl Comparison {
@@ -58,6 +60,7 @@ impl Comparison {
             counted,
             looked: now,
             memory,
+            is_logged: false,
         })
     }
 
@@ -113,9 +116,12 @@ pub async fn judge(
             continue;
         }
         let report = current.look(metrics.strata.counts(), now);
-        let rolls_back = matches!(report.verdict, Verdict::Fail(_))
-            && analysis.on_failure == OnFailure::RollBack;
-        if rolls_back && plan.may_roll_back() {
+        let has_failed = matches!(report.verdict, Verdict::Fail(_));
+        let rolls_back = analysis.on_failure == OnFailure::RollBack && plan.may_roll_back();
+        if has_failed && !rolls_back && !std::mem::replace(&mut current.is_logged, true) {
+            tracing::warn!(why = %report.sentence(), "new has failed the analysis: the split stays as it is");
+        }
+        if has_failed && rolls_back {
             let failed = SourceEvent::Failed {
                 new: current.subject.new.clone(),
                 why: report.sentence(),

@@ -167,7 +167,9 @@ impl Publisher {
             self.keep_failed().await;
         }
         match &self.failed {
-            Some(failed) if !wanted.plan.old_drains && wanted.plan.failed_analysis.is_none() => {
+            Some(failed)
+                if !wanted.plan.old_takes_nothing() && wanted.plan.failed_analysis.is_none() =>
+            {
                 RequestedPlan {
                     plan: Arc::new(wanted.plan.rolled_back(&failed.why)),
                     manifest: wanted.manifest,

@@ -63,7 +63,7 @@ impl RolledBack {
                 "what was kept of a roll back cannot be read; new gets no requests until the plan names another one or the file is \
                  removed and the proxy restarted"
             );
-            let why = "A proxy that ran before rolled new back; why cannot be read.";
+            let why = "The proxy had rolled new back before it restarted; the reason cannot be read.";
             Failed::of(plan, why.to_owned())
         });
         Some(failed)

@@ -64,6 +64,10 @@ pub struct Exchange {
     first_open: bool,
     /// The response to the first attempt has begun with content.
     first_answered: bool,
+    /// The generation to which the exchange was assigned first has failed it, whatever came of it.
+    first_failed: bool,
+    /// The second attempt is compared, and it is not known yet how it goes.
+    retry_open: bool,
     /// The server is past its warm-up, so its latencies are compared.
     pub is_warm: bool,
     gap_sample: GapSample,
@@ -124,6 +128,8 @@ impl Exchange {
             compared: None,
             first_open: false,
             first_answered: false,
+            first_failed: false,
+            retry_open: false,
             is_warm: true,
             gap_sample: GapSample::default(),
             recovery_pending: false,
@@ -142,8 +148,10 @@ impl Exchange {
     pub fn attempt_failed(&mut self, cause: Cause) {
         self.failed_on = self.answering;
         self.context.metrics.failed_attempt(self.answering, cause);
-        // A host without descriptors or ports fails both generations alike.
-        self.first_over(!matches!(cause, Cause::Local | Cause::LocalPorts));
+        let failed = is_of_server(cause);
+        self.first_failed |= self.attempts == 1 && failed;
+        self.first_over(failed);
+        self.retry_over(failed.then_some(true));
     }
 
     /// The budget to which all memory held for the exchange is charged.
@@ -169,6 +177,7 @@ impl Exchange {
         self.attempt_failed(cause);
         self.recovery_pending = true;
         self.attempts += 1;
+        self.compare_retry(generation, is_of_server(cause));
         self.attempted = Instant::now();
         self.cause = Some(cause);
         self.carried_by(generation);
@@ -262,6 +271,7 @@ impl Exchange {
         if first {
             self.count_answer(now);
             self.first_answers();
+            self.retry_over(Some(false));
             self.compare_first_event(now);
         }
     }
@@ -297,6 +307,11 @@ impl Exchange {
     }
 }
 
+/// A host without descriptors or ports fails both generations alike.
+const fn is_of_server(cause: Cause) -> bool {
+    !matches!(cause, Cause::Local | Cause::LocalPorts)
+}
+
 impl Drop for Exchange {
     fn drop(&mut self) {
         let end = self.end.unwrap_or(End::Gone);
@@ -312,8 +327,12 @@ impl Drop for Exchange {
         if outcome == Outcome::Cancelled {
             self.compare_silence(now);
         }
-        let refused = self.status.is_some_and(|status| status.is_client_error());
-        self.first_over(refused || matches!(outcome, Outcome::Failed | Outcome::Truncated));
+        let failed = matches!(outcome, Outcome::Failed | Outcome::Truncated);
+        if self.status.is_some_and(|status| status.is_client_error()) {
+            self.first_refused();
+        }
+        self.first_over(failed);
+        self.retry_over((outcome != Outcome::Cancelled).then_some(failed));
         if self.is_sse {
             self.compare_pace();
         }
@@ -326,6 +345,9 @@ impl Drop for Exchange {
             metrics.streamed(self.answering, self.attempted.elapsed());
         }
         metrics.ended(self.assignment, self.api, outcome);
+        if self.first_failed && outcome == Outcome::Completed {
+            metrics.completed_by_another(self.assignment.generation);
+        }
         let (events, bytes) = (self.timeline.events(), self.timeline.bytes());
         match &self.parts {
             Some(parts) => {

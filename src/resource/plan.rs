@@ -143,10 +143,16 @@ impl Plan {
             .map_or(WARMUP, |analysis| analysis.warmup)
     }
 
-    /// Can old take all requests, if new fails? Not one that drains.
+    /// Can old take all requests, if new fails? Not one that drains, which it does once new gets all of them.
     #[must_use]
     pub fn may_roll_back(&self) -> bool {
-        !self.old_drains && !self.weights.is_all_old()
+        !self.old_takes_nothing() && !self.weights.is_all_old()
+    }
+
+    /// Does old drain, while new gets all requests?
+    #[must_use]
+    pub fn old_takes_nothing(&self) -> bool {
+        self.old_drains && self.weights.is_all_new()
     }
 
     /// The same plan with all requests to old, because new has failed the analysis.

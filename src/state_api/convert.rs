@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::v1;
-use crate::analysis::{Counts, MAX_STRATA, Reading, Side, Stratum};
+use crate::analysis::{Counts, MAX_STRATA, Reading, Rules, Side, Stratum};
 use crate::continuation::Mode;
 use crate::lifecycle::Phase;
 use crate::resource::{Identity, Problem};
@@ -118,6 +118,9 @@ impl From<&Side> for v1::Sample {
             gap: Some((&side.gap).into()),
             time_per_token: Some((&side.per_token).into()),
             decided: Some(side.decided),
+            unanswered: side.unanswered,
+            retried: side.retried,
+            retries_failed: side.retries_failed,
         }
     }
 }
@@ -132,6 +135,9 @@ impl From<&v1::Sample> for Side {
             decided: sample.decided.unwrap_or(sample.started),
             ended: sample.ended,
             failed: sample.failed,
+            unanswered: sample.unanswered,
+            retried: sample.retried,
+            retries_failed: sample.retries_failed,
             first_event: times(&sample.first_event),
             gap: times(&sample.gap),
             per_token: times(&sample.time_per_token),
@@ -170,6 +176,35 @@ impl v1::Counts {
             counts.0.entry(stratum).or_insert(sides);
         }
         counts
+    }
+}
+
+impl From<&Rules> for v1::Margins {
+    fn from(rules: &Rules) -> Self {
+        Self {
+            window: prost_types::Duration::try_from(rules.window).ok(),
+            min_samples: rules.min_samples,
+            max_failure_rate_increase: rules.max_failure_rate_increase,
+            ttft_ratio: rules.ttft_ratio,
+            gap_ratio: rules.gap_ratio,
+            confidence: rules.confidence,
+        }
+    }
+}
+
+impl v1::Margins {
+    /// `None` if a value is outside the bounds of a plan.
+    #[must_use]
+    pub fn rules(&self) -> Option<Rules> {
+        let rules = Rules {
+            window: self.window.map(duration)?,
+            min_samples: self.min_samples,
+            max_failure_rate_increase: self.max_failure_rate_increase,
+            ttft_ratio: self.ttft_ratio,
+            gap_ratio: self.gap_ratio,
+            confidence: self.confidence,
+        };
+        rules.is_valid().then_some(rules)
     }
 }
 
@@ -212,6 +247,9 @@ mod tests {
             decided: started - 1,
             ended: started - 2,
             failed: 1,
+            unanswered: 1,
+            retried: 3,
+            retries_failed: 2,
             first_event: Sketch::new([(40, 7)], 5),
             gap: Sketch::new([(41, 7)], 6),
             per_token: Sketch::new([(42, 7)], 7),
@@ -243,6 +281,33 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(made_up.read().0.len(), MAX_STRATA);
+    }
+
+    #[test]
+    fn margins_survive_the_wire_and_what_is_made_up_is_left_out() {
+        let rules = Rules::default();
+        let sent = v1::Margins::from(&rules);
+        assert_eq!(sent.rules(), Some(rules));
+        for made_up in [
+            v1::Margins {
+                confidence: 1.0,
+                ..sent
+            },
+            v1::Margins {
+                ttft_ratio: f64::NAN,
+                ..sent
+            },
+            v1::Margins {
+                min_samples: 0,
+                ..sent
+            },
+            v1::Margins {
+                window: None,
+                ..sent
+            },
+        ] {
+            assert_eq!(made_up.rules(), None, "{made_up:?}");
+        }
     }
 
     #[test]

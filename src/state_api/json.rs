@@ -118,13 +118,14 @@ impl v1::Recent {
         (seconds > 0.0).then(|| self.outcomes.unwrap_or_default().count() as f64 / seconds)
     }
 
-    /// The share of truncated or failed exchanges, 0 to 1, among those that their clients did not cancel; `None` with fewer than
-    /// [`ENOUGH`] of them.
+    /// The share of exchanges that this side failed, 0 to 1, among those that their clients did not cancel; `None` with fewer than
+    /// [`ENOUGH`] of them. Also those that another attempt completed.
     #[must_use]
     pub fn error_ratio(&self) -> Option<f64> {
         let outcomes = self.outcomes?;
-        let errors = outcomes.truncated.saturating_add(outcomes.failed);
-        let all = errors.saturating_add(outcomes.completed);
+        let for_clients = outcomes.truncated.saturating_add(outcomes.failed);
+        let all = for_clients.saturating_add(outcomes.completed);
+        let errors = for_clients.saturating_add(self.completed_by_another.min(outcomes.completed));
         (all >= ENOUGH).then(|| errors as f64 / all as f64)
     }
 }
@@ -345,10 +346,12 @@ fn recent(recent: &v1::Recent) -> Value {
         outcomes: ends,
         first_event,
         gap,
+        completed_by_another,
     } = recent;
     json!({
         "seconds": length.as_ref().map(seconds),
         "outcomes": ends.as_ref().map(outcomes),
+        "completedByAnother": completed_by_another,
         "requestsPerSecond": recent.requests_per_second(),
         "errorRatio": recent.error_ratio(),
         "firstEvent": first_event.as_ref().map(latencies),

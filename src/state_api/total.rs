@@ -192,6 +192,9 @@ fn recent(all: &mut v1::Recent, one: &v1::Recent) {
         all.length = one.length;
     }
     merge(&mut all.outcomes, &one.outcomes, outcomes);
+    all.completed_by_another = all
+        .completed_by_another
+        .saturating_add(one.completed_by_another);
     for (all, one) in [
         (&mut all.first_event, &one.first_event),
         (&mut all.gap, &one.gap),

@@ -250,6 +250,37 @@ pub struct Comparison {
     /// How long ago the counts began.
     #[prost(message, optional, tag = "4")]
     pub series_age: ::core::option::Option<::prost_types::Duration>,
+    /// Where new is, each as a URL of scheme, host and port. Counts of another new cannot be compared. Absent from older proxies.
+    #[prost(string, repeated, tag = "5")]
+    pub new_targets: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// What `analysis` of the plan in force demands. Absent if the plan has none, and from older proxies.
+    #[prost(message, optional, tag = "6")]
+    pub margins: ::core::option::Option<Margins>,
+    /// Why new has failed, while all requests go to old because of that. Empty if they do not.
+    #[prost(string, tag = "7")]
+    pub rolled_back: ::prost::alloc::string::String,
+}
+/// How much worse than old new may be.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct Margins {
+    /// The period that the figures cover.
+    #[prost(message, optional, tag = "1")]
+    pub window: ::core::option::Option<::prost_types::Duration>,
+    /// Requests that each side must have begun in that period for a pass.
+    #[prost(uint64, tag = "2")]
+    pub min_samples: u64,
+    /// By how much new's share of failed requests may exceed old's, 0 to 1.
+    #[prost(double, tag = "3")]
+    pub max_failure_rate_increase: f64,
+    /// How many times as long as old's the first token of new may take.
+    #[prost(double, tag = "4")]
+    pub ttft_ratio: f64,
+    /// The same for the gaps between tokens, and for the time per token.
+    #[prost(double, tag = "5")]
+    pub gap_ratio: f64,
+    /// One minus the probability of ever failing a new side that stays within the margins.
+    #[prost(double, tag = "6")]
+    pub confidence: f64,
 }
 /// What a proxy had counted since the plan named this new generation: of requests that began after that.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -298,6 +329,15 @@ pub struct Sample {
     /// Those that are over, or whose response has begun with content: it is known how they go. Unknown if absent.
     #[prost(uint64, optional, tag = "7")]
     pub decided: ::core::option::Option<u64>,
+    /// Those of `failed` whose response had not begun with content. Absent from older proxies.
+    #[prost(uint64, tag = "8")]
+    pub unanswered: u64,
+    /// Second attempts here, after the other generation failed the first one without content. It is known how they go.
+    #[prost(uint64, tag = "9")]
+    pub retried: u64,
+    /// Those that failed here as well, without content.
+    #[prost(uint64, tag = "10")]
+    pub retries_failed: u64,
 }
 /// Numbers of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -373,6 +413,9 @@ pub struct Recent {
     pub first_event: ::core::option::Option<Latencies>,
     #[prost(message, optional, tag = "4")]
     pub gap: ::core::option::Option<Latencies>,
+    /// Those of `outcomes.completed` that this side had failed: another attempt did better. Absent from older proxies.
+    #[prost(uint64, tag = "5")]
+    pub completed_by_another: u64,
 }
 /// A fine distribution of times. The scale is the same in every proxy, so that distributions can be added.
 ///

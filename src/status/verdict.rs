@@ -34,6 +34,25 @@ pub struct Judgement {
     /// Of the processes: how many were asked, and what is to be said of those that told nothing.
     asked: usize,
     silent: Vec<String>,
+    /// Not all processes send requests to the same new generation.
+    differ: bool,
+    /// Why new has failed, if all requests go to old because of that: little is seen of new then.
+    rolled_back: Option<String>,
+}
+
+/// The rules by which the plans of these proxies judge new: each once, the first one with the name of a proxy that has it. A proxy
+/// whose plan does not judge, or that is too old to tell, has the defaults.
+#[must_use]
+pub fn rules(answers: &[Compared]) -> Vec<(&str, Rules)> {
+    let mut all: Vec<(&str, Rules)> = Vec::new();
+    for (name, told) in answers.iter().filter_map(comparison) {
+        let margins = told.margins.as_ref();
+        let rules = margins.and_then(v1::Margins::rules).unwrap_or_default();
+        if all.iter().all(|(_, known)| *known != rules) {
+            all.push((name, rules));
+        }
+    }
+    all
 }
 
 impl Judge {
@@ -111,10 +130,18 @@ fn judgement(report: Report, answers: &[&Compared]) -> Judgement {
         Ok(None) => Some(format!("{}: too old to be compared", asked.name)),
         Err(why) => Some(format!("{}: {why}", asked.name)),
     });
+    let targets = answers.iter().copied().filter_map(comparison);
+    let targets = targets.map(|(_, told)| BTreeSet::from_iter(&told.new_targets));
+    // Older proxies do not tell.
+    let targets: BTreeSet<_> = targets.filter(|targets| !targets.is_empty()).collect();
+    let mut told = answers.iter().copied().filter_map(comparison);
+    let rolled_back = told.find(|(_, told)| !told.rolled_back.is_empty());
     Judgement {
         report,
         asked: answers.len(),
         silent: silent.collect(),
+        differ: targets.len() > 1,
+        rolled_back: rolled_back.map(|(_, told)| told.rolled_back.clone()),
     }
 }
 
@@ -131,6 +158,13 @@ pub fn no_judgement(why: &str) -> Value {
 }
 
 impl Judgement {
+    /// The same, if the controller of an update has failed new for this reason and sends all requests to old.
+    #[must_use]
+    pub fn or_rolled_back(mut self, why: Option<&str>) -> Self {
+        self.rolled_back = self.rolled_back.or_else(|| why.map(str::to_owned));
+        self
+    }
+
     /// Did any proxy tell something?
     #[must_use]
     pub fn has_data(&self) -> bool {
@@ -138,9 +172,12 @@ impl Judgement {
     }
 
     /// The name of the verdict. What a proxy that tells nothing has seen of new may be bad, so there is no pass without its answer.
+    /// Counts of different new generations are no evidence against either.
     #[must_use]
     pub fn verdict(&self) -> &'static str {
         match &self.report.verdict {
+            _ if self.rolled_back.is_some() => Verdict::FAIL,
+            _ if self.differ => Verdict::INCONCLUSIVE,
             Verdict::Pass if !self.silent.is_empty() => Verdict::INCONCLUSIVE,
             verdict => verdict.as_str(),
         }
@@ -149,6 +186,12 @@ impl Judgement {
     fn sentence(&self) -> String {
         if !self.has_data() {
             return "No proxy could be asked.".to_owned();
+        }
+        if let Some(why) = &self.rolled_back {
+            return format!("New has failed and was rolled back: {why}");
+        }
+        if self.differ {
+            return "The proxies do not have the same new generation.".to_owned();
         }
         if self.verdict() != self.report.verdict.as_str() {
             let (silent, asked) = (self.silent.len(), self.asked);
@@ -271,6 +314,9 @@ mod tests {
         v1::Comparison {
             series: 1,
             series_age: None,
+            new_targets: Vec::new(),
+            margins: None,
+            rolled_back: String::new(),
             process: Some(v1::Process {
                 started: Some(prost_types::Timestamp::default()),
                 uptime: Some(prost_types::Duration {
@@ -316,6 +362,67 @@ mod tests {
         assert_eq!(json["verdict"], "fail");
         assert_eq!(json["metrics"][0]["new"], 0.05);
         assert_eq!(json["proxies"]["silent"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn proxies_with_another_new_generation_are_not_judged_together() {
+        let at = |target: &str, failed| {
+            let mut told = told([900, 100], failed, 500, &[(120, 1), (60, 2), (0, 3)]);
+            told.process.as_mut().unwrap().name = format!("{target} {failed}");
+            told.new_targets = vec![target.to_owned()];
+            Ok(Some(told))
+        };
+        let judged = |second: &str| {
+            let answers = [
+                answer("a", at("http://new:80", 5)),
+                answer("b", at(second, 6)),
+            ];
+            Judge::new(Rules::default()).past(&answers)
+        };
+        assert_eq!(judged("http://new:80").verdict(), "fail");
+        let judged = judged("http://newer:80");
+        assert_eq!(judged.verdict(), "inconclusive");
+        let text = "inconclusive: The proxies do not have the same new generation.";
+        assert!(judged.text().starts_with(text), "{}", judged.text());
+    }
+
+    #[test]
+    fn new_that_was_rolled_back_has_failed() {
+        let told = told([900, 0], 0, 500, &[(60, 1), (0, 2)]);
+        let rolled_back = "New fails 50.0 % of requests.".to_owned();
+        let answers = [answer(
+            "a",
+            Ok(Some(v1::Comparison {
+                rolled_back,
+                ..told
+            })),
+        )];
+        let judged = Judge::new(Rules::default()).past(&answers);
+        assert_eq!(judged.verdict(), "fail");
+        let text = "fail: New has failed and was rolled back: New fails 50.0 % of requests.\n";
+        assert!(judged.text().starts_with(text), "{}", judged.text());
+        assert_eq!(judged.json()["verdict"], "fail");
+    }
+
+    #[test]
+    fn each_set_of_margins_is_told_once() {
+        let strict = Rules {
+            ttft_ratio: 1.1,
+            ..Rules::default()
+        };
+        let of = |name: &str, margins: Option<v1::Margins>| {
+            let told = told([1, 1], 0, 500, &[(0, 1)]);
+            answer(name, Ok(Some(v1::Comparison { margins, ..told })))
+        };
+        let made_up = v1::Margins::default();
+        let answers = [
+            of("a", Some((&strict).into())),
+            of("b", Some((&strict).into())),
+            answer("c", Ok(None)),
+            of("d", None),
+            of("e", Some(made_up)),
+        ];
+        assert_eq!(rules(&answers), [("a", strict), ("d", Rules::default())]);
     }
 
     #[test]

@@ -104,6 +104,8 @@ struct Side {
     encoded_streams: IntCounter,
     /// An encoded stream has been logged.
     encoded_logged: AtomicBool,
+    /// Exchanges that were first assigned to it and have been completed, though it had failed them.
+    completed_by_another: AtomicU64,
 }
 
 /// Pairs of generations: where an attempt failed, and who recovered the request.
@@ -277,6 +279,12 @@ impl Metrics {
     /// An attempt on `generation` failed.
     pub fn failed_attempt(&self, generation: Generation, cause: Cause) {
         self.failed_attempts[generation.index()][cause as usize].inc();
+    }
+
+    /// An exchange that was first assigned to `generation`, which failed it, has been completed: another attempt did better.
+    pub fn completed_by_another(&self, generation: Generation) {
+        let side = self.side(generation);
+        side.completed_by_another.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `to` answered a request after its last attempt, on `from`, had failed because of `cause`.

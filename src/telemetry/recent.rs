@@ -20,6 +20,8 @@ const STEP: Duration = Duration::from_secs(5);
 pub struct Totals {
     /// Exchanges that ended, in the order of [`Outcome::ALL`](crate::sse::Outcome::ALL), by their first assignment.
     pub outcomes: [u64; 4],
+    /// Those of them that have been completed though the generation had failed them: another attempt did better.
+    pub completed_by_another: u64,
     pub first_event: Sketch,
     pub gap: Sketch,
 }
@@ -30,8 +32,10 @@ impl Totals {
         for (now, before) in outcomes.iter_mut().zip(before.outcomes) {
             *now = now.saturating_sub(before);
         }
+        let by_another = self.completed_by_another;
         Self {
             outcomes,
+            completed_by_another: by_another.saturating_sub(before.completed_by_another),
             first_event: self.first_event.since(&before.first_event),
             gap: self.gap.since(&before.gap),
         }
@@ -41,6 +45,8 @@ impl Totals {
         for (all, more) in self.outcomes.iter_mut().zip(other.outcomes) {
             *all = all.saturating_add(more);
         }
+        let by_another = &mut self.completed_by_another;
+        *by_another = by_another.saturating_add(other.completed_by_another);
         self.first_event.add(&other.first_event);
         self.gap.add(&other.gap);
     }

@@ -42,6 +42,9 @@ pub struct Record {
     decided: AtomicU64,
     ended: AtomicU64,
     failed: AtomicU64,
+    unanswered: AtomicU64,
+    retried: AtomicU64,
+    retries_failed: AtomicU64,
     first_event: Histogram,
     gap: Histogram,
     per_token: Histogram,
@@ -60,6 +63,9 @@ impl Record {
 
     /// A first attempt is over. `answered` says whether its response had begun with content.
     pub fn ended(&self, failed: bool, answered: bool) {
+        if failed && !answered {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
         if failed {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
@@ -67,6 +73,19 @@ impl Record {
             self.decided.fetch_add(1, Ordering::Release);
         }
         self.ended.fetch_add(1, Ordering::Release);
+    }
+
+    /// A first attempt is over, and has neither failed nor succeeded.
+    pub fn ended_undecided(&self) {
+        self.ended.fetch_add(1, Ordering::Release);
+    }
+
+    /// It is known how the second attempt goes of a request that the other generation failed first.
+    pub fn retried(&self, failed: bool) {
+        if failed {
+            self.retries_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.retried.fetch_add(1, Ordering::Release);
     }
 
     /// The time from the attempt to its first event.
@@ -95,28 +114,30 @@ impl Record {
         let ended = self.ended.load(Ordering::Acquire);
         let decided = self.decided.load(Ordering::Acquire);
         let failed = self.failed.load(Ordering::Relaxed).min(decided);
+        let retried = self.retried.load(Ordering::Acquire);
         let ended = ended.max(failed);
         let started = self.started.load(Ordering::Relaxed);
         let tally = Tally {
             failed,
+            unanswered: self.unanswered.load(Ordering::Relaxed).min(failed),
             ended,
             started: started.max(ended).max(decided),
+            retried,
+            retries_failed: self.retries_failed.load(Ordering::Relaxed).min(retried),
         };
         (tally, decided)
     }
 
     fn side(&self) -> Side {
         let (tally, decided) = self.read();
-        let Tally {
-            started,
-            ended,
-            failed,
-        } = tally;
         Side {
-            started,
+            started: tally.started,
             decided,
-            ended,
-            failed,
+            ended: tally.ended,
+            failed: tally.failed,
+            unanswered: tally.unanswered,
+            retried: tally.retried,
+            retries_failed: tally.retries_failed,
             first_event: self.first_event.sketch(),
             gap: self.gap.sketch(),
             per_token: self.per_token.sketch(),

@@ -307,3 +307,59 @@ fn a_cluster_that_cannot_be_asked_is_no_verdict_in_json_too() {
         );
     }
 }
+
+#[tokio::test]
+async fn what_was_rolled_back_has_failed_whatever_was_seen_lately() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(500))).await;
+    let roll_back = "analysis: {onFailure: RollBack}";
+    let plan = PlanFile::new(&manifest(&new.url(), 1, 1, roll_back));
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    until("it rolls back", async || {
+        proxy.chat().await;
+        let page: Value = serde_json::from_str(&proxy.plan().await).unwrap();
+        (page["analysis"]["rolledBack"] == true).then_some(())
+    })
+    .await;
+    let address = proxy.admin.to_string();
+    for more in [&[][..], &["--for", "600"]] {
+        let (judged, status) = judge(&address, more);
+        assert_eq!(status, FAIL, "{judged}");
+        let text = judged["text"].as_str().unwrap();
+        assert!(
+            text.starts_with("New has failed and was rolled back: New fails"),
+            "{text}"
+        );
+    }
+}
+
+/// By their own margins, if these are the same.
+#[tokio::test]
+async fn proxies_are_judged_by_the_margins_of_their_plans() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(healthy("new")).await;
+    let with = async |analysis: &str| {
+        let plan = PlanFile::new(&manifest(&new.url(), 1, 1, analysis));
+        (Proxy::planned(&old, &plan, &[]).await, plan)
+    };
+    let (few, _few) = with("analysis: {minSamples: 7}").await;
+    let (many, _many) = with("analysis: {minSamples: 9}").await;
+    few.chat().await;
+    let needed = until("the proxy has a past", async || {
+        let (judged, _) = judge(&few.admin.to_string(), &[]);
+        let text = judged["text"].as_str().unwrap().to_owned();
+        text.contains("needed").then_some(text)
+    })
+    .await;
+    assert!(needed.ends_with("; 7 are needed."), "{needed}");
+    let both = format!("{},{}", few.admin, many.admin);
+    let (judged, status) = judge(&both, &[]);
+    assert_eq!(status, INCONCLUSIVE);
+    let text = format!(
+        "{} and {} judge new by different margins: give the margins as flags",
+        few.admin, many.admin
+    );
+    assert_eq!(judged["text"], text);
+    let (judged, _) = judge(&both, &["--min-samples", "8"]);
+    assert_ne!(judged["text"], text, "the flags are the margins of both");
+}

@@ -280,6 +280,65 @@ async fn a_request_that_is_refused_counts_against_its_generation() {
     assert_eq!(proxy.metrics().await.sum(FAILED, &[]), 0.0);
 }
 
+/// A client knows where its session leads, and could send what any server refuses to new only.
+#[tokio::test]
+async fn a_refusal_in_a_session_says_nothing_of_a_generation() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(400))).await;
+    let plan = manifest(&new.url(), 0, 1, "affinity: {headers: [x-session]}");
+    let plan = PlanFile::new(&plan);
+    let proxy = Proxy::planned(&old, &plan, &[]).await;
+    for session in ["one", "other"] {
+        client::post(proxy.address, CHAT, &[("x-session", session)], STREAMING).await;
+    }
+    let [_, new_side] = sides(&proxy, 2).await;
+    assert_eq!(figures(&new_side), (2, 0));
+    assert_eq!(new_side.decided, 0, "it is no success either");
+}
+
+/// The second attempts that old gets are its figures while it gets no first ones.
+#[tokio::test]
+async fn second_attempts_on_old_are_counted_apart() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(500))).await;
+    let proxy = Proxy::split(&old, &new, 100).await;
+    assert_eq!(proxy.chat().await.generation(), "old");
+    let [old_side, new_side] = sides(&proxy, 1).await;
+    assert_eq!(
+        (old_side.started, old_side.retried, old_side.retries_failed),
+        (0, 1, 0)
+    );
+    assert_eq!((new_side.failed, new_side.unanswered), (1, 1));
+    let failing = Upstream::start(serving(status(500))).await;
+    let proxy = Proxy::split(&failing, &new, 100).await;
+    assert_eq!(proxy.chat().await.status, 500);
+    let [old_side, _] = sides(&proxy, 1).await;
+    assert_eq!((old_side.retried, old_side.retries_failed), (1, 1));
+}
+
+/// What old recovers is an error of new, though no client sees it.
+#[tokio::test]
+async fn the_error_ratio_of_a_generation_has_what_another_one_completed() {
+    let old = Upstream::start(healthy("old")).await;
+    let new = Upstream::start(serving(status(500))).await;
+    let proxy = Proxy::split(&old, &new, 50).await;
+    for _ in 0..120 {
+        assert_eq!(proxy.chat().await.status, 200);
+    }
+    proxy.outcomes("completed", 120).await;
+    let address = proxy.admin.to_string();
+    let client = StateClient::connect(&address, Duration::from_secs(5)).await;
+    let state = client.unwrap().get().await.unwrap();
+    let ratio = |side: &Option<crossfade::state_api::v1::Generation>| {
+        let recent = side.as_ref().unwrap().last_five_minutes.as_ref().unwrap();
+        recent.error_ratio()
+    };
+    assert_eq!(
+        (ratio(&state.old), ratio(&state.new)),
+        (Some(0.0), Some(1.0))
+    );
+}
+
 /// What is odd about the requests of one session is the session's doing.
 #[tokio::test]
 async fn a_session_counts_once_however_many_requests_it_sends() {

@@ -122,14 +122,17 @@ async fn a_roll_back_survives_a_restart_until_the_plan_names_another_new() {
     assert_eq!(again["analysis"], rolled["analysis"], "{again}");
     assert_eq!(again["trafficSplitPercent"], 0);
 
-    // Not where old drains: it could not take the requests.
-    file.write(&plan(
-        &bad,
-        (1, 9),
-        &format!("{ROLL_BACK}\noldDraining: true"),
-    ));
+    // Not where old drains, because new gets all requests: it could not take them.
+    let draining = format!("{ROLL_BACK}\noldDraining: true");
+    file.write(&plan(&bad, (0, 1), &draining));
     until("the split is that of the plan", async || {
-        (page(&proxy).await["trafficSplitPercent"] == 90).then_some(())
+        (page(&proxy).await["trafficSplitPercent"] == 100).then_some(())
+    })
+    .await;
+    // With another split it does not drain.
+    file.write(&plan(&bad, (1, 9), &draining));
+    until("it is rolled back again", async || {
+        (page(&proxy).await["trafficSplitPercent"] == 0).then_some(())
     })
     .await;
     file.write(&plan(&bad, (1, 9), ROLL_BACK));
@@ -193,31 +196,54 @@ async fn what_was_kept_of_another_new_is_forgotten() {
 }
 
 #[tokio::test]
-async fn if_it_is_to_hold_or_old_drains_the_split_stays() {
-    for (more, weights, percent) in [
-        ("analysis: {}", (1, 1), 50),
-        (
-            "analysis: {onFailure: RollBack}\noldDraining: true",
-            (1, 1),
-            50,
-        ),
-    ] {
-        let old = Upstream::start(healthy("old")).await;
-        let bad = Upstream::start(serving(status(500))).await;
-        let file = PlanFile::new(&plan(&bad, weights, more));
-        let proxy = Proxy::planned(&old, &file, &[]).await;
-        let failed = judged(&proxy, "new fails", |analysis| {
-            analysis["verdict"] == "fail"
-        })
-        .await;
-        assert_eq!(failed["analysis"]["rolledBack"], false, "{more}");
-        // It has had time for a look in between.
-        judged(&proxy, "it looks again", |analysis| {
-            analysis["verdict"] == "fail" && analysis["rolledBack"] == false
-        })
-        .await;
-        assert_eq!(page(&proxy).await["trafficSplitPercent"], percent, "{more}");
+async fn if_it_is_to_hold_the_split_stays_and_the_log_says_so_once() {
+    let old = Upstream::start(healthy("old")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&bad, (1, 1), "analysis: {}"));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    for what in ["new fails", "it looks again"] {
+        let failed = judged(&proxy, what, |analysis| analysis["verdict"] == "fail").await;
+        assert_eq!(failed["analysis"]["rolledBack"], false);
+        assert_eq!(failed["trafficSplitPercent"], 50);
     }
+    let lines = proxy.lines();
+    let logged = lines
+        .iter()
+        .filter(|line| line.contains("has failed the analysis"));
+    assert_eq!(logged.count(), 1, "{lines:?}");
+}
+
+/// While new gets all requests, there is no control group but those that old gets after new has failed them.
+#[tokio::test]
+async fn new_that_fails_while_it_gets_all_requests_is_rolled_back_by_what_old_makes_of_them() {
+    let old = Upstream::start(healthy("old")).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&bad, (0, 1), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    let rolled = judged(&proxy, "it rolls back", |analysis| {
+        analysis["rolledBack"] == true
+    })
+    .await;
+    let text = rolled["analysis"]["text"].as_str().unwrap();
+    let expected = "New fails 100.0 % of requests, old 0.0 % (";
+    assert!(text.starts_with(expected), "{text}");
+    assert_eq!(proxy.chat().await.generation(), "old");
+}
+
+/// What both fail is not new's fault.
+#[tokio::test]
+async fn new_that_fails_what_old_fails_as_well_is_not_rolled_back() {
+    let old = Upstream::start(serving(status(500))).await;
+    let bad = Upstream::start(serving(status(500))).await;
+    let file = PlanFile::new(&plan(&bad, (0, 1), ROLL_BACK));
+    let proxy = Proxy::planned(&old, &file, &[]).await;
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(4);
+    while std::time::Instant::now() < end {
+        proxy.chat().await;
+    }
+    let page = page(&proxy).await;
+    assert_eq!(page["analysis"]["verdict"], "inconclusive", "{page}");
+    assert_eq!(page["trafficSplitPercent"], 100);
 }
 
 #[tokio::test]

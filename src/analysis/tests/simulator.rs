@@ -48,6 +48,9 @@ pub struct Traffic {
     pub only_outcomes: bool,
 }
 
+/// The share of failed requests that is tried again on the other side.
+const RETRIED: f64 = 0.2;
+
 /// A generator of random numbers (SplitMix64).
 pub struct Draw(pub u64);
 
@@ -132,6 +135,7 @@ fn side(
         };
         if draw.unit() < behaviour.failures * factor {
             side.failed += 1;
+            side.unanswered += 1;
             continue;
         }
         if only_outcomes {
@@ -163,7 +167,14 @@ fn step(draw: &mut Draw, traffic: &Traffic, seconds: f64) -> Counts {
     let old = side(draw, requests * (1.0 - traffic.share), &traffic.old, quick);
     let new = side(draw, requests * traffic.share, &traffic.new, quick);
     let strata = old.into_iter().zip(new).enumerate();
-    let strata = strata.map(|(size, (old, new))| {
+    let strata = strata.map(|(size, (mut old, new))| {
+        for _ in 0..new.failed {
+            if draw.unit() < RETRIED {
+                old.retried += 1;
+                let fails = draw.unit() < traffic.old.failures * FAILURES[size];
+                old.retries_failed += u64::from(fails);
+            }
+        }
         let class = "chat".into();
         let size = u8::try_from(size).unwrap();
         (Stratum { class, size }, [old, new])

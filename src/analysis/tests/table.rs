@@ -141,6 +141,15 @@ pub fn cases() -> Vec<Case> {
         crash("new fails 60 %", 0.6, 0.1),
         crash("new fails 90 %", 0.9, 0.1),
         crash("new fails 100 %", 1.0, 0.1),
+        crash("new fails 90 %; share of new 100 %", 0.9, 1.0),
+        equal(
+            "equal, both fail 5 %; share of new 100 %, a proxy judges by itself, without any margin",
+            no_margin,
+            Traffic {
+                share: 1.0,
+                ..often(0.05)
+            },
+        ),
         crash("new fails 90 %; share of new 25 %", 0.9, 0.25),
         crash("new fails 100 %; share of new 25 %", 1.0, 0.25),
         case(

@@ -192,8 +192,7 @@ fn new_whose_requests_hang_does_not_pass() {
         let is = report.verdict == Verdict::Pass;
         assert_eq!(is, passes, "{old} {new}: {}", report.sentence());
         if !passes {
-            let expected =
-                "40 of new's requests are in flight without content, a larger part than of old's.";
+            let expected = "40 of new's requests have no result (in flight, or refused in a session), a larger part than of old's.";
             assert_eq!(report.sentence(), expected);
         }
     }
@@ -295,7 +294,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     let hangs = looks(&Rules::default(), [counts(new(400, 0, 0))]);
     assert_eq!(
         hangs.sentence(),
-        "400 of new's requests are in flight without content, a larger part than of old's."
+        "400 of new's requests have no result (in flight, or refused in a session), a larger part than of old's."
     );
     let mut both = counts(new(400, 0, 0));
     for [old, new] in both.0.values_mut() {
@@ -303,7 +302,7 @@ fn requests_in_flight_dilute_no_figure_and_pass_nothing() {
     }
     assert_eq!(
         looks(&Rules::default(), [both]).sentence(),
-        "Not enough data: only 0 requests of a side were answered or failed in 5 s."
+        "Not enough data: 0 requests of new were answered or failed in 5 s; 200 are needed."
     );
 }
 

@@ -79,14 +79,36 @@ impl Source {
         Ok(Self::Cluster(cluster, update.into()))
     }
 
-    fn rules(&self) -> Rules {
-        match self {
-            Self::Proxies(_) => Rules::default(),
+    /// The rules of the update, or else of the plans that the proxies have, with the changes by flags.
+    fn rules(&self, changes: RuleChanges, answers: &[Compared]) -> Result<Rules, status::Error> {
+        let mut rules = match self {
             Self::Cluster(_, update) => {
                 let analysis = update.spec.analysis.as_ref();
-                analysis.map_or_else(Rules::default, |analysis| analysis.rules())
+                let rules = analysis.map_or_else(Rules::default, |analysis| analysis.rules());
+                return Ok(changes.of(rules));
             }
+            Self::Proxies(_) => status::rules(answers).into_iter(),
+        };
+        let Some((first, of_first)) = rules.next() else {
+            return Ok(changes.of(Rules::default()));
+        };
+        let of_first = changes.of(of_first);
+        match rules.find(|(_, others)| changes.of(*others) != of_first) {
+            None => Ok(of_first),
+            Some((other, _)) => Err(status::Error::DifferentMargins {
+                one: first.to_owned(),
+                other: other.to_owned(),
+            }),
         }
+    }
+
+    /// Why the controller has rolled new back, if it has.
+    fn rolled_back(&self) -> Option<&str> {
+        let Self::Cluster(_, update) = self else {
+            return None;
+        };
+        let analysis = update.status.as_ref()?.analysis.as_ref()?;
+        analysis.rolled_back.then_some(&*analysis.message)
     }
 
     async fn compare(&mut self, with_past: bool) -> Result<Vec<Compared>, status::Error> {
@@ -136,23 +158,37 @@ fn structured(form: Form, judged: &Value) -> String {
 
 async fn judged(options: &JudgeOptions) -> Result<Judgement, status::Error> {
     let mut source = Source::open(options).await?;
-    let mut judge = Judge::new(options.rules.of(source.rules()));
     let Some(wait) = options.wait else {
-        return Ok(judge.past(&source.compare(true).await?));
+        let answers = source.compare(true).await?;
+        let rules = source.rules(options.rules, &answers)?;
+        let judged = Judge::new(rules).past(&answers);
+        return Ok(judged.or_rolled_back(source.rolled_back()));
     };
     let begin = Instant::now();
+    let mut judge = None;
     loop {
         let answers = source.compare(false).await;
         let elapsed = begin.elapsed();
         let left = wait.saturating_sub(elapsed);
+        let has_begun = judge.is_some();
         let judged = match answers {
-            Ok(answers) => Some(judge.look(&answers, elapsed)),
+            Ok(answers) => {
+                let mut judging = match judge.take() {
+                    Some(judging) => judging,
+                    None => Judge::new(source.rules(options.rules, &answers)?),
+                };
+                let judged = judging.look(&answers, elapsed);
+                let judged = judged.or_rolled_back(source.rolled_back());
+                // Before a proxy has answered, its margins are not known.
+                judge = (has_begun || judged.has_data()).then_some(judging);
+                Some(judged)
+            }
             // The API server may answer again.
             Err(error) if left.is_zero() => return Err(error),
             Err(_) => None,
         };
         if let Some(judged) = judged {
-            let is_over = left.is_zero() || matches!(judged.report.verdict, Verdict::Fail(_));
+            let is_over = left.is_zero() || judged.verdict() == Verdict::FAIL;
             if is_over {
                 return Ok(judged);
             }

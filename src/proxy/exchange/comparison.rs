@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::Exchange;
-use crate::split::Key;
+use crate::split::{Generation, Key};
 use crate::telemetry::strata::Record;
 
 /// How a request is compared.
@@ -13,6 +13,7 @@ pub(super) struct Compared {
     size: u8,
     /// The series of counts in which it began.
     series: u64,
+    in_session: bool,
 }
 
 impl Exchange {
@@ -24,26 +25,64 @@ impl Exchange {
         let is_first = |session| metrics.sessions.is_first(session, second);
         if self.assignment.open_to_split() && session.is_none_or(is_first) {
             let series = self.context.metrics.strata.series();
-            self.compared = Some(Compared { size, series });
+            self.compared = Some(Compared {
+                size,
+                series,
+                in_session: session.is_some(),
+            });
             self.first_open = true;
-            if let Some(record) = self.stratum() {
+            if let Some(record) = self.stratum(self.assignment.generation) {
                 record.started();
             }
         }
     }
 
-    /// Where the exchange is counted for the comparison of both generations: nowhere once another new generation is compared.
-    fn stratum(&self) -> Option<&Record> {
+    /// Where the exchange is counted for the comparison, as something that `generation` does: nowhere once another new generation is
+    /// compared.
+    fn stratum(&self, generation: Generation) -> Option<&Record> {
         let strata = &self.context.metrics.strata;
         let compared = self.compared?;
         let is_current = compared.series == strata.series();
-        is_current.then(|| strata.record(self.assignment.generation, self.api, compared.size))
+        is_current.then(|| strata.record(generation, self.api, compared.size))
+    }
+
+    fn first_stratum(&self) -> Option<&Record> {
+        self.stratum(self.assignment.generation)
+    }
+
+    /// Records, for the comparison, that the request is tried again on `generation`. `failed` says whether its generation failed the
+    /// last attempt.
+    pub(super) fn compare_retry(&mut self, generation: Generation, failed: bool) {
+        let is_second = self.attempts == 2;
+        self.retry_open = failed && is_second && generation != self.assignment.generation;
+    }
+
+    /// Records, for the comparison, how the second attempt goes. `None`: that will never be known.
+    pub(super) fn retry_over(&mut self, failed: Option<bool>) {
+        if std::mem::take(&mut self.retry_open)
+            && let Some(failed) = failed
+            && let Some(record) = self.stratum(self.answering)
+        {
+            record.retried(failed);
+        }
+    }
+
+    /// Records, for the comparison, that the model server refused the request as wrong. In a session, a client can send what any
+    /// server refuses to one generation only, so that says nothing of the generation.
+    pub(super) fn first_refused(&mut self) {
+        if !self.compared.is_some_and(|compared| compared.in_session) {
+            self.first_over(true);
+        } else if std::mem::take(&mut self.first_open)
+            && let Some(record) = self.first_stratum()
+        {
+            record.ended_undecided();
+        }
     }
 
     /// Records, for the comparison, that the first attempt is over, unless that is known.
     pub(super) fn first_over(&mut self, failed: bool) {
         if std::mem::take(&mut self.first_open)
-            && let Some(record) = self.stratum()
+            && let Some(record) = self.first_stratum()
         {
             record.ended(failed, self.first_answered);
         }
@@ -53,7 +92,7 @@ impl Exchange {
     pub(super) fn first_answers(&mut self) {
         if self.first_open
             && !std::mem::replace(&mut self.first_answered, true)
-            && let Some(record) = self.stratum()
+            && let Some(record) = self.first_stratum()
         {
             record.answered();
         }
@@ -71,7 +110,7 @@ impl Exchange {
 
     pub(super) fn compare_first_event(&self, now: Instant) {
         if self.compares_latencies()
-            && let Some(record) = self.stratum()
+            && let Some(record) = self.first_stratum()
         {
             record.first_event(now.saturating_duration_since(self.attempted));
         }
@@ -93,7 +132,7 @@ impl Exchange {
 
     /// Counts what is known only at the end of a stream.
     pub(super) fn compare_pace(&self) {
-        let Some(record) = self.stratum().filter(|_| self.compares_latencies()) else {
+        let Some(record) = self.first_stratum().filter(|_| self.compares_latencies()) else {
             return;
         };
         if let Some(gap) = self.gap_sample.value() {

@@ -108,6 +108,7 @@ impl Default for Metrics {
                 completion_tokens: tokens.with_label_values(&[generation.as_str(), "completion"]),
                 encoded_streams: encoded.with_label_values(&label),
                 encoded_logged: AtomicBool::new(false),
+                completed_by_another: AtomicU64::default(),
             }
         });
         let recovered = by_generation.counters(

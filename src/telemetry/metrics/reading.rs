@@ -1,6 +1,7 @@
 //! Reads metrics for use inside the process.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use prometheus::core::{Collector, Metric};
@@ -142,6 +143,10 @@ impl Metrics {
     pub fn recent(&self, now: Instant) -> [Recent; 2] {
         let counted = Generation::ALL.map(|generation| Totals {
             outcomes: Outcome::ALL.map(|outcome| self.outcomes(generation, outcome)),
+            completed_by_another: self
+                .side(generation)
+                .completed_by_another
+                .load(Ordering::Relaxed),
             first_event: self.side(generation).first_event.sketch(),
             gap: self.side(generation).gap.sketch(),
         });
