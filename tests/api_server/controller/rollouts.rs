@@ -682,6 +682,10 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     let of_services = "the rollout chat changes only the selector of its clientService";
     let labels = r#"{"spec": {"selector": {"app": "other"}}}"#;
     let ports = r#"{"spec": {"ports": [{"port": 8000, "targetPort": 9000}]}}"#;
+    let of_workers = "the rollout chat changes only the partition";
+    let image =
+        r#"{"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "b"}]}}}}"#;
+    let partition = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}}"#;
     // `kubectl scale` reads the object first, as the controller does, and then writes its scale.
     let tries = [
         (vec!["scale", "deployment/other", "--replicas=0"], unnamed),
@@ -693,9 +697,43 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
             of_services,
         ),
         (vec!["patch", "service/clients", "-p", ports], of_services),
+        (vec!["patch", "statefulset/other", "-p", partition], unnamed),
+        (vec!["patch", "statefulset/v1", "-p", image], of_workers),
+        (vec!["patch", "statefulset/v1", "-p", partition], "patched"),
+        (vec!["delete", "pod/other-0"], unnamed),
+        (vec!["delete", "pod/v2-0"], "deleted"),
     ];
+    let container = json!({"name": "c", "image": "a"});
+    let stateful = ["v1", "other"].map(|name| {
+        json!({
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": name},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": {"app": name}},
+                    "spec": {"containers": [container]},
+                },
+            },
+        })
+    });
+    let pods = ["v2-0", "other-0"].map(|name| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": [container]},
+        })
+    });
+    let objects = stateful.into_iter().chain(pods);
     tokio::task::spawn_blocking(move || {
         let account = "--as=system:serviceaccount:crossfade:crossfade-controller";
+        for object in objects {
+            let create = ["create", "-n", &namespace, "-f", "-"];
+            server().kubectl_with(&create, &object.to_string());
+        }
         for (args, expected) in tries {
             let args = [&args[..], &[account, "-n", &namespace]].concat();
             let output = server().try_kubectl(&args, "");
