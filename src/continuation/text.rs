@@ -10,11 +10,13 @@ const STEP: usize = 256;
 
 /// What another server is given of the text that a client has.
 ///
-/// Without white space at its end, where the text becomes a message: chat templates drop it, or keep it, and Messages refuses it.
-/// The model generates it again.
+/// Messages refuses white space at the end. Chat templates drop it, or keep it: so a line break is not given, and the model
+/// generates it again. Spaces are given: tokens rarely end with one, so the next token would rarely begin with it.
 pub fn given(api: Api, text: &str) -> &str {
+    let trimmed = text.trim_end();
     match api {
-        Api::Chat | Api::Messages => text.trim_end(),
+        Api::Messages => trimmed,
+        Api::Chat if text[trimmed.len()..].contains(['\n', '\r']) => trimmed,
         _ => text,
     }
 }
@@ -71,9 +73,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_is_given_without_white_space_at_its_end_and_a_prompt_with_it() {
+    fn a_message_is_given_without_line_breaks_at_its_end_and_a_prompt_with_them() {
         let text = " a b \u{a0}\r\n\t";
         assert_eq!(given(Api::Chat, text), " a b");
+        assert_eq!(given(Api::Chat, " a b "), " a b ");
+        assert_eq!(given(Api::Messages, " a b "), " a b");
         assert_eq!(given(Api::Messages, text), " a b");
         assert_eq!(given(Api::Completions, text), text);
         assert_eq!(given(Api::Chat, " \n"), "");
