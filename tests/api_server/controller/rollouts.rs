@@ -9,6 +9,7 @@ mod revisions;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::rig::until;
 use kube::api::{ApiResource, Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -295,7 +296,13 @@ async fn a_rollout_goes_worker_by_worker_to_the_hand_over() {
     ] {
         managed.happens(reason, expected).await;
     }
-    let metrics = controller.metrics().await;
+    // A controller that has lost the Lease for a moment has none of a rollout.
+    let metrics = until("the rollout has metrics", async || {
+        let metrics = controller.metrics().await;
+        let phases = metrics.sum("crossfade_controller_rollout_phase", &[]);
+        (phases > 0.0).then_some(metrics)
+    })
+    .await;
     let of = |name: &str, labels: &[(&str, &str)]| {
         metrics.sum(&format!("crossfade_controller_rollout_{name}"), labels)
     };
@@ -719,18 +726,9 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
             },
         })
     });
-    let pods = ["v2-0", "other-0"].map(|name| {
-        json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"containers": [container]},
-        })
-    });
-    let objects = stateful.into_iter().chain(pods);
     tokio::task::spawn_blocking(move || {
         let account = "--as=system:serviceaccount:crossfade:crossfade-controller";
-        for object in objects {
+        for object in stateful {
             let create = ["create", "-n", &namespace, "-f", "-"];
             server().kubectl_with(&create, &object.to_string());
         }
