@@ -31,7 +31,7 @@ impl Workload for LeaderWorkerSets {
     }
 
     fn count(&self, cache: &Cache, which: &Which) -> Result<Counts, NotSynced> {
-        let objects = object::meant(cache, &resource(), which)?;
+        let objects = object::meant(cache, &object::leader_worker_sets(), which)?;
         match &which.revision {
             Some(revision) if !objects.iter().any(|object| object::has_hash(object)) => {
                 pods::of_revision(cache, &objects, which, (revision, REVISION), of_set)
@@ -49,7 +49,7 @@ impl Workload for LeaderWorkerSets {
 
 impl Scaling for LeaderWorkerSets {
     fn resource(&self) -> ApiResource {
-        resource()
+        object::leader_worker_sets()
     }
 
     /// The leader, by its own template if there is one, and the workers.
@@ -153,11 +153,6 @@ fn made(
     // The leaders of old may be missing at the moment.
     let old = old.or_else(|| Some(&*accepted?.old))?.to_owned();
     Some(Sides { old, new })
-}
-
-pub(super) fn resource() -> ApiResource {
-    let group = "leaderworkerset.x-k8s.io";
-    super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
 }
 
 #[cfg(test)]

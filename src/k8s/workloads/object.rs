@@ -19,6 +19,12 @@ pub(super) fn stateful_sets() -> ApiResource {
     super::resource("apps", "v1", "StatefulSet", "statefulsets")
 }
 
+/// LeaderWorkerSets (leaderworkerset.x-k8s.io/v1).
+pub(super) fn leader_worker_sets() -> ApiResource {
+    let group = "leaderworkerset.x-k8s.io";
+    super::resource(group, "v1", "LeaderWorkerSet", "leaderworkersets")
+}
+
 /// The value of a label.
 pub(super) fn label<'a>(object: &'a DynamicObject, name: &str) -> Option<&'a str> {
     labels(object)?.get(name).map(String::as_str)

@@ -7,7 +7,7 @@ use kube::api::DynamicObject;
 use serde_json::Value as Json;
 
 use super::grove::{GROUP, INDEX};
-use super::object::{deployments, label, replicas, role, stateful_sets};
+use super::object::{deployments, label, leader_worker_sets, replicas, role, stateful_sets};
 use super::{Cache, NotSynced};
 use crate::rollout::Role;
 
@@ -35,7 +35,7 @@ pub(super) fn wanted(
     }
     type By = fn(&[&DynamicObject]) -> Vec<Makes>;
     let others: [(kube::api::ApiResource, By); 3] = [
-        (super::leader_worker_set::resource(), by_leader_worker_sets),
+        (leader_worker_sets(), by_leader_worker_sets),
         (super::grove::cliques(), by_cliques),
         (super::model_serving::resource(), by_model_servings),
     ];
