@@ -3,7 +3,7 @@
 //! The future sends the request and waits for the response head; the body reads the stream. One task drives each connection,
 //! and another sends the rest of a request while its response arrives.
 
-mod link;
+pub(super) mod link;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::task::JoinHandle;
 
 pub(super) use self::link::sweep;
-use self::link::{Link, Stream};
+use self::link::{Link, Reserved, Stream};
 use super::connect::Connector;
 use super::endpoint::Lease;
 use super::kept::Connection;
@@ -78,19 +78,6 @@ pub(super) async fn send_over(
     let link = link::begin(lease.id, transport, lease.life, outgoing.memory).await?;
     let sent = over(lease, link, outgoing, body).await;
     sent.map_err(Failed::into)
-}
-
-/// A connection, with room on it for one more request.
-pub(super) struct Reserved {
-    link: Link,
-    _room: Stream,
-}
-
-impl Reserved {
-    /// Is it neither closed nor shutting down?
-    pub(super) fn is_open(&mut self) -> bool {
-        self.link.is_open()
-    }
 }
 
 /// Sends a request over this connection and no other.
@@ -173,8 +160,7 @@ async fn over(
         }
     };
     if let Some(slot) = lease.slot.take() {
-        let (link, room) = (link.clone(), link.stream());
-        let reserved = Reserved { link, _room: room };
+        let reserved = Reserved::new(link.clone());
         // The link counts its own exchanges.
         slot.put(Connection::Http2(reserved), Life::ENDLESS);
     }

@@ -6,14 +6,14 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::h2;
+use super::h2::link::Reserved;
 use super::lifetime::Life;
 use crate::transport::Transport;
 
 /// A connection that can carry another request.
 pub(super) enum Connection {
     Http1(Transport),
-    Http2(h2::Reserved),
+    Http2(Reserved),
 }
 
 /// Where an exchange leaves its connection instead of in the pool of the thread. It stays empty if the server closes the

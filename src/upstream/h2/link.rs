@@ -97,6 +97,24 @@ impl Link {
 /// A stream, counted on its connection until it is dropped.
 pub(super) struct Stream(pub(super) Arc<Load>);
 
+/// A connection, with room on it for one more request.
+pub(in crate::upstream) struct Reserved {
+    pub(super) link: Link,
+    _room: Stream,
+}
+
+impl Reserved {
+    pub(super) fn new(link: Link) -> Self {
+        let room = link.stream();
+        Self { link, _room: room }
+    }
+
+    /// Is it neither closed nor shutting down?
+    pub(in crate::upstream) fn is_open(&mut self) -> bool {
+        self.link.is_open()
+    }
+}
+
 impl Drop for Stream {
     fn drop(&mut self) {
         self.0.streams.fetch_sub(1, Ordering::Relaxed);
