@@ -30,6 +30,7 @@ mod replay;
 mod text;
 mod window;
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 pub use self::accumulate::{Accumulator, Reading};
@@ -60,16 +61,22 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// The bounds of [`Self::window`], in seconds.
+    pub const WINDOW: RangeInclusive<f64> = 10.0..=3600.0;
+    /// The bounds of [`Self::ttft_ratio`] and [`Self::gap_ratio`].
+    pub const RATIO: RangeInclusive<f64> = 1.0..=100.0;
+    /// The bounds of [`Self::confidence`].
+    pub const CONFIDENCE: RangeInclusive<f64> = 0.5..=0.999_999;
+
     /// Are all values within the bounds that a plan and the flags have?
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let is_ratio = |ratio: f64| (1.0..=100.0).contains(&ratio);
-        (10..=3600).contains(&self.window.as_secs())
+        Self::WINDOW.contains(&self.window.as_secs_f64())
             && (1..=1_000_000).contains(&self.min_samples)
             && (0.0..=1.0).contains(&self.max_failure_rate_increase)
-            && is_ratio(self.ttft_ratio)
-            && is_ratio(self.gap_ratio)
-            && (0.5..=0.999_999).contains(&self.confidence)
+            && Self::RATIO.contains(&self.ttft_ratio)
+            && Self::RATIO.contains(&self.gap_ratio)
+            && Self::CONFIDENCE.contains(&self.confidence)
     }
 }
 

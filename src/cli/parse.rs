@@ -10,6 +10,7 @@ use http::header::{
 };
 use http::uri::PathAndQuery;
 
+use crate::analysis::Rules;
 use crate::guard::GUARD;
 use crate::resource::{AmountSpec, Host};
 
@@ -143,7 +144,8 @@ pub(super) fn limit(text: &str) -> Result<f64, String> {
 
 /// `judge --window`, within the bounds of `analysis.windowSeconds`.
 pub(super) fn window(text: &str) -> Result<Duration, String> {
-    between(text, 10.0, 3600.0).map(Duration::from_secs_f64)
+    let (least, most) = Rules::WINDOW.into_inner();
+    between(text, least, most).map(Duration::from_secs_f64)
 }
 
 /// Percentage points, within the bounds of `analysis.maxFailureRateIncreasePercent`.
@@ -153,12 +155,14 @@ pub(super) fn increase(text: &str) -> Result<f64, String> {
 
 /// A ratio, within the bounds of `analysis.ttftP95Ratio` and `analysis.gapP99Ratio`.
 pub(super) fn margin(text: &str) -> Result<f64, String> {
-    number(text, 1.0, 100.0)
+    let (least, most) = Rules::RATIO.into_inner();
+    number(text, least, most)
 }
 
 /// A confidence, within the bounds of `analysis.confidence`.
 pub(super) fn confidence(text: &str) -> Result<f64, String> {
-    number(text, 0.5, 0.999_999)
+    let (least, most) = Rules::CONFIDENCE.into_inner();
+    number(text, least, most)
 }
 
 /// A number without unit.
