@@ -118,22 +118,9 @@ mod tests {
     use serde_json::json;
 
     use super::super::revisions::Kept;
+    use super::super::revisions::tests::side;
     use super::*;
-    use crate::resource::rollout_status::{AcceptedRole, RolloutMemory};
-
-    fn side(name: &str) -> AcceptedSide {
-        let role = AcceptedRole {
-            kind: "Deployment".into(),
-            name: name.into(),
-            uid: name.into(),
-            ..AcceptedRole::default()
-        };
-        AcceptedSide {
-            roles: [("worker".to_owned(), role)].into(),
-            frontends: format!("{name}-frontend"),
-            graph: None,
-        }
-    }
+    use crate::resource::rollout_status::RolloutMemory;
 
     /// A status at `phase` of a rollout from `old` to `new`.
     fn status(old: &str, new: &str, phase: RolloutPhase) -> DynamoRolloutStatus {

@@ -219,12 +219,13 @@ pub(super) fn workers(generation: &AcceptedSide) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::resource::rollout_status::AcceptedRole;
     use std::sync::Arc;
 
-    fn side(name: &str) -> AcceptedSide {
+    /// A generation of one Deployment and its frontends.
+    pub(in super::super) fn side(name: &str) -> AcceptedSide {
         let role = AcceptedRole {
             kind: "Deployment".into(),
             name: name.into(),
