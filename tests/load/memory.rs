@@ -1,5 +1,5 @@
-//! However clients and model servers behave, the process holds no more than its memory budget, 64 MiB for itself, and 16 KiB
-//! for each connection of a client; over HTTP/2, 64 KiB for each connection and 16 KiB for each request that is open.
+//! However clients and model servers behave, the process holds no more than its memory budget, 64 MiB for itself, 4 MiB for each
+//! thread beyond the fourth, and 16 KiB for each connection of a client; over HTTP/2, 64 KiB for each connection and 16 KiB for each request that is open.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -90,6 +90,7 @@ async fn serve(mut stream: TcpStream, manner: Manner) {
 struct Stage {
     proxy: Proxy,
     before: u64,
+    threads: u64,
     servers: [Server; 2],
 }
 
@@ -103,11 +104,13 @@ impl Stage {
             flags.extend(["--old", &old, "--new", &new, "--split", "50"]);
         }
         flags.extend(more);
+        let threads = more.windows(2).find(|pair| pair[0] == "--threads");
         let proxy = Proxy::start(&flags).await;
         let response = client::get(proxy.admin, "/metrics").await;
         assert_eq!(response.status, 200);
         Self {
             before: proxy.memory(),
+            threads: threads.map_or(1, |pair| pair[1].parse().unwrap()),
             proxy,
             servers,
         }
@@ -169,7 +172,9 @@ impl Stage {
 
     async fn assert_bounded(&self, connections: u64) {
         let peak = self.proxy.memory_peak();
-        let bound = self.before + BUDGET + 64 * MIB + connections * 16 * 1024;
+        let more_threads = self.threads.saturating_sub(4);
+        let own = (64 + 4 * more_threads) * MIB;
+        let bound = self.before + BUDGET + own + connections * 16 * 1024;
         let used = self
             .proxy
             .metrics()
@@ -344,7 +349,8 @@ async fn no_body_is_gathered_for_a_request_over_the_limit_of_requests() {
 async fn half_events_share_the_budget_and_those_beyond_it_pass_as_they_come() {
     let _machine = crate::shared().await;
     const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: ";
-    let stage = Stage::set(Manner::Sends(HEAD, 900_000), &[]).await;
+    // The allocator keeps memory for each thread.
+    let stage = Stage::set(Manner::Sends(HEAD, 900_000), &["--threads", "16"]).await;
     let streams = stage.attack(400, |_| sized(2, 2)).await;
     // Whose event is held gets nothing yet.
     let mut reading = JoinSet::new();
