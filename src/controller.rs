@@ -41,6 +41,7 @@ mod tls_cache;
 mod tracked;
 mod verdict;
 mod work_loop;
+mod worker_load;
 
 pub use self::{
     metrics::{Described, Metrics},

@@ -13,6 +13,7 @@ mod references;
 mod services;
 mod updates;
 mod ways;
+mod worker_loads;
 
 pub(super) use self::comparisons::{Answer, Asked};
 
@@ -105,6 +106,7 @@ pub(super) struct Observer {
     beyond: Pollers<Heard>,
     models: Pollers<Served>,
     comparisons: Pollers<Compared>,
+    loads: Pollers<Option<u64>>,
     limits: Limits,
     tls_cache: TlsCache,
     /// The proxies of each update, as of the last time that its pods were looked up.
@@ -124,7 +126,8 @@ impl Observer {
             proxies: Pollers::new(wake.clone()),
             beyond: Pollers::new(wake.clone()),
             models: Pollers::new(wake.clone()),
-            comparisons: Pollers::new(wake),
+            comparisons: Pollers::new(wake.clone()),
+            loads: Pollers::new(wake),
             limits: Limits::default(),
             tls_cache: TlsCache::default(),
             proxy_pods: Mutex::default(),
@@ -137,6 +140,7 @@ impl Observer {
         self.beyond.keep(key, &BTreeSet::new());
         self.models.keep(key, &BTreeSet::new());
         self.comparisons.keep(key, &BTreeSet::new());
+        self.loads.keep(key, &BTreeSet::new());
         self.known().remove(key);
     }
 
@@ -216,6 +220,7 @@ impl Observer {
     pub fn rest(&self) {
         self.models.rest();
         self.comparisons.rest();
+        self.loads.rest();
         self.beyond.rest();
     }
 

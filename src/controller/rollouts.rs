@@ -4,6 +4,7 @@
 //! other. All that must survive a reconcile is in the status of the rollout. Contains no policy.
 
 mod accept;
+mod candidates;
 mod events;
 mod frontends;
 mod job;
@@ -12,6 +13,7 @@ mod memory;
 mod next;
 mod observe;
 mod revisions;
+mod services;
 mod status;
 mod update;
 mod write;
@@ -47,6 +49,8 @@ const FIGURES: Duration = Duration::from_secs(10);
 const DELIVERED: Duration = Duration::from_secs(5);
 /// How long a write whose result is unknown may still take effect.
 const UNCERTAIN: Duration = Duration::from_secs(60);
+/// How long no pod is marked after the API server has refused it.
+const UNMARKABLE: Duration = Duration::from_secs(600);
 /// Delay before another try when something is not listed yet.
 const AGAIN: Duration = Duration::from_millis(200);
 
@@ -63,6 +67,8 @@ struct Tracked {
     uncertain_until: Option<Instant>,
     /// When the status was last written.
     told: Option<Instant>,
+    /// When the API server last refused to mark a pod.
+    unmarkable: Option<Instant>,
 }
 
 /// The rollouts of a controller.
@@ -229,6 +235,9 @@ impl Rollouts {
             tracing::info!(rollout = %key, reason = notice.reason, "{}", notice.note);
             self.notices.tell(notice);
         }
+        if done.is_unmarkable {
+            tracked.unmarkable = Some(now);
+        }
         if let Some(action) = done.acted {
             self.metrics.rollouts.acted(key, action);
         }
@@ -286,6 +295,13 @@ impl Rollouts {
             .get(key)
             .and_then(|tracked| tracked.kept.as_ref());
         kept.is_some_and(|(kept, at)| kept == name && at.elapsed() < DELIVERED)
+    }
+
+    /// Whether pods can be marked to go first, as far as it is known.
+    fn may_mark(&self, key: &Key) -> bool {
+        let tracked = self.tracked.get(key);
+        let refused = tracked.and_then(|tracked| tracked.unmarkable);
+        refused.is_none_or(|at| at.elapsed() >= UNMARKABLE)
     }
 
     /// Whether no write can take effect any more whose result is unknown.

@@ -2,6 +2,7 @@
 //!
 //! A worker is one replica of a model server, however many pods that takes. Contains no rollout policy.
 
+mod deletion_cost;
 mod deployment;
 mod graph;
 mod grove;
@@ -21,6 +22,7 @@ use std::collections::BTreeMap;
 
 use kube::api::ApiResource;
 
+pub use self::deletion_cost::{is_marked, mark};
 pub use self::graph::{frontends_stay, frontends_to_zero, resource as graphs, wants_frontends};
 pub use self::in_place::{Half, InPlace, halves, pods_resource};
 pub use self::object::{is_selected, labels, pod_is_ready};

@@ -162,7 +162,7 @@ impl Observer {
         Ok(places)
     }
 
-    fn place(
+    pub(super) fn place(
         &self,
         target: Target,
         tls: Option<(Arc<Reloading<ClientFiles>>, ServerName<'static>)>,

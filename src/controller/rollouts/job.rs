@@ -31,6 +31,10 @@ pub(super) enum Step {
         objects: Objects,
         sizes: Sizes,
     },
+    /// Mark pods to go first.
+    Mark {
+        pods: Vec<Object>,
+    },
     /// Delete pods, which their object replaces.
     Replace {
         pods: Vec<Object>,
@@ -72,6 +76,8 @@ pub(in crate::controller) struct Done {
     pub object: Option<Object>,
     /// Why the rest was not done.
     pub failed: Option<apply::Error>,
+    /// Whether pods cannot be marked to go first.
+    pub(super) is_unmarkable: bool,
     /// What is to be told of it.
     pub events: Vec<Notice>,
     /// The action that was carried out, as a label.
@@ -120,6 +126,7 @@ impl Work {
             written: Vec::new(),
             object: None,
             failed: None,
+            is_unmarkable: false,
             events: Vec::new(),
             acted: None,
         };
@@ -129,7 +136,8 @@ impl Work {
         if let Err(error) = self.act(step, &writer, &mut done).await {
             done.failed = Some(error);
         }
-        let mut acted = self.action.take().filter(|_| done.failed.is_none());
+        let is_done = done.failed.is_none() && !done.is_unmarkable;
+        let mut acted = self.action.take().filter(|_| is_done);
         // Sizes that were written are recorded even if another write has failed.
         if self.is_news() && (self.write_status || !done.written.is_empty()) {
             let version = self.rollout.metadata.resource_version.as_deref();
@@ -192,6 +200,24 @@ impl Work {
                 done.written
                     .extend(scaled.into_iter().map(|(.., written)| written));
                 result?;
+            }
+            Step::Mark { pods } => {
+                for pod in pods {
+                    match writer.mark(&pod, &self.manager).await {
+                        Ok(written) => done.written.push(written),
+                        // Which pods go is a preference: the rollout goes on without.
+                        Err(apply::Error::Refused(error)) => {
+                            tracing::warn!(
+                                rollout = %self.key,
+                                error = &error as &dyn std::error::Error,
+                                "cannot mark the workers with the fewest requests to be removed first; grant patch on pods"
+                            );
+                            done.is_unmarkable = true;
+                            return Ok(());
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
             }
             Step::Replace { pods } => {
                 for pod in pods {

@@ -8,8 +8,11 @@ use super::next::{self, Next};
 use super::observe::{self, Looked, Observed};
 use super::revisions::Revision;
 use super::status::{self, Told};
-use super::{Early, Rollouts, Subject, accept, manager, memory, revisions, update, write};
+use super::{
+    Early, Rollouts, Subject, accept, manager, memory, revisions, services, update, write,
+};
 use crate::error_chain::error_chain;
+use crate::k8s::workloads;
 use crate::k8s::{NotSynced, Object};
 use crate::managed_update::{self, Course};
 use crate::resource::rollout_status::{
@@ -111,7 +114,7 @@ impl Rollouts {
         };
         if let Some(mut kept) = revisions::missing(accepted, revisions) {
             let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
-            let selectors = observe::selectors(cache, namespace, accepted, &spec.client_service);
+            let selectors = services::selectors(cache, namespace, accepted, &spec.client_service);
             let selectors = selectors.map_err(|_| Early)?;
             let saved = &subject.before.previous_selector;
             kept.client_selector = match kept.service {
@@ -265,6 +268,7 @@ impl Rollouts {
             retire: plan.spec.handover.retire,
             update,
             manager: &manager(subject.rollout),
+            may_mark: self.may_mark(subject.key),
             shows_writes: self.is_certain(subject.key),
             now: write::now(),
         };
@@ -354,11 +358,19 @@ impl Rollouts {
         action: Action,
         mut status: DynamoRolloutStatus,
     ) -> Work {
-        let services = observed.services;
+        let clients = observed.services;
         let told = action.clone();
         let step = match action {
-            // No kind says how many streams each of its pods has.
-            Action::Mark { .. } => Step::Nothing,
+            Action::Mark { side, role, pods } => {
+                let workers = observed.objects.of(side).get(&role);
+                let (cache, namespace) = (&self.observer.cache, &*subject.key.namespace);
+                let all = cache.of(&workloads::pods_resource(), namespace);
+                let mut found = workers
+                    .map(|(kind, scaled)| scaled.pods(kind, &all.unwrap_or_default()))
+                    .unwrap_or_default();
+                found.retain(|pod| pods.iter().any(|name| name == accept::name_of(pod)));
+                Step::Mark { pods: found }
+            }
             Action::Replace { side, role, pods } => {
                 let workers = observed.objects.of(side).get(&role);
                 let half = workers.and_then(|(_, scaled)| scaled.half.as_ref());
@@ -394,16 +406,16 @@ impl Rollouts {
                 }
             }
             Action::SaveSelector => {
-                let selector = services.old.as_ref().and_then(observe::selector);
+                let selector = clients.old.as_ref().and_then(services::selector);
                 status.previous_selector = selector.unwrap_or_default();
                 Step::Nothing
             }
             Action::Retarget(side) => {
                 let selector = match side {
-                    Generation::New => services.new.as_ref().and_then(observe::selector),
+                    Generation::New => clients.new.as_ref().and_then(services::selector),
                     Generation::Old => Some(subject.before.previous_selector.clone()),
                 };
-                match (services.old, selector) {
+                match (clients.old, selector) {
                     (Some(service), Some(selector)) => Step::Select { service, selector },
                     _ => Step::Nothing,
                 }

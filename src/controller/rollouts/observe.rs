@@ -2,7 +2,6 @@
 //!
 //! A list that could not be read is an error and no empty list. Contains no policy.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
@@ -12,12 +11,14 @@ use serde_json::Value as Json;
 use super::super::old_frontends::{frontends_by_name, kind};
 use super::super::{Key, observer::Observer, proxies::Report};
 use super::accept::{self, Objects};
+use super::candidates::candidates;
 use super::frontends::{self, Owner};
+use super::services::{leads_to, service_name, services};
 use super::{memory, update};
-use crate::k8s::workloads::{RemovesFirst, Scaled, is_selected, pod_is_ready};
+use crate::k8s::workloads::{RemovesFirst, Scaled, pod_is_ready};
 use crate::k8s::{Cache, NotSynced, Object};
 use crate::resource::rollout_status::{
-    AcceptedSide, AcceptedStatus, DynamoRolloutStatus, SideStatus,
+    AcceptedSide, AcceptedStatus, DynamoRolloutStatus, RolloutPhase, SideStatus,
 };
 use crate::resource::status::{AnalysisStatus, AnalysisVerdict, Phase, Promise, condition};
 use crate::resource::{DynamoUpdateConfigStatus, RetireSpec, read_status};
@@ -53,6 +54,8 @@ pub(super) struct Looked<'a> {
     pub retire: RetireSpec,
     pub update: &'a Object,
     pub manager: &'a str,
+    /// Whether pods can be marked to go first.
+    pub may_mark: bool,
     /// Whether every write of this process is visible.
     pub shows_writes: bool,
     pub now: Timestamp,
@@ -102,10 +105,20 @@ pub(super) fn observe(observer: &Observer, look: &Looked) -> Result<Observed, ac
         reports.collect::<Vec<_>>()
     });
     let scalers = scalers(cache, namespace)?;
+    let chooses = look.may_mark && !look.before.phase.is_some_and(RolloutPhase::is_over);
+    let candidates = candidates(observer, look.key, chooses, &objects)?;
     let side = |side: Generation, before: &Option<SideStatus>| Side {
         roles: accept::accepted_roles(accepted_side(accepted, side))
             .map(|(role, _)| match objects.of(side).get(&role) {
-                Some((_, scaled)) => (role, workers((side, role), scaled, before, look)),
+                Some((_, scaled)) => {
+                    let removes = match (scaled.removes, candidates.get(&(side, role))) {
+                        (RemovesFirst::Last, _) => Removes::Last,
+                        (RemovesFirst::Unready, None) => Removes::Unready,
+                        (RemovesFirst::Unready, Some(pods)) => Removes::Marked(pods.clone()),
+                    };
+                    let workers = workers((side, role), scaled, before, look);
+                    (role, Workers { removes, ..workers })
+                }
                 None => (role, no_workers()),
             })
             .collect(),
@@ -182,10 +195,7 @@ fn workers(
         recorded: before.and_then(|side| side.roles.get(role.as_str())?.recorded),
         ours: is_emptied || scaled.is_set_by(look.manager),
         grace: scaled.grace,
-        removes: match scaled.removes {
-            RemovesFirst::Unready => Removes::Unready,
-            RemovesFirst::Last => Removes::Last,
-        },
+        removes: Removes::default(),
         leaving: { scaled.half.iter() }
             .flat_map(|half| &half.leaving)
             .map(|pod| accept::name_of(pod).to_owned())
@@ -340,58 +350,6 @@ fn only_streams(status: &DynamoUpdateConfigStatus, generation: Option<i64>) -> b
         && { missing.iter() }.all(|missing| missing == streams || is_of_deletion(missing))
 }
 
-/// What leads clients to the frontends of each generation, as far as it is known: the selector of the clients' Service, if it
-/// leads to old, and that of the Service of the new frontends.
-///
-/// # Errors
-/// When Services, pods or Deployments are not listed.
-pub(super) fn selectors(
-    cache: &Cache,
-    namespace: &str,
-    accepted: &AcceptedStatus,
-    client_service: &str,
-) -> Result<Sides<BTreeMap<String, String>>, NotSynced> {
-    let frontends = Sides {
-        old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
-        new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
-    };
-    let of_clients = cache.one(&services(), namespace, client_service)?;
-    let is_at_old = |service: &Object| leads_to(service, &frontends) == Some(Generation::Old);
-    let of_clients = of_clients.filter(is_at_old);
-    let of_new = cache.one(&services(), namespace, service_name(accepted))?;
-    let selected = |service: Option<Object>| service.as_ref().and_then(selector);
-    Ok(Sides {
-        old: selected(of_clients).unwrap_or_default(),
-        new: selected(of_new).unwrap_or_default(),
-    })
-}
-
-/// The name of the Service of the new frontends.
-fn service_name(accepted: &AcceptedStatus) -> &str {
-    accepted.service.split(':').next().unwrap_or_default()
-}
-
-/// What a Service selects.
-pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
-    let selector = service.data["spec"]["selector"].clone();
-    let selector: BTreeMap<String, String> = serde_json::from_value(selector).ok()?;
-    (!selector.is_empty()).then_some(selector)
-}
-
-/// The side whose frontends a Service selects, if it selects those of one side only.
-pub(super) fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Option<Generation> {
-    let selector = selector(service)?;
-    let selects = |side| {
-        let mut pods = frontends.of(side).iter();
-        pods.any(|pod| is_selected(pod, &selector))
-    };
-    match (selects(Generation::Old), selects(Generation::New)) {
-        (true, false) => Some(Generation::Old),
-        (false, true) => Some(Generation::New),
-        _ => None,
-    }
-}
-
 /// The objects that an autoscaler scales: kind and name, with the name of the autoscaler.
 fn scalers(cache: &Cache, namespace: &str) -> Result<Vec<(String, String, String)>, NotSynced> {
     let autoscalers = kind(
@@ -441,10 +399,6 @@ fn quotas() -> ApiResource {
     kind("", "v1", "ResourceQuota", "resourcequotas")
 }
 
-pub(super) fn services() -> ApiResource {
-    kind("", "v1", "Service", "services")
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -455,32 +409,6 @@ mod tests {
 
     fn object(object: Json) -> Object {
         Arc::new(serde_json::from_value(object).unwrap())
-    }
-
-    #[test]
-    fn a_service_leads_to_the_side_whose_frontends_alone_it_selects() {
-        let pod = |version: &str| {
-            object(json!({"metadata": {"name": "p", "labels": {"app": "f", "v": version}}}))
-        };
-        let frontends = Sides {
-            old: vec![pod("1")],
-            new: vec![pod("2")],
-        };
-        let leads = |selector: Json| {
-            let service =
-                object(json!({"metadata": {"name": "s"}, "spec": {"selector": selector}}));
-            leads_to(&service, &frontends)
-        };
-        assert_eq!(leads(json!({"v": "1"})), Some(Generation::Old));
-        assert_eq!(leads(json!({"v": "2"})), Some(Generation::New));
-        for neither in [
-            json!({"app": "f"}),
-            json!({"v": "3"}),
-            json!({}),
-            Json::Null,
-        ] {
-            assert_eq!(leads(neither.clone()), None, "{neither}");
-        }
     }
 
     #[test]

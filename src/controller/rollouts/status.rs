@@ -233,8 +233,8 @@ pub(super) fn action_text(action: &Action) -> String {
             format!("sends {} % of the requests to new", split.rounded_percent())
         }
         Action::Grow { side, sizes: to } => format!("grows {side} to {}", sizes(to)),
-        Action::Mark { side, role, .. } => {
-            format!("marks the {role} workers of {side} that go first")
+        Action::Mark { side, pods, .. } => {
+            format!("marks {} of {side} to be removed first", pods.join(", "))
         }
         Action::Replace { side, pods, .. } => {
             format!("replaces {} of {side} by {}", pods.join(", "), side.other())

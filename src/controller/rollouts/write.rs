@@ -16,8 +16,8 @@ use serde_json::{Value as Json, json};
 use super::super::apply::Error;
 use super::super::{Key, Metrics};
 use super::accept::{self, Objects};
-use super::observe::services;
 use super::revisions;
+use super::services::services;
 use crate::k8s::workloads::{self, Resize};
 use crate::k8s::{Connection, Leading, Object};
 use crate::resource::rollout_status::DynamoRolloutStatus;
@@ -248,6 +248,28 @@ impl Writer {
             Err(Error::Refused(error)) if code(&error) == Some(404) => Ok(()),
             other => other,
         }
+    }
+
+    /// Marks a pod to go first when its Deployment shrinks, if it is still this one.
+    ///
+    /// # Errors
+    /// Why it was not marked.
+    pub async fn mark(&self, pod: &Object, manager: &str) -> Result<Written, Error> {
+        let metadata = &pod.metadata;
+        let kind = workloads::pods_resource();
+        let api = self.api(metadata.namespace.as_deref().unwrap_or_default(), &kind)?;
+        let params = PatchParams {
+            field_manager: Some(manager.to_owned()),
+            ..PatchParams::default()
+        };
+        // Its resourceVersion changes with its status.
+        let patch = json!({
+            "metadata": {"uid": metadata.uid, "annotations": workloads::mark()},
+        });
+        let patch = Patch::Merge(&patch);
+        let written = api.patch(accept::name_of(pod), &params, &patch);
+        let written = self.write(written).await?;
+        Ok(shown(&kind, &written))
     }
 
     /// Deletes a pod, if it is still this one. It may be gone.

@@ -380,6 +380,21 @@ impl Scaled {
         }
     }
 
+    /// The pods that do not terminate, one for each replica, if a replica has one pod and its kind says how it is found.
+    #[must_use]
+    pub fn pods(&self, kind: &str, all: &[Object]) -> Vec<Object> {
+        let found = of_kind(kind).and_then(|scaling| scaling.pods(&self.object, &self.part));
+        let Some(of) = found.filter(|of| of.replica.is_none()) else {
+            return Vec::new();
+        };
+        let is_meant = |pod: &&Object| {
+            object::is_selected(pod, &of.labels)
+                && !pod_has_ended(pod)
+                && pod.metadata.deletion_timestamp.is_none()
+        };
+        all.iter().filter(is_meant).cloned().collect()
+    }
+
     /// One generation of an object that has both.
     pub(super) fn half(
         scaling: &dyn Scaling,

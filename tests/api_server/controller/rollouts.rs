@@ -1,6 +1,7 @@
 //! A managed update beside a real API server: sizes, split and hand-over, step by step.
 
 mod again;
+mod candidates;
 mod graphs;
 mod in_place;
 mod operator;
@@ -45,7 +46,10 @@ fn frontends(generation: &str) -> Value {
 impl Managed {
     /// Everything but the rollout.
     async fn set(old: u32) -> Self {
-        let stage = Stage::set().await;
+        Self::on(Stage::set().await, old).await
+    }
+
+    async fn on(stage: Stage, old: u32) -> Self {
         let managed = Self {
             operator: Operator::start(&stage),
             stage,
@@ -690,6 +694,7 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
     let labels = r#"{"spec": {"selector": {"app": "other"}}}"#;
     let ports = r#"{"spec": {"ports": [{"port": 8000, "targetPort": 9000}]}}"#;
     let of_workers = "the rollout chat changes only the partition";
+    let of_pods = "the rollout chat changes only the annotations";
     let image =
         r#"{"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "b"}]}}}}"#;
     let partition = r#"{"spec": {"updateStrategy": {"rollingUpdate": {"partition": 2}}}}"#;
@@ -707,6 +712,9 @@ async fn the_rights_in_deploy_are_enough_and_the_policy_admits_only_what_the_rol
         (vec!["patch", "statefulset/other", "-p", partition], unnamed),
         (vec!["patch", "statefulset/v1", "-p", image], of_workers),
         (vec!["patch", "statefulset/v1", "-p", partition], "patched"),
+        (vec!["annotate", "pod/other-0", "a=b"], unnamed),
+        (vec!["annotate", "pod/v2-0", "a=b"], "annotated"),
+        (vec!["label", "pod/v2-0", "a=b"], of_pods),
         (vec!["delete", "pod/other-0"], unnamed),
         (vec!["delete", "pod/v2-0"], "deleted"),
     ];

@@ -1,0 +1,44 @@
+//! Observes how many requests each worker is working on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::super::old_frontends::address_of;
+use super::super::poller::Pace;
+use super::super::{Key, worker_load};
+use super::Observer;
+use crate::k8s::Object;
+
+/// Maximum number of workers polled per rollout.
+const MAX_ASKED: usize = 256;
+
+impl Observer {
+    /// The requests of each of these workers, by the name of its pod. Polls exactly these from now on. A worker that does not tell is
+    /// absent.
+    pub fn worker_loads(&self, rollout: &Key, pods: &[Object]) -> BTreeMap<String, u64> {
+        let mut places = BTreeSet::new();
+        let mut loads = BTreeMap::new();
+        for pod in pods.iter().take(MAX_ASKED) {
+            let mut ports = worker_load::PORTS.iter();
+            let target = ports.find_map(|port| address_of(pod, port)?.parse().ok());
+            let Some(target) = target else {
+                continue;
+            };
+            let place = self.place(target, None);
+            let name = self.polled_as(&place, &rollout.namespace);
+            let heard = self.loads.hear(
+                rollout,
+                &name,
+                Pace::Usual,
+                || self.limits.share(&rollout.namespace),
+                |sink, share| worker_load::follow(place, share, sink),
+            );
+            places.insert(name);
+            let pod = pod.metadata.name.clone().unwrap_or_default();
+            if let Some(Ok(Some(load))) = heard {
+                loads.insert(pod, load);
+            }
+        }
+        self.loads.keep(rollout, &places);
+        loads
+    }
+}

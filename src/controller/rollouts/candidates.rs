@@ -1,0 +1,55 @@
+//! The pods that a rollout chooses among when workers are removed.
+
+use std::collections::HashMap;
+
+use super::super::Key;
+use super::super::observer::Observer;
+use super::accept;
+use crate::k8s::workloads::{self, RemovesFirst, pod_is_ready};
+use crate::k8s::{NotSynced, Object};
+use crate::rollout::{Role, Sides};
+use crate::scaling::Pod;
+use crate::split::Generation;
+
+/// The pods among which those with the fewest requests are to go first, for each role where each ready pod tells its requests.
+/// Unless pods are to be chosen now, there are none, and no worker is polled.
+///
+/// # Errors
+/// When pods are not listed.
+pub(super) fn candidates(
+    observer: &Observer,
+    rollout: &Key,
+    chooses: bool,
+    objects: &Sides<accept::Objects>,
+) -> Result<HashMap<(Generation, Role), Vec<Pod>>, NotSynced> {
+    let pods = workloads::pods_resource();
+    let all = observer.cache.of(&pods, &rollout.namespace)?;
+    let mut roles: HashMap<_, Vec<Object>> = HashMap::new();
+    for side in Generation::ALL.into_iter().filter(|_| chooses) {
+        for (role, (kind, scaled)) in objects.of(side) {
+            // Of one pod, or if all go, there is nothing to choose.
+            if scaled.removes == RemovesFirst::Unready && scaled.part.asked > 1 {
+                roles.insert((side, *role), scaled.pods(kind, &all));
+            }
+        }
+    }
+    let polled: Vec<Object> = roles.values().flatten().cloned().collect();
+    let loads = observer.worker_loads(rollout, &polled);
+    let candidate = |pod: &Object| {
+        let name = accept::name_of(pod).to_owned();
+        Pod {
+            ready: pod_is_ready(pod),
+            open_streams: loads.get(&name).copied(),
+            marked: workloads::is_marked(pod),
+            name,
+        }
+    };
+    let roles = roles.into_iter().filter_map(|(role, pods)| {
+        let pods: Vec<Pod> = pods.iter().map(candidate).collect();
+        let is_known = pods
+            .iter()
+            .all(|pod| !pod.ready || pod.open_streams.is_some());
+        (is_known && !pods.is_empty()).then_some((role, pods))
+    });
+    Ok(roles.collect())
+}

@@ -1,0 +1,107 @@
+//! The Services that lead clients to the frontends of a generation.
+
+use std::collections::BTreeMap;
+
+use kube::api::ApiResource;
+
+use super::super::old_frontends::{frontends_by_name, kind};
+use crate::k8s::workloads::is_selected;
+use crate::k8s::{Cache, NotSynced, Object};
+use crate::resource::rollout_status::AcceptedStatus;
+use crate::rollout::Sides;
+use crate::split::Generation;
+
+pub(super) fn services() -> ApiResource {
+    kind("", "v1", "Service", "services")
+}
+
+/// The name of the Service of the new frontends.
+pub(super) fn service_name(accepted: &AcceptedStatus) -> &str {
+    accepted.service.split(':').next().unwrap_or_default()
+}
+
+/// What leads clients to the frontends of each generation, as far as it is known: the selector of the clients' Service, if it
+/// leads to old, and that of the Service of the new frontends.
+///
+/// # Errors
+/// When Services, pods or Deployments are not listed.
+pub(super) fn selectors(
+    cache: &Cache,
+    namespace: &str,
+    accepted: &AcceptedStatus,
+    client_service: &str,
+) -> Result<Sides<BTreeMap<String, String>>, NotSynced> {
+    let frontends = Sides {
+        old: frontends_by_name(cache, namespace, &accepted.source.frontends)?,
+        new: frontends_by_name(cache, namespace, &accepted.target.frontends)?,
+    };
+    let of_clients = cache.one(&services(), namespace, client_service)?;
+    let is_at_old = |service: &Object| leads_to(service, &frontends) == Some(Generation::Old);
+    let of_clients = of_clients.filter(is_at_old);
+    let of_new = cache.one(&services(), namespace, service_name(accepted))?;
+    let selected = |service: Option<Object>| service.as_ref().and_then(selector);
+    Ok(Sides {
+        old: selected(of_clients).unwrap_or_default(),
+        new: selected(of_new).unwrap_or_default(),
+    })
+}
+
+/// What a Service selects.
+pub(super) fn selector(service: &Object) -> Option<BTreeMap<String, String>> {
+    let selector = service.data["spec"]["selector"].clone();
+    let selector: BTreeMap<String, String> = serde_json::from_value(selector).ok()?;
+    (!selector.is_empty()).then_some(selector)
+}
+
+/// The side whose frontends a Service selects, if it selects those of one side only.
+pub(super) fn leads_to(service: &Object, frontends: &Sides<Vec<Object>>) -> Option<Generation> {
+    let selector = selector(service)?;
+    let selects = |side| {
+        let mut pods = frontends.of(side).iter();
+        pods.any(|pod| is_selected(pod, &selector))
+    };
+    match (selects(Generation::Old), selects(Generation::New)) {
+        (true, false) => Some(Generation::Old),
+        (false, true) => Some(Generation::New),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value as Json, json};
+
+    use super::*;
+
+    fn object(object: Json) -> Object {
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    #[test]
+    fn a_service_leads_to_the_side_whose_frontends_alone_it_selects() {
+        let pod = |version: &str| {
+            object(json!({"metadata": {"name": "p", "labels": {"app": "f", "v": version}}}))
+        };
+        let frontends = Sides {
+            old: vec![pod("1")],
+            new: vec![pod("2")],
+        };
+        let leads = |selector: Json| {
+            let service =
+                object(json!({"metadata": {"name": "s"}, "spec": {"selector": selector}}));
+            leads_to(&service, &frontends)
+        };
+        assert_eq!(leads(json!({"v": "1"})), Some(Generation::Old));
+        assert_eq!(leads(json!({"v": "2"})), Some(Generation::New));
+        for neither in [
+            json!({"app": "f"}),
+            json!({"v": "3"}),
+            json!({}),
+            Json::Null,
+        ] {
+            assert_eq!(leads(neither.clone()), None, "{neither}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Which workers go first: those with the fewest requests, as they tell in their metrics.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kube::api::{Api, DynamicObject, ListParams, PostParams};
+use serde_json::json;
+
+use super::super::stage::{Stage, pods};
+use super::Managed;
+use crate::rig::{Script, Upstream};
+
+const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// A worker of Dynamo whose metrics tell these requests.
+async fn worker(stage: &Stage, name: &str, requests: &Arc<AtomicU64>) -> Upstream {
+    let requests = Arc::clone(requests);
+    let metrics = Upstream::start(move |_| {
+        let requests = requests.load(Ordering::Relaxed);
+        let text = format!(
+            "# TYPE dynamo_component_inflight_requests gauge\n\
+             dynamo_component_inflight_requests{{dynamo_endpoint=\"generate\"}} {requests}\n"
+        );
+        Script::new().answer(200, "text/plain; version=0.0.4", text)
+    });
+    let metrics = metrics.await;
+    let port = json!({"name": "system", "containerPort": metrics.address.port()});
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "v1", "made-by": "v1"}},
+        "spec": {
+            "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "any", "ports": [port]}],
+        },
+    });
+    let pod: DynamicObject = serde_json::from_value(pod).unwrap();
+    let api: Api<DynamicObject> = stage.api(&pods());
+    api.create(&PostParams::default(), &pod).await.unwrap();
+    metrics
+}
+
+/// The pods that are marked.
+async fn marked(managed: &Managed) -> Vec<String> {
+    let all = managed
+        .stage
+        .api(&pods())
+        .list(&ListParams::default())
+        .await;
+    let marked = all.unwrap().items.into_iter().filter(|pod| {
+        let annotations = pod.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.get(COST).is_some_and(|cost| cost == "-1"))
+    });
+    marked.filter_map(|pod| pod.metadata.name).collect()
+}
+
+#[tokio::test]
+async fn the_worker_with_the_fewest_requests_is_marked_before_old_shrinks() {
+    let stage = Stage::set().await;
+    let mut workers = Vec::new();
+    for (index, requests) in [7, 9, 2, 5].into_iter().enumerate() {
+        let requests = Arc::new(AtomicU64::new(requests));
+        workers.push(worker(&stage, &format!("v1-{index}"), &requests).await);
+    }
+    let mut managed = Managed::on(stage, 4).await;
+    managed.begin(json!({"strategy": {"partition": 3}})).await;
+    let _controller = managed.controller().await;
+    managed.phase("Partition").await;
+    managed.rests_at(3, 1).await;
+    assert_eq!(marked(&managed).await, ["v1-2"]);
+    managed
+        .happens("PodsMarked", "marks v1-2 of old to be removed first")
+        .await;
+}
+
+/// Whoever does not grant the right to mark pods gets the rollout all the same.
+#[tokio::test]
+async fn without_the_right_to_mark_pods_a_rollout_goes_on() {
+    let stage = Stage::set().await;
+    let mut workers = Vec::new();
+    for index in 0..4 {
+        let requests = Arc::new(AtomicU64::new(index));
+        workers.push(worker(&stage, &format!("v1-{index}"), &requests).await);
+    }
+    let mut managed = Managed::on(stage, 4).await;
+    managed.begin(json!({"strategy": {"partition": 3}})).await;
+    let _controller = managed.controller_with_own_rights("unmarkable").await;
+    let namespace = managed.stage.namespace.clone();
+    let remove = r#"[{"op": "test", "path": "/rules/7/resources", "value": ["pods"]}, {"op": "replace", "path": "/rules/7/verbs", "value": ["delete"]}]"#;
+    tokio::task::spawn_blocking(move || {
+        let patch = [
+            "patch",
+            "role",
+            "crossfade-rollouts",
+            "-n",
+            &namespace,
+            "--type=json",
+            "-p",
+            remove,
+        ];
+        super::server().kubectl(&patch);
+    })
+    .await
+    .unwrap();
+    managed.stage.proxy("chat").await;
+    managed.phase("Partition").await;
+    managed.rests_at(3, 1).await;
+    assert_eq!(marked(&managed).await, [""; 0]);
+}
