@@ -1,4 +1,4 @@
-//! Assembles a proxy process from the other rooms.
+//! Assembles a proxy process from the other modules.
 
 #[cfg(feature = "cli")]
 pub mod commands;

@@ -1,19 +1,19 @@
 //! crossfade moves live LLM traffic from an old generation of frontends to a new one without losing a stream.
 //!
 //! This page describes the architecture: the modules, the path of a request through them, and the rules of the code. The README
-//! and `docs/` describe how to run crossfade.
+//! and `docs/` describe how to use crossfade.
 //!
-//! # Rooms by floor
+//! # Modules by level
 //!
-//! A room is a top-level module. A room uses only rooms on lower floors; `tests/contracts/architecture.rs` checks the code
-//! against this table. The pure rooms (analysis, continuation, error_chain, failover, http1, latency, memory, printable, rollout,
-//! scaling, simulation, split, sse) have no clock, randomness, task, socket, file, log or metric: `now` and random draws are
-//! arguments.
+//! Each top-level module has a level, and uses only top-level modules on lower levels; `tests/contracts/architecture.rs` checks
+//! the code against this table. The pure modules (analysis, continuation, error_chain, failover, http1, latency, memory,
+//! printable, rollout, scaling, simulation, split, sse) use no clock, randomness, task, socket, file, log or metric: `now` and
+//! random draws are arguments.
 //!
-//! | floor | room | responsibility |
+//! | level | module | responsibility |
 //! | --- | --- | --- |
 //! | 11 | [`cli`] | command-line arguments and their validation |
-//! | 10 | [`app`] | assembles the processes; the only room that uses all others |
+//! | 10 | [`app`] | assembles the processes; the only module that uses all others |
 //! | 9 | [`discovery`] | sources of plans and addresses, and the single writer that turns them into snapshots |
 //! | 8 | [`config`] | static settings of a proxy process, from flags and environment |
 //! | 7 | [`downstream`] | connections of clients: accepting, protocol detection, HTTP/1.1 and HTTP/2 |
@@ -26,7 +26,7 @@
 //! | 4 | [`upstream`] | the pool of a generation: endpoints, connections, sending one attempt |
 //! | 3 | [`guard`] | the header that prevents forwarding a request twice for one update |
 //! | 3 | [`k8s`] | the Kubernetes API: watches, Events, the leader's Lease, ownership of workers |
-//! | 3 | [`managed_update`] | a `DynamoRollout` in terms of `scaling` |
+//! | 3 | [`managed_update`] | translates a `DynamoRollout` for `scaling` |
 //! | 3 | [`simulation`] | predicts the duration and cost of a managed update by running its decisions on a modelled cluster |
 //! | 3 | [`state_api`] | the gRPC state of a process: messages, conversions and client |
 //! | 2 | [`request_body`] | the body of a request, kept while the request may be retried |
@@ -52,9 +52,9 @@
 //! | 0 | [`split`] | weights, exact assignment, affinity |
 //! | 0 | [`sse`] | event streams: framing, one file per API family, outcomes |
 //!
-//! A module is `foo.rs` beside `foo/`. Decisions are pure functions. Code at an edge translates (bytes, YAML, protobuf) and is
-//! total or returns a typed error. Code that acts (on a socket, clock, task or metric) contains no policy: it gathers inputs,
-//! calls a decision and matches on the result.
+//! A module is `foo.rs` beside `foo/`. Decisions are pure functions. Code at the edges translates (bytes, YAML, protobuf), and is
+//! either total or returns a typed error. Code that acts (on a socket, clock, task or metric) contains no policy: it gathers
+//! inputs, calls a decision and matches on the result.
 //!
 //! # The life of a request
 //!
@@ -67,16 +67,16 @@
 //! 5. `proxy::exchange` opens the record of the exchange: a guard object that later travels in the response body.
 //! 6. `proxy::attempt` sends the request to a target. If that fails, [`failover::next_target`] decides where to retry, if
 //!    anywhere, and the retry budget decides whether to.
-//! 7. The response head goes to the client at once. `proxy::body` relays the body while [`sse`] reads along. Events without
+//! 7. The response head goes to the client at once. `proxy::body` relays the body while [`sse`] inspects it. Events without
 //!    content are held for a few seconds; until the first content, the whole request can still be retried.
-//! 8. The first content commits the response: the kept request body is released, and all further bytes only pass through. If the
-//!    plan enables continuation, the body is kept and [`continuation`] collects the text. When such a stream breaks,
+//! 8. The first content commits the response: the request body is released, and all further bytes only pass through. If the plan
+//!    enables continuation, the request body is kept and [`continuation`] collects the text. When such a stream breaks,
 //!    `proxy::continuing` asks other servers for the rest, under the plan that is then in force.
-//! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once: metrics,
-//!    access line, open streams and, if enabled, spans.
+//! 9. The body ends, breaks, or is dropped because the client left. The exchange records its outcome exactly once, in metrics, the
+//!    access line, the number of open streams and, if enabled, spans.
 //!
-//! A plan takes another path: `discovery::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools and
-//! stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
+//! A plan takes a different path: `discovery::file` reads it, [`resource`] validates it, `discovery::publisher` builds the pools
+//! and stores a snapshot. A rejected plan changes nothing, and is reported in the log, in a metric and on `/plan`.
 //!
 //! # The hot path
 //!
@@ -85,21 +85,21 @@
 //! upstream's read and the client's write there is no task and no channel, and data that ends at an event boundary is passed on
 //! without a copy. (Each HTTP/2 connection has a task.) A request costs one snapshot load and one atomic operation for the split;
 //! metric handles are resolved in advance. After the first content, an event costs a scan for its end and a few comparisons.
-//! Access lines are collected per thread and queued together for a single writing thread, and dropped if they do not fit. A
-//! thread that has many heads or small slices to write reads everything available before the first write (`transport::batching`).
-//! Time in which the process stood still does not count against a peer's deadline (`transport::deadline`). Tracing costs one
-//! check of an `Option` while it is off. While it is on, it costs ids at the start and an attempt to queue a span at the end.
+//! Access lines are collected per thread and queued together for a single writing thread, and dropped if they do not fit. A thread
+//! that has many heads or small slices to write reads everything available before the first write (`transport::batching`). Time
+//! during which the process did not run does not count against a peer's deadline (`transport::deadline`). While tracing is off, it
+//! costs one check of an `Option`. While it is on, it creates ids at the start and tries to queue a span at the end.
 //!
 //! # Rules
 //!
-//! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow them, it stops
-//!   reporting. Whatever does alter a stream (holding half an event, a late retry or a continuation with rewritten ids, a final
-//!   error event) is a policy in `proxy::body`.
+//! - Do not alter bytes while observing them. The decoder sees the slices that pass; if it cannot follow them, it stops reporting.
+//!   Whatever does alter a stream (holding an incomplete event, rewriting ids after a failover or for a continuation, adding a
+//!   final error event) is a policy in `proxy::body`.
 //! - Do not fake an end: no `[DONE]` that no model server sent, no clean close after a cut.
 //! - Do not load the snapshot twice for a request, keep request state in it, or write it from a second place. Only a continuation
-//!   loads the snapshot in force, because that of the request may be hours old.
+//!   loads the snapshot in force, because the one of the request may be hours old.
 //! - Do not take a lock that another thread may hold, block, or spawn a task on the request path.
-//! - Do not restart the split with a new plan: its accumulator lives outside the snapshot.
+//! - Do not restart the split with a new plan: its accumulator is kept outside the snapshot.
 //! - Do not retry a request after content was sent (from then on, [`continuation`] decides what may be sent), after its body was
 //!   released, or on a generation of weight 0 (except old, until it drains).
 //! - Do not label a metric with anything that a client or a plan can choose, or log a header value or a prompt.

@@ -1,12 +1,12 @@
-//! Checks the architecture: rooms use only rooms on lower floors, the pure ones are pure, and the table in `src/lib.rs` says
-//! what is checked here.
+//! Checks the architecture: top-level modules use only modules on lower levels, the pure ones are pure, and the table in
+//! `src/lib.rs` says what is checked here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room and the floor it stands on.
-const FLOORS: &[(u8, &str)] = &[
+/// Each top-level module and its level.
+const LEVELS: &[(u8, &str)] = &[
     (11, "cli"),
     (10, "app"),
     (9, "discovery"),
@@ -48,7 +48,7 @@ const FLOORS: &[(u8, &str)] = &[
     (0, "sse"),
 ];
 
-/// The rooms that decide or compute, and do nothing else.
+/// The modules that decide or compute, and do nothing else.
 const PURE: &[&str] = &[
     "analysis",
     "continuation",
@@ -65,7 +65,7 @@ const PURE: &[&str] = &[
     "sse",
 ];
 
-/// What a pure room must not use outside its tests: clocks, randomness, tasks, sockets, files, logs, metrics.
+/// What a pure module must not use outside its tests: clocks, randomness, tasks, sockets, files, logs, metrics.
 const IMPURE: &[&str] = &[
     "tokio",
     "tracing",
@@ -121,11 +121,11 @@ fn sources() -> Vec<Source> {
             path,
         })
         .collect();
-    assert!(sources.len() > FLOORS.len(), "no sources found");
+    assert!(sources.len() > LEVELS.len(), "no sources found");
     sources
 }
 
-/// Cuts each line at `//`. A string that contains it loses its rest, which names no room.
+/// Cuts each line at `//`. A string that contains it loses its rest, which names no module.
 fn without_comments(text: &str) -> String {
     text.lines()
         .map(|line| line.split("//").next().unwrap_or_default())
@@ -133,29 +133,29 @@ fn without_comments(text: &str) -> String {
         .join("\n")
 }
 
-/// The room that a file belongs to; `None` for `lib.rs` and `main.rs`, which are above all rooms.
-fn room(path: &Path) -> Option<String> {
+/// The top-level module that a file belongs to; `None` for `lib.rs` and `main.rs`, which are above all modules.
+fn module(path: &Path) -> Option<String> {
     let first = path.components().nth(1)?;
     let name = Path::new(first.as_os_str()).file_stem()?.to_str()?;
     (!["lib", "main"].contains(&name)).then(|| name.to_owned())
 }
 
-fn floor(room: &str) -> u8 {
-    let found = FLOORS.iter().find(|(_, known)| *known == room);
+fn level(module: &str) -> u8 {
+    let found = LEVELS.iter().find(|(_, known)| *known == module);
     found
-        .unwrap_or_else(|| panic!("the room '{room}' has no floor: add it to the tables"))
+        .unwrap_or_else(|| panic!("the module '{module}' has no level: add it to the tables"))
         .0
 }
 
 /// The first segments of all `crate::…` paths, groups included.
-fn rooms_named(code: &str) -> BTreeSet<String> {
+fn modules_named(code: &str) -> BTreeSet<String> {
     code.split("crate::")
         .skip(1)
         .flat_map(|path| match path.strip_prefix('{') {
             None => vec![identifier(path)],
             Some(group) => first_segments(group),
         })
-        // `lib.rs` exports nothing but rooms.
+        // `lib.rs` exports nothing but modules.
         .filter(|name| !name.is_empty())
         .collect()
 }
@@ -186,16 +186,16 @@ fn first_segments(group: &str) -> Vec<String> {
     members.map(|member| identifier(member.trim())).collect()
 }
 
-/// The other rooms that each room uses, each with a file that does.
+/// The other modules that each module uses, each with a file that does.
 fn imports() -> BTreeMap<String, BTreeMap<String, PathBuf>> {
     let mut imports: BTreeMap<String, BTreeMap<String, PathBuf>> = BTreeMap::new();
     for source in sources() {
-        let Some(room) = room(&source.path) else {
+        let Some(module) = module(&source.path) else {
             continue;
         };
-        let others = imports.entry(room.clone()).or_default();
-        for named in rooms_named(&source.code) {
-            if named != room {
+        let others = imports.entry(module.clone()).or_default();
+        for named in modules_named(&source.code) {
+            if named != module {
                 others.insert(named, source.path.clone());
             }
         }
@@ -204,16 +204,16 @@ fn imports() -> BTreeMap<String, BTreeMap<String, PathBuf>> {
 }
 
 #[test]
-fn a_room_uses_only_rooms_on_lower_floors() {
+fn a_module_uses_only_modules_on_lower_levels() {
     let mut wrong = Vec::new();
-    for (room, others) in imports() {
+    for (module, others) in imports() {
         for (other, path) in others {
-            if floor(&other) >= floor(&room) {
+            if level(&other) >= level(&module) {
                 wrong.push(format!(
-                    "{}: {room} (floor {}) uses {other} (floor {})",
+                    "{}: {module} (level {}) uses {other} (level {})",
                     path.display(),
-                    floor(&room),
-                    floor(&other)
+                    level(&module),
+                    level(&other)
                 ));
             }
         }
@@ -222,22 +222,25 @@ fn a_room_uses_only_rooms_on_lower_floors() {
 }
 
 #[test]
-fn no_room_reaches_another_one_by_super() {
+fn no_top_level_module_reaches_another_one_by_super() {
     for source in sources() {
         // In `src/foo.rs` itself `super` is the crate, except in an inline module, which is indented.
-        let is_room = source.path.components().count() == 2;
+        let is_top_level = source.path.components().count() == 2;
         let reaches =
             |line: &&str| line.starts_with("use super::") || line.contains("super::super");
-        let line = source.code.lines().find(|line| is_room && reaches(line));
+        let line = source
+            .code
+            .lines()
+            .find(|line| is_top_level && reaches(line));
         assert_eq!(line, None, "{}", source.path.display());
     }
 }
 
 #[test]
-fn the_pure_rooms_are_pure() {
+fn the_pure_modules_are_pure() {
     let mut wrong = Vec::new();
     for source in sources() {
-        let is_pure = room(&source.path).is_some_and(|room| PURE.contains(&&*room));
+        let is_pure = module(&source.path).is_some_and(|module| PURE.contains(&&*module));
         if !is_pure || is_for_tests(&source.path) {
             continue;
         }
@@ -260,20 +263,20 @@ fn is_for_tests(path: &Path) -> bool {
 }
 
 #[test]
-fn the_architecture_page_shows_the_floors_that_are_checked() {
+fn the_architecture_page_shows_the_levels_that_are_checked() {
     let page = read(Path::new("src/lib.rs"));
     let shown: Vec<(u8, String)> = page
         .lines()
         .filter_map(|line| {
             let mut cells = line.strip_prefix("//! |")?.split('|').map(str::trim);
-            let floor = cells.next()?.parse().ok()?;
-            let room = cells.next()?.strip_prefix("[`")?.strip_suffix("`]")?;
-            Some((floor, room.to_owned()))
+            let level = cells.next()?.parse().ok()?;
+            let module = cells.next()?.strip_prefix("[`")?.strip_suffix("`]")?;
+            Some((level, module.to_owned()))
         })
         .collect();
-    let checked: Vec<(u8, String)> = FLOORS
+    let checked: Vec<(u8, String)> = LEVELS
         .iter()
-        .map(|(floor, room)| (*floor, (*room).to_owned()))
+        .map(|(level, module)| (*level, (*module).to_owned()))
         .collect();
     assert_eq!(shown, checked);
 
@@ -281,8 +284,8 @@ fn the_architecture_page_shows_the_floors_that_are_checked() {
         .lines()
         .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
         .collect();
-    let rooms: BTreeSet<&str> = FLOORS.iter().map(|(_, room)| *room).collect();
-    assert_eq!(modules, rooms);
+    let known: BTreeSet<&str> = LEVELS.iter().map(|(_, module)| *module).collect();
+    assert_eq!(modules, known);
 }
 
 #[test]
@@ -303,6 +306,6 @@ fn every_file_says_first_what_it_answers_for_and_none_is_called_mod_rs() {
 #[test]
 fn paths_are_found_in_all_their_forms() {
     let code = "use crate::a::{b, c};\nuse crate::{d, e::{f, g::h}, i_j::*};\nlet x = crate::k::l();\npub(crate) use m;";
-    let named: Vec<_> = rooms_named(code).into_iter().collect();
+    let named: Vec<_> = modules_named(code).into_iter().collect();
     assert_eq!(named, ["a", "d", "e", "i_j", "k"]);
 }
